@@ -1,0 +1,98 @@
+"""Everything that can be said to a user who cannot be served: a stable code, an HTTP status, and a sentence.
+
+`public` is safe to show to any client; what only an operator may read goes into the log, not in here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class QuireError(Exception):
+    """The root of the tree. A subclass fixes `code` and `status`; an instance carries the sentence."""
+
+    code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, public: str) -> None:
+        super().__init__(public)
+        self.public = public
+
+
+class InvalidRequest(QuireError):
+    """The request itself is wrong: no retry will help until it is changed."""
+
+    code = "invalid_request"
+    status = 400
+
+    def __init__(self, public: str, field: str | None = None) -> None:
+        super().__init__(public)
+        self.field = field
+
+
+class ContextTooLong(InvalidRequest):
+    """The prompt leaves no room for a single new token. We never truncate silently: both numbers are in the answer."""
+
+    code = "context_too_long"
+
+    def __init__(self, num_prompt: int, max_context: int) -> None:
+        super().__init__(
+            f"The prompt has {num_prompt} tokens and the context limit is {max_context}, which must also hold the answer: "
+            f"send at most {max_context - 1} tokens, or serve the model with a larger context.",
+            field="prompt",
+        )
+        self.num_prompt = num_prompt
+        self.max_context = max_context
+
+
+class CacheTooSmall(InvalidRequest):
+    """Even alone on the device this request would not fit into the KV cache."""
+
+    code = "cache_too_small"
+
+    def __init__(self, num_tokens: int, num_slots: int) -> None:
+        super().__init__(
+            f"The request needs KV for {num_tokens} tokens and the whole cache holds {num_slots}: "
+            "send a shorter prompt, or give the engine more cache memory.",
+            field="prompt",
+        )
+        self.num_tokens = num_tokens
+        self.num_slots = num_slots
+
+
+class DuplicateRequest(InvalidRequest):
+    """A live request has this id already."""
+
+    code = "duplicate_request"
+    status = 409
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"A request with the id {request_id!r} is still running: use another id.", field="id")
+
+
+class Overloaded(QuireError):
+    """The queue is full, or the wait we would have to promise is longer than the limit. Try again later."""
+
+    code = "overloaded"
+    status = 503
+
+    def __init__(self, public: str, retry_after: float) -> None:
+        super().__init__(f"{public} Try again in {retry_after:.1f} s.")
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(QuireError):
+    """The request's own deadline passed before it was finished."""
+
+    code = "deadline_exceeded"
+    status = 504
+
+    def __init__(self, num_output: int) -> None:
+        super().__init__(f"The deadline passed after {num_output} output tokens.")
+        self.num_output = num_output
+
+
+class StepFailed(QuireError):
+    """The device could not compute this request's part of a step."""
+
+    code = "step_failed"

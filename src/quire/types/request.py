@@ -1,0 +1,125 @@
+"""What a user asks of the engine, after text has become tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from quire.types.errors import InvalidRequest
+
+
+class FinishReason(StrEnum):
+    """Why a request ended well."""
+
+    STOP = "stop"  # an end-of-text or stop token, or a stop string
+    LENGTH = "length"  # max_tokens or the context limit
+    CANCELLED = "cancelled"  # the client went away or asked for it
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen, and when to stop. The defaults sample from the model's own distribution."""
+
+    max_tokens: int | None = None  # None: until the context is full
+    min_tokens: int = 0
+    n: int = 1
+    temperature: float = 1.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    stop: tuple[str, ...] = ()  # strings; found in the text, not in the engine
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    logprobs: int | None = None  # alternatives per output token; 0: only the chosen token's
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no sampler can do, naming the field and what it takes."""
+        for name, ok, takes in (
+            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
+            ("min_tokens", 0 <= self.min_tokens <= (self.max_tokens or self.min_tokens), "from 0 to max_tokens"),
+            ("n", self.n >= 1, "at least 1"),
+            ("temperature", 0.0 <= self.temperature < float("inf"), "0 (greedy) or a positive number"),
+            ("top_k", self.top_k >= 0, "0 (off) or a positive number"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
+            ("typical_p", 0.0 < self.typical_p <= 1.0, "above 0 and at most 1"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty < float("inf"), "a positive number"),
+            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "from -2 to 2"),
+            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "from -2 to 2"),
+            ("allowed_token_ids", self.allowed_token_ids != (), "at least one token id"),
+            ("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more"),
+            ("prompt_logprobs", self.prompt_logprobs is None or self.prompt_logprobs >= 0, "0 or more"),
+        ):
+            if not ok:
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {takes}.", field=name)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """Whose prefixes these are. Blocks are shared only between requests with equal keys.
+
+    The salt separates tenants: without it, the time to the first token would tell one what another has asked.
+    """
+
+    model: str = ""
+    adapter: str = ""
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep the blocks of tokens [start, end) longer than others: a higher rank is evicted later.
+
+    With a `ttl` (seconds, renewed by every hit) the pin ends by itself, and its blocks are then the first to go.
+    """
+
+    start: int
+    end: int
+    rank: int = 50
+    ttl: float | None = None
+
+    MAX_RANK = 100
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise InvalidRequest(f"A pin covers tokens [{self.start}, {self.end}): the range is empty.", field="pins")
+        if not 1 <= self.rank <= self.MAX_RANK:
+            raise InvalidRequest(f"A pin's rank is {self.rank}; it must be from 1 to {self.MAX_RANK}.", field="pins")
+        if self.ttl is not None and not 0 < self.ttl < float("inf"):
+            raise InvalidRequest(f"A pin's ttl is {self.ttl}; it must be a positive number of seconds.", field="pins")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request as the engine takes it."""
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    eos_token_ids: tuple[int, ...] = ()
+    priority: int = 0  # lower is served first
+    key: str = ""  # the API key whose fair share this request uses
+    weight: float = 1.0  # of that key's share
+    deadline: float | None = None  # on the engine's clock
+    cache: CacheKey = field(default_factory=CacheKey)
+    session: str | None = None  # its last context stays held between turns
+    pins: tuple[Pin, ...] = ()
+    constrained: bool = False  # a grammar follows the output: plan no step before the last one's token is known
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise InvalidRequest("The prompt is empty: send at least one token.", field="prompt")
+        if not 0 <= min(self.prompt) <= max(self.prompt) < 1 << 32:
+            raise InvalidRequest("A token id in the prompt is negative or too large.", field="prompt")
+        if not 0 < self.weight < float("inf"):
+            raise InvalidRequest(f"The weight is {self.weight}; it must be a positive number.", field="weight")
