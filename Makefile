@@ -9,7 +9,7 @@ ARGS ?=
 
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.quire-installed
-NATIVE := CMakeLists.txt $(wildcard src/quire/devices/*/csrc/*)
+NATIVE := CMakeLists.txt $(shell find src/quire/devices -path '*/csrc/*' -type f)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
