@@ -1,0 +1,75 @@
+# Every target sets up what it needs: a virtual environment in $(VENV) with quire installed editable. That is done once
+# and again when pyproject.toml or the native sources change; edits of .py files need nothing.
+#   VENV=dir    another environment        PYTHON=exe  the interpreter that makes it
+#   ARGS="..."  passed on by run, test and bench
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.quire-installed
+NATIVE := CMakeLists.txt $(shell find src/quire/devices -path '*/csrc/*' -type f)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test bench lint ruff format-check types format clean
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+
+run: $(INSTALLED) ## Start quire; ARGS are its arguments
+	@$(PY) -m quire $(ARGS)
+
+test: lint ## Style, types, then the tests; ARGS go to pytest
+	@$(PY) -m pytest $(ARGS)
+
+bench: $(INSTALLED) ## The benchmarks, with their targets
+	@$(PY) -m quire.bench $(ARGS)
+
+lint: ruff format-check types ## Style and types alone
+
+ruff: $(INSTALLED)
+	@$(PY) -m ruff check --quiet .
+
+format-check: $(INSTALLED)
+	@$(PY) -m ruff format --check --quiet --diff .
+
+types: $(INSTALLED)
+	@$(PY) -m mypy
+
+format: $(INSTALLED) ## Put the code into its format
+	@$(PY) -m ruff check --fix --quiet .
+	@$(PY) -m ruff format .
+
+clean: ## Remove the environment, builds and caches
+	@if [ -f "$(VENV)/pyvenv.cfg" ]; then rm -rf "$(VENV)"; fi
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml $(NATIVE)
+	@if [ ! -x "$(PY)" ]; then \
+	  new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; python=; \
+	  for name in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	    if "$$name" -c "$$new_enough" 2>/dev/null; then python=$$name; break; fi; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "quire needs Python 3.11 or newer, and $(or $(PYTHON),python3) is not." >&2; \
+	    echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	  fi; \
+	  if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "$$python cannot make virtual environments: its venv module is missing." >&2; \
+	    echo "Install it (Debian, Ubuntu: apt-get install python3-venv) and call make again." >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "Making the environment $(VENV)"; \
+	  "$$python" -m venv "$(VENV)"; \
+	fi
+	@if ! { command -v "$${CXX:-c++}" || command -v g++ || command -v clang++; } >/dev/null 2>&1; then \
+	  echo "No C++ compiler found: going on without the native kernels, quire will run slowly." >&2; \
+	  echo "For full speed install one (Debian, Ubuntu: apt-get install g++ python3-dev), then: make clean" >&2; \
+	fi
+	@echo "Installing quire into $(VENV)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch "$@"

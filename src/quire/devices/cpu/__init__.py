@@ -1,0 +1,1 @@
+"""The CPU device: native kernels where they were built, the numpy references elsewhere."""
