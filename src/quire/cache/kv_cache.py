@@ -87,11 +87,6 @@ class KVCache:
         self._queried_tokens = 0
         self._hit_tokens = 0
 
-    @property
-    def num_available(self) -> int:
-        """Blocks that could be had by evicting all that is cold. Idle sessions could give more."""
-        return self._pool.num_available
-
     # ── verbs ──
 
     def match(self, tokens: Tokens[int], key: CacheKey, limit: int | None = None) -> Hit:
@@ -201,6 +196,20 @@ class KVCache:
             self._pool.pin(block, 0, None, now)
         return len(pinned)
 
+    def reclaim(self, count: int, now: float) -> bool:
+        """See to it that `count` blocks can be had: cold cache can be evicted any time, idle sessions must let go first."""
+        while self._pool.num_available < count:
+            idle = self._sessions.drop_oldest()
+            if idle is None:
+                return False
+            self._pool.release(reversed(idle), now)
+        return True
+
+    def cost(self, hit: Hit) -> int:
+        """Blocks that holding a hit takes from what can be had: those that nobody holds, and the one for a copy."""
+        sources = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
+        return sum(1 for block in sources if not self._pool.refs(block)) + (hit.source != NO_BLOCK)
+
     def close_session(self, session: str, now: float) -> int:
         """End a session; answers how many blocks it held."""
         blocks = self._sessions.drop(session)
@@ -266,13 +275,7 @@ class KVCache:
     # ── inside ──
 
     def _take(self, count: int, now: float) -> list[int] | None:
-        """Blank blocks: cold cache goes first, then what idle sessions hold."""
-        while (taken := self._pool.take(count, now)) is None:
-            idle = self._sessions.drop_oldest()
-            if idle is None:
-                return None
-            self._pool.release(reversed(idle), now)
-        return taken
+        return self._pool.take(count, now) if self.reclaim(count, now) else None
 
     def _tip(self, lease: Lease) -> bytes:
         return self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key)

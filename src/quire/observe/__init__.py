@@ -1,0 +1,1 @@
+"""What an operator can see: logs and metrics. Standard library only."""

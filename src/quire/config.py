@@ -1,0 +1,206 @@
+"""Every setting, declared once. Flags, environment variables, docs and the `/props` page are made from these fields.
+
+This is the only module that reads the environment. `load` and `resolve` are pure: same inputs, same answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, NamedTuple, get_type_hints
+
+from quire.types.errors import InvalidRequest
+
+
+class BadSetting(InvalidRequest):
+    """A setting has a value that it cannot have. The message names the setting, the value and what it takes."""
+
+    code = "bad_setting"
+
+
+def setting(default: Any, help: str, *, choices: tuple[Any, ...] = (), low: float | None = None) -> Any:
+    """A field with its help text. `low` is the least value it may have."""
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low})
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The KV cache."""
+
+    block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
+    num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
+    memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01)
+    session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What runs in a step, and who waits."""
+
+    max_rows: int = setting(256, "Requests that run at once.", low=1)
+    max_step_tokens: int = setting(2048, "Tokens computed in one step. At least max_rows.", low=1)
+    max_context: int = setting(8192, "Tokens of prompt and answer together.", low=2)
+    stream_gap: float = setting(0.2, "Seconds that prompt work may add between two tokens of a running stream.", low=0)
+    min_prompt_tokens: int = setting(64, "Prompt tokens in a step even when stream_gap would allow fewer.", low=1)
+    max_partial_prompts: int = setting(4, "Prompts that share a step's prompt work, so that none waits for another.", low=1)
+    max_waiting: int = setting(4096, "Requests in the queue; one more is refused.", low=0)
+    pressure: str = setting(
+        "evict",
+        "When memory is short: evict (drop cold cache, then preempt), queue (admit only what surely fits), "
+        "reject (as evict, and refuse what would wait longer than max_wait).",
+        choices=("evict", "queue", "reject"),
+    )
+    max_wait: float = setting(30.0, "Seconds of promised wait above which pressure=reject refuses.", low=0)
+    watermark: float = setting(0.01, "Share of blocks kept free for running requests when one is admitted.", low=0)
+    prefix_window: int = setting(8, "Waiting requests of a key among which the longest cached prefix goes first.", low=1)
+    ageing: float = setting(512.0, "Cached tokens that one second of waiting is worth in that choice.", low=0)
+    output_cost: float = setting(2.0, "What an output token costs of a key's fair share; a prompt token costs 1.", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveConfig:
+    """Logs."""
+
+    log_level: str = setting("info", "Least severe level that is logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=("text", "json"))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings. A setting's full name is section.name, its flag --name, its variable QUIRE_NAME."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
+
+
+class Setting(NamedTuple):
+    """One declared setting, as help pages show it."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    help: str
+    choices: tuple[Any, ...]
+    low: float | None
+
+    @property
+    def flag(self) -> str:
+        """How it is spelled on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """How it is spelled in the environment."""
+        return "QUIRE_" + self.name.upper()
+
+    @property
+    def kind(self) -> type:
+        """The type of its value, None aside."""
+        return next((each for each in (bool, int, float, str) if each in (self.type, *getattr(self.type, "__args__", ()))), str)
+
+    @property
+    def may_be_none(self) -> bool:
+        """Can it be left to the engine?"""
+        return type(None) in getattr(self.type, "__args__", ())
+
+    def parse(self, text: str) -> Any:
+        """The value that a flag or a variable spells."""
+        if self.may_be_none and text.lower() in ("", "none", "auto"):
+            return None
+        if self.kind is bool:
+            known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+            if text.lower() not in known:
+                raise BadSetting(f"{self.name} is {text!r}; it must be true or false.", field=self.name)
+            return known[text.lower()]
+        try:
+            return self.kind(text)
+        except ValueError:
+            wanted = {int: "a whole number", float: "a number"}[self.kind]
+            raise BadSetting(f"{self.name} is {text!r}; it must be {wanted}.", field=self.name) from None
+
+    def check(self, value: Any) -> None:
+        """Refuse a value outside of the declared choices or range."""
+        if value is None and self.may_be_none:
+            return
+        if self.choices and value not in self.choices:
+            raise BadSetting(f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}.", field=self.name)
+        if self.low is not None and not value >= self.low:
+            raise BadSetting(f"{self.name} is {value!r}; it must be at least {self.low:g}.", field=self.name)
+
+
+def settings() -> Iterator[Setting]:
+    """Every declared setting, in order."""
+    for section, kind in get_type_hints(Config).items():
+        hints = get_type_hints(kind)
+        for each in fields(kind):
+            yield _declared(section, each, hints[each.name])
+
+
+def _declared(section: str, each: Field[Any], kind: Any) -> Setting:
+    about = each.metadata
+    return Setting(section, each.name, kind, each.default, about["help"], about["choices"], about["low"])
+
+
+def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Defaults, overridden by the environment, overridden by flags (name -> value). Unknown names are errors."""
+    environ = os.environ if environ is None else environ
+    declared = {each.name: each for each in settings()}
+    values = {name: each.parse(environ[each.variable]) for name, each in declared.items() if each.variable in environ}
+    for name, value in (flags or {}).items():
+        if name not in declared:
+            raise BadSetting(f"There is no setting {name!r}.", field=name)
+        values[name] = declared[name].parse(value) if isinstance(value, str) else value
+    for name, value in values.items():
+        declared[name].check(value)
+    config = Config()
+    for section in fields(Config):
+        mine = {name: value for name, value in values.items() if declared[name].section == section.name}
+        config = replace(config, **{section.name: replace(getattr(config, section.name), **mine)})
+    if config.scheduler.max_step_tokens < config.scheduler.max_rows:
+        raise BadSetting(
+            f"max_step_tokens is {config.scheduler.max_step_tokens} and max_rows {config.scheduler.max_rows}: "
+            "every running request needs a token in each step, so max_step_tokens must be at least max_rows.",
+            field="max_step_tokens",
+        )
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What was measured of the device once the model is on it."""
+
+    total_bytes: int
+    used_bytes: int  # weights, buffers, and the step's largest activations
+    block_bytes: int  # one KV block, over all layers
+
+
+def resolve(config: Config, facts: DeviceFacts) -> Config:
+    """Fill every None from measured facts. Logs nothing, changes nothing."""
+    if config.cache.num_blocks is not None:
+        return config
+    room = int(facts.total_bytes * config.cache.memory_share) - facts.used_bytes
+    num_blocks = room // facts.block_bytes
+    if num_blocks < 1:
+        raise BadSetting(
+            f"No memory is left for the KV cache: {facts.used_bytes / 1e6:.0f} MB of "
+            f"{facts.total_bytes * config.cache.memory_share / 1e6:.0f} MB are taken. "
+            "Use a smaller model, or raise memory_share.",
+            field="memory_share",
+        )
+    return replace(config, cache=replace(config.cache, num_blocks=num_blocks))
+
+
+def reference() -> str:
+    """`docs/SETTINGS.md`, made from the declarations."""
+    lines = ["# Settings", "", "Made from `config.py`. A flag wins over an environment variable.", ""]
+    for section in fields(Config):
+        kind = get_type_hints(Config)[section.name]
+        lines += [f"## {section.name}: {kind.__doc__}", "", "| flag | variable | default | |", "|---|---|---|---|"]
+        for each in settings():
+            if each.section == section.name:
+                lines.append(f"| `{each.flag}` | `{each.variable}` | {each.default} | {each.help} |")
+        lines.append("")
+    return "\n".join(lines)

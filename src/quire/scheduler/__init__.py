@@ -1,0 +1,1 @@
+"""What runs next. Pure: no I/O, no arrays of the device, and the clock is an argument."""

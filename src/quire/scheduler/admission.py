@@ -1,0 +1,124 @@
+"""Who may start: memory, rows, and a prefix that someone else is computing right now."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from quire.cache.kv_cache import Hit, KVCache, Lease
+from quire.cache.radix import NO_BLOCK
+from quire.config import SchedulerConfig
+from quire.scheduler.limits import Pace
+from quire.scheduler.queues import RunningList, WaitingQueue
+from quire.scheduler.request_state import RequestState
+from quire.types.errors import CacheTooSmall, ContextTooLong, Overloaded
+from quire.types.request import GenerateRequest
+
+
+class Verdict(Enum):
+    """Why a request does not start now."""
+
+    PASSED = "passed"  # it waits for another's blocks; whoever is behind it may go first
+    FULL = "full"  # no memory: nobody goes first, or the large would starve
+
+
+class Admission:
+    """Decides; the scheduler acts. Holds no state of its own but the owners of leases."""
+
+    def __init__(self, cache: KVCache, config: SchedulerConfig, running: RunningList) -> None:
+        self._cache = cache
+        self._config = config
+        self._running = running
+        self._owners: dict[int, RequestState] = {}  # id of a lease -> whose it is
+        self._watermark = int(config.watermark * cache.num_blocks)
+        self.max_total = min(config.max_context, cache.num_blocks * cache.block_tokens)
+
+    def check_fits(self, request: GenerateRequest) -> None:
+        """Refuse what could not be served on an empty machine. Both numbers are in the message."""
+        if len(request.prompt) >= self._config.max_context:
+            raise ContextTooLong(len(request.prompt), self._config.max_context)
+        if len(request.prompt) >= self.max_total:
+            raise CacheTooSmall(len(request.prompt) + 1, self.max_total)
+
+    def check_load(self, waiting: WaitingQueue, pace: Pace, num_new: int) -> None:
+        """Refuse what would wait too long."""
+        wait = self.promised_wait(waiting, pace)
+        if len(waiting) + num_new > self._config.max_waiting:
+            raise Overloaded(f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0))
+        if self._config.pressure == "reject" and wait > self._config.max_wait:
+            public = f"The wait would be {wait:.1f} s, and {self._config.max_wait:.1f} s is the limit."
+            raise Overloaded(public, max(wait - self._config.max_wait, 1.0))
+
+    def promised_wait(self, waiting: WaitingQueue, pace: Pace) -> float:
+        """Seconds that a request arriving now would wait to start, from the measured rate.
+
+        The prompts ahead take their tokens' time; and if there are more requests than rows, rows must come free.
+        """
+        if not pace.tokens_per_second:
+            return 0.0
+        prompts = waiting.num_tokens + sum(s.remaining for s in self._running if not s.is_streaming)
+        excess = len(waiting) + len(self._running) + 1 - self._config.max_rows
+        return prompts / pace.tokens_per_second + max(excess, 0) * pace.service_seconds / self._config.max_rows
+
+    def lease(self, state: RequestState, siblings: list[RequestState], now: float) -> Lease | Verdict:
+        """Blocks to start with: all that is cached, and no more."""
+        if state.num_in_flight:  # preempted a moment ago: its last token is still on the way
+            return Verdict.PASSED
+        limit = len(state.tokens) - 1  # the last known token is always computed, for its logits
+        elder = next((s for s in siblings if s.lease is not None), None) if not state.num_output else None
+        if elder is not None and elder.lease is not None:
+            if elder.computed < limit:
+                return Verdict.PASSED
+            if not self._has_room(state, elder.lease.path[: limit // self._cache.block_tokens], 0, now):
+                return Verdict.FULL
+            return self._owned(self._cache.fork(elder.lease, limit, now), state)
+        hit = self._cache.match(state.tokens, state.request.cache, limit)
+        if hit.leader is not None:
+            self._lend_urgency(state, self._owners[id(hit.leader)])
+            return Verdict.PASSED
+        if not self._has_room(state, hit.blocks, self._cache.cost(hit), now):
+            if len(self._running):
+                return Verdict.FULL
+            hit = Hit(hit.blocks, len(hit.blocks) * self._cache.block_tokens, NO_BLOCK, None)  # no room for a copy
+        lease = self._cache.lease(hit, state.tokens, state.request.cache, now, state.request.pins)
+        return self._owned(lease, state)
+
+    def could_start(self, state: RequestState, now: float) -> bool:
+        """Is memory no reason for this request to wait?"""
+        hit = self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1)
+        return hit.leader is not None or self._has_room(state, hit.blocks, self._cache.cost(hit), now)
+
+    def cached_tokens(self, state: RequestState) -> int:
+        """How much of a waiting request is in the tree."""
+        return self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1).num_tokens
+
+    def ended(self, lease: Lease) -> None:
+        """A lease was released."""
+        del self._owners[id(lease)]
+
+    def _owned(self, lease: Lease | None, state: RequestState) -> Lease | Verdict:
+        if lease is None:
+            return Verdict.FULL
+        self._owners[id(lease)] = state
+        return lease
+
+    def _has_room(self, state: RequestState, shared: list[int], cost: int, now: float) -> bool:
+        """Are there blocks for all of the prompt, beside what those who run were admitted for?"""
+        need = self._blocks_of(state) - len(shared) + cost
+        if len(self._running):
+            need += self._watermark + sum(max(0, self._blocks_of(s) - self._held(s)) for s in self._running)
+        return self._cache.reclaim(need, now)
+
+    def _blocks_of(self, state: RequestState) -> int:
+        """Blocks that a request is admitted for: its known tokens and one more, or all that it may ever need."""
+        total = state.max_total if self._config.pressure == "queue" else len(state.tokens) + 1
+        return -(-total // self._cache.block_tokens)
+
+    def _held(self, state: RequestState) -> int:
+        return len(state.lease.blocks) if state.lease is not None else 0
+
+    def _lend_urgency(self, waiting: RequestState, leader: RequestState) -> None:
+        """Whoever computes for a more urgent request is as urgent."""
+        if waiting.urgency < leader.urgency:
+            self._running.remove(leader)
+            leader.urgency = waiting.urgency
+            self._running.add(leader)

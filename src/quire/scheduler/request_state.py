@@ -1,0 +1,89 @@
+"""What the scheduler knows of one sample of a request.
+
+    0 ............ computed ............ scheduled ............ known + expected
+      KV exists             in steps that                to be scheduled
+                            are planned
+
+`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight `scheduled` equals
+`computed` and `expected` is 0. Only the scheduler changes a state.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from quire.cache.kv_cache import Lease
+from quire.types.request import GenerateRequest
+
+NO_ROW = -1
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """Prompt and output of one sample, and how far each has come."""
+
+    request: GenerateRequest
+    sample: int
+    arrival: int  # order of arrival
+    arrived: float
+    max_total: int  # tokens, prompt and output, at which it ends
+    tokens: array[int] = field(init=False)  # known: prompt, then output
+    num_prompt: int = field(init=False)
+    id: str = field(init=False)  # of this sample, in plans
+    stops: frozenset[int] = field(init=False)
+    urgency: int = field(init=False)  # its priority, or that of a more urgent request that waits for its blocks
+
+    computed: int = 0
+    scheduled: int = 0
+    expected: int = 0
+    num_in_flight: int = 0  # parts in planned steps whose results have not come
+    num_stale: int = 0  # of those, how many to ignore: they were planned on an assumption that failed
+    last_step: int = 0  # number of the last step it is in
+    waits: bool = False  # for a result: what comes next depends on the tokens of the step in flight
+    is_streaming: bool = False  # it has nothing but its newest tokens to compute
+    is_on_device: bool = False  # the next token to compute is the one its row samples last
+    is_over: bool = False
+
+    row: int = NO_ROW
+    lease: Lease | None = None
+    capacity: int = 0  # tokens that its blocks have room for
+    num_told: int = 0  # blocks that the runner knows of
+    seal_at: int = 0  # computed tokens at which there is something to seal
+    drafts: tuple[int, ...] = ()  # tried in the next step
+    num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
+    num_forced: int = 0
+    admitted: float | None = None
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.tokens = array("I", request.prompt)
+        self.num_prompt = len(request.prompt)
+        self.id = request.id if request.sampling.n == 1 else f"{request.id}#{self.sample}"
+        eos = () if request.sampling.ignore_eos else request.eos_token_ids
+        self.stops = frozenset(request.sampling.stop_token_ids + eos)
+        self.urgency = request.priority
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that a step could compute now."""
+        return len(self.tokens) + self.expected - self.scheduled
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Place among the running: walked from the head, preempted from the tail."""
+        return (self.urgency, self.arrival)
+
+    def check(self) -> None:
+        """The counts are in their order, and a row goes with a lease."""
+        assert 0 <= self.computed <= self.scheduled <= len(self.tokens) + self.expected, self.id
+        assert (self.row == NO_ROW) == (self.lease is None), self.id
+        assert self.num_in_flight > 0 or (self.expected == 0 and self.computed == self.scheduled), self.id
+        assert self.num_stale <= self.num_in_flight
+        if self.lease is not None:
+            assert self.num_told <= len(self.lease.blocks) and self.scheduled <= self.capacity, self.id

@@ -1,0 +1,91 @@
+"""A step while it is being planned: parts are only added, never taken back."""
+
+from __future__ import annotations
+
+from quire.scheduler.request_state import RequestState
+from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
+
+NO_BLOCKS: tuple[int, ...] = ()
+
+
+class StepBuilder:
+    """Collects what a `StepPlan` will say."""
+
+    def __init__(self, number: int, budget: int) -> None:
+        self.number = number
+        self.budget = budget  # tokens that still fit
+        self.parts: list[Part] = []
+        self.states: list[RequestState] = []  # whose parts these are
+        self._joins: list[Join] = []
+        self._copies: list[CopyBlock] = []
+        self._num_tokens = budget
+
+    def join(self, state: RequestState) -> None:
+        """A request takes a row in this step."""
+        assert state.lease is not None and not state.num_in_flight
+        state.last_step = self.number
+        request = state.request
+        self._joins.append(
+            Join(state.id, state.row, request.sampling, state.sample, tuple(state.tokens), state.num_prompt)
+        )
+        if state.lease.copy is not None:
+            self._copies.append(state.lease.copy)
+
+    def add_next(self, state: RequestState) -> None:
+        """Compute the one token that the row sampled last. The common case, 1,000 times a step, hence by itself."""
+        assert state.lease is not None
+        start = state.scheduled
+        blocks = state.lease.blocks
+        new_blocks = NO_BLOCKS
+        if state.num_told < len(blocks):
+            new_blocks = tuple(blocks[state.num_told :])
+            state.num_told = len(blocks)
+        self.parts.append(Part(state.id, state.row, start, None, 1, new_blocks))
+        self.states.append(state)
+        state.scheduled = start + 1
+        state.num_in_flight += 1
+        state.last_step = self.number
+        state.expected += 1
+        state.waits = state.request.constrained
+        self.budget -= 1
+
+    def add(self, state: RequestState, count: int) -> None:
+        """Compute `count` more known tokens of a request, and its drafts after the last of them."""
+        assert state.lease is not None
+        start, end = state.scheduled, state.scheduled + count
+        reaches_end = end == len(state.tokens)
+        drafts = state.drafts if reaches_end else ()
+        blocks = state.lease.blocks
+        self.parts.append(
+            Part(
+                state.id,
+                state.row,
+                start,
+                (*state.tokens[start:end], *drafts),
+                1 + len(drafts) if reaches_end else 0,
+                tuple(blocks[state.num_told :]),
+            )
+        )
+        self.states.append(state)
+        state.num_told = len(blocks)
+        state.scheduled = end
+        state.num_in_flight += 1
+        state.last_step = self.number
+        if reaches_end:
+            state.expected += 1
+            state.is_streaming = state.is_on_device = True
+            state.waits = bool(drafts) or state.request.constrained
+            state.drafts = ()
+        self.budget -= count + len(drafts)
+
+    def build(self, leaves: tuple[int, ...], groups: tuple[SharedPrefix, ...]) -> StepPlan:
+        """The plan, frozen."""
+        return StepPlan(
+            number=self.number,
+            parts=tuple(self.parts),
+            joins=tuple(self._joins),
+            leaves=leaves,
+            copies=tuple(self._copies),
+            groups=groups,
+            num_tokens=self._num_tokens - self.budget,
+        )

@@ -1,0 +1,220 @@
+"""Cache and scheduler driven over thousands of requests by a device that computes nothing but remembers everything.
+
+The KV of a token is a fingerprint of all tokens up to it. The device looks it up through the block table of the row, so a
+wrong block, a block written twice, a copy too short or a stale table shows at once; and the token it samples depends on
+that fingerprint alone, so a request's output must be the same alone and in any company.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from quire.cache.kv_cache import KVCache
+from quire.config import SchedulerConfig
+from quire.scheduler.scheduler import Scheduler
+from quire.types.errors import QuireError
+from quire.types.request import FinishReason, GenerateRequest
+from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
+
+VOCABULARY = 1000
+
+
+def fingerprint(before: int, token: int) -> int:
+    return hash((before, token))
+
+
+def sampled(mark: int, sample: int, vocabulary: int = VOCABULARY) -> int:
+    return hash((mark, sample, "next")) % vocabulary
+
+
+def expected_output(prompt: tuple[int, ...], num_tokens: int, sample: int = 0) -> list[int]:
+    """What the device answers to a prompt when nothing goes wrong."""
+    mark, output = 0, []
+    for token in prompt:
+        mark = fingerprint(mark, token)
+    for _ in range(num_tokens):
+        output.append(sampled(mark, sample))
+        mark = fingerprint(mark, output[-1])
+    return output
+
+
+@dataclass
+class Row:
+    request_id: str
+    sample: int
+    table: list[int] = field(default_factory=list)
+    last_sampled: int | None = None
+
+
+@dataclass
+class FakeDevice:
+    """Runs plans in their order. `fixed`, `each` and `context` say how long a step takes."""
+
+    block_tokens: int
+    fixed: float = 0.01
+    each: float = 1e-4
+    context: float = 0.0  # seconds per token of context that a computed token attends to
+    slots: dict[int, int] = field(default_factory=dict)  # slot -> fingerprint
+    rows: dict[int, Row] = field(default_factory=dict)
+    refuse: Callable[[Part], QuireError | None] = lambda part: None
+    num_computed: int = 0
+    num_copied: int = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for row in plan.leaves:
+            del self.rows[row]
+        for join in plan.joins:
+            assert join.row not in self.rows, "the row is taken"
+            self.rows[join.row] = Row(join.request_id, join.sample)
+        for copy in plan.copies:
+            for slot in range(copy.num_tokens):
+                self.slots[copy.target * self.block_tokens + slot] = self.slots[copy.source * self.block_tokens + slot]
+            self.num_copied += copy.num_tokens
+        assert len({part.row for part in plan.parts}) == len(plan.parts), "two parts for one row"
+        results, attended = [], 0
+        for part in plan.parts:
+            self.rows[part.row].table += part.new_blocks
+        for group in plan.groups:
+            heads = {tuple(self.rows[row].table[: group.num_blocks]) for row in group.rows if row in self.rows}
+            assert len(heads) == 1 and len(heads.pop()) == group.num_blocks and len(group.rows) > 1
+        for part in plan.parts:
+            tokens = self._tokens(part)
+            self.num_computed += len(tokens)
+            attended += len(tokens) * part.start
+            results.append(self._compute(part, tokens))
+        assert plan.num_tokens == sum(len(self._tokens(part)) for part in plan.parts)
+        for part, result in zip(plan.parts, results, strict=True):
+            if result.tokens:
+                self.rows[part.row].last_sampled = result.tokens[-1]
+        return StepResult(plan.number, tuple(results), self.fixed + self.each * plan.num_tokens + self.context * attended)
+
+    def _tokens(self, part: Part) -> tuple[int, ...]:
+        if part.tokens is not None:
+            return part.tokens
+        last = self.rows[part.row].last_sampled
+        assert last is not None, "the row has sampled nothing"
+        return (last,)
+
+    def _slot(self, row: Row, position: int) -> int:
+        return row.table[position // self.block_tokens] * self.block_tokens + position % self.block_tokens
+
+    def _compute(self, part: Part, tokens: tuple[int, ...]) -> PartResult:
+        row = self.rows[part.row]
+        assert row.request_id == part.request_id
+        if (error := self.refuse(part)) is not None:
+            return PartResult(error=error)
+        mark = self.slots[self._slot(row, part.start - 1)] if part.start else 0
+        marks = []
+        for position, token in enumerate(tokens, part.start):
+            mark = fingerprint(mark, token)
+            self.slots[self._slot(row, position)] = mark
+            marks.append(mark)
+        if not part.num_logits:
+            return PartResult()
+        accepted: list[int] = []
+        drafts = tokens[len(tokens) - part.num_logits + 1 :]
+        for index, mark in enumerate(marks[-part.num_logits :]):
+            accepted.append(sampled(mark, row.sample))
+            if index < len(drafts) and drafts[index] != accepted[-1]:
+                break
+        return PartResult(tuple(accepted))
+
+
+@dataclass
+class Story:
+    """What became of one sample."""
+
+    arrived: float
+    tokens: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # of each output token
+    finish: FinishReason | None = None
+    error: QuireError | None = None
+    num_endings: int = 0
+    num_hit: int = 0
+
+    @property
+    def first_token_after(self) -> float:
+        return self.times[0] - self.arrived
+
+    @property
+    def widest_gap(self) -> float:
+        return max((b - a for a, b in zip(self.times, self.times[1:], strict=False)), default=0.0)
+
+
+class Simulator:
+    """The engine's loop over simulated time. `depth` 2 plans a step before the result of the one before is known."""
+
+    def __init__(self, config: SchedulerConfig, num_blocks: int, block_tokens: int = 16, depth: int = 1, **device: float):
+        self.cache = KVCache(num_blocks, block_tokens)
+        self.scheduler = Scheduler(self.cache, config)
+        self.device = FakeDevice(block_tokens, **device)  # type: ignore[arg-type]
+        self.depth = depth
+        self.now = 0.0
+        self.stories: dict[tuple[str, int], Story] = {}
+        self.refused: dict[str, QuireError] = {}
+        self.plans: list[StepPlan] = []
+        self.results: deque[StepResult] = deque()
+        self.on_step: Callable[[Simulator], None] = lambda simulator: None
+        self.checks = False
+
+    def submit(self, request: GenerateRequest) -> bool:
+        try:
+            self.scheduler.add(request, self.now)
+        except QuireError as error:
+            self.refused[request.id] = error
+            return False
+        for sample in range(request.sampling.n):
+            self.stories[request.id, sample] = Story(self.now)
+        return True
+
+    def step(self) -> bool:
+        """One turn of the loop. False: nothing is left to do."""
+        plan = self.scheduler.plan(self.now)
+        if plan.parts or plan.joins:
+            self.plans.append(plan)
+            self.results.append(self.device.run(plan))
+        did = bool(self.results)
+        if self.results and (len(self.results) >= self.depth or not plan.parts):
+            result = self.results.popleft()
+            self.now += result.seconds
+            self.scheduler.commit(result, self.now)
+        self._take(self.scheduler.drain())
+        if self.checks:
+            self.scheduler.check()
+        self.on_step(self)
+        return did
+
+    def run(self, arrivals: Iterable[tuple[float, GenerateRequest]] = (), max_steps: int = 1_000_000) -> None:
+        """Serve everything that arrives, until nothing is left."""
+        queue = deque(sorted(arrivals, key=lambda each: each[0]))
+        for _ in range(max_steps):
+            while queue and queue[0][0] <= self.now:
+                self.submit(queue.popleft()[1])
+            if not self.step():
+                if not queue:
+                    break
+                self.now = max(self.now, queue[0][0])
+        else:
+            raise AssertionError("the simulation does not end")
+        assert not self.scheduler.stats().num_running and not self.scheduler.stats().num_waiting
+        self.scheduler.check()
+
+    def _take(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            story = self.stories[outcome.request_id, outcome.sample]
+            assert not story.num_endings, "news after the ending"
+            story.tokens += outcome.tokens
+            story.times += [self.now] * len(outcome.tokens)
+            story.num_hit = outcome.num_hit
+            if outcome.finish is not None or outcome.error is not None:
+                story.finish, story.error = outcome.finish, outcome.error
+                story.num_endings += 1
+
+    def tokens_by_key(self, requests: dict[str, str]) -> dict[str, int]:
+        """Output tokens of each key; `requests` maps ids to keys."""
+        totals: defaultdict[str, int] = defaultdict(int)
+        for (request_id, _), story in self.stories.items():
+            totals[requests[request_id]] += len(story.tokens)
+        return dict(totals)
