@@ -1,0 +1,1 @@
+"""Benchmarks: figures with their targets, never assertions of time."""
