@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ def published_file(metadata: dict[str, Any], tmp_path_factory: pytest.TempPathFa
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    cuts = [{"type": "Digits", "individual_digits": True}, byte_level]
     document = {
         "version": "1.0",
         "added_tokens": [{"id": i, "content": tokens[i], **flags} for i, kind in enumerate(types) if kind == 3],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": cuts},
         "post_processor": None,
         "decoder": {**byte_level, "add_prefix_space": True},
         "model": {
@@ -75,7 +77,7 @@ def plain_bpe(metadata: dict[str, Any]) -> Any:
     def merge(word: str) -> list[int]:
         parts = [alphabet[byte] for byte in word.encode() if alphabet[byte] in ids]
         while len(parts) > 1:
-            rank, left, right = min((ranks.get(pair, 1 << 30), *pair) for pair in zip(parts, parts[1:]))
+            rank, left, right = min((ranks.get(pair, 1 << 30), *pair) for pair in pairwise(parts))
             if rank == 1 << 30:
                 break
             joined: list[str] = []
@@ -101,7 +103,9 @@ def test_text_with_special_tokens_becomes_the_published_tokens(tokenizer: Tokeni
         assert tokenizer.encode(text, special=True) == published(text, add_special_tokens=False).input_ids, repr(text)
 
 
-def test_text_becomes_what_the_definition_of_byte_level_bpe_says(tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
+def test_text_becomes_what_the_definition_of_byte_level_bpe_says(
+    tokenizer: Tokenizer, metadata: dict[str, Any]
+) -> None:
     encode = plain_bpe(metadata)
     for text in varied_texts():
         assert tokenizer.encode(text) == encode(text), repr(text)

@@ -13,7 +13,6 @@ from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers
-from tokenizers import pre_tokenizers as pre
 
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pieces import MARK, Lead, PieceStyle
@@ -60,8 +59,8 @@ class GgufTokens:
         self.model: str = self.get("model", "")
         if self.model not in _KINDS:
             raise UnsupportedTokenizer(
-                f"The model file has a tokenizer of the kind {self.model or 'none'!r}; Quire reads {', '.join(_KINDS)}. "
-                "Use a checkpoint folder with a tokenizer.json instead."
+                f"The model file has a tokenizer of the kind {self.model or 'none'!r}; Quire reads "
+                f"{', '.join(_KINDS)}. Use a checkpoint folder with a tokenizer.json instead."
             )
         self.kind = _KINDS[self.model]
         self.tokens: list[str] = self.need("tokens", list)
@@ -136,7 +135,8 @@ def _added(source: GgufTokens, ends: frozenset[int]) -> tuple[dict[int, str], fr
     """Tokens that text is searched for, by id, and those of them that are special."""
     steering = (TokenType.CONTROL, TokenType.UNKNOWN)
     special = {i for i, kind in enumerate(source.types) if kind in steering} | ends
-    special |= {source.bos_id} - {None}
+    if source.bos_id is not None:
+        special.add(source.bos_id)
     users = {i for i, kind in enumerate(source.types) if kind == TokenType.USER_DEFINED}
     return {i: source.tokens[i] for i in sorted(special | users) if source.tokens[i]}, frozenset(special)
 
@@ -162,11 +162,8 @@ def _by_score(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
     merges = _merges(source, source.scores())
     model = models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     encoder = tokenizers.Tokenizer(model)
-    steps: list[Any] = [normalizers.Replace(" ", MARK)]
     prefixed = bool(source.get("add_space_prefix", True))
-    if prefixed:
-        steps.insert(0, normalizers.Prepend(MARK))
-    encoder.normalizer = normalizers.Sequence(steps)
+    encoder.normalizer = normalizers.Sequence(_marking(prefixed))
     lead = Lead.ONE_SPACE if prefixed else Lead.NOTHING
     return encoder, PieceStyle(byte_level=False, byte_fallback=True, lead=lead)
 
@@ -200,10 +197,13 @@ def _unigram(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
         # Signed in some files, unsigned in others: the same bytes.
         steps.append(normalizers.Precompiled(bytes(int(value) & 0xFF for value in charsmap)))
     if source.get("remove_extra_whitespaces", True):
-        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    if steps:
-        encoder.normalizer = normalizers.Sequence(steps)
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     prefixed = bool(source.get("add_space_prefix", True))
-    encoder.pre_tokenizer = pre.Metaspace(MARK, prepend_scheme="always" if prefixed else "never", split=False)
+    encoder.normalizer = normalizers.Sequence(steps + _marking(prefixed))
     lead = Lead.ONE_SPACE if prefixed else Lead.NOTHING
     return encoder, PieceStyle(byte_level=False, byte_fallback=fallback, lead=lead)
+
+
+def _marking(prefixed: bool) -> list[Any]:
+    """Spaces become marks, and a text gets one in front. The library's `Metaspace` would not where one is already."""
+    return [*([normalizers.Prepend(MARK)] if prefixed else []), normalizers.Replace(" ", MARK)]

@@ -29,9 +29,7 @@ _ASCII_PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 _GPT2 = rf"{_SUFFIX}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
 _LLAMA3 = rf"{_ANY_CASE_SUFFIX}|{_EDGE}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHER}|{_LINES}|{_SPACES}"
 _QWEN2 = rf"{_ANY_CASE_SUFFIX}|{_EDGE}\p{{L}}+|\p{{N}}|{_OTHER}|{_LINES}|{_SPACES}"
-_TEKKEN = (
-    rf"{_EDGE}{_UPPER}*{_LOWER}+|{_EDGE}{_UPPER}+{_LOWER}*|\p{{N}}|{_OTHER_OR_PATH}|{_LINES}|{_SPACES}"
-)
+_TEKKEN = rf"{_EDGE}{_UPPER}*{_LOWER}+|{_EDGE}{_UPPER}+{_LOWER}*|\p{{N}}|{_OTHER_OR_PATH}|{_LINES}|{_SPACES}"
 _GPT4O = (
     rf"{_EDGE}{_UPPER}*{_LOWER}+{_ANY_CASE_SUFFIX}?|{_EDGE}{_UPPER}+{_LOWER}*{_ANY_CASE_SUFFIX}?"
     rf"|\p{{N}}{{1,3}}|{_OTHER_OR_PATH}|{_LINES}|{_SPACES}"

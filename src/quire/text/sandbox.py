@@ -24,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_TEXT = 32 * 1024 * 1024  # characters: some 8 M tokens, more than any context
-MAX_STEPS = 10_000_000  # a conversation of 1,000 messages takes some 50,000
+MAX_STEPS = 2_000_000  # some seconds; a conversation of 1,000 messages takes 10,000 to 50,000
 MAX_COUNT = 100_000  # the largest number that a call may be given: a width, a repeat, the end of a range
 
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\d{5}|\*)|:[^}]*(?:\d{5}|\{)")

@@ -115,7 +115,9 @@ def _bounded(template: jinja2.Template, scope: dict[str, Any]) -> str:
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise RejectedMessages(f"messages[{place}] is {type(message).__name__}, not an object with role and content.")
+            raise RejectedMessages(
+                f"messages[{place}] is {type(message).__name__}, not an object with role and content."
+            )
     return [_plain(message) for message in messages]
 
 
