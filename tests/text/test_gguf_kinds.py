@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Native
@@ -99,6 +100,13 @@ def test_an_answer_that_continues_a_text_keeps_its_first_space(llama: dict[str, 
     tokenizer = Tokenizer.from_gguf(llama)
     ids = tokenizer.encode("world", add_bos=False)
     assert tokenizer.decode(ids) == "world" and tokenizer.decode(ids, continues=True) == " world"
+
+
+def test_arrays_in_the_metadata_serve_as_well_as_lists(llama: dict[str, Any]) -> None:
+    arrays = {"tokenizer.ggml.scores": np.float32, "tokenizer.ggml.token_type": np.int32}
+    other = Tokenizer.from_gguf(llama | {key: np.array(llama[key], kind) for key, kind in arrays.items()})
+    tokenizer = Tokenizer.from_gguf(llama)
+    assert all(other.encode(text) == tokenizer.encode(text) for text in varied_texts(300))
 
 
 def test_user_defined_tokens_are_found_in_any_text_and_printed(llama: dict[str, Any]) -> None:

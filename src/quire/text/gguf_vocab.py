@@ -72,7 +72,10 @@ class GgufTokens:
         self.unknown_id = self.token_id("unknown_token_id", self.kind.unknown_id)
 
     def get(self, name: str, default: Any) -> Any:
+        """A value in Python's own types: a reader may hand out arrays, and a loop over those is slow."""
         value = self._metadata.get(_KEY + name)
+        if hasattr(value, "tolist"):
+            value = value.tolist()
         return default if value is None else value
 
     def need(self, name: str, of: type) -> Any:
