@@ -73,7 +73,7 @@ class GgufTokens:
 
     def get(self, name: str, default: Any) -> Any:
         """A value in Python's own types: a reader may hand out arrays, and a loop over those is slow."""
-        value = self._metadata.get(_KEY + name)
+        value: Any = self._metadata.get(_KEY + name)
         if hasattr(value, "tolist"):
             value = value.tolist()
         return default if value is None else value
