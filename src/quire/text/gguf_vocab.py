@@ -1,0 +1,212 @@
+"""A vocabulary from the metadata of a GGUF file.
+
+The file stores three kinds: "gpt2" (byte-level BPE with merges), "llama" (SentencePiece BPE: pieces with scores, no
+merges) and "t5" (SentencePiece unigram). Each becomes a `tokenizers` model, so that all text is cut by native code.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, models, normalizers
+
+from quire.text.errors import UnsupportedTokenizer
+from quire.text.pieces import MARK, Lead, PieceStyle
+from quire.text.pretokenizers import cutting
+from quire.text.vocabulary import Vocabulary, end_ids
+
+_KEY = "tokenizer.ggml."
+
+
+class TokenType(enum.IntEnum):
+    """What the container says of each token."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a kind of tokenizer assumes where the file is silent."""
+
+    bos_id: int | None = None
+    eos_id: int | None = None
+    unknown_id: int | None = None
+    add_bos: bool = False
+    add_eos: bool = False
+
+
+_KINDS = {
+    "gpt2": _Kind(),
+    "llama": _Kind(bos_id=1, eos_id=2, unknown_id=0, add_bos=True),
+    "t5": _Kind(eos_id=1, unknown_id=2, add_eos=True),
+}
+
+
+class GgufTokens:
+    """The tokenizer's part of the metadata, checked, with the defaults of its kind."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        self.model: str = self.get("model", "")
+        if self.model not in _KINDS:
+            raise UnsupportedTokenizer(
+                f"The model file has a tokenizer of the kind {self.model or 'none'!r}; Quire reads "
+                f"{', '.join(_KINDS)}. Use a checkpoint folder with a tokenizer.json instead."
+            )
+        self.kind = _KINDS[self.model]
+        self.tokens: list[str] = self.need("tokens", list)
+        self.types: Sequence[int] = self.get("token_type", None) or [TokenType.NORMAL] * len(self.tokens)
+        if len(self.types) != len(self.tokens):
+            raise self.broken(f"{len(self.types)} token types for {len(self.tokens)} tokens")
+        self.bos_id = self.token_id("bos_token_id", self.kind.bos_id)
+        self.eos_id = self.token_id("eos_token_id", self.kind.eos_id)
+        self.unknown_id = self.token_id("unknown_token_id", self.kind.unknown_id)
+
+    def get(self, name: str, default: Any) -> Any:
+        """A value in Python's own types: a reader may hand out arrays, and a loop over those is slow."""
+        value: Any = self._metadata.get(_KEY + name)
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        return default if value is None else value
+
+    def need(self, name: str, of: type) -> Any:
+        """A list that the kind cannot do without."""
+        value = self.get(name, None)
+        if value is None or len(value) == 0:
+            raise self.broken(f"no {_KEY}{name}")
+        return of(value)
+
+    def token_id(self, name: str, default: int | None) -> int | None:
+        token = self.get(name, default)
+        if token is None or 0 <= token < len(self.tokens):
+            return None if token is None else int(token)
+        if token == default:
+            return None
+        raise self.broken(f"{_KEY}{name} is {token}, outside of the {len(self.tokens)} tokens")
+
+    def scores(self) -> list[float]:
+        scores: list[float] = self.need("scores", list)
+        if len(scores) != len(self.tokens):
+            raise self.broken(f"{len(scores)} scores for {len(self.tokens)} tokens")
+        return scores
+
+    def broken(self, what: str) -> UnsupportedTokenizer:
+        return UnsupportedTokenizer(f"The model file's tokenizer is incomplete: {what}. Download the file again.")
+
+
+def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
+    """The vocabulary that the metadata describes."""
+    source = GgufTokens(metadata)
+    add_bos = source.kind.add_bos
+    if source.model == "gpt2":
+        rule = cutting(source.get("pre", "default"))
+        encoder, style, add_bos = _byte_level(source, rule), PieceStyle(byte_level=True), rule.add_bos
+    elif source.model == "llama":
+        encoder, style = _by_score(source)
+    else:
+        encoder, style = _unigram(source)
+    declared = [source.eos_id, *(source.token_id(name, None) for name in ("eot_token_id", "eom_token_id"))]
+    ends = end_ids(encoder.token_to_id, declared)
+    added, special = _added(source, ends)
+    encoder.add_tokens([AddedToken(text, special=i in special, normalized=False) for i, text in added.items()])
+    tokens = source.tokens
+    return Vocabulary(
+        encoder=encoder,
+        num_tokens=len(tokens),
+        piece=lambda i: tokens[i] if 0 <= i < len(tokens) else None,
+        style=style,
+        added=added,
+        special=special,
+        bos_id=source.bos_id,
+        eos_id=source.eos_id,
+        eos_ids=ends,
+        add_bos=bool(source.get("add_bos_token", add_bos)) and source.bos_id is not None,
+        add_eos=bool(source.get("add_eos_token", source.kind.add_eos)) and source.eos_id is not None,
+    )
+
+
+def _added(source: GgufTokens, ends: frozenset[int]) -> tuple[dict[int, str], frozenset[int]]:
+    """Tokens that text is searched for, by id, and those of them that are special."""
+    steering = (TokenType.CONTROL, TokenType.UNKNOWN)
+    special = {i for i, kind in enumerate(source.types) if kind in steering} | ends
+    if source.bos_id is not None:
+        special.add(source.bos_id)
+    users = {i for i, kind in enumerate(source.types) if kind == TokenType.USER_DEFINED}
+    return {i: source.tokens[i] for i in sorted(special | users) if source.tokens[i]}, frozenset(special)
+
+
+def _byte_level(source: GgufTokens, rule: Any) -> tokenizers.Tokenizer:
+    merges = [tuple(merge.split(" ")) for merge in source.need("merges", list)]
+    vocab = {piece: i for i, piece in enumerate(source.tokens)}
+    try:
+        model = models.BPE(vocab, merges, ignore_merges=rule.whole_words)
+    except Exception as error:  # the library raises a bare Exception: a merge of pieces that are not in the vocabulary
+        raise source.broken(f"the merges do not fit the vocabulary ({error})") from error
+    encoder = tokenizers.Tokenizer(model)
+    if (normalizer := rule.normalizer()) is not None:
+        encoder.normalizer = normalizer
+    encoder.pre_tokenizer = rule.build()
+    return encoder
+
+
+def _by_score(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
+    """SentencePiece BPE joins the neighbours whose union has the best score; as merges: every way to make a piece."""
+    vocab = {piece: i for i, piece in enumerate(source.tokens)}
+    unknown = None if source.unknown_id is None else source.tokens[source.unknown_id]
+    merges = _merges(source, source.scores())
+    model = models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    encoder = tokenizers.Tokenizer(model)
+    prefixed = bool(source.get("add_space_prefix", True))
+    encoder.normalizer = normalizers.Sequence(_marking(prefixed))
+    lead = Lead.ONE_SPACE if prefixed else Lead.NOTHING
+    return encoder, PieceStyle(byte_level=False, byte_fallback=True, lead=lead)
+
+
+def _merges(source: GgufTokens, scores: Sequence[float]) -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, best score first; ties as the published conversions break them.
+
+    Control tokens take no part, so no text can be merged into one.
+    """
+    joinable = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
+    pieces = {
+        piece: score for piece, score, kind in zip(source.tokens, scores, source.types, strict=True) if kind in joinable
+    }
+    found = [
+        (-score, -cut, cut - len(piece), piece[:cut], piece[cut:])
+        for piece, score in pieces.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in pieces and piece[cut:] in pieces
+    ]
+    found.sort(key=lambda merge: merge[:3])
+    return [merge[3:] for merge in found]
+
+
+def _unigram(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
+    pieces = list(zip(source.tokens, source.scores(), strict=True))
+    fallback = TokenType.BYTE in source.types
+    encoder = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=source.unknown_id, byte_fallback=fallback))
+    steps: list[Any] = []
+    charsmap = source.get("precompiled_charsmap", None)
+    if charsmap is not None and len(charsmap):
+        # Signed in some files, unsigned in others: the same bytes.
+        steps.append(normalizers.Precompiled(bytes(int(value) & 0xFF for value in charsmap)))
+    if source.get("remove_extra_whitespaces", True):
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    prefixed = bool(source.get("add_space_prefix", True))
+    encoder.normalizer = normalizers.Sequence(steps + _marking(prefixed))
+    lead = Lead.ONE_SPACE if prefixed else Lead.NOTHING
+    return encoder, PieceStyle(byte_level=False, byte_fallback=fallback, lead=lead)
+
+
+def _marking(prefixed: bool) -> list[Any]:
+    """Spaces become marks, and a text gets one in front. The library's `Metaspace` would not where one is already."""
+    return [*([normalizers.Prepend(MARK)] if prefixed else []), normalizers.Replace(" ", MARK)]

@@ -1,0 +1,211 @@
+"""The jinja2 environment for chat templates: the same language as `transformers` gives them, inside bounds.
+
+A template comes with a model's file, so it is a stranger's program. The sandbox keeps it from reaching Python; the
+budget here keeps it from running or growing without end: steps are counted where generated code calls back into the
+environment, and operators and calls that can make big values out of small ones are checked before they do.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+MAX_TEXT = 32 * 1024 * 1024  # characters: some 8 M tokens, more than any context
+MAX_STEPS = 2_000_000  # some seconds; a conversation of 1,000 messages takes 10,000 to 50,000
+MAX_COUNT = 100_000  # the largest number that a call may be given: a width, a repeat, the end of a range
+
+_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\d{5}|\*)|:[^}]*(?:\d{5}|\{)")
+
+
+class TemplateTooBig(Exception):
+    """The template ran past its budget."""
+
+
+class Refused(jinja2.TemplateError):
+    """The template called `raise_exception`: the words are its author's, meant for whoever sent the messages."""
+
+
+class _Spent(threading.local):
+    """Steps of the rendering that this thread is doing; templates are shared between threads."""
+
+    steps = 0
+
+
+class _Checked(CodeGenerator):
+    """Sends `a ~ b` through the environment, which the stock compiler does not."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.join((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training. Here it is its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _PlainNamespace(Namespace):
+    """`namespace()` without the names that lead into Python's own workings."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__()
+        for name, value in dict(*args, **named).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if str(name).startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace has no attribute {name!r}")
+        super().__setitem__(name, value)
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """One for the process; `begin` before each rendering."""
+
+    code_generator_class = _Checked
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self._spent = _Spent()
+        self.filters["tojson"] = _tojson
+        for name in ("center", "indent", "format"):
+            self.filters[name] = _narrow(self.filters[name])
+        del self.globals["lipsum"]  # writes as much filler as it is told to
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": _strftime_now,
+            "namespace": _PlainNamespace,
+            "dict": lambda *args, **named: dict(*args, **named),
+            "range": self._range,
+        }
+
+    def begin(self) -> None:
+        self._spent.steps = 0
+
+    def spend(self, steps: int = 1) -> None:
+        self._spent.steps += steps
+        if self._spent.steps > MAX_STEPS:
+            raise TemplateTooBig(f"it takes more than {MAX_STEPS:,} steps")
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        self.spend()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        self.spend()
+        return super().getitem(obj, argument)
+
+    def call(self, __context: Any, __obj: Any, *args: Any, **named: Any) -> Any:
+        self.spend()
+        text = getattr(__obj, "__self__", None)
+        if isinstance(text, (str, bytes)):
+            _check_counts((*args, *named.values()))
+            if getattr(__obj, "__name__", "") == "replace" and len(args) >= 2:
+                _check_size(len(text) + text.count(args[0]) * len(args[1]))
+        return super().call(__context, __obj, *args, **named)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Where jinja2 takes hold of `str.format`, before it is called."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None:
+            _check_format(str(value.__self__))
+        return wrapped
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.spend()
+        if operator == "*":
+            for many, count in ((left, right), (right, left)):
+                if isinstance(many, (str, bytes, list, tuple)) and isinstance(count, int):
+                    _check_size(len(many) * count)
+            if isinstance(left, int) and isinstance(right, int):
+                _check_size(left.bit_length() * right.bit_length())
+        elif operator == "+" and isinstance(left, (str, bytes, list, tuple)) and hasattr(right, "__len__"):
+            _check_size(len(left) + len(right))
+        elif operator == "**":
+            _check_counts((left, right))
+        elif operator == "%" and isinstance(left, (str, bytes)):
+            _check_format(str(left))
+        return super().call_binop(context, operator, left, right)
+
+    def join(self, parts: Iterable[Any]) -> str:
+        """The `~` operator."""
+        self.spend()
+        texts = [str(part) for part in parts]
+        _check_size(sum(map(len, texts)))
+        return "".join(texts)
+
+    def _range(self, *bounds: int) -> range:
+        numbers = range(*bounds)
+        if len(numbers) > MAX_COUNT:
+            raise TemplateTooBig(f"it asks for a range of {len(numbers):,} numbers")
+        self.spend(len(numbers))
+        return numbers
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_TEXT:
+        raise TemplateTooBig(f"it makes a value of {size:,} elements")
+
+
+def _check_counts(values: Iterable[Any]) -> None:
+    for value in values:
+        if isinstance(value, int) and abs(value) > MAX_COUNT:
+            raise TemplateTooBig(f"it calls with the number {value:,}")
+
+
+def _check_format(template: str) -> None:
+    """A width in a format makes text out of nothing."""
+    if _WIDE_FORMAT.search(template):
+        raise TemplateTooBig("it formats with a width that is too large or not written out")
+
+
+def _narrow(function: Any) -> Any:
+    """The filter, refusing large numbers and wide formats."""
+
+    @functools.wraps(function)  # carries jinja2's mark of what else the filter wants to be passed
+    def bounded(*args: Any, **named: Any) -> Any:
+        _check_counts((*args, *named.values()))
+        if function.__name__ == "do_format":
+            _check_format(str(args[0]))
+        return function(*args, **named)
+
+    return bounded
+
+
+def _raise_exception(message: str) -> None:
+    raise Refused(str(message))
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Plain JSON: jinja2's own filter escapes for HTML, which no model was trained on."""
+    if isinstance(indent, int):
+        _check_counts((indent,))
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

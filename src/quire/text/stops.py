@@ -1,0 +1,101 @@
+"""Finds stop strings in a text that arrives in pieces.
+
+One automaton (Aho-Corasick) reads every character once, whatever the number and length of the stop strings. Its state
+is the longest end of the text that begins some stop string: exactly what must be held back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from quire.types.errors import InvalidRequest
+
+
+@dataclass(slots=True)
+class _Node:
+    depth: int
+    next: dict[str, _Node] = field(default_factory=dict)
+    fallback: _Node | None = None  # the longest proper end of this node's text that is a node too
+    stop: str | None = None  # the longest stop string that ends here
+
+
+class StopStrings:
+    """The compiled set; frozen after construction, so one may serve many streams."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        if not all(isinstance(stop, str) and stop for stop in stops):
+            raise InvalidRequest("A stop string must be text of at least one character.", field="stop")
+        self.root = _Node(0)
+        for stop in stops:
+            node = self.root
+            for char in stop:
+                node = node.next.setdefault(char, _Node(node.depth + 1))
+            node.stop = stop
+        self._link()
+        # Most text holds no character that begins a stop string: it is skipped at the speed of a native search.
+        self.first = re.compile("[" + "".join(map(re.escape, self.root.next)) + "]") if stops else None
+
+    def _link(self) -> None:
+        queue = deque([self.root])
+        while queue:
+            node = queue.popleft()
+            for char, child in node.next.items():
+                queue.append(child)
+                child.fallback = self.step(node.fallback, char) if node.fallback else self.root
+                if child.stop is None:
+                    child.stop = child.fallback.stop
+
+    def step(self, node: _Node, char: str) -> _Node:
+        """The state after one more character."""
+        while char not in node.next:
+            if node.fallback is None:
+                return node
+            node = node.fallback
+        return node.next[char]
+
+
+class StopScanner:
+    """One stream. `feed` returns text that no stop string can take back any more.
+
+    The first stop string is the one that ends first and, of those that end together, the longest. So the answer does
+    not depend on how the text was cut into pieces.
+    """
+
+    def __init__(self, stops: StopStrings, include_stop: bool = False) -> None:
+        self._stops = stops
+        self._include = include_stop
+        self._node = stops.root
+        self._held = ""
+        self.found: str | None = None
+
+    def feed(self, text: str) -> str:
+        if self.found is not None or not text:
+            return ""
+        if self._stops.first is None:
+            return text
+        node, place, root = self._node, 0, self._stops.root
+        while place < len(text):
+            if node is root:
+                begin = self._stops.first.search(text, place)
+                if begin is None:
+                    break
+                place = begin.start()
+            node = self._stops.step(node, text[place])
+            place += 1
+            if node.stop is not None:
+                return self._cut(self._held + text[:place], node.stop)
+        self._node = node
+        text = self._held + text
+        self._held = text[len(text) - node.depth :]
+        return text[: len(text) - node.depth]
+
+    def finish(self) -> str:
+        """What was held back: no stop string came of it."""
+        held, self._held, self._node = self._held, "", self._stops.root
+        return held
+
+    def _cut(self, text: str, stop: str) -> str:
+        self.found, self._held, self._node = stop, "", self._stops.root
+        return text if self._include else text[: len(text) - len(stop)]

@@ -1,0 +1,155 @@
+"""A conversation to the one text that the model was trained to continue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from quire.text.errors import BrokenTemplate, RejectedMessages
+from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
+
+CHATML = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_ENVIRONMENT = ChatEnvironment()
+_COMPILING = threading.Lock()
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A model's template, compiled at first use. Without one (`source` None) conversations are written as ChatML.
+
+    A model may have several by name; "tool_use" is taken when there are tools, else "default".
+    """
+
+    def __init__(self, source: str | Mapping[str, str] | None, *, bos: str = "", eos: str = "", **tokens: str) -> None:
+        self.is_default = not source
+        named = {"default": source} if isinstance(source, str) else dict(source or {})
+        self.sources: dict[str, str] = {name: text for name, text in named.items() if text} or {"default": CHATML}
+        self._tokens = {name: text for name, text in {"bos_token": bos, "eos_token": eos, **tokens}.items() if text}
+        self._compiled: dict[str, jinja2.Template] = {}
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any], *, bos: str = "", eos: str = "") -> ChatTemplate:
+        """The template in a GGUF file, and its named variants."""
+        key = "tokenizer.chat_template"
+        found = {name: metadata.get(f"{key}.{name}") for name in metadata.get("tokenizer.chat_templates") or ()}
+        if metadata.get(key):
+            found["default"] = metadata[key]
+        return cls({name: text for name, text in found.items() if text}, bos=bos, eos=eos)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, bos: str = "", eos: str = "") -> ChatTemplate:
+        """The template in a `tokenizer_config.json`: a text, or a list of named ones."""
+        source = config.get("chat_template")
+        if isinstance(source, list):
+            source = {entry["name"]: entry["template"] for entry in source}
+        return cls(source, bos=bos, eos=eos)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """The prompt's text. `extra` are further variables that some templates read (enable_thinking, documents)."""
+        template = self._template(tools is not None)
+        plain = [_with_reasoning(message) for message in _checked(messages)]
+        scope = {"documents": None, **self._tokens, **_plain(extra)}
+        scope |= {"messages": plain, "tools": _plain(tools), "add_generation_prompt": add_generation_prompt}
+        _ENVIRONMENT.begin()
+        try:
+            return _bounded(template, scope)
+        except Refused as error:
+            raise RejectedMessages(f"The model's chat template refuses these messages: {error}") from error
+        except TemplateTooBig as error:
+            raise RejectedMessages(f"The chat template does not finish with these messages: {error}.") from error
+        except jinja2.exceptions.SecurityError as error:
+            raise BrokenTemplate(f"The model's chat template does what templates may not: {error}") from error
+        except RecursionError as error:
+            raise BrokenTemplate("The model's chat template calls itself without end.") from error
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            raise RejectedMessages(
+                f"The model's chat template cannot write these messages: {_culprit(plain)}({error})"
+            ) from error
+
+    def _template(self, with_tools: bool) -> jinja2.Template:
+        name = "tool_use" if with_tools and "tool_use" in self.sources else "default"
+        if name not in self.sources:
+            raise BrokenTemplate(f"The model has no default chat template, only {', '.join(self.sources)}.")
+        with _COMPILING:
+            if name not in self._compiled:
+                _ENVIRONMENT.begin()  # constant parts are evaluated while compiling, within the same bounds
+                try:
+                    self._compiled[name] = _ENVIRONMENT.from_string(self.sources[name])
+                except jinja2.TemplateSyntaxError as error:
+                    raise BrokenTemplate(
+                        f"The model's chat template is not valid: {error.message} in line {error.lineno}. "
+                        "Give another template, or use completions instead of chat."
+                    ) from error
+                except (TemplateTooBig, RecursionError) as error:
+                    raise BrokenTemplate(f"The model's chat template cannot be compiled: {error}.") from error
+            return self._compiled[name]
+
+
+def _bounded(template: jinja2.Template, scope: dict[str, Any]) -> str:
+    parts, size = [], 0
+    for part in template.generate(scope):
+        size += len(part)
+        if size > MAX_TEXT:
+            raise TemplateTooBig(f"it writes more than {MAX_TEXT:,} characters")
+        parts.append(part)
+    return "".join(parts)
+
+
+def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise RejectedMessages(
+                f"messages[{place}] is {type(message).__name__}, not an object with role and content."
+            )
+    return [_plain(message) for message in messages]
+
+
+def _plain(value: Any) -> Any:
+    """A copy out of JSON's own types: a template must never meet an object with methods of its own."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    for kind in (str, bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    raise RejectedMessages(f"A message holds a {type(value).__name__}, which is not a JSON value.")
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """Reasoning has several names among clients and among templates: give it all of those that templates read."""
+    found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+
+
+def _culprit(messages: Sequence[Message]) -> str:
+    """The first message that is unusual in the way templates stumble over."""
+    for place, message in enumerate(messages):
+        for name in ("role", "content"):
+            if name not in message:
+                return f"messages[{place}] has no {name!r} "
+        if not isinstance(message["role"], str):
+            return f"the role of messages[{place}] is not text "
+        if not isinstance(message["content"], str):
+            kind = "null" if message["content"] is None else type(message["content"]).__name__
+            return f"the content of messages[{place}] is {kind}, and this template may want text "
+    return "" if messages else "there are no messages "

@@ -1,0 +1,152 @@
+"""Text to tokens and back.
+
+Law: text from a user never becomes a special token unless the caller asks for it (`special=True`), and decoding is
+defined on bytes, token by token, so that a stream of tokens and the whole text can never disagree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, models
+
+from quire.text import gguf_vocab, json_vocab
+from quire.text.errors import UnsupportedTokenizer
+from quire.text.pieces import opening_bytes, piece_bytes
+from quire.text.vocabulary import Vocabulary
+from quire.types.errors import InvalidRequest
+
+
+class Tokenizer:
+    """One model's tokenizer. Safe to share between threads: nothing is changed after construction but a memo."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._searching = vocabulary.encoder
+        self._literal = _literal(vocabulary)
+        self._bytes: dict[int, bytes] = {}
+        self.num_tokens = vocabulary.num_tokens
+        self.bos_id = vocabulary.bos_id
+        self.eos_id = vocabulary.eos_id
+        self.eos_ids = vocabulary.eos_ids
+        self.special_ids = vocabulary.special
+        self.add_bos = vocabulary.add_bos
+        self.add_eos = vocabulary.add_eos
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """From the `tokenizer.ggml.*` keys of a GGUF file."""
+        return cls(gguf_vocab.vocabulary(metadata))
+
+    @classmethod
+    def from_json(cls, path: str | Path, config: str | Path | None = None, extra_eos: Iterable[int] = ()) -> Tokenizer:
+        """From `tokenizer.json` and, where there is one, `tokenizer_config.json`."""
+        return cls(json_vocab.vocabulary(Path(path), Path(config) if config else None, extra_eos))
+
+    def encode(
+        self, text: str, *, special: bool = False, add_bos: bool | None = None, add_eos: bool | None = None
+    ) -> list[int]:
+        """Tokens of `text`. With `special`, the names of special tokens in it are those tokens (a rendered template).
+
+        None leaves the frame to the model's own rule. A beginning that the text already has is not put there twice.
+        """
+        encoder = self._searching if special else self._literal
+        try:
+            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            raise _not_text(text) from error
+        if self.bos_id is not None and (self.add_bos if add_bos is None else add_bos) and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        if self.eos_id is not None and (self.add_eos if add_eos is None else add_eos):
+            ids.append(self.eos_id)
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False) -> str:
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD. `continues`: other text stands before it."""
+        skipped = self.special_ids if skip_special else frozenset()
+        chunks = [self.token_bytes(i) for i in ids if i not in skipped]
+        if not continues:
+            for place, i in enumerate(i for i in ids if i not in skipped):
+                if chunks[place]:
+                    chunks[place] = self.opening_bytes(i)
+                    break
+        return b"".join(chunks).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token; a special one gives its name. Empty for ids that only pad the model's head."""
+        found = self._bytes.get(token)
+        if found is None:
+            found = self._bytes[token] = self._spell(token, piece_bytes)
+        return found
+
+    def opening_bytes(self, token: int) -> bytes:
+        """The same where the token is the first with any text: SentencePiece drops the space that it had put there."""
+        return self._spell(token, opening_bytes)
+
+    def token_id(self, name: str) -> int | None:
+        """The id of the token with exactly this spelling in the vocabulary."""
+        found: int | None = self._searching.token_to_id(name)
+        return found
+
+    def special_text(self, token: int | None) -> str:
+        """The name of a special token, as templates want it; empty for none."""
+        return "" if token is None else self.token_bytes(token).decode("utf-8", "replace")
+
+    def _spell(self, token: int, how: Any) -> bytes:
+        if token < 0:
+            raise ValueError(f"token ids are not negative: {token}")
+        if (text := self._vocabulary.added.get(token)) is not None:
+            return text.encode()
+        if self._vocabulary.style is None:
+            raise UnsupportedTokenizer("This tokenizer's decoder does not work token by token: it can only encode.")
+        piece = self._vocabulary.piece(token)
+        return b"" if piece is None else how(piece, self._vocabulary.style)
+
+
+def _literal(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    """A second front to the same native model, blind to special tokens; switching one front would not be thread-safe.
+
+    A unigram model would still find a special token's name by its score, so there the names are hidden as well.
+    """
+    source = vocabulary.encoder
+    model = source.model
+    special = {name for i, name in vocabulary.added.items() if i in vocabulary.special}
+    if isinstance(model, models.Unigram):
+        state = json.loads(source.to_str())["model"]
+        # Added tokens beyond the model's own come along, or those that are not special would get other ids.
+        lowest = min((score for _, score in state["vocab"]), default=0.0)
+        beyond = [(name, lowest) for i, name in sorted(vocabulary.added.items()) if i >= len(state["vocab"])]
+        pieces = [(f"\uffff{name}" if name in special else name, score) for name, score in [*state["vocab"], *beyond]]
+        model = models.Unigram(pieces, unk_id=state["unk_id"], byte_fallback=state.get("byte_fallback", False))
+    encoder = tokenizers.Tokenizer(model)
+    for part in ("normalizer", "pre_tokenizer"):
+        if (value := getattr(source, part)) is not None:
+            setattr(encoder, part, value)
+    tokens = source.get_added_tokens_decoder()
+    encoder.add_tokens([_copy(tokens[i]) for i in sorted(tokens)])
+    encoder.encode_special_tokens = True
+    return encoder
+
+
+def _copy(token: AddedToken) -> AddedToken:
+    return AddedToken(
+        token.content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=token.special,
+    )
+
+
+def _not_text(text: object) -> InvalidRequest:
+    if not isinstance(text, str):
+        return InvalidRequest(f"A prompt is text, not {type(text).__name__}.", field="prompt")
+    place = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
+    return InvalidRequest(
+        f"The text is not valid Unicode: character {place} is one half of a surrogate pair.", field="prompt"
+    )

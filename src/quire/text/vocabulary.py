@@ -1,0 +1,46 @@
+"""All that a tokenizer knows of its model, whichever file it came from.
+
+`gguf_vocab` and `json_vocab` make one of these; `Tokenizer` needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import tokenizers
+
+from quire.text.pieces import PieceStyle
+
+# Tokens that end a turn or a text in published chat models. Models name one of them as *the* end of sequence, and
+# sample the others as well (a chat model ends a turn with <|im_end|> and a document with <|endoftext|>).
+END_NAMES = (
+    "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>",
+    "<|call|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|EOT|>", "<EOT>", "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`added` are the tokens that are found in text before anything else; `special` of them steer, and never print."""
+
+    encoder: tokenizers.Tokenizer
+    num_tokens: int
+    piece: Callable[[int], str | None]
+    style: PieceStyle | None  # None: made for encoding only
+    added: Mapping[int, str]
+    special: frozenset[int]
+    bos_id: int | None = None
+    eos_id: int | None = None
+    eos_ids: frozenset[int] = field(default_factory=frozenset)
+    add_bos: bool = False
+    add_eos: bool = False
+
+
+def end_ids(token_id: Callable[[str], int | None], declared: Iterable[int | None]) -> frozenset[int]:
+    """Every token that ends a generation: those that the model declares, and those known by name."""
+    named = {name: found for name in END_NAMES if (found := token_id(name)) is not None}
+    if "<|return|>" in named and "<|call|>" in named:  # there <|end|> only ends a message within the answer
+        named.pop("<|end|>", None)
+    return frozenset(named.values()) | {token for token in declared if token is not None}
