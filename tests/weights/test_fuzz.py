@@ -117,7 +117,7 @@ def test_no_number_in_a_file_is_believed_before_the_file_is_seen_to_hold_it(
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=8_000, deadline=None)
 @given(damaged(GGUF), damaged(SAFETENSORS))
 def test_many_damaged_files_open_or_are_refused(gguf: bytes, safetensors: bytes):
     opens_or_refuses(read_gguf, gguf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -43,7 +44,7 @@ from quire.weights.checkpoint import open_checkpoint
 next(iter(open_checkpoint({str(real_gguf)!r}).tensors.values())).dequantize()
 assert not {{"torch", "transformers", "gguf", "safetensors"}} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 def test_a_tensor_of_each_format_and_shape_is_the_reference_bit_for_bit(real_gguf: Path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quire.weights.string_array import string_offsets
+from quire.weights.string_array import decode_strings, string_offsets
 from tests.weights.file_bytes import gguf_string, in_memory
 
 pytestmark = pytest.mark.pure
@@ -69,3 +69,19 @@ def test_a_length_of_two_to_the_63_ends_the_walk():
     for length in (2**63 - 1, 2**63, 2**64 - 1):
         content = gguf_string(b"ok") + struct.pack("<Q", length) + b"tail"
         assert len(string_offsets(in_memory(content), 0, 3)) < 4
+
+
+@settings(max_examples=200, deadline=None)
+@given(strings=st.lists(st.text(max_size=300)), before=st.binary(max_size=9))
+@example(strings=["a", "\0", ""], before=b"")
+@example(strings=["", "", ""], before=b"")
+def test_decodes_every_string_as_it_was(strings: list[str], before: bytes):
+    file = in_memory(before + b"".join(map(gguf_string, strings)) + b"end")
+    assert decode_strings(file, string_offsets(file, len(before), len(strings))) == tuple(strings)
+
+
+@pytest.mark.parametrize("strings", [[b"ok", b"\xc3"], [b"\xc3", b"\xa9"], [b"\0", b"\xff"]])
+def test_a_string_that_is_not_utf8_is_not_mended_by_its_neighbour(strings: list[bytes]):
+    file = in_memory(b"".join(map(gguf_string, strings)))
+    with pytest.raises(UnicodeDecodeError):
+        decode_strings(file, string_offsets(file, 0, len(strings)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from .errors import CorruptCheckpoint, TruncatedCheckpoint
 from .mapped import MappedFile
-from .string_array import string_offsets
+from .string_array import decode_strings, string_offsets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,11 +55,8 @@ class StoredArray:
         return tuple((numbers != 0).tolist())
 
     def _decode_strings(self, offsets: NDArray[np.int64]) -> tuple[str, ...]:
-        first = int(offsets[0])
-        text = self.file.buffer[first : int(offsets[-1])]  # one copy: slices of bytes are cheaper than of a map
-        begins, ends = (offsets[:-1] - (first - U64.size)).tolist(), (offsets[1:] - first).tolist()
         try:
-            return tuple([str(text[begin:end], "utf-8") for begin, end in zip(begins, ends, strict=True)])
+            return decode_strings(self.file, offsets)
         except UnicodeDecodeError as error:
             raise CorruptCheckpoint(self.file.path, f"{self.what} has a string that is not UTF-8") from error
 
