@@ -1,0 +1,103 @@
+"""The contract of a device: it lowers a graph into a program, and the program runs steps.
+
+A device is a folder of this package with a module-level `DEVICE`. It is opened by name and never imported by name, so a
+machine without it, or without what it needs, is no worse off. `Batch` comes from ops, where references read it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
+
+from quire.graph.graph import Graph
+from quire.graph.weight import Weights
+from quire.ops.batch import Batch
+from quire.types.errors import QuireError
+
+Array = NDArray[Any]
+
+
+class DeviceUnavailable(QuireError):
+    """There is no such device, or this machine cannot run it."""
+
+    code = "device_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that one step may hold. Known when lowering, so that every buffer is planned once."""
+
+    max_tokens: int  # T
+    max_rows: int  # R
+    max_logits: int  # L: as many as rows, and more with drafts or with logprobs of prompts
+    max_blocks: int  # B: blocks of one row
+    num_blocks: int  # of the whole KV cache
+    block_tokens: int = 16
+    kv_dtype: str = "f16"  # how the cache stores K and V: a choice of the one who runs the model, not of the model
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step answers, one entry for each token of batch.logits_at. A program fills what it was asked for."""
+
+    tokens: Array | None = None  # int32 [L] sampled
+    num_accepted: Array | None = None  # int32 [R] drafts that held
+    logprobs: Array | None = None  # float32 [L] of the sampled tokens
+    top_tokens: Array | None = None  # int32 [L, K] likeliest first
+    top_logprobs: Array | None = None  # float32 [L, K]
+    logits: Array | None = None  # float32 [L, vocab]; for tests, and for sampling on the host
+
+
+@runtime_checkable
+class Pending(Protocol):
+    """A step on its way."""
+
+    def mask(self, bits: Array) -> None:
+        """Grammar masks, one bit a token: uint32 [L, ceil(vocab / 32)]. May come after launch, must before result."""
+        ...
+
+    def result(self) -> StepOutput:
+        """Wait for it. A second call answers the same."""
+        ...
+
+
+@runtime_checkable
+class Program(Protocol):
+    """A model made ready for one device. It owns its buffers and its KV cache."""
+
+    def launch(self, batch: Batch) -> Pending:
+        """Start a step of any size up to the limits. Steps take effect in the order of their launches."""
+        ...
+
+
+@runtime_checkable
+class Device(Protocol):
+    """A place where models run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def lower(self, graph: Graph, weights: Weights, limits: Limits) -> Program:
+        """Fuse, choose kernels, repack and place weights, plan buffers."""
+        ...
+
+
+def available() -> tuple[str, ...]:
+    """Names of the devices that are part of this installation. Whether one can run here is known when it is opened."""
+    package = importlib.import_module("quire.devices")
+    found = pkgutil.iter_modules(package.__path__)
+    return tuple(sorted(module.name for module in found if module.ispkg and not module.name.startswith("_")))
+
+
+def open(name: str) -> Device:
+    """The device of this name: its folder is imported here, and nowhere else."""
+    if name not in available():
+        raise DeviceUnavailable(f"There is no device {name!r}. Installed are: {', '.join(available()) or 'none'}.")
+    device = getattr(importlib.import_module(f"quire.devices.{name}"), "DEVICE", None)
+    if not isinstance(device, Device):
+        raise DeviceUnavailable(f"The device {name!r} cannot run models yet.")
+    return device

@@ -1,0 +1,59 @@
+"""Runs any graph with the references alone: the truth for every device, and the fallback where there is no compiler.
+
+One node after the other, in float32, weights dequantized at first use and kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from quire.graph.graph import Graph, Node, WeightNames
+from quire.graph.weight import Weights
+from quire.ops.batch import Batch
+from quire.ops.cache import PagedCache
+
+Array = NDArray[Any]
+
+
+class Interpreter:
+    """A graph, its weights, and the KV cache that outlives a step. It alone writes the cache."""
+
+    def __init__(self, graph: Graph, weights: Weights, num_blocks: int, block_tokens: int = 16) -> None:
+        self.graph, self.block_tokens = graph, block_tokens
+        self.caches = [PagedCache.empty(spec, num_blocks, block_tokens) for spec in graph.caches]
+        self._weights = weights
+        self._numbers: dict[int, Array] = {}  # float32, by the weight's identity: tied names share one array
+
+    def run(self, batch: Batch) -> Array:
+        """One step: float32 [L, vocab], a distribution before softmax for every token of batch.logits_at."""
+        for cache in self.caches:
+            cache.copy(batch.copies)
+        values: dict[int, Array] = {}
+        for node in self.graph.nodes:
+            out = node.op.reference(**self._bind(node, values, batch), **node.attrs)
+            outputs = out if isinstance(out, tuple) else (out,)
+            values |= {value.id: array for value, array in zip(node.outputs, outputs, strict=True)}
+        return values[self.graph.output.id]
+
+    def _bind(self, node: Node, values: dict[int, Array], batch: Batch) -> dict[str, Any]:
+        """Everything that the reference takes by position, by name."""
+        args: dict[str, Any] = {name: values[v.id] for name, v in zip(node.op.inputs, node.inputs, strict=True)}
+        args |= {name: self._read(names) for name, names in node.weights.items()}
+        args |= {name: getattr(batch, name) for name in node.op.reads}
+        if node.op.uses_batch:
+            args["batch"] = batch
+        if node.cache is not None:
+            args["cache"] = self.caches[node.cache]
+        return args
+
+    def _read(self, names: WeightNames) -> Any:
+        if isinstance(names, tuple):
+            return tuple(self._read(name) for name in names)
+        if names is None:
+            return None
+        weight = self._weights[names]
+        if id(weight) not in self._numbers:
+            self._numbers[id(weight)] = weight.float32()
+        return self._numbers[id(weight)]

@@ -1,0 +1,60 @@
+"""From a checkpoint to a model that a device can lower. Nothing large is read: weights are handles until lowering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.graph.graph import Defaults, Graph
+from quire.graph.weight import Weights, computed
+from quire.models.config import CheckpointSource, ModelConfig, read_config
+from quire.models.errors import BadCheckpoint
+from quire.models.names import resolve
+from quire.models.registry import find_architecture
+from quire.ops.registry import show
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A drawn model: what `Device.lower` and the interpreter take."""
+
+    architecture: str
+    config: ModelConfig
+    graph: Graph
+    weights: Weights
+
+
+def draw(checkpoint: CheckpointSource) -> Model:
+    """Find the architecture, bind its names, check every shape, draw the graph."""
+    arch = find_architecture(checkpoint)
+    config = read_config(checkpoint, arch.defaults)
+    weights = resolve(checkpoint, config, arch.names)
+    weights["rope.frequencies"] = computed("rope.frequencies", _frequencies(checkpoint, config))
+    defaults = Defaults(
+        head_dim=config.head_dim,
+        norm_eps=config.norm_eps,
+        attention_scale=config.head_dim**-0.5,
+        rope_scaling=config.rope.scaling,
+    )
+    graph = Graph(weights, defaults)
+    arch.draw(graph, config)
+    if unused := set(weights) - set(graph.weight_names()):
+        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(unused))}")
+    return Model(arch.name, config, graph, weights)
+
+
+def _frequencies(checkpoint: CheckpointSource, config: ModelConfig) -> Array:
+    """float32 [rotary / 2]. GGUF says llama3's scaling as a divisor for each frequency."""
+    frequencies = config.rope.frequencies()
+    if checkpoint.container != "gguf" or "rope_freqs.weight" not in checkpoint.tensors:
+        return frequencies
+    divisors = checkpoint.tensors["rope_freqs.weight"].dequantize()
+    if divisors.shape != frequencies.shape:
+        found, expected = show(divisors.shape), show(frequencies.shape)
+        raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it is {expected}.")
+    return (frequencies / divisors).astype(np.float32)

@@ -1,0 +1,16 @@
+"""Mistral: Llama with a sliding window, which later versions set to null. Its GGUF files say `llama`."""
+
+from __future__ import annotations
+
+from quire.graph.graph import Graph, Value
+from quire.models.config import ModelConfig
+from quire.models.llama import LLAMA_NAMES, llama
+from quire.models.registry import architecture
+
+DEFAULTS = {"sliding_window": 4096, "num_key_value_heads": 8}
+
+
+@architecture("MistralForCausalLM", names=LLAMA_NAMES, defaults=DEFAULTS)
+def mistral(g: Graph, c: ModelConfig) -> Value:
+    """The window is in the configuration."""
+    return llama(g, c)

@@ -1,0 +1,103 @@
+"""From the model's words to the tensors of a container. Every tensor must be there, fit, and be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.graph.weight import PairedRows, StoredTensor, Weight
+from quire.models.config import CheckpointSource, ModelConfig
+from quire.models.errors import BadCheckpoint
+from quire.ops.registry import show
+
+# Old checkpoints carry what every reader computes; GGUF carries rope factors, which draw.py takes.
+_NOT_WEIGHTS = re.compile(r"rotary_emb\.inv_freq$|^rope_freqs\.weight$")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """A weight's name in each container, without the layer's prefix and without `.weight`, and what it is.
+
+    A word with a dot belongs to every layer; one without belongs to the model.
+    """
+
+    safetensors: str
+    gguf: str
+    shape: tuple[str, ...]  # words of ModelConfig.sizes
+    biased: bool = False  # the architecture has a bias here, whatever the configuration says
+    paired: bool = False  # GGUF files of this architecture have the rows as rope in pairs wants them
+
+    def tensor(self, container: str, layer: int | None, kind: str) -> str:
+        """The full name of the weight or bias (`kind`)."""
+        name, prefix = (self.gguf, "blk") if container == "gguf" else (self.safetensors, "model.layers")
+        return f"{name}.{kind}" if layer is None else f"{prefix}.{layer}.{name}.{kind}"
+
+
+Names = Mapping[str, TensorName]
+
+
+def marked(names: Names, *words: str, **fields: Any) -> Names:
+    """The same names, with these fields of these words set."""
+    return {**names, **{word: replace(names[word], **fields) for word in words}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One tensor that the model has, or may have."""
+
+    name: str  # in the model's words: layers.3.attn.q
+    tensor: str  # in the container's
+    shape: tuple[int, ...]
+    transform: PairedRows | None
+    required: bool = True
+
+
+def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
+    """Handles of all weights, by the model's names. Reads no tensor."""
+    container, tensors = checkpoint.container, checkpoint.tensors
+    layers = (None, *range(config.num_layers))
+    wanted = [want for layer in layers for want in _wanted(container, config, names, layer)]
+    if missing := [want.tensor for want in wanted if want.required and want.tensor not in tensors]:
+        raise BadCheckpoint(f"The checkpoint lacks {_listed(missing)}.")
+    known = {want.tensor for want in wanted}
+    if config.tied:
+        known.add(names["head"].tensor(container, None, "weight"))  # some files store the tied table twice
+    if unknown := [name for name in tensors if name not in known and not _NOT_WEIGHTS.search(name)]:
+        raise BadCheckpoint(f"The checkpoint has {_listed(unknown)} with no place in this architecture.")
+    weights = {want.name: _handle(want, tensors[want.tensor]) for want in wanted if want.tensor in tensors}
+    if config.tied:
+        weights["head"] = weights["embed"]
+    return weights
+
+
+def _wanted(container: str, config: ModelConfig, names: Names, layer: int | None) -> Iterator[_Wanted]:
+    """The tensors of one layer, or with None those of the model."""
+    sizes, heads = config.sizes(), {"q": config.num_heads, "kv": config.num_kv_heads}
+    for word, entry in names.items():
+        if ("." in word) != (layer is not None) or (word == "head" and config.tied):
+            continue
+        name = word if layer is None else f"layers.{layer}.{word}"
+        shape = tuple(sizes[size] for size in entry.shape)
+        transform = PairedRows(heads[entry.shape[0]]) if entry.paired and container == "gguf" else None
+        yield _Wanted(name, entry.tensor(container, layer, "weight"), shape, transform)
+        # config.json says which biases there are; GGUF says it by having them
+        required = entry.biased or word in config.biased
+        if required or (container == "gguf" and layer is not None and len(shape) == 2):
+            yield _Wanted(f"{name}.bias", entry.tensor(container, layer, "bias"), shape[:1], transform, required)
+
+
+def _handle(want: _Wanted, tensor: StoredTensor) -> Weight:
+    found = tuple(tensor.shape)
+    if found != want.shape:
+        raise BadCheckpoint(
+            f"The tensor {want.tensor} is {show(found)}; by the configuration it is {show(want.shape)}."
+        )
+    return Weight(want.name, want.shape, tensor.format, tensor, want.transform)
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    """`3 tensors (a, b, c)`"""
+    shown = ", ".join(sorted(names)[:most]) + (", …" if len(names) > most else "")
+    return f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({shown})"

@@ -1,0 +1,87 @@
+"""The arrays of one step: tokens of many rows, one after the other, no padding.
+
+`Batch` lives with the ops, the lowest package of the compute pillar, because references read it and everything above
+(graph, devices, runner) may import it from here. The runner fills one in place; `Batch.of` makes one for examples and
+tests.
+
+    row 0 |--- 5 tokens ---| row 1 |1| row 2 |-- 3 --|     T = 9, starts = [0, 5, 6, 9]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class RowPart(NamedTuple):
+    """One row's share of a step, before it becomes arrays."""
+
+    token_ids: Sequence[int]
+    start: int  # position of the first of them: what came before is in the cache already
+    blocks: Sequence[int]  # the row's block table, long enough for the last of them
+    num_logits: int = 1  # of the last tokens, how many yield logits
+
+
+def _no_copies() -> Array:
+    return np.zeros((0, 3), np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """T tokens of R rows, L of which yield logits. All arrays are int32. Rows are counted in this step, from 0."""
+
+    token_ids: Array  # [T]
+    positions: Array  # [T] place in the row's whole text
+    slots: Array  # [T] where this token's K and V go: block * block_tokens + offset
+    row_of_token: Array  # [T]
+    starts: Array  # [R + 1] row r has the tokens starts[r]:starts[r + 1]; none of them is empty
+    lengths: Array  # [R] tokens of the row in the cache once this step has written its own
+    block_tables: Array  # [R, B] beyond the blocks that lengths[r] needs, entries mean nothing
+    logits_at: Array  # [L] indices into the T tokens, ascending
+    copies: Array = field(default_factory=_no_copies)  # [C, 3] from block, to block, num tokens: before anything else
+
+    @classmethod
+    def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:
+        """The batch of these parts, in their order."""
+        counts = [len(part.token_ids) for part in parts]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        tables = np.zeros((len(parts), max((len(part.blocks) for part in parts), default=0)), np.int32)
+        for row, part in enumerate(parts):
+            tables[row, : len(part.blocks)] = part.blocks
+        row_of_token = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+        positions = _joined([np.arange(part.start, part.start + n) for part, n in zip(parts, counts, strict=True)])
+        return cls(
+            token_ids=_joined([np.asarray(part.token_ids, np.int32) for part in parts]),
+            positions=positions,
+            slots=tables[row_of_token, positions // block_tokens] * block_tokens + positions % block_tokens,
+            row_of_token=row_of_token,
+            starts=starts,
+            lengths=np.array([part.start + n for part, n in zip(parts, counts, strict=True)], np.int32),
+            block_tables=tables,
+            logits_at=_joined([np.arange(starts[r + 1] - p.num_logits, starts[r + 1]) for r, p in enumerate(parts)]),
+        )
+
+    def check(self, num_blocks: int, block_tokens: int) -> None:
+        """Prove that the arrays agree with each other; for tests and for a device that is being debugged."""
+        counts = np.diff(self.starts)
+        num_tokens, num_rows = len(self.token_ids), len(self.lengths)
+        assert (counts > 0).all() and self.starts[0] == 0 and self.starts[-1] == num_tokens
+        assert np.array_equal(self.row_of_token, np.repeat(np.arange(num_rows), counts))
+        offset = np.arange(num_tokens) - self.starts[self.row_of_token]
+        assert np.array_equal(self.positions, (self.lengths - counts)[self.row_of_token] + offset)
+        assert (self.positions >= 0).all()
+        block = self.block_tables[self.row_of_token, self.positions // block_tokens]
+        assert np.array_equal(self.slots, block * block_tokens + self.positions % block_tokens)
+        assert len(np.unique(self.slots)) == num_tokens, "two tokens would write the same slot"
+        assert (self.slots >= 0).all() and (self.slots < num_blocks * block_tokens).all()
+        assert (np.diff(self.logits_at) > 0).all() and (self.logits_at < num_tokens).all()
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    return np.concatenate([np.zeros(0, np.int32), *arrays]).astype(np.int32)

@@ -1,0 +1,28 @@
+"""Token ids become vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from quire.ops.registry import Args, Array, Make, Shape, expect, op
+
+
+@op(weights=("table",), tolerance={"f32": 0.0, "f16": 1e-3, "bf16": 8e-3})
+def embed(token_ids: Array, table: Array) -> Array:
+    """Rows token_ids [T] of table [vocab, dim], as float32 [T, dim]."""
+    return table[token_ids].astype(np.float32)
+
+
+@embed.shape
+def _(token_ids: Shape, table: Shape) -> Shape:
+    expect("table", table, "*", "*")
+    return (token_ids[0], table[1])
+
+
+@embed.examples
+def _(make: Make) -> Iterator[Args]:
+    for num_tokens, dim in product((1, 9), (64, 96)):
+        yield {"token_ids": make.rng.integers(0, 50, num_tokens, dtype=np.int32), "table": make(50, dim)}

@@ -1,0 +1,133 @@
+"""What is read from a checkpoint's own words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.models.config import read_config
+from quire.models.errors import UnsupportedModel
+from quire.models.registry import all_architectures, find_architecture
+from tests.models.toys import MemoryCheckpoint, as_tensors
+
+pytestmark = pytest.mark.pure
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 512,
+}
+GGUF = {
+    "general.architecture": "llama",
+    "llama.block_count": 4,
+    "llama.context_length": 512,
+    "llama.embedding_length": 48,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 6,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+
+
+def from_json(architecture="LlamaForCausalLM", **keys):
+    checkpoint = MemoryCheckpoint("safetensors", {**CONFIG, **keys, "architectures": [architecture]}, {})
+    return read_config(checkpoint, find_architecture(checkpoint).defaults)
+
+
+def from_gguf(**keys):
+    tensors = as_tensors({"token_embd.weight": np.zeros((104, 48), np.float32)})
+    return read_config(MemoryCheckpoint("gguf", {**GGUF, **keys}, tensors), {})
+
+
+def test_what_a_config_file_leaves_out_follows_from_what_it_says():
+    c = from_json()
+    assert (c.head_dim, c.num_kv_heads, c.tied, c.eos_ids, c.norm_eps) == (8, 6, False, (), 1e-6)
+    assert c.windows == (None,) * 4 and c.rope.rotary_dim == 8 and not c.biased
+    assert from_json("Qwen3ForCausalLM").head_dim == 128
+    assert from_json("MistralForCausalLM").windows == (4096,) * 4
+
+
+def test_null_means_left_out():
+    c = from_json("MistralForCausalLM", head_dim=None, sliding_window=None, num_key_value_heads=None, eos_token_id=None)
+    assert (c.head_dim, c.num_kv_heads, c.windows, c.eos_ids) == (8, 6, (None,) * 4, ())
+
+
+def test_qwen_has_a_window_only_behind_its_switch_and_only_in_later_layers():
+    window = {"sliding_window": 32, "max_window_layers": 3}
+    assert from_json("Qwen2ForCausalLM", **window).windows == (None,) * 4
+    assert from_json("Qwen2ForCausalLM", **window, use_sliding_window=True).windows == (None, None, None, 32)
+    kinds = ["sliding_attention", "full_attention"] * 2
+    listed = from_json("Qwen3ForCausalLM", **window, use_sliding_window=True, layer_types=kinds)
+    assert listed.windows == (32, None, 32, None)
+
+
+def test_end_tokens_are_one_or_many():
+    assert from_json(eos_token_id=2).eos_ids == (2,)
+    assert from_json(eos_token_id=[128001, 128009, 128001]).eos_ids == (128001, 128009)
+    keys = {"tokenizer.ggml.eos_token_id": np.uint32(2), "tokenizer.ggml.eot_token_id": np.uint32(5)}
+    assert from_gguf(**keys).eos_ids == (2, 5)
+
+
+def test_gguf_says_the_same_in_its_own_words():
+    expected = replace(from_json(rms_norm_eps=1e-5), vocab_size=104, tied=True)
+    found = from_gguf()
+    assert replace(found, rope=expected.rope) == expected
+    assert np.array_equal(found.rope.frequencies(), expected.rope.frequencies())
+
+
+def test_gguf_may_state_heads_per_layer_if_they_are_all_the_same():
+    assert from_gguf(**{"llama.attention.head_count_kv": (2, 2, 2, 2)}).num_kv_heads == 2
+    with pytest.raises(UnsupportedModel, match=r"differ in 'attention\.head_count_kv'"):
+        from_gguf(**{"llama.attention.head_count_kv": (2, 2, 1, 2)})
+
+
+def test_gguf_windows_are_for_all_layers_or_for_those_it_lists():
+    assert from_gguf(**{"llama.attention.sliding_window": 0}).windows == (None,) * 4
+    assert from_gguf(**{"llama.attention.sliding_window": 64}).windows == (64,) * 4
+    listed = {
+        "llama.attention.sliding_window": 64,
+        "llama.attention.sliding_window_pattern": (True, False, True, False),
+    }
+    assert from_gguf(**listed).windows == (64, None, 64, None)
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"sliding_window": 8, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(keys, said):
+    with pytest.raises(UnsupportedModel, match=said):
+        from_json(**keys)
+
+
+def test_gguf_that_is_no_language_model_is_refused():
+    with pytest.raises(UnsupportedModel, match=r"token_embd\.weight"):
+        read_config(MemoryCheckpoint("gguf", GGUF, {}), {})
+    with pytest.raises(UnsupportedModel, match="different sizes"):
+        from_gguf(**{"llama.attention.key_length": 8, "llama.attention.value_length": 16})
+    with pytest.raises(UnsupportedModel, match="pattern"):
+        from_gguf(**{"llama.attention.sliding_window_pattern": 6})
+
+
+def test_an_unknown_architecture_is_refused_with_the_known_ones():
+    with pytest.raises(UnsupportedModel, match=r"T5ForConditionalGeneration.*LlamaForCausalLM.*Qwen3ForCausalLM"):
+        find_architecture(MemoryCheckpoint("safetensors", {"architectures": ["T5ForConditionalGeneration"]}, {}))
+    with pytest.raises(UnsupportedModel, match=r"gpt2.*llama, qwen2, qwen3"):
+        find_architecture(MemoryCheckpoint("gguf", {"general.architecture": "gpt2"}, {}))
+    with pytest.raises(UnsupportedModel, match="none"):
+        find_architecture(MemoryCheckpoint("safetensors", {}, {}))
+
+
+def test_every_file_of_an_architecture_is_found():
+    found = {arch.name for arch in all_architectures()}
+    assert {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"} <= found

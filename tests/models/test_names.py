@@ -1,0 +1,108 @@
+"""Binding names: every tensor must be there, fit, and be used; what is wrong is named in the file's own words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.models.draw import draw
+from quire.models.errors import BadCheckpoint
+from quire.models.registry import Architecture, all_architectures
+from tests.models.toys import MemoryCheckpoint, as_tensors, random_checkpoint
+
+pytestmark = pytest.mark.pure
+
+LLAMA, QWEN2 = (
+    next(arch for arch in all_architectures() if arch.name == name) for name in ("LlamaForCausalLM", "Qwen2ForCausalLM")
+)
+
+
+def without(checkpoint: MemoryCheckpoint, *names: str) -> MemoryCheckpoint:
+    return replace(checkpoint, tensors={name: t for name, t in checkpoint.tensors.items() if name not in names})
+
+
+def plus(checkpoint: MemoryCheckpoint, **arrays: np.ndarray) -> MemoryCheckpoint:
+    return replace(checkpoint, tensors={**checkpoint.tensors, **as_tensors(arrays)})
+
+
+def test_missing_tensors_are_counted_and_named():
+    checkpoint = random_checkpoint(LLAMA, "safetensors")
+    gone = ["model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.k_proj.weight"]
+    with pytest.raises(BadCheckpoint, match=rf"lacks 2 tensors \({gone[0]}, {gone[1]}\)"):
+        draw(without(checkpoint, *gone))
+    with pytest.raises(BadCheckpoint, match=r"lacks 1 tensor \(blk\.1\.attn_q\.bias\)"):
+        draw(without(random_checkpoint(QWEN2, "gguf"), "blk.1.attn_q.bias"))
+
+
+def test_a_long_list_is_cut():
+    with pytest.raises(BadCheckpoint, match=r"lacks 21 tensors \(.*, …\)"):
+        draw(replace(random_checkpoint(LLAMA, "safetensors"), tensors={}))
+
+
+def test_a_tensor_without_a_place_is_an_error_not_silence():
+    checkpoint = random_checkpoint(LLAMA, "safetensors")
+    with pytest.raises(BadCheckpoint, match=r"1 tensor \(model\.vision\.weight\) with no place"):
+        draw(plus(checkpoint, **{"model.vision.weight": np.zeros((2, 2), np.float32)}))
+    with pytest.raises(BadCheckpoint, match=r"q_proj\.bias\) with no place"):  # attention_bias is not set
+        draw(plus(checkpoint, **{"model.layers.0.self_attn.q_proj.bias": np.zeros(48, np.float32)}))
+
+
+def test_frequencies_that_old_files_carry_are_no_weights():
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    draw(plus(random_checkpoint(LLAMA, "safetensors"), **{name: np.zeros(4, np.float32)}))
+
+
+@pytest.mark.parametrize("container, tensor", [("safetensors", "model.norm.weight"), ("gguf", "blk.0.ffn_up.weight")])
+def test_a_tensor_of_another_shape_is_named_with_both(container, tensor):
+    checkpoint = plus(random_checkpoint(LLAMA, container), **{tensor: np.zeros((7, 5), np.float32)})
+    with pytest.raises(BadCheckpoint, match=rf"{tensor} is \[7, 5\]; by the configuration it is \["):
+        draw(checkpoint)
+
+
+def test_rope_factors_of_another_length_are_refused():
+    wrong = plus(random_checkpoint(LLAMA, "gguf"), **{"rope_freqs.weight": np.ones(3, np.float32)})
+    with pytest.raises(BadCheckpoint, match=r"rope_freqs\.weight is \[3\]"):
+        draw(wrong)
+
+
+@pytest.mark.parametrize("container", ["safetensors", "gguf"])
+def test_tied_names_are_one_weight(container):
+    checkpoint = random_checkpoint(LLAMA, container, tied=True)
+    weights = draw(checkpoint).weights
+    assert weights["head"] is weights["embed"]
+    untied = draw(random_checkpoint(LLAMA, container)).weights
+    assert untied["head"] is not untied["embed"]
+
+
+def test_a_tied_table_that_is_stored_twice_is_read_once():
+    checkpoint = random_checkpoint(LLAMA, "safetensors", tied=True)
+    table = checkpoint.tensors["model.embed_tokens.weight"].array
+    weights = draw(plus(checkpoint, **{"lm_head.weight": table})).weights
+    assert weights["head"] is weights["embed"]
+
+
+@pytest.mark.parametrize("arch", all_architectures(), ids=lambda arch: arch.name)
+def test_only_llama_in_gguf_has_paired_rows(arch: Architecture):
+    for container in ("safetensors", "gguf") if arch.gguf else ("safetensors",):
+        weights = draw(random_checkpoint(arch, container)).weights
+        moved = {name for name, weight in weights.items() if weight.transform is not None}
+        expected = {"layers.0.attn.q", "layers.0.attn.k", "layers.1.attn.q", "layers.1.attn.k"}
+        assert moved == (expected if (container, arch.gguf) == ("gguf", "llama") else set())
+
+
+def test_drawing_reads_no_weight():
+    checkpoint = random_checkpoint(LLAMA, "gguf")
+
+    class Unread:
+        format, data = "q4_1", None
+
+        def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+            self.name, self.shape = name, shape
+
+        def dequantize(self) -> np.ndarray:
+            raise AssertionError(f"{self.name} was read")
+
+    model = draw(replace(checkpoint, tensors={name: Unread(name, t.shape) for name, t in checkpoint.tensors.items()}))
+    assert model.weights["layers.1.mlp.down"].format == "q4_1"

@@ -1,0 +1,81 @@
+"""Our drawing of a model, run by the references, against transformers' own code on the same weights in float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.graph.interpret import Interpreter
+from quire.ops.batch import Batch, RowPart
+from quire.ops.registry import relative_error
+from tests.models.toys import CASES, Session, make_toy, some_tokens
+
+pytestmark = pytest.mark.device
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_of_prompts_of_several_lengths_are_those_of_transformers(case):
+    model = make_toy(case).draw()
+    for length in (1, 5, 16, 33, 70):
+        tokens = some_tokens(length)
+        actual = Session(model, seed=length).step({"a": tokens})["a"]
+        assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4, length
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_64_greedy_tokens_are_those_of_transformers(case):
+    prompt = some_tokens(9)
+    session = Session(make_toy(case).draw())
+    chosen = [int(session.step({"a": prompt})["a"][-1].argmax())]
+    while len(chosen) < 64:
+        chosen.append(int(session.step({"a": chosen[-1:]})["a"][-1].argmax()))
+    assert chosen == make_toy(case).expected_greedy(prompt, 64)
+
+
+@pytest.mark.parametrize("case", ["llama-llama3", "mistral-window", "qwen2-window", "qwen3"])
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
+    model, tokens = make_toy(case).draw(), some_tokens(70)
+    whole = Session(model).step({"a": tokens})["a"]
+    session = Session(model, seed=chunk)
+    pieces = [session.step({"a": tokens[at : at + chunk]})["a"] for at in range(0, len(tokens), chunk)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3"])
+def test_logits_do_not_depend_on_company(case):
+    """Rows at different places in their texts, some with one token and some with many, in every step."""
+    model = make_toy(case).draw()
+    texts = {f"text {length}": some_tokens(length) for length in (3, 18, 31, 40, 47)}
+    alone = {name: Session(model).step({name: tokens})[name] for name, tokens in texts.items()}
+    session, seen = Session(model, seed=9), dict.fromkeys(texts, 0)
+    rng = np.random.default_rng(1)
+    while any(seen[name] < len(tokens) for name, tokens in texts.items()):
+        takes = {name: int(rng.choice([0, 1, 1, 6, 13])) for name in texts}
+        chunks = {n: texts[n][seen[n] : seen[n] + take] for n, take in takes.items()}
+        chunks = {name: chunk for name, chunk in chunks.items() if chunk}
+        for name, logits in (session.step(chunks) if chunks else {}).items():
+            assert np.array_equal(logits, alone[name][seen[name] : seen[name] + len(logits)])
+            seen[name] += len(logits)
+
+
+# GGUF has no word for Qwen's window
+@pytest.mark.parametrize("case", [case for case in CASES if case != "qwen2-window"])
+def test_a_gguf_file_of_the_model_gives_the_same_logits(case):
+    tokens = some_tokens(40)
+    actual = Session(make_toy(case).draw("gguf")).step({"a": tokens})["a"]
+    assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4
+
+
+def test_a_partly_matching_block_can_be_copied_and_continued():
+    """Partial reuse: the first 21 tokens of one text are the head of another, which computes only the rest."""
+    model, tokens, rest = make_toy("llama").draw(), some_tokens(30), some_tokens(6)
+    text = tokens[:21] + rest
+    alone = Session(model).step({"b": text})["b"]
+    machine = Interpreter(model.graph, model.weights, num_blocks=8, block_tokens=16)
+    machine.run(Batch.of([RowPart(tokens, 0, [5, 2])], 16))
+    batch = Batch.of([RowPart(rest, 21, [5, 7], num_logits=len(rest))], 16)
+    logits = machine.run(replace(batch, copies=np.array([[2, 7, 5]], np.int32)))
+    assert np.array_equal(logits, alone[21:])

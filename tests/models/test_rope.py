@@ -1,0 +1,94 @@
+"""Frequencies against transformers' own, for every kind, as either container states them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quire.models.errors import UnsupportedModel
+from quire.models.rope import rope_from_config, rope_from_gguf
+
+pytestmark = pytest.mark.pure
+
+KINDS = {
+    "default": {},
+    "linear": {"factor": 8.0},
+    "llama3": {
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 32768},
+    "yarn-tuned": {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 24.0,
+        "beta_slow": 2.0,
+        "mscale": 1.2,
+        "mscale_all_dim": 0.7,
+        "truncate": False,
+    },
+    "yarn-attention-factor": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 4096,
+        "attention_factor": 0.9,
+    },
+}
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+@pytest.mark.parametrize("head_dim", [64, 128, 10])
+@pytest.mark.parametrize("case", KINDS)
+def test_frequencies_and_scaling_are_those_of_transformers(case, head_dim, theta):
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_type": case, "rope_theta": theta, **KINDS[case]}
+    sizes = {"head_dim": head_dim, "hidden_size": 4 * head_dim, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(**sizes, max_position_embeddings=131072, rope_parameters=rope)
+    if case == "default":
+        module = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+        expected, scaling = module.inv_freq, module.attention_scaling
+    else:
+        expected, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu")
+    ours = rope_from_config(config.to_dict(), head_dim, 131072)
+    assert ours.frequencies().dtype == np.float32
+    tolerance = 4e-6 if rope["rope_type"] == "yarn" else 5e-7  # theirs subtracts its ramp from one in float32
+    np.testing.assert_allclose(ours.frequencies(), expected.numpy(), rtol=tolerance)
+    assert ours.scaling == pytest.approx(scaling)
+
+
+def test_older_and_newer_config_files_say_the_same():
+    newer = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
+    older = {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5}
+    assert rope_from_config(newer, 64, 4096) == rope_from_config(older, 64, 4096)
+    assert rope_from_config({"rope_scaling": None, "rope_theta": 5e5}, 64, 4096).theta == 5e5
+    assert rope_from_config({}, 64, 4096).theta == 10000.0
+
+
+def test_gguf_keys_say_the_same_as_a_config_file():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 1e6}
+    keys = {
+        "rope.freq_base": 1e6,
+        "rope.dimension_count": 64,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 1024,
+    }
+    assert rope_from_gguf(keys, 64, 4096) == rope_from_config({"rope_parameters": yarn}, 64, 4096)
+    assert rope_from_gguf({"rope.scale_linear": 2.0}, 64, 4096).kind == "linear"
+    assert rope_from_gguf({"rope.scaling.type": "none"}, 64, 4096).kind == "default"
+
+
+def test_a_part_of_the_head_may_turn():
+    rope = rope_from_config({"partial_rotary_factor": 0.25}, 64, 4096)
+    assert rope.rotary_dim == 16 and rope.frequencies().shape == (8,)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_an_unknown_kind_is_refused_with_the_known_ones(kind):
+    with pytest.raises(UnsupportedModel, match=f"{kind}.*default, linear, llama3, yarn"):
+        rope_from_config({"rope_parameters": {"rope_type": kind, "factor": 2.0}}, 64, 4096)
