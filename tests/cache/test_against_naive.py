@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
-from naive import NaiveCache, NaiveLease, Path
+from tests.cache.naive import NaiveCache, NaiveLease, Path
 
 from quire.cache.kv_cache import KVCache, Lease
 from quire.cache.radix import NO_BLOCK

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Native
-from varied_texts import FRAGMENTS, SPECIAL_NAMES, varied_texts
+from tests.text.varied_texts import FRAGMENTS, SPECIAL_NAMES, varied_texts
 
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pretokenizers import CUTTINGS

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from varied_texts import SPECIAL_NAMES, varied_texts
+from tests.text.varied_texts import SPECIAL_NAMES, varied_texts
 
 from quire.text.tokenizer import Tokenizer
 

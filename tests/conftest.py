@@ -33,7 +33,7 @@ def _download() -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_gguf() -> Path:
+def model_file() -> Path:
     given = os.environ.get("QUIRE_TEST_GGUF")
     if given:
         return Path(given)
