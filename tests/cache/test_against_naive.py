@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.cache.naive import NaiveCache, NaiveLease, Path
 
 from quire.cache.kv_cache import KVCache, Lease
-from quire.cache.radix import NO_BLOCK
+from quire.cache.radix import NO_BLOCK, root_of
 from quire.types.events import ROOT
 from quire.types.request import CacheKey, Pin
 
@@ -105,7 +105,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys, pin=pins)
     def pin(self, prompt: tuple[int, ...], key: CacheKey, pin: Pin) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), _root(key))
+        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
         blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
         num_pinned = self.cache.pin(array("I", prompt), key, pin, self.now)
@@ -114,7 +114,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys)
     def unpin(self, prompt: tuple[int, ...], key: CacheKey) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), _root(key))
+        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
         blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
         pinned = [block for block in blocks if block.rank > 1]
@@ -147,11 +147,15 @@ class CacheAgainstNaive(RuleBasedStateMachine):
         assert self.cache.stats().num_free == self.naive.num_free()
 
 
-def _root(key: CacheKey) -> bytes:
-    from quire.cache.radix import root_of
-
-    return root_of(key)
-
-
 TestCacheAgainstNaive = CacheAgainstNaive.TestCase
-TestCacheAgainstNaive.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+TestCacheAgainstNaive.settings = settings(max_examples=2000, stateful_step_count=30, deadline=None)
+TestCacheAgainstNaive.pytestmark = [pytest.mark.pure, pytest.mark.timeout(600)]
+
+
+class LongerCacheAgainstNaive(CacheAgainstNaive):
+    pass
+
+
+TestCacheAgainstNaiveAtLength = LongerCacheAgainstNaive.TestCase
+TestCacheAgainstNaiveAtLength.settings = settings(max_examples=20_000, stateful_step_count=60, deadline=None)
+TestCacheAgainstNaiveAtLength.pytestmark = [pytest.mark.pure, pytest.mark.slow, pytest.mark.timeout(3600)]

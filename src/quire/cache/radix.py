@@ -112,22 +112,20 @@ class PrefixTree:
         find, nodes = self._edges.get, self._nodes
         blocks: list[int] = []
         node = root
-        at = 0
-        for at in range(0, len(data), step):
+        for at in range(0, len(data) - step + 1, step):  # the loop of `match`: a slice, a look-up, an append
             block = find(node + data[at : at + step])
-            if block is None or at + step > len(data):  # the last chunk may be short, and be there as a short block
+            if block is None:
                 break
             blocks.append(block)
             node = nodes[block]
-        else:
-            at = len(data)
-        near, shared = self.nearest(node, data[at : at + step])
+        end = len(blocks) * step
+        near, shared = self.nearest(node, data[end : end + step])
         return Reach(blocks, node, near, shared, len(blocks) * self.block_tokens + shared)
 
     def nearest(self, node: bytes, head: bytes) -> tuple[int, int]:
         """The child that shares the longest head with these tokens, and how many tokens that is (0: no child does)."""
         fan = self._fan(node)
-        if not fan:
+        if not fan or not head:
             return NO_BLOCK, 0
         key = node + head
         at = bisect_left(fan, key)
