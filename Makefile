@@ -39,7 +39,7 @@ types: $(INSTALLED)
 	@$(PY) -m mypy
 
 format: $(INSTALLED) ## Put the code into its format
-	@$(PY) -m ruff check --fix --quiet .
+	@$(PY) -m ruff check --fix --exit-zero --quiet .
 	@$(PY) -m ruff format .
 
 clean: ## Remove the environment, builds and caches

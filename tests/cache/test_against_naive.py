@@ -7,13 +7,22 @@ from array import array
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
-from tests.cache.naive import NaiveCache, NaiveLease, Path
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
 from quire.cache.kv_cache import KVCache, Lease
 from quire.cache.radix import NO_BLOCK, root_of
 from quire.types.events import ROOT
 from quire.types.request import CacheKey, Pin
+from tests.cache.naive import NaiveCache, NaiveLease, Path
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +30,13 @@ pytestmark = pytest.mark.pure
 prompts = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
 keys = st.sampled_from([CacheKey(salt="a"), CacheKey(salt="b")])
 ttls = st.none() | st.sampled_from([1.0, 5.0])
-pins = st.builds(lambda at, size, rank, ttl: Pin(at, at + size, rank, ttl), st.integers(0, 6), st.integers(1, 8), st.integers(1, 3), ttls)
+pins = st.builds(
+    lambda at, size, rank, ttl: Pin(at, at + size, rank, ttl),
+    st.integers(0, 6),
+    st.integers(1, 8),
+    st.integers(1, 3),
+    ttls,
+)
 sessions = st.none() | st.sampled_from(["s", "t"])
 
 
@@ -132,7 +147,9 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @precondition(lambda self: len(getattr(self, "naive", NaiveCache(0, 1)).nodes) > 4)  # else there is never much to lose
+    @precondition(
+        lambda self: len(getattr(self, "naive", NaiveCache(0, 1)).nodes) > 4
+    )  # else there is never much to lose
     @rule()
     def clear(self) -> None:
         self.cache.clear(self.now)

@@ -27,7 +27,9 @@ def tokens(*ids: int) -> array[int]:
     return array("I", ids)
 
 
-def begin(cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = ()) -> Lease:
+def begin(
+    cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = ()
+) -> Lease:
     """Lease and room for a prompt, as the scheduler does it."""
     lease = cache.lease(cache.match(prompt, key, len(prompt) - 1), prompt, key, now, pins)
     assert cache.extend(lease, len(prompt), now)
@@ -35,7 +37,12 @@ def begin(cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = 
 
 
 def serve(
-    cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = (), session: str | None = None
+    cache: KVCache,
+    prompt: array[int],
+    now: float = 0.0,
+    key: CacheKey = KEY,
+    pins: tuple[Pin, ...] = (),
+    session: str | None = None,
 ) -> Lease:
     """A whole request that computes its prompt and ends."""
     lease = begin(cache, prompt, now, key, pins)
@@ -240,7 +247,9 @@ def test_cached_blocks_can_be_pinned_and_unpinned_later():
     assert cached(cache, tokens(1, 1, 1, 1)) == 0
 
 
-@pytest.mark.parametrize("wrong", [(0, 0, 50, None), (-1, 4, 50, None), (0, 4, 0, None), (0, 4, 101, None), (0, 4, 5, 0.0)])
+@pytest.mark.parametrize(
+    "wrong", [(0, 0, 50, None), (-1, 4, 50, None), (0, 4, 0, None), (0, 4, 101, None), (0, 4, 5, 0.0)]
+)
 def test_a_senseless_pin_is_refused(wrong: tuple[int, int, int, float | None]):
     with pytest.raises(InvalidRequest):
         Pin(*wrong)
@@ -306,7 +315,9 @@ def test_a_router_that_reads_events_has_the_same_tree_and_one_with_a_gap_recover
     for turn in range(40):
         serve(cache, tokens(turn % 3, 1, 2, 3, turn % 5, 1))
         events = cache.history.since(seen)
-        assert events is not None and [event.sequence for event in events] == list(range(seen + 1, cache.history.sequence + 1))
+        assert events is not None and [event.sequence for event in events] == list(
+            range(seen + 1, cache.history.sequence + 1)
+        )
         rebuild(tree, events)
         seen = cache.history.sequence
         snapshot: dict[int, tuple[int, tuple[int, ...]]] = {}

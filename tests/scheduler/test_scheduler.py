@@ -7,7 +7,15 @@ import pytest
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
-from quire.types.errors import CacheTooSmall, ContextTooLong, DeadlineExceeded, DuplicateRequest, InvalidRequest, Overloaded, StepFailed
+from quire.types.errors import (
+    CacheTooSmall,
+    ContextTooLong,
+    DeadlineExceeded,
+    DuplicateRequest,
+    InvalidRequest,
+    Overloaded,
+    StepFailed,
+)
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import PartResult, StepPlan, StepResult
 from tests.scheduler.simulator import Simulator, expected_output, sampled
@@ -15,7 +23,9 @@ from tests.scheduler.simulator import Simulator, expected_output, sampled
 pytestmark = pytest.mark.pure
 
 
-def request(name: str, prompt: range | tuple[int, ...], max_tokens: int = 8, n: int = 1, **more: object) -> GenerateRequest:
+def request(
+    name: str, prompt: range | tuple[int, ...], max_tokens: int = 8, n: int = 1, **more: object
+) -> GenerateRequest:
     sampling = SamplingParams(max_tokens=max_tokens, n=n)
     return GenerateRequest(name, tuple(prompt), sampling, **more)  # type: ignore[arg-type]
 
@@ -136,7 +146,7 @@ def test_a_preempted_request_resumes_from_the_cache():
         sim.step()
     sim.submit(request("high", range(100, 104), max_tokens=2, priority=1))
     sim.run()
-    # All of it but the token that was in nobody's block yet is found again: 40 + 4 + 10 + 2, less what was sampled last.
+    # Both prompts, and both outputs less their last tokens: nothing of `low` was computed twice.
     assert sim.device.num_computed == 40 + 9 + 4 + 1
     assert sim.stories["low", 0].tokens == expected_output(tuple(range(40)), 10)
 

@@ -21,7 +21,9 @@ def text(chance: random.Random, num_tokens: int) -> tuple[int, ...]:
     return tuple(chance.randrange(1000) for _ in range(num_tokens))
 
 
-def make_request(name: str, prompt: tuple[int, ...], max_tokens: int, key: str = "", priority: int = 0) -> GenerateRequest:
+def make_request(
+    name: str, prompt: tuple[int, ...], max_tokens: int, key: str = "", priority: int = 0
+) -> GenerateRequest:
     return GenerateRequest(name, prompt, SamplingParams(max_tokens=max_tokens), key=key, priority=priority)
 
 
@@ -34,7 +36,9 @@ def test_every_one_of_three_thousand_mixed_requests_ends_and_nothing_leaks(depth
     for index in range(3000):
         prefix = chance.choice(prefixes)[: chance.randint(1, 400)]
         prompt = prefix + text(chance, chance.randint(1, 50))
-        requests[str(index)] = make_request(str(index), prompt, chance.randint(1, 60), chance.choice("abc"), chance.choice([0, 0, 5]))
+        requests[str(index)] = make_request(
+            str(index), prompt, chance.randint(1, 60), chance.choice("abc"), chance.choice([0, 0, 5])
+        )
     sim = Simulator(SchedulerConfig(max_rows=64, max_step_tokens=512, max_context=1024), num_blocks, depth=depth)
     sim.run([(chance.random() * 20, request) for request in requests.values()])
     assert not sim.refused and len(sim.stories) == 3000
@@ -89,7 +93,9 @@ def test_two_keys_with_a_load_of_1_to_100_each_get_their_fair_share():
     quiet = [alone.stories[f"l{n}", 0].first_token_after for n in range(20)]
     # A row must come free (a few steps); it does not stand behind the 2,000 that came before it.
     assert statistics.median(crowded) < 10 * statistics.median(quiet)
-    assert statistics.median(sim.stories[f"h{n}", 0].first_token_after for n in range(2000)) > 20 * statistics.median(crowded)
+    assert statistics.median(sim.stories[f"h{n}", 0].first_token_after for n in range(2000)) > 20 * statistics.median(
+        crowded
+    )
 
 
 def test_two_keys_that_both_want_everything_get_the_same_or_as_their_weights_say():

@@ -121,7 +121,7 @@ class KVCache:
         return lease
 
     def fork(self, lease: Lease, num_tokens: int, now: float) -> Lease | None:
-        """A second lease on the first `num_tokens` computed tokens of another. None if no block is free for the copy."""
+        """A second lease on the first `num_tokens` computed tokens of another. None: no block is free for the copy."""
         whole, rest = divmod(num_tokens, self.block_tokens)
         assert whole <= len(lease.path) or lease.is_private, "only what is computed can be shared"
         target = self._take(1, now) if rest else []
@@ -164,10 +164,8 @@ class KVCache:
         self._pin(lease.pins, lease.path[first:], first * self.block_tokens, now)
         self._announce(lease, tokens)
 
-    def release(
-        self, lease: Lease, tokens: Tokens[int], computed: int, now: float, session: str | None = None
-    ) -> None:
-        """The request is done, or is put off. What it computed stays findable; a session holds it until its next turn."""
+    def release(self, lease: Lease, tokens: Tokens[int], computed: int, now: float, session: str | None = None) -> None:
+        """The request is done, or put off. What it computed stays findable; a session holds it until its next turn."""
         self.seal(lease, tokens, computed, now)
         self._retract(lease)
         del self._leases[id(lease)]
@@ -197,7 +195,7 @@ class KVCache:
         return len(pinned)
 
     def reclaim(self, count: int, now: float) -> bool:
-        """See to it that `count` blocks can be had: cold cache can be evicted any time, idle sessions must let go first."""
+        """See to it that `count` blocks can be had: cold cache can go any time, idle sessions must let go first."""
         while self._pool.num_available < count:
             idle = self._sessions.drop_oldest()
             if idle is None:
@@ -295,7 +293,7 @@ class KVCache:
             lease.announced = b""
 
     def _store(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
-        """Put a block into the tree at the end of the lease's path; answers the block there, which may be an older twin."""
+        """Put a block into the tree at the end of the lease's path; answers the one there, perhaps an older twin."""
         there = self._tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
         if there == block:
             self.history.stored(self._event(block, lease.key, self.history.sequence + 1))

@@ -1,9 +1,9 @@
 """The prefix tree: which block holds the KV of which tokens, after which others.
 
-A node is one block, and there are no node objects: a node is its block's number in flat columns, and every edge lives in
-one dict, from (parent's identity, tokens) to block. A million blocks are then a few large objects, which costs a third of
-the memory, and the garbage collector has nothing to walk. Keys are bytes, so a step down is one slice and one look-up.
-Children are also kept in order, where the longest common head of a chunk is found beside its place: O(log n).
+A node is one block, and there are no node objects: a node is its block's number in flat columns, and every edge lives
+in one dict, from (parent's identity, tokens) to block. A million blocks are then a few large objects: no memory for a
+million small ones, and nothing for the garbage collector to walk. Keys are bytes, so a step down is one slice and one
+look-up. Children are also kept in order, where the longest common head of a chunk is beside its place: O(log n).
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ class PrefixTree:
             return NO_BLOCK, 0
         key = node + head
         at = bisect_left(fan, key)
-        # In byte order the keys around `key` have the longest common beginning with it, whatever the byte order of a token.
+        # In byte order the longest common beginning with `key` is beside its place, however a token is laid out.
         best = max(fan[max(at - 1, 0) : at + 1], key=lambda near: common_head(near[len(node) :], head))
         shared = common_head(best[len(node) :], head)
         return (self._edges[best], shared) if shared else (NO_BLOCK, 0)
 
     def insert(self, block: int, parent: int, chunk: bytes, owner: CacheKey) -> int:
-        """Put a block below its parent, or below the owner's root. If these tokens are there already, answers that block."""
+        """Put a block below its parent, or the owner's root. If these tokens are there already, answers that block."""
         node = self._nodes[parent] if parent != NO_BLOCK else root_of(owner)
         key = node + chunk
         there = self._edges.setdefault(key, block)

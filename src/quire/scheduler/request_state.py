@@ -4,8 +4,8 @@
       KV exists             in steps that                to be scheduled
                             are planned
 
-`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight `scheduled` equals
-`computed` and `expected` is 0. Only the scheduler changes a state.
+`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight `scheduled`
+equals `computed` and `expected` is 0. Only the scheduler changes a state.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from quire.scheduler.queues import RunningList, WaitingQueue, Walk
 from quire.scheduler.request_state import NO_ROW, RequestState
 from quire.scheduler.stats import SchedulerStats
 from quire.scheduler.step_builder import StepBuilder
-from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest, QuireError
+from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
@@ -104,7 +104,7 @@ class Scheduler:
     # ── steps ──
 
     def plan(self, now: float) -> StepPlan:
-        """The next step. It may be asked for while steps are in flight: each running stream is taken to yield one token."""
+        """The next step. Asked for while steps are in flight, it takes each running stream to yield one token."""
         self._expire(now)
         step = StepBuilder(self._num_steps + 1, self._config.max_step_tokens)
         self._make_way(now)
@@ -156,7 +156,7 @@ class Scheduler:
                 self._seal(state, now)
 
     def _seal(self, state: RequestState, now: float) -> None:
-        """Full blocks can be found by others. Output is charged here too, a block at a time: often enough to be fair."""
+        """Full blocks can be found by others. Output is charged here, a block at a time: often enough to be fair."""
         assert state.lease is not None
         self._cache.seal(state.lease, state.tokens, state.computed, now)
         state.seal_at = (len(state.lease.path) + 1) * self._cache.block_tokens
@@ -258,7 +258,9 @@ class Scheduler:
         within = self._pace.tokens_within(self._config.stream_gap) - len(step.parts)
         return int(min(max(within, self._config.min_prompt_tokens), step.budget))
 
-    def _next_prompt(self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float) -> RequestState | None:
+    def _next_prompt(
+        self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float
+    ) -> RequestState | None:
         """Whose prompt comes next: a running request's, unless one that is more urgent waits and can start."""
         while True:
             is_open = self._rows and (not prompts or self._is_outranked(prompts[0]))
@@ -314,7 +316,7 @@ class Scheduler:
         return state is not None and bool(self._rows) and self._admission.could_start(state, now)
 
     def _preempt(self, state: RequestState, now: float) -> None:
-        """Put a request off. What it has computed stays cached, so that it resumes where it was if nobody needs the room."""
+        """Put a request off. What it has computed stays cached: it resumes where it was if nobody needs the room."""
         self._running.remove(state)
         self._vacate(state, now, session=None)
         state.urgency = state.request.priority
