@@ -129,6 +129,7 @@ def run_example(arriving: list[dict], config: dict, num_blocks: int, depth: int)
     assert stats.num_held == held_by_sessions, "nothing leaks"
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=2000, deadline=None)
 @examples
 def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_blocks, depth):
