@@ -111,7 +111,7 @@ class NaiveCache:
                 assert block.path is not None
                 end = len(block.path[1])
                 begin = (end - 1) // self.block_tokens * self.block_tokens
-                if pin.start < begin + self.block_tokens and pin.end > begin:
+                if pin.start < begin + self.block_tokens and pin.end > begin and 1 + pin.rank >= block.rank:
                     self.pin(block, pin.rank, pin.ttl, now)
 
     def lease(

@@ -209,6 +209,15 @@ def test_a_pin_outlasts_more_recent_use_and_a_higher_pin_a_lower():
     assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 4)] == [0, 4, 0]
 
 
+def test_a_pin_never_weakens_a_stronger_one():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=50),))
+    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=1),))
+    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=10),))
+    serve(cache, tokens(3, 3, 3, 3))
+    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
+
+
 def test_a_pin_covers_its_token_range_alone():
     cache = make_cache(num_blocks=3)
     serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8), pins=(Pin(0, 4),))

@@ -313,10 +313,14 @@ class KVCache:
         return (block,)
 
     def _pin(self, pins: Iterable[Pin], blocks: Iterable[int], begin: int, now: float) -> None:
-        """Give the blocks, of which the first has its first token at `begin`, the ranks of the pins that touch them."""
+        """Give the blocks, the first of which begins at token `begin`, the ranks of the pins that touch them.
+
+        A pin only raises a rank: a guest cannot weaken what another has pinned.
+        """
         for pin in pins:
-            for index, block in enumerate(blocks):
-                if pin.start < begin + (index + 1) * self.block_tokens and pin.end > begin + index * self.block_tokens:
+            for at, block in enumerate(blocks):
+                touches = pin.start < begin + (at + 1) * self.block_tokens and pin.end > begin + at * self.block_tokens
+                if touches and pin.rank >= self._pool.pin_of(block):
                     self._pool.pin(block, pin.rank, pin.ttl, now)
 
     def _event(self, block: int, owner: CacheKey, sequence: int) -> BlockStored:
