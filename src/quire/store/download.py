@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 
 from .errors import DiskFull, ModelNotFound, Unreachable, writing
-from .layout import CHUNK
 from .source import Progress
 
 MAX_FRUITLESS = 4  # attempts in a row that brought nothing
@@ -87,7 +86,7 @@ def _attempt(address: Address, into: Path, size: int | None, progress: Progress)
         if total is not None:
             check_room(into.parent, total - start)
         with writing(into.parent), into.open("ab" if resumed else "wb") as file:
-            for chunk in answer.iter_raw(CHUNK):
+            for chunk in answer.iter_raw():  # as it comes: a size here would hold back what a broken connection brought
                 file.write(chunk)
                 start += len(chunk)
                 progress(address.what, start, size or total)

