@@ -19,7 +19,8 @@ class Behaviour:
     failures: list[int] = field(default_factory=list)  # the next answers to files have these codes
     ranges: bool = True
     requests: list[tuple[str, str | None]] = field(default_factory=list)
-    slow: threading.Event | None = None  # files are held back until it is set
+    stall: int | None = None  # answers to files pause after this many bytes of body
+    go_on: threading.Event = field(default_factory=threading.Event)  # ends the pauses
     url: str = ""
 
     def ranges_of(self, path: str) -> list[str | None]:
@@ -43,8 +44,6 @@ def serving() -> Iterator[Behaviour]:
             elif is_file and behaviour.failures:
                 self.answer(behaviour.failures.pop(0), b"", {})
             else:
-                if is_file and behaviour.slow is not None:
-                    behaviour.slow.wait(30)
                 self.send_file(path, body, wanted, is_file)
 
         def send_file(self, path: str, body: bytes, wanted: str | None, is_file: bool) -> None:
@@ -65,6 +64,10 @@ def serving() -> Iterator[Behaviour]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            if code < 300 and behaviour.stall is not None and len(body) > behaviour.stall:
+                self.wfile.write(body[: behaviour.stall])
+                behaviour.go_on.wait(30)
+                body, drop = body[behaviour.stall :], None
             self.wfile.write(body if drop is None else body[:drop])
             if drop is not None:
                 self.close_connection = True  # in the middle of what was promised
@@ -84,6 +87,7 @@ def serving() -> Iterator[Behaviour]:
     try:
         yield behaviour
     finally:
+        behaviour.go_on.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -292,7 +292,7 @@ PULLER = textwrap.dedent("""
 
 def start_puller(home: Path, log: Path, name: str) -> subprocess.Popen[str]:
     root = Path(__file__).resolve().parents[2]
-    paths = os.pathsep.join([str(root), str(root / "src")])
+    paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", PULLER, str(home), str(log), name]
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True)
 

@@ -18,7 +18,7 @@ from quire.config import Config, Setting, home_folder, load, settings
 from quire.store.store import Store
 from quire.types.errors import QuireError
 
-INTERRUPTED = 130
+INTERRUPTED, READER_LEFT = 130, 141  # as a shell counts: 128 and the number of the signal
 ENGINE_PANEL = "Engine settings (each also as an environment variable)"
 
 
@@ -83,6 +83,8 @@ def command(kind: type, *sections: str) -> Callable[[Callable[[Any, Given], None
                 raise typer.Exit(1) from None
             except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None
+            except BrokenPipeError:
+                raise typer.Exit(READER_LEFT) from None
 
         parameters = [*_declared_fields(kind), *(_of_setting(each) for each in declared.values())]
         run.__doc__ = body.__doc__
