@@ -19,11 +19,12 @@ from quire.types.errors import QuireError
 
 @dataclass
 class Usage:
-    prompt_tokens: int = 7
-    cached_tokens: int = 3
-    output_tokens: int = 11
-    time_to_first_token: float = 0.5
+    prompt: int = 7
+    cached: int = 3
+    output: int = 11
+    first_token_seconds: float = 0.5
     seconds: float = 2.5
+    tokens_per_second: float = 5.0
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Delta:
 class LLM:
     def __init__(self, model, *, device="cpu", in_process=True, **settings):
         log("open", model=str(model), device=device, settings=settings)
-        self.template = None if "no-template" in str(model) else object()
+        self.template = types.SimpleNamespace(is_default="no-template" in str(model))
 
     def stream(self, prompt, sampling=None):
         log("stream", prompt=prompt, sampling=asdict(sampling))

@@ -70,14 +70,12 @@ def print_figures(usage: Usage | None, load_seconds: float | None = None) -> Non
     """What --verbose says, on standard error."""
     lines = {} if load_seconds is None else {"load time": f"{load_seconds:.2f} s"}
     if usage is not None:
-        rest = usage.seconds - usage.time_to_first_token
-        is_rate = usage.output_tokens > 1 and rest > 0
         lines |= {
-            "prompt tokens": f"{usage.prompt_tokens}",
-            "cached tokens": f"{usage.cached_tokens}",
-            "time to first token": f"{usage.time_to_first_token:.3f} s",
-            "output tokens": f"{usage.output_tokens} in {usage.seconds:.2f} s",
-            "tokens per second": f"{(usage.output_tokens - 1) / rest:.1f}" if is_rate else "-",
+            "prompt tokens": f"{usage.prompt}",
+            "cached tokens": f"{usage.cached}",
+            "time to first token": f"{usage.first_token_seconds:.3f} s",
+            "output tokens": f"{usage.output} in {usage.seconds:.2f} s",
+            "tokens per second": f"{usage.tokens_per_second:.1f}" if usage.tokens_per_second else "-",
         }
     for name, value in lines.items():
         print(f"{name + ':':<21}{value}", file=sys.stderr, flush=True)

@@ -13,11 +13,15 @@ Messages = list[dict[str, str]]
 class Usage(Protocol):
     """What an answer took."""
 
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    time_to_first_token: float
+    prompt: int
+    cached: int
+    output: int
+    first_token_seconds: float
     seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """After the first token; 0 if there was no second one."""
 
 
 class Delta(Protocol):
@@ -28,10 +32,18 @@ class Delta(Protocol):
     usage: Usage | None
 
 
+class Template(Protocol):
+    """How a conversation becomes text. `is_default`: the model came without one of its own."""
+
+    is_default: bool
+
+
 class Engine(Protocol):
     """As much of `quire.engine.llm.LLM` as the command line uses."""
 
-    template: Any  # None: the model has no chat template
+    @property
+    def template(self) -> Template:
+        """The model's chat template."""
 
     def stream(self, prompt: str | Messages, sampling: Any = None) -> Generator[Delta, None, None]:
         """The answer, piece by piece. Closing it cancels the request."""

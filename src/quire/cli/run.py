@@ -71,7 +71,7 @@ def run(options: RunOptions, given: Given) -> None:
     start = time.monotonic()
     with closing(open_engine(path, options.device, given.of_engine)) as engine:
         load_seconds = time.monotonic() - start
-        raw = options.raw or engine.template is None
+        raw = options.raw or engine.template.is_default
         if raw and not options.raw:
             print("This model has no chat template: it continues what you write.", file=sys.stderr)
         chat = Chat(engine, name, sampling, options.system, raw, options.verbose)
