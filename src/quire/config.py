@@ -6,8 +6,10 @@ This is the only module that reads the environment. `load` and `resolve` are pur
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from quire.types.errors import InvalidRequest
@@ -75,12 +77,20 @@ class ObserveConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Models on disk."""
+
+    home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings. A setting's full name is section.name, its flag --name, its variable QUIRE_NAME."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
 
 
 class Setting(NamedTuple):
@@ -187,6 +197,21 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
             field="max_step_tokens",
         )
     return config
+
+
+def home_folder(config: Config, environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
+    """Where models and history live: the setting `home`, else the place that the system has for a user's data."""
+    environ = os.environ if environ is None else environ
+    if config.store.home is not None:
+        return Path(config.store.home).expanduser().absolute()
+    if platform == "win32":
+        base = environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:  # the XDG rules: a relative path in the variable is to be ignored
+        given = environ.get("XDG_DATA_HOME", "")
+        base = given if Path(given).is_absolute() else Path.home() / ".local" / "share"
+    return Path(base) / "quire"
 
 
 @dataclass(frozen=True, slots=True)
