@@ -53,6 +53,7 @@ class RequestState:
     drafts: tuple[int, ...] = ()  # tried in the next step
     num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
     num_forced: int = 0
+    num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
     admitted: float | None = None
 
     def __post_init__(self) -> None:
@@ -68,6 +69,12 @@ class RequestState:
     def remaining(self) -> int:
         """Tokens that a step could compute now."""
         return len(self.tokens) + self.expected - self.scheduled
+
+    @property
+    def must_score(self) -> bool:
+        """Are log probabilities of its prompt still to be told? One sample tells them for all."""
+        asked = self.request.sampling.prompt_logprobs is not None and not self.sample
+        return asked and self.num_scored < self.num_prompt - 1
 
     @property
     def num_output(self) -> int:

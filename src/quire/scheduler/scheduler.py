@@ -11,14 +11,13 @@ that is already in this step, so nothing has to be undone.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from quire.cache.kv_cache import KVCache, Lease
 from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Verdict
 from quire.scheduler.groups import PrefixGroups
-from quire.scheduler.limits import FairShare, Pace
+from quire.scheduler.limits import FairShare, Pace, SchedulerStats
 from quire.scheduler.queues import RunningList, WaitingQueue
 from quire.scheduler.request_state import NO_ROW, RequestState
 from quire.scheduler.step_builder import StepBuilder
@@ -27,17 +26,6 @@ from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult, TokenLogprobs
 
 MAX_PASSED = 16  # waiting requests looked at in a step that turn out to wait for another's blocks
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """Numbers for metrics."""
-
-    num_running: int
-    num_waiting: int
-    num_in_flight: int  # steps
-    num_preemptions: int
-    promised_wait: float
 
 
 class Scheduler:
@@ -82,12 +70,19 @@ class Scheduler:
         if request.deadline is not None:
             heappush(self._deadlines, (request.deadline, request.id))
 
-    def cancel(self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED) -> bool:
-        """End a request at once and free all that only it held. False: there is no such request."""
-        family = list(self._families.get(request_id, ()))
+    def cancel(
+        self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
+    ) -> bool:
+        """End a request, or one sample of it, at once and free all that only it held. False: there is no such one."""
+        family = [s for s in self._families.get(request_id, ()) if sample is None or s.sample == sample]
         for state in family:
             self._end(state, now, Outcome(request_id, state.sample, finish=reason, num_hit=state.num_hit))
         return bool(family)
+
+    def cancel_all(self, now: float) -> None:
+        """End every request."""
+        for request_id in list(self._families):
+            self.cancel(request_id, now)
 
     def force(self, request_id: str, sample: int, tokens: tuple[int, ...], now: float) -> None:
         """Output that a grammar leaves no choice about: it is known at once, and computed together in the next step."""
@@ -111,7 +106,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """The next step. It may be asked for while steps are in flight: each running stream is taken to yield one token."""
         self._expire(now)
-        step = StepBuilder(self._num_steps + 1, self._config.max_step_tokens)
+        step = StepBuilder(self._num_steps + 1, self._config)
         self._make_way(now)
         num_preemptions = self._num_preemptions
         prompts = self._plan_streams(step, now)
@@ -139,6 +134,8 @@ class Scheduler:
                 failure = Outcome(state.request.id, state.sample, error=came.error, num_hit=state.num_hit)
                 self._end(state, now, failure)
                 continue
+            if came.prompt_logprobs:
+                self._score(state, part, came)
             self._advance(state, part, len(came.tokens), now)
             if came.tokens:
                 self._accept(state, came, now)
@@ -164,6 +161,13 @@ class Scheduler:
         if computed >= state.seal_at:
             self._cache.seal(state.lease, state.tokens, computed, now)
             state.seal_at = (len(state.lease.path) + 1) * self._cache.block_tokens
+
+    def _score(self, state: RequestState, part: Part, came: PartResult) -> None:
+        """Tell what is new: after a preemption a part may score positions a second time."""
+        news = came.prompt_logprobs[max(0, state.num_scored - part.start) :]
+        state.num_scored += len(news)
+        if news:
+            self._outcomes.append(Outcome(state.request.id, state.sample, num_hit=state.num_hit, prompt_logprobs=news))
 
     def _accept(self, state: RequestState, came: PartResult, now: float, num_forced: int = 0) -> None:
         """Output tokens: append them up to a stop or the limit, tell, and end the request if it is done."""
@@ -209,6 +213,8 @@ class Scheduler:
             count = total - state.scheduled
             if count <= 0 or total >= state.max_total:
                 continue
+            if state.drafts:
+                state.drafts = state.drafts[: step.num_scored]
             room = total + len(state.drafts)
             if room > state.capacity and not self._make_room(state, room, step, now):
                 continue
@@ -232,15 +238,16 @@ class Scheduler:
             state = prompts.pop(0) if prompts else self._admit(step, passed, now) if admits else None
             if state is None:
                 break
-            count = min(state.remaining, share, allowance)
+            count = min(state.remaining, share, allowance, step.most(state))
             allowance -= count
             grants.append((state, count))
         for state, count in grants:
-            more = min(state.remaining - count, allowance)
-            allowance -= more
-            if state.row != NO_ROW and self._make_room(state, state.scheduled + count + more, step, now):
-                step.add(state, count + more)
-                self._shares.charge(state.request.key, (count + more) / state.request.weight)
+            num_more = min(state.remaining - count, allowance)
+            allowance -= num_more
+            count = min(count + num_more, step.most(state))
+            if count and state.row != NO_ROW and self._make_room(state, state.scheduled + count, step, now):
+                step.add(state, count)
+                self._shares.charge(state.request.key, count / state.request.weight)
 
     def _prompt_allowance(self, step: StepBuilder) -> int:
         """Prompt tokens that this step may have without making running streams wait longer than promised."""
@@ -357,6 +364,11 @@ class Scheduler:
         raise InvalidRequest(f"Request {request_id!r} has no sample {sample} that waits for tokens.", field="id")
 
     # ── answers ──
+
+    @property
+    def is_idle(self) -> bool:
+        """Is there no request?"""
+        return not self._families
 
     def stats(self) -> SchedulerStats:
         """Numbers for metrics."""
