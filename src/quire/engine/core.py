@@ -1,7 +1,7 @@
 """The step loop: messages in, plan, launch, collect, commit, messages out.
 
-Law: whatever is submitted is answered. A request that cannot be served is refused by name; a step that fails ends its own
-requests; a failure of the loop itself is said aloud (Dead) before the loop ends.
+Law: whatever is submitted is answered. A request that cannot be served is refused by name; a step that fails ends its
+own requests; a failure of the loop itself is said aloud (Dead) before the loop ends.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from quire.engine.messages import (
     Accepted,
     Cancel,
     Cancelled,
+    Configure,
     Counters,
     Dead,
     EngineDied,
@@ -66,7 +67,9 @@ class Tally:
 class EngineCore:
     """Scheduler, cache and runner of one model, and the loop that turns them. Used by one thread."""
 
-    def __init__(self, scheduler: Scheduler, cache: KVCache, runner: RunsPlans, vocab_size: int, *, depth: int = 1) -> None:
+    def __init__(
+        self, scheduler: Scheduler, cache: KVCache, runner: RunsPlans, vocab_size: int, *, depth: int = 1
+    ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
@@ -94,6 +97,8 @@ class EngineCore:
                 self._out.append(self.counters())
             case Shutdown():
                 self._is_open = False
+            case Configure():
+                pass  # whoever made this core has done that
             case _:
                 assert_never(message)
 

@@ -31,7 +31,9 @@ class Loaded:
     ready: Ready
 
 
-def load(path: str | Path, device: str | Device, config: Config, progress: Progress = lambda stage, seconds: None) -> Loaded:
+def load(
+    path: str | Path, device: str | Device, config: Config, progress: Progress = lambda stage, seconds: None
+) -> Loaded:
     """Open the checkpoint at `path` and make an engine of it on this device."""
     began = time.monotonic()
     progress("opening the checkpoint", 0.0)

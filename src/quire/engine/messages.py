@@ -1,11 +1,11 @@
 """All that is said between an engine and its clients. A closed vocabulary: what is not here cannot be said.
 
-    in    Submit   Cancel   Snapshot   Shutdown
+    in    Configure   Submit   Cancel   Snapshot   Shutdown
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. Every
-Cancel is answered by Cancelled. In one process messages are these objects; only a socket makes bytes of them. Tokens and
-Finished are tuples with names: there is one for every running request in every step.
+Cancel is answered by Cancelled. In one process messages are these objects; only a socket makes bytes of them. Tokens
+and Finished are tuples with names: there is one for every running request in every step.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from quire.config import Config
 from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The first message to a process: load this model. An engine in a thread is made with these instead."""
+
+    model: str  # path of a checkpoint
+    device: str
+    config: Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ class Shutdown:
     """End every request, then the loop."""
 
 
-Inward = Submit | Cancel | Snapshot | Shutdown
+Inward = Configure | Submit | Cancel | Snapshot | Shutdown
 
 
 @dataclass(frozen=True, slots=True)

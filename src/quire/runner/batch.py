@@ -1,8 +1,8 @@
-"""A plan becomes the arrays of a step: buffers made once and filled in place, with a loop over parts but not over tokens.
+"""A plan becomes the arrays of a step: buffers made once and filled in place, looping over parts but not over tokens.
 
-    parts          row 7: 3 tokens     row 2: its last sampled     row 5: 4 tokens
-    token_ids      a b c               x                           d e f g            T = 8
-    starts         0                   3                           4             8    R + 1
+parts          row 7: 3 tokens     row 2: its last sampled     row 5: 4 tokens
+token_ids      a b c               x                           d e f g            T = 8
+starts         0                   3                           4             8    R + 1
 """
 
 from __future__ import annotations

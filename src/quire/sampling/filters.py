@@ -56,14 +56,14 @@ def typical_p(x: Array, mass: float) -> Array:
 def kept_by(params: SamplingParams, x: Array) -> tuple[Array | None, Array]:
     """The indices that all filters of a request leave, and their scores. None: all of x."""
     kept: Array | None = None
-    for wanted, cut, argument in (
-        (params.min_p > 0.0, min_p, params.min_p),
-        (0 < params.top_k < len(x), largest, params.top_k),
-        (params.typical_p < 1.0, typical_p, params.typical_p),
-        (params.top_p < 1.0, top_p, params.top_p),
+    for wanted, cut in (
+        (params.min_p > 0.0, lambda x: min_p(x, params.min_p)),
+        (params.top_k > 0, lambda x: largest(x, params.top_k) if params.top_k < len(x) else np.arange(len(x))),
+        (params.typical_p < 1.0, lambda x: typical_p(x, params.typical_p)),
+        (params.top_p < 1.0, lambda x: top_p(x, params.top_p)),
     ):
         if wanted:
-            left = cut(x, argument)  # type: ignore[operator]  # each with an argument of its own type
+            left = cut(x)
             x = x[left]
             kept = left if kept is None else kept[left]
     return kept, x

@@ -2,11 +2,11 @@
 
 Law: a row's choice depends on its own logits, parameters, text and seed, and on nothing else: not on other rows, not on
 the order of the batch, not on whether drafts were tried. So each row is computed by itself. That costs a few
-microseconds of Python for a row, beside 30 to 200 for its arithmetic, and keeps one row's numbers in the cache of a core.
+microseconds of Python for a row, beside 30 to 200 for its arithmetic, and keeps its numbers in the cache of a core.
 
 Drafts are verified by drawing as if there were none and going on while the draft names the token drawn. For a draft
-without probabilities of its own this *is* rejection sampling: draft d is kept with probability p(d), else the token comes
-from p without d. And since the numbers of chance belong to positions, the text is the same with drafts and without.
+without probabilities of its own this *is* rejection sampling: draft d is kept with probability p(d), else the token
+comes from p without d. And since the numbers of chance belong to positions, the text is the same with drafts and without.
 """
 
 from __future__ import annotations
