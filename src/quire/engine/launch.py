@@ -47,8 +47,8 @@ class ChildEngine:
         self._folder = tempfile.mkdtemp(prefix="quire-")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         inward, outward = f"ipc://{self._folder}/in", f"ipc://{self._folder}/out"
-        self._outbox = self._bind(zmq.PUSH, inward)
-        self._inbox = self._bind(zmq.PULL, outward)
+        self._outbox = self._connect(zmq.PUSH, inward)
+        self._inbox = self._connect(zmq.PULL, outward)
         self._sending = threading.Lock()
         self._is_closing = threading.Event()
         self._process = _spawn(entry, inward, outward)
@@ -95,10 +95,12 @@ class ChildEngine:
         self._context.term()
         self._finalizer()
 
-    def _bind(self, kind: int, address: str) -> zmq.Socket[bytes]:
+    def _connect(self, kind: int, address: str) -> zmq.Socket[bytes]:
+        """The side that connects may send before the other is there and after it is gone: it never blocks."""
         socket = self._context.socket(kind)
         socket.set_hwm(0)
-        socket.bind(address)
+        socket.setsockopt(zmq.RECONNECT_IVL, 10)
+        socket.connect(address)
         return socket
 
     def _wait_until_ready(self, progress: Progress) -> Ready:

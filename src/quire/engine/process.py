@@ -33,7 +33,7 @@ class Sockets:
         self._outbox = self._context.socket(zmq.PUSH)
         for socket, address in ((self._inbox, inward), (self._outbox, outward)):
             socket.set_hwm(0)  # nothing is dropped and nobody blocks: clients bound what is under way
-            socket.connect(address)
+            socket.bind(address)
         self._poller = zmq.Poller()
         self._poller.register(self._inbox, zmq.POLLIN)
         self._poller.register(sys.stdin.fileno(), zmq.POLLIN)

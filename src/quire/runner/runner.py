@@ -1,8 +1,8 @@
 """Runs plans: `launch` starts a step on the device, `collect` waits for it and answers what each part became.
 
 The two are apart so that a device that works by itself can be given the next step while this one runs. Whatever fails
-is said of the parts it belongs to: a row without a valid distribution fails alone, a launch that fails takes its own parts
-with it, and the process lives on.
+is said of the parts it belongs to: a row without a valid distribution fails alone, a launch that fails takes its own
+parts with it, and the process lives on.
 """
 
 from __future__ import annotations

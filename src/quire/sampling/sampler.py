@@ -6,7 +6,7 @@ microseconds of Python for a row, beside 30 to 200 for its arithmetic, and keeps
 
 Drafts are verified by drawing as if there were none and going on while the draft names the token drawn. For a draft
 without probabilities of its own this *is* rejection sampling: draft d is kept with probability p(d), else the token
-comes from p without d. And since the numbers of chance belong to positions, the text is the same with drafts and without.
+comes from p without d. And since the numbers of chance belong to positions, drafts never change the text.
 """
 
 from __future__ import annotations
