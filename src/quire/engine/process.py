@@ -10,6 +10,8 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -28,6 +30,7 @@ class Sockets:
     """The child's ends."""
 
     def __init__(self, inward: str, outward: str) -> None:
+        self._folder = Path(inward.removeprefix("ipc://")).parent
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._context.socket(zmq.PULL)
         self._outbox = self._context.socket(zmq.PUSH)
@@ -61,6 +64,8 @@ class Sockets:
         self._outbox.close(linger=LAST_WORDS_MS)
         self._inbox.close(linger=0)
         self._context.term()
+        with suppress(OSError):  # the parent's to remove, but it may be gone
+            self._folder.rmdir()
 
 
 def main(inward: str, outward: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.sampling.largest import largest
+from quire.sampling.largest import RUN, largest
 from quire.types.request import SamplingParams
 
 Array = NDArray[Any]
@@ -71,6 +71,20 @@ def kept_by(params: SamplingParams, x: Array) -> tuple[Array | None, Array]:
 
 def draw(x: Array, chance: float) -> int:
     """The index that a number in [0, 1) falls on when each takes a stretch as long as its probability."""
-    reached = np.cumsum(np.exp(x), dtype=np.float64)
-    at = int(np.searchsorted(reached, chance * reached[-1], side="right"))
-    return at if at < len(x) else int(np.searchsorted(reached, reached[-1]))  # rounded up to the very end
+    weights = np.exp(x)
+    num_runs = len(x) // RUN
+    if num_runs < FIRST_LOOK:
+        return _fall(weights, chance * weights.sum(dtype=np.float64))
+    # A running sum over a vocabulary is slow, sums of its runs are fast: find the run, then the place in it.
+    whole = weights[: num_runs * RUN].reshape(num_runs, RUN).sum(axis=1, dtype=np.float64)
+    sums = np.append(whole, weights[num_runs * RUN :].sum(dtype=np.float64))
+    target = chance * sums.sum()
+    run = _fall(sums, target)
+    return run * RUN + _fall(weights[run * RUN : (run + 1) * RUN], target - sums[:run].sum())
+
+
+def _fall(weights: Array, target: float) -> int:
+    """The index of the weight at which the running sum passes the target; the last possible one if rounding hides it."""
+    reached = np.cumsum(weights, dtype=np.float64)
+    at = int(np.searchsorted(reached, target, side="right"))
+    return at if at < len(weights) else int(np.searchsorted(reached, reached[-1]))

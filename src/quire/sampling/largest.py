@@ -1,6 +1,6 @@
 """The k largest of many, without sorting them all: a vocabulary has 50,000 to 250,000 entries and k is about 40.
 
-Measured on 49,152 float32, k = 40, one core: full argsort 4 ms, argpartition 0.4 ms, this 0.05 ms.
+Measured on 49,152 float32, k = 40, one core: full argsort 3 ms, argpartition 0.17 ms, this 0.06 ms.
 """
 
 from __future__ import annotations
