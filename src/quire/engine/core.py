@@ -195,7 +195,7 @@ class EngineCore:
             return 0.0
         if self._scheduler.is_idle:
             if self.checks:
-                self._scheduler.check()
+                self.prove()
             return None
         return STUCK_SECONDS
 
@@ -206,9 +206,13 @@ class EngineCore:
         self._scheduler.cancel_all(time.monotonic())
         self._tell(self._scheduler.drain())
         if self.checks:
-            self._scheduler.check()
+            self.prove()
 
     # ── answers ──
+
+    def prove(self) -> None:
+        """All invariants of scheduler and cache. Expensive: for tests, and for an idle engine that is being debugged."""
+        self._scheduler.check()
 
     def counters(self) -> Counters:
         """Numbers for metrics."""

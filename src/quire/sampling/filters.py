@@ -74,17 +74,21 @@ def draw(x: Array, chance: float) -> int:
     weights = np.exp(x)
     num_runs = len(x) // RUN
     if num_runs < FIRST_LOOK:
-        return _fall(weights, chance * weights.sum(dtype=np.float64))
+        reached = np.cumsum(weights, dtype=np.float64)
+        return _fall(reached, chance * reached[-1])
     # A running sum over a vocabulary is slow, sums of its runs are fast: find the run, then the place in it.
     whole = weights[: num_runs * RUN].reshape(num_runs, RUN).sum(axis=1, dtype=np.float64)
-    sums = np.append(whole, weights[num_runs * RUN :].sum(dtype=np.float64))
-    target = chance * sums.sum()
+    sums = np.cumsum(np.append(whole, weights[num_runs * RUN :].sum(dtype=np.float64)))
+    target = chance * sums[-1]
     run = _fall(sums, target)
-    return run * RUN + _fall(weights[run * RUN : (run + 1) * RUN], target - sums[:run].sum())
+    inside = np.cumsum(weights[run * RUN : (run + 1) * RUN], dtype=np.float64)
+    return run * RUN + _fall(inside, target - (sums[run - 1] if run else 0.0))
 
 
-def _fall(weights: Array, target: float) -> int:
-    """The index of the weight at which the running sum passes the target; the last possible one if rounding hides it."""
-    reached = np.cumsum(weights, dtype=np.float64)
+def _fall(reached: Array, target: float) -> int:
+    """Where a running sum passes the target; where it is reached first if rounding puts the target at its very end.
+
+    Either way the weight there is above 0: a token that was ruled out is never drawn.
+    """
     at = int(np.searchsorted(reached, target, side="right"))
-    return at if at < len(weights) else int(np.searchsorted(reached, reached[-1]))
+    return at if at < len(reached) else int(np.searchsorted(reached, reached[-1]))

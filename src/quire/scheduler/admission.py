@@ -64,7 +64,8 @@ class Admission:
         if state.num_in_flight:  # preempted a moment ago: its last token is still on the way
             return Verdict.PASSED
         limit = len(state.tokens) - 1  # the last known token is always computed, for its logits
-        elder = next((s for s in siblings if s.lease is not None), None) if not state.num_output else None
+        forks = not state.num_output and not state.must_score
+        elder = next((s for s in siblings if s.lease is not None), None) if forks else None
         if elder is not None and elder.lease is not None:
             if elder.computed < limit:
                 return Verdict.PASSED
