@@ -10,3 +10,7 @@ from tests.runner.stand_in import InterpreterDevice
 def main(inward: str, outward: str) -> None:
     cpu.DEVICE = InterpreterDevice()  # type: ignore[attr-defined]
     process.main(inward, outward)
+
+
+def dies(inward: str, outward: str) -> None:
+    raise SystemExit(7)

@@ -1,4 +1,4 @@
-"""Law 8: what a request answers does not depend on company, on chunks, on preemption, on hits, or on the batch's order."""
+"""Law 8: what a request answers does not depend on company, chunks, preemption, hits, or the batch's order."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ pytestmark = pytest.mark.device
 CASES = ("llama", "mistral-window", "qwen2", "qwen3")
 
 
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("max_step_tokens", [1, 7, 64])
 def test_greedy_tokens_are_those_of_transformers_for_any_chunk(case: str, max_step_tokens: int) -> None:

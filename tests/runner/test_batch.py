@@ -69,11 +69,15 @@ def test_tables_grow_and_begin_anew_with_the_next_request_of_a_row() -> None:
 def test_a_batch_of_single_tokens_allocates_nothing_large() -> None:
     """Buffers are views of what was made once: a step's arrays lie where the last step's did."""
     rows, builder = Rows(8, 12, 50), BatchBuilder(LIMITS)
-    first = StepPlan(1, tuple(Part(f"r{r}", r, 0, (1, 2, 3), 1, (r,)) for r in range(3)), tuple(join(r, 3) for r in range(3)))
+    first = StepPlan(
+        1, tuple(Part(f"r{r}", r, 0, (1, 2, 3), 1, (r,)) for r in range(3)), tuple(join(r, 3) for r in range(3))
+    )
     rows.update(first)
     prompt = builder.build(first, rows)
     places = [getattr(prompt, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")]
     after = StepPlan(2, tuple(Part(f"r{r}", r, 3, None, 1, ()) for r in range(3)))
     rows.update(after)
     batch = builder.build(after, rows)
-    assert [getattr(batch, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")] == places
+    assert [
+        getattr(batch, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")
+    ] == places

@@ -62,9 +62,7 @@ def test_parts_answer_in_their_order_and_sampled_tokens_feed_the_next_step() -> 
         (join(2, (7, 8)), join(0, (1, 2, 3, 4)), join(1, (20,))),
     )
     assert [part.tokens for part in runner.run(first).parts] == [(9,), (), (21,)]
-    second = StepPlan(
-        2, (Part("r1", 1, 1, None, 1, ()), Part("r0", 0, 3, (4,), 1, ()), Part("r2", 2, 2, None, 1, ()))
-    )
+    second = StepPlan(2, (Part("r1", 1, 1, None, 1, ()), Part("r0", 0, 3, (4,), 1, ()), Part("r2", 2, 2, None, 1, ())))
     result = runner.run(second)
     assert result.number == 2 and result.seconds > 0
     assert [part.tokens for part in result.parts] == [(22,), (5,), (10,)]

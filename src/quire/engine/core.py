@@ -211,7 +211,7 @@ class EngineCore:
     # ── answers ──
 
     def prove(self) -> None:
-        """All invariants of scheduler and cache. Expensive: for tests, and for an idle engine that is being debugged."""
+        """All invariants of scheduler and cache. Expensive: for tests, and for an idle engine under suspicion."""
         self._scheduler.check()
 
     def counters(self) -> Counters:

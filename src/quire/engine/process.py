@@ -30,7 +30,7 @@ class Sockets:
     """The child's ends."""
 
     def __init__(self, inward: str, outward: str) -> None:
-        self._folder = Path(inward.removeprefix("ipc://")).parent
+        self._paths = [Path(address.removeprefix("ipc://")) for address in (inward, outward)]
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._context.socket(zmq.PULL)
         self._outbox = self._context.socket(zmq.PUSH)
@@ -65,7 +65,9 @@ class Sockets:
         self._inbox.close(linger=0)
         self._context.term()
         with suppress(OSError):  # the parent's to remove, but it may be gone
-            self._folder.rmdir()
+            for path in self._paths:
+                path.unlink(missing_ok=True)
+            self._paths[0].parent.rmdir()
 
 
 def main(inward: str, outward: str) -> None:
