@@ -31,6 +31,7 @@ class CacheConfig:
     """The KV cache."""
 
     block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
+    kv_dtype: str = setting("f16", "How the KV cache stores numbers.", choices=("f32", "f16"))
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01)
     session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)
@@ -42,6 +43,11 @@ class SchedulerConfig:
 
     max_rows: int = setting(256, "Requests that run at once.", low=1)
     max_step_tokens: int = setting(2048, "Tokens computed in one step. At least max_rows.", low=1)
+    max_scored_tokens: int = setting(
+        128,
+        "Tokens of a step that yield a distribution beside each row's newest: for prompt logprobs and drafts.",
+        low=1,
+    )
     max_context: int = setting(8192, "Tokens of prompt and answer together.", low=2)
     stream_gap: float = setting(0.2, "Seconds that prompt work may add between two tokens of a running stream.", low=0)
     min_prompt_tokens: int = setting(64, "Prompt tokens in a step even when stream_gap would allow fewer.", low=1)

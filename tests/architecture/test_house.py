@@ -55,6 +55,15 @@ def test_importing_quire_loads_nothing_heavy():
     assert loaded & {"numpy", "torch", "asyncio", "starlette", "typer", "tokenizers", "importlib.metadata"} == set()
 
 
+def test_the_names_of_quire_are_loaded_when_they_are_used():
+    script = "import sys, quire; print([quire.LLM, quire.AsyncLLM, quire.SamplingParams]); print(*sys.modules)"
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    named, loaded = child.stdout.splitlines()
+    assert "quire.engine.llm.LLM" in named and "quire.types.request.SamplingParams" in named
+    dear = {"torch", "transformers", "zmq", "msgspec", "rich"}  # those of a child process are loaded with one
+    assert dear & set(loaded.split()) == set()
+
+
 @pytest.mark.parametrize("target", ["run", "test"])
 def test_the_readme_and_the_makefile_agree(target: str):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

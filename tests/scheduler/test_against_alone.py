@@ -85,7 +85,7 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
     """Suggest drafts, true ones or false, to whoever can take them."""
     for (name, sample), story in simulator.stories.items():
         kind = arriving[int(name)]["drafts"]
-        state = next((s for s in simulator.scheduler._families.get(name, ()) if s.sample == sample), None)
+        state = next((s for s in simulator.scheduler._book.family(name) if s.sample == sample), None)
         if kind is None or state is None or state.num_in_flight or not story.tokens:
             continue
         mark = 0

@@ -66,14 +66,15 @@ class Admission:
         if state.num_in_flight:  # preempted a moment ago: its last token is still on the way
             return Verdict.PASSED
         limit = len(state.tokens) - 1  # the last known token is always computed, for its logits
-        elder = next((s for s in siblings if s.lease is not None), None) if not state.num_output else None
+        forks = not state.num_output and not state.must_score
+        elder = next((s for s in siblings if s.lease is not None), None) if forks else None
         if elder is not None and elder.lease is not None:
             if elder.computed < limit:
                 return Verdict.PASSED
             if not self._has_room(state, elder.lease.path[: limit // self._cache.block_tokens], 0, now):
                 return Verdict.FULL
             return self._owned(self._cache.fork(elder.lease, limit, now), state)
-        hit = self._cache.match(state.tokens, state.request.cache, limit)
+        hit = self._match(state)
         if hit.leader is not None:
             self._lend_urgency(state, self._owners[id(hit.leader)])
             return Verdict.PASSED
@@ -86,16 +87,22 @@ class Admission:
 
     def could_start(self, state: RequestState, now: float) -> bool:
         """Is memory no reason for this request to wait?"""
-        hit = self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1)
+        hit = self._match(state)
         return hit.leader is not None or self._has_room(state, hit.blocks, self._cache.cost(hit), now)
 
     def cached_tokens(self, state: RequestState) -> int:
         """How much of a waiting request is in the tree."""
-        return self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1).num_tokens
+        return self._match(state).num_tokens
 
     def ended(self, lease: Lease) -> None:
         """A lease was released."""
         del self._owners[id(lease)]
+
+    def _match(self, state: RequestState) -> Hit:
+        """What is cached of a request. A prompt that is to be scored is computed, cached or not: KV tells no logits."""
+        if state.must_score:
+            return self._cache.match(state.tokens, state.request.cache, state.num_scored)._replace(leader=None)
+        return self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1)
 
     def _owned(self, lease: Lease | None, state: RequestState) -> Lease | Verdict:
         if lease is None:

@@ -56,6 +56,7 @@ class RequestState:
     num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
     num_forced: int = 0
     num_charged: int = 0  # output tokens that its key has been charged for
+    num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
     admitted: float | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +74,12 @@ class RequestState:
         return len(self.tokens) + self.expected - self.scheduled
 
     @property
+    def must_score(self) -> bool:
+        """Are log probabilities of its prompt still to be told? One sample tells them for all."""
+        asked = self.request.sampling.prompt_logprobs is not None and not self.sample
+        return asked and self.num_scored < self.num_prompt - 1
+
+    @property
     def num_output(self) -> int:
         """Output tokens so far."""
         return len(self.tokens) - self.num_prompt
@@ -81,6 +88,15 @@ class RequestState:
     def order(self) -> tuple[int, int]:
         """Place among the running: walked from the head, preempted from the tail."""
         return (self.urgency, self.arrival)
+
+    def start(self, lease: Lease, row: int, block_tokens: int, now: float) -> None:
+        """It runs, from where its hit ends."""
+        self.lease, self.row = lease, row
+        self.computed = self.scheduled = lease.num_hit
+        self.capacity = len(lease.blocks) * block_tokens
+        self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
+        if self.admitted is None:
+            self.admitted, self.num_hit = now, lease.num_hit
 
     def advance(self, part: Part, num_accepted: int) -> None:
         """A part of it was computed: all of it, less the drafts that did not hold."""

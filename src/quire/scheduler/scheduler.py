@@ -11,18 +11,18 @@ that is already in this step, so nothing has to be undone.
 from __future__ import annotations
 
 from collections import Counter, deque
-from heapq import heappop, heappush
 
 from quire.cache.kv_cache import KVCache, Lease
 from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Verdict
+from quire.scheduler.book import RequestBook
 from quire.scheduler.groups import PrefixGroups
 from quire.scheduler.limits import FairShare, Pace
 from quire.scheduler.queues import RunningList, WaitingQueue, Walk
 from quire.scheduler.request_state import NO_ROW, RequestState
 from quire.scheduler.stats import SchedulerStats
 from quire.scheduler.step_builder import StepBuilder
-from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest
+from quire.types.errors import DeadlineExceeded, DuplicateRequest
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
@@ -43,8 +43,7 @@ class Scheduler:
         self._groups = PrefixGroups()
         self._rows = list(range(config.max_rows - 1, -1, -1))  # free ones
         self._leaves: list[int] = []  # rows given up since the last plan
-        self._families: dict[str, list[RequestState]] = {}  # request id -> its samples that are not over
-        self._deadlines: list[tuple[float, str]] = []
+        self._book = RequestBook()
         self._in_flight: deque[tuple[StepPlan, list[RequestState]]] = deque()
         self._outcomes: list[Outcome] = []
         self._num_arrived = 0
@@ -55,32 +54,35 @@ class Scheduler:
 
     def add(self, request: GenerateRequest, now: float) -> None:
         """Take in a request. Raises a QuireError, and keeps nothing, if it cannot be served."""
-        if request.id in self._families:
+        if request.id in self._book:
             raise DuplicateRequest(request.id)
         self._admission.check_fits(request)
         self._admission.check_load(self._waiting, self._pace, request.sampling.n)
         asked = len(request.prompt) + (request.sampling.max_tokens or self._admission.max_total)
-        family = []
         for sample in range(request.sampling.n):
             self._num_arrived += 1
             state = RequestState(request, sample, self._num_arrived, now, min(asked, self._admission.max_total))
+            self._book.enter(state)
             self._shares.enter(request.key)
             self._waiting.add(state)
-            family.append(state)
-        self._families[request.id] = family
-        if request.deadline is not None:
-            heappush(self._deadlines, (request.deadline, request.id))
 
-    def cancel(self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED) -> bool:
-        """End a request at once and free all that only it held. False: there is no such request."""
-        family = list(self._families.get(request_id, ()))
+    def cancel(
+        self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
+    ) -> bool:
+        """End a request, or one sample of it, at once and free all that only it held. False: there is no such one."""
+        family = [s for s in self._book.family(request_id) if sample is None or s.sample == sample]
         for state in family:
             self._end(state, now, Outcome(request_id, state.sample, finish=reason, num_hit=state.num_hit))
         return bool(family)
 
+    def cancel_all(self, now: float) -> None:
+        """End every request."""
+        for state in list(self._book):
+            self.cancel(state.request.id, now)
+
     def force(self, request_id: str, sample: int, tokens: tuple[int, ...], now: float) -> None:
         """Output that a grammar leaves no choice about: it is known at once, and computed together in the next step."""
-        state = self._idle_sample(request_id, sample)
+        state = self._book.idle_sample(request_id, sample)
         state.num_forced += len(tokens)
         state.is_on_device = False
         state.settle()
@@ -91,7 +93,7 @@ class Scheduler:
 
         They are forgotten if the request has more to compute than its newest token, after a preemption for example.
         """
-        state = self._idle_sample(request_id, sample)
+        state = self._book.idle_sample(request_id, sample)
         if state.is_streaming:
             state.drafts = drafts[: max(0, state.max_total - len(state.tokens) - 1)]
             state.settle()
@@ -106,7 +108,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """The next step. Asked for while steps are in flight, it takes each running stream to yield one token."""
         self._expire(now)
-        step = StepBuilder(self._num_steps + 1, self._config.max_step_tokens)
+        step = StepBuilder(self._num_steps + 1, self._config)
         self._make_way(now)
         num_preemptions = self._num_preemptions
         prompts = self._plan_streams(step, now)
@@ -125,7 +127,7 @@ class Scheduler:
         self._pace.learn(plan.num_tokens, result.seconds)
         for state, part, came in zip(states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
-            tokens, logprobs, error = came
+            tokens, logprobs, error, _ = came
             if state.flows and part.tokens is None and len(tokens) == 1 and error is None:
                 # One token more of a stream that goes on: what nearly every part of a full house is, hence by itself.
                 known = state.tokens
@@ -149,6 +151,8 @@ class Scheduler:
         elif came.error is not None:
             self._end(state, now, Outcome(state.request.id, state.sample, error=came.error, num_hit=state.num_hit))
         else:
+            if came.prompt_logprobs:
+                self._score(state, part, came)
             state.advance(part, len(came.tokens))
             if came.tokens:
                 self._accept(state, came, now)
@@ -166,6 +170,13 @@ class Scheduler:
         unpaid = state.num_output - state.num_charged
         state.num_charged += unpaid
         self._shares.charge(state.request.key, self._config.output_cost * unpaid / state.request.weight)
+
+    def _score(self, state: RequestState, part: Part, came: PartResult) -> None:
+        """Tell what is new: after a preemption a part may score positions a second time."""
+        news = came.prompt_logprobs[max(0, state.num_scored - part.start) :]
+        state.num_scored += len(news)
+        if news:
+            self._outcomes.append(Outcome(state.request.id, state.sample, num_hit=state.num_hit, prompt_logprobs=news))
 
     def _accept(self, state: RequestState, came: PartResult, now: float, num_forced: int = 0) -> None:
         """Output tokens: append them up to a stop or the limit, tell, and end the request if it is done."""
@@ -218,7 +229,7 @@ class Scheduler:
         if state.expected or state.remaining <= 0:
             return 0  # what it would compute is still being sampled
         count = min(state.remaining, 1 + max(0, spare))
-        state.drafts = state.drafts[: max(0, spare - (count - 1))]
+        state.drafts = state.drafts[: max(0, min(spare - (count - 1), step.num_scored))]
         extra = count - 1 + len(state.drafts)
         if not self._make_room(state, state.scheduled + 1 + extra, step, now):
             return 0
@@ -236,15 +247,16 @@ class Scheduler:
         if not admits:
             waiting.stop()
         while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
-            count = min(state.remaining, share, allowance)
+            count = min(state.remaining, share, allowance, step.most(state))
             allowance -= count
             grants.append((state, count))
         for state, count in grants:
-            more = min(state.remaining - count, allowance)
-            allowance -= more
-            if state.row != NO_ROW and self._make_room(state, state.scheduled + count + more, step, now):
-                step.add(state, count + more)
-                self._shares.charge(state.request.key, (count + more) / state.request.weight)
+            num_more = min(state.remaining - count, allowance)
+            allowance -= num_more
+            count = min(count + num_more, step.most(state))
+            if count and state.row != NO_ROW and self._make_room(state, state.scheduled + count, step, now):
+                step.add(state, count)
+                self._shares.charge(state.request.key, count / state.request.weight)
 
     def _is_outranked(self, state: RequestState) -> bool:
         """Does someone more urgent than this running request wait?"""
@@ -267,7 +279,7 @@ class Scheduler:
             candidate = waiting.candidate() if is_open else None
             if candidate is None or (prompts and prompts[0].urgency <= candidate.urgency):
                 return prompts.pop(0) if prompts else None
-            lease = self._admission.lease(candidate, self._families[candidate.request.id], now)
+            lease = self._admission.lease(candidate, self._book.family(candidate.request.id), now)
             if lease is Verdict.FULL:
                 waiting.stop()
             elif lease is Verdict.PASSED:
@@ -280,13 +292,7 @@ class Scheduler:
 
     def _start(self, state: RequestState, lease: Lease, now: float) -> None:
         self._waiting.remove(state)
-        state.lease, state.row = lease, self._rows.pop()
-        state.computed = state.scheduled = lease.num_hit
-        state.capacity = len(lease.blocks) * self._cache.block_tokens
-        state.num_told = 0
-        state.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * self._cache.block_tokens
-        if state.admitted is None:
-            state.admitted, state.num_hit = now, lease.num_hit
+        state.start(lease, self._rows.pop(), self._cache.block_tokens, now)
         self._running.add(state)
         self._groups.joined()
 
@@ -336,10 +342,7 @@ class Scheduler:
             self._vacate(state, now, state.request.session if not state.sample else None)
         state.is_over, state.flows = True, False
         self._charge_output(state)
-        family = self._families[state.request.id]
-        family.remove(state)
-        if not family:
-            del self._families[state.request.id]
+        self._book.leave(state)
         self._shares.leave(state.request.key)
         if state.admitted is not None:
             self._pace.learn_service(now - state.admitted)
@@ -358,19 +361,16 @@ class Scheduler:
 
     def _expire(self, now: float) -> None:
         self._cache.expire_sessions(now)
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heappop(self._deadlines)
-            for state in list(self._families.get(request_id, ())):
-                error = DeadlineExceeded(state.num_output)
-                self._end(state, now, Outcome(request_id, state.sample, error=error, num_hit=state.num_hit))
-
-    def _idle_sample(self, request_id: str, sample: int) -> RequestState:
-        for state in self._families.get(request_id, ()):
-            if state.sample == sample and not state.num_in_flight:
-                return state
-        raise InvalidRequest(f"Request {request_id!r} has no sample {sample} that waits for tokens.", field="id")
+        for state in self._book.overdue(now):
+            late = DeadlineExceeded(state.num_output)
+            self._end(state, now, Outcome(state.request.id, state.sample, error=late, num_hit=state.num_hit))
 
     # ── answers ──
+
+    @property
+    def is_idle(self) -> bool:
+        """Is there no request?"""
+        return not len(self._book)
 
     def stats(self) -> SchedulerStats:
         """Numbers for metrics."""
@@ -385,7 +385,7 @@ class Scheduler:
     def check(self) -> None:
         """All invariants, the cache's too. Expensive: for tests, and for an idle engine."""
         running, waiting = list(self._running), list(self._waiting)
-        live = [state for family in self._families.values() for state in family]
+        live = list(self._book)
         assert sorted(map(id, running + waiting)) == sorted(map(id, live)), "a request is lost or in two places"
         assert sorted([*self._rows, *(state.row for state in running)]) == list(range(self._config.max_rows))
         assert running == sorted(running, key=lambda state: state.order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.config import SchedulerConfig
 from quire.scheduler.request_state import RequestState
 from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
 
@@ -9,14 +10,21 @@ from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
 class StepBuilder:
     """Collects what a `StepPlan` will say."""
 
-    def __init__(self, number: int, budget: int) -> None:
+    def __init__(self, number: int, config: SchedulerConfig) -> None:
         self.number = number
-        self.budget = budget  # tokens that still fit
+        self.budget = config.max_step_tokens  # tokens that still fit
+        self.num_scored = (
+            config.max_scored_tokens
+        )  # distributions that still fit, beside the one for each row's newest token
         self.parts: list[Part] = []
         self.states: list[RequestState] = []  # whose parts these are
         self._joins: list[Join] = []
         self._copies: list[CopyBlock] = []
-        self._num_tokens = budget
+        self._max_tokens = config.max_step_tokens
+
+    def most(self, state: RequestState) -> int:
+        """How many tokens of a request still fit; each token of a prompt that is to be scored needs a distribution."""
+        return self.num_scored if state.must_score else self.budget
 
     def join(self, state: RequestState) -> None:
         """A request takes a row in this step."""
@@ -24,7 +32,9 @@ class StepBuilder:
         state.last_step = self.number
         request = state.request
         self._joins.append(
-            Join(state.id, state.row, request.sampling, state.sample, tuple(state.tokens), state.num_prompt)
+            Join(
+                state.id, state.row, request.sampling, state.sample, tuple(state.tokens), state.num_prompt, state.stops
+            )
         )
         if state.lease.copy is not None:
             self._copies.append(state.lease.copy)
@@ -35,6 +45,8 @@ class StepBuilder:
         start, end = state.scheduled, state.scheduled + count
         reaches_end = end == len(state.tokens)
         drafts = state.drafts if reaches_end else ()
+        scores = state.must_score and start < state.num_prompt - 1
+        self.num_scored -= count if scores else len(drafts)
         self.parts.append(
             Part(
                 state.id,
@@ -43,6 +55,7 @@ class StepBuilder:
                 (*state.tokens[start:end], *drafts),
                 1 + len(drafts) if reaches_end else 0,
                 state.untold_blocks(),
+                scores,
             )
         )
         self.states.append(state)
@@ -66,5 +79,5 @@ class StepBuilder:
             leaves=leaves,
             copies=tuple(self._copies),
             groups=groups,
-            num_tokens=self._num_tokens - self.budget,
+            num_tokens=self._max_tokens - self.budget,
         )

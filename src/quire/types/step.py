@@ -22,6 +22,7 @@ class Part(NamedTuple):
     tokens: tuple[int, ...] | None  # prompt chunk, forced tokens or drafts; None: the row's last sampled token
     num_logits: int  # of the last positions, how many yield a distribution: 0 mid-prompt, 1, or 1 + number of drafts
     new_blocks: tuple[int, ...]  # appended to the row's block table
+    scores_prompt: bool = False  # besides, every position tells how likely the prompt's next token was
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Join:
     sample: int  # which of the request's `n` samples this is
     tokens: tuple[int, ...]  # known so far: the prompt, and after a preemption the output too
     num_prompt: int
+    stops: frozenset[int] = frozenset()  # tokens that end it; not to be sampled before min_tokens
 
 
 class CopyBlock(NamedTuple):
@@ -79,6 +81,7 @@ class PartResult(NamedTuple):
     tokens: tuple[int, ...] = ()  # accepted: drafts that held, then one sampled; empty mid-prompt
     logprobs: tuple[TokenLogprobs, ...] = ()
     error: QuireError | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of a part that scores: one for each position with a next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +104,4 @@ class Outcome(NamedTuple):
     error: QuireError | None = None
     num_hit: int = 0  # prompt tokens that came from the prefix tree
     num_forced: int = 0  # output tokens that a grammar forced
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens but the first, as they become known

@@ -1,0 +1,113 @@
+"""The offline API for asyncio: the same verbs, with the engine in a child process, so that the loop never waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Self
+
+from quire.config import Config
+from quire.devices.base import Device
+from quire.engine.client import Client
+from quire.engine.llm import Conversations, Opened, Place, Prompts, Resolve, Sampling
+from quire.engine.text_side import Answer, Message, Prompt
+from quire.text.template import ChatTemplate
+from quire.text.tokenizer import Tokenizer
+from quire.types.answer import Completion, Delta
+from quire.types.request import SamplingParams
+
+
+class AsyncLLM:
+    """LLM's twin. Loading blocks; `await AsyncLLM.open(...)` loads beside the loop."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | Device = "cpu",
+        in_process: bool = False,
+        resolve: Resolve | None = None,
+        **settings: Any,
+    ) -> None:
+        self._opened = Opened(model, Place(device, in_process), resolve, settings)
+
+    @classmethod
+    async def open(cls, model: str | Path, **arguments: Any) -> Self:
+        """Load without holding up the loop."""
+        return await asyncio.to_thread(cls, model, **arguments)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's; None if it came without one."""
+        return self._opened.side.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The model's chat template."""
+        return self._opened.side.template
+
+    @property
+    def config(self) -> Config:
+        """The settings as they were given."""
+        return self._opened.config
+
+    @property
+    def client(self) -> Client:
+        """The engine itself: its limits (`ready`), its counters, requests by token ids."""
+        return self._opened.client
+
+    async def generate(self, prompts: Prompts, sampling: Sampling = None) -> list[Completion]:
+        """Complete each prompt, in their order."""
+        return await self._complete(self._opened.answers(self._opened.encode(prompts), sampling))
+
+    async def chat(
+        self, messages: Conversations, sampling: Sampling = None, *, tools: Sequence[Message] | None = None
+    ) -> list[Completion]:
+        """Answer a conversation, or each of several."""
+        return await self._complete(self._opened.answers(self._opened.encode_chats(messages, tools), sampling))
+
+    async def stream(
+        self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None
+    ) -> AsyncIterator[Delta]:
+        """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request."""
+        answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
+        async with aclosing(self.client.generate(answer.request)) as news:
+            async for each in news:
+                delta = answer.take(each)
+                if delta is not None:
+                    yield delta
+                if answer.is_over:
+                    return
+
+    async def aclose(self) -> None:
+        """End the engine and free its memory."""
+        await asyncio.to_thread(self.client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+    async def _complete(self, answers: list[Answer]) -> list[Completion]:
+        """Run all of them together; if one fails, the others are cancelled."""
+        room = asyncio.Semaphore(
+            max(1, self.config.scheduler.max_waiting // max((a.request.sampling.n for a in answers), default=1))
+        )
+
+        async def one(answer: Answer) -> Completion:
+            async with room, aclosing(self.client.generate(answer.request)) as news:
+                async for each in news:
+                    answer.take(each)
+                    if answer.is_over:
+                        break
+            return answer.completion()
+
+        tasks = [asyncio.ensure_future(one(answer)) for answer in answers]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()

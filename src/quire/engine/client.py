@@ -1,0 +1,228 @@
+"""A client of one engine, wherever that runs: submit, cancel, and news by request, for threads and for asyncio.
+
+The link carries messages: to a thread of this process (local.py) or to a child process (launch.py). If the engine dies,
+every live request gets a Failed that says so, and `relaunch` starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import secrets
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from quire.engine.messages import (
+    Accepted,
+    Cancel,
+    Cancelled,
+    Counters,
+    Dead,
+    EngineDied,
+    Failed,
+    Finished,
+    Inward,
+    Loading,
+    News,
+    Outward,
+    Ready,
+    Snapshot,
+    Submit,
+    Tokens,
+)
+from quire.types.errors import DuplicateRequest
+from quire.types.request import FinishReason, GenerateRequest
+
+logger = logging.getLogger(__name__)
+
+Sink = Callable[[News], None]  # called from the link's thread: it must not block
+Deliver = Callable[[Sequence[Outward]], None]
+
+
+class Link(Protocol):
+    """A running engine, as seen from here."""
+
+    ready: Ready
+
+    def send(self, message: Inward) -> None: ...
+    def close(self) -> None: ...  # orderly; returns when the engine is gone
+
+
+Opens = Callable[[Deliver], Link]  # starts an engine, and waits until it is ready
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that is not over."""
+
+    sink: Sink
+    num_open: int  # samples
+
+
+class Client:
+    """Thread-safe. Who opened it closes it."""
+
+    def __init__(self, opens: Opens) -> None:
+        self._opens = opens
+        self._lock = threading.Lock()
+        self._live: dict[str, _Live] = {}
+        self._cancels: dict[str, list[Future[bool]]] = {}
+        self._snapshots: deque[Future[Counters]] = deque()
+        self._is_dead = False
+        self._link = opens(self._deliver)
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine says of itself."""
+        return self._link.ready
+
+    @property
+    def is_alive(self) -> bool:
+        """Can it take requests?"""
+        return not self._is_dead
+
+    def submit(self, request: GenerateRequest, sink: Sink) -> None:
+        """Hand in a request. Its sink gets everything that is said about it, and then no more."""
+        if request.sampling.seed is None:  # chosen on this side: a request that is sent again must become the same text
+            request = replace(request, sampling=replace(request.sampling, seed=secrets.randbits(63)))
+        with self._lock:
+            if self._is_dead:
+                raise EngineDied("The engine is not running.")
+            if request.id in self._live:
+                raise DuplicateRequest(request.id)
+            self._live[request.id] = _Live(sink, request.sampling.n)
+        self._link.send(Submit(request))
+
+    def cancel(
+        self, request_id: str, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
+    ) -> Future[bool]:
+        """End a request or one of its samples. The answer, which comes later: was it still there?"""
+        answer: Future[bool] = Future()
+        with self._lock:
+            if self._is_dead:
+                answer.set_result(False)
+                return answer
+            self._cancels.setdefault(request_id, []).append(answer)
+        self._link.send(Cancel(request_id, reason, sample))
+        return answer
+
+    def counters(self, timeout: float = 10.0) -> Counters:
+        """The engine's numbers. It answers between two steps."""
+        answer: Future[Counters] = Future()
+        with self._lock:
+            if self._is_dead:
+                raise EngineDied("The engine is not running.")
+            self._snapshots.append(answer)
+        self._link.send(Snapshot())
+        return answer.result(timeout)
+
+    def relaunch(self) -> None:
+        """Start a new engine after the old one has died. Requests that were lost are not sent again."""
+        self._link.close()
+        link = self._opens(self._deliver)
+        with self._lock:
+            self._link, self._is_dead = link, False
+
+    def close(self) -> None:
+        """End the engine; what is still live is told."""
+        self._link.close()
+        self._bury(EngineDied("The engine was closed."))
+
+    # ── iterators ──
+
+    def stream(self, request: GenerateRequest) -> Generator[News, None, None]:
+        """Everything that is said about a request, for a thread. Closing the iterator cancels the request."""
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self.submit(request, news.put)
+        num_open = request.sampling.n
+        try:
+            while num_open:
+                each = news.get()
+                num_open -= _ended(each, num_open)
+                yield each
+        finally:
+            if num_open:
+                self.cancel(request.id)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[News, None]:
+        """The same for asyncio."""
+        news: asyncio.Queue[News] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        self.submit(request, lambda each: _call(loop, news.put_nowait, each))
+        num_open = request.sampling.n
+        try:
+            while num_open:
+                each = await news.get()
+                num_open -= _ended(each, num_open)
+                yield each
+        finally:
+            if num_open:
+                self.cancel(request.id)
+
+    # ── news ──
+
+    def _deliver(self, messages: Sequence[Outward]) -> None:
+        """Called by the link, one call at a time."""
+        for message in messages:
+            match message:
+                case Tokens() | Finished() | Failed() | Accepted():
+                    self._tell(message)
+                case Cancelled(request_id, found):
+                    with self._lock:
+                        waiting = self._cancels.pop(request_id, [])
+                    for answer in waiting:
+                        answer.set_result(found)
+                case Counters():
+                    with self._lock:
+                        asked = self._snapshots.popleft() if self._snapshots else None
+                    if asked is not None:
+                        asked.set_result(message)
+                case Dead(error):
+                    self._bury(error)
+                case Loading() | Ready():
+                    pass  # the link has waited for it
+
+    def _tell(self, news: News) -> None:
+        with self._lock:
+            live = self._live.get(news.request_id)
+            if live is None:
+                return  # over for us: it was lost with an engine before this one
+            live.num_open -= _ended(news, live.num_open)
+            if not live.num_open:
+                del self._live[news.request_id]
+        live.sink(news)
+
+    def _bury(self, error: Exception) -> None:
+        """The engine is gone: say so to everyone who waits."""
+        died = error if isinstance(error, EngineDied) else EngineDied(str(error))
+        with self._lock:
+            self._is_dead = True
+            live, self._live = self._live, {}
+            cancels, self._cancels = self._cancels, {}
+            snapshots, self._snapshots = self._snapshots, deque()
+        for request_id, each in live.items():
+            each.sink(Failed(request_id, None, died))
+        for answer in (answer for waiting in cancels.values() for answer in waiting):
+            answer.set_result(False)
+        for asked in snapshots:
+            asked.set_exception(died)
+
+
+def _ended(news: News, num_open: int) -> int:
+    """How many samples these news end."""
+    if isinstance(news, Failed):
+        return num_open if news.sample is None else 1
+    return int(isinstance(news, Finished))
+
+
+def _call(loop: asyncio.AbstractEventLoop, put: Callable[[News], None], news: News) -> None:
+    """Hand over to a loop; one that has ended has nobody left to tell."""
+    try:
+        loop.call_soon_threadsafe(put, news)
+    except RuntimeError:
+        logger.debug("the event loop of request %s has ended", news.request_id)

@@ -1,0 +1,230 @@
+"""The step loop: messages in, plan, launch, collect, commit, messages out.
+
+Law: whatever is submitted is answered. A request that cannot be served is refused by name; a step that fails ends its
+own requests; a failure of the loop itself is said aloud (Dead) before the loop ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol, assert_never
+
+from quire.cache.kv_cache import KVCache
+from quire.engine.messages import (
+    Accepted,
+    Cancel,
+    Cancelled,
+    Configure,
+    Counters,
+    Dead,
+    EngineDied,
+    Failed,
+    Finished,
+    Inward,
+    Outward,
+    Shutdown,
+    Snapshot,
+    Submit,
+    Tokens,
+)
+from quire.runner.runner import Flight
+from quire.scheduler.scheduler import Scheduler
+from quire.types.errors import InvalidRequest, QuireError
+from quire.types.request import FinishReason, GenerateRequest
+from quire.types.step import Outcome, StepPlan, StepResult
+
+Send = Callable[[list[Outward]], None]
+Receive = Callable[[float | None], Sequence[Inward]]  # wait up to so many seconds (None: for ever; 0: not at all)
+
+STUCK_SECONDS = 0.01  # nothing can be planned though requests wait: look again soon, a deadline or a TTL may change it
+
+
+class RunsPlans(Protocol):
+    """What the loop needs of a runner."""
+
+    def launch(self, plan: StepPlan) -> Flight: ...
+    def collect(self, flight: Flight) -> StepResult: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the start. Only the core changes them."""
+
+    num_steps: int = 0
+    num_accepted: int = 0
+    num_refused: int = 0
+    num_finished: int = 0
+    num_failed: int = 0
+    num_cancelled: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    busy_seconds: float = 0.0
+
+
+class EngineCore:
+    """Scheduler, cache and runner of one model, and the loop that turns them. Used by one thread."""
+
+    def __init__(
+        self, scheduler: Scheduler, cache: KVCache, runner: RunsPlans, vocab_size: int, *, depth: int = 1
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._runner = runner
+        self._vocab_size = vocab_size
+        self._depth = depth  # steps in flight: 1 where a launch computes, 2 where it only starts
+        self._flights: deque[tuple[StepPlan, Flight]] = deque()
+        self._tally = Tally()
+        self._out: list[Outward] = []
+        self._is_open = True
+        self.checks = False  # prove all invariants whenever there is nothing to do
+
+    # ── messages ──
+
+    def handle(self, message: Inward) -> None:
+        """Take in one message; what there is to say about it comes with the next `take`."""
+        now = time.monotonic()
+        match message:
+            case Submit(request):
+                self._submit(request, now)
+            case Cancel(request_id, reason, sample):
+                found = self._scheduler.cancel(request_id, now, reason, sample)
+                self._tell(self._scheduler.drain())
+                self._out.append(Cancelled(request_id, found))
+            case Snapshot():
+                self._out.append(self.counters())
+            case Shutdown():
+                self._is_open = False
+            case Configure():
+                pass  # whoever made this core has done that
+            case _:
+                assert_never(message)
+
+    def take(self) -> list[Outward]:
+        """What is to be said since the last call."""
+        out, self._out = self._out, []
+        return out
+
+    def _submit(self, request: GenerateRequest, now: float) -> None:
+        try:
+            self._check(request)
+            self._scheduler.add(request, now)
+        except QuireError as error:
+            self._tally.num_refused += 1
+            self._out.append(Failed(request.id, None, error))
+        else:
+            self._tally.num_accepted += 1
+            self._out.append(Accepted(request.id))
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Refuse token ids that the model does not have: they would be read from beyond its tables."""
+        sampling = request.sampling
+        for field, ids in (
+            ("prompt", request.prompt),
+            ("logit_bias", sampling.logit_bias),
+            ("allowed_token_ids", sampling.allowed_token_ids or ()),
+            ("bad_words", [token for word in sampling.bad_words for token in word]),
+            ("stop_token_ids", sampling.stop_token_ids),
+        ):
+            if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+                wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+                public = f"{field} has the token {wrong}, and the model has the tokens 0 to {self._vocab_size - 1}."
+                raise InvalidRequest(public, field=field)
+
+    # ── steps ──
+
+    def step(self) -> bool:
+        """One turn: plan and launch a step, take in the oldest one. False: there was nothing to do."""
+        plan = self._scheduler.plan(time.monotonic())
+        if plan.parts or plan.joins:
+            self._flights.append((plan, self._runner.launch(plan)))
+        did = bool(self._flights)
+        if self._flights and (len(self._flights) >= self._depth or not plan.parts):
+            self._collect()
+        self._tell(self._scheduler.drain())
+        return did
+
+    def _collect(self) -> None:
+        plan, flight = self._flights.popleft()
+        result = self._runner.collect(flight)
+        self._scheduler.commit(result, time.monotonic())
+        self._tally.num_steps += 1
+        self._tally.computed_tokens += plan.num_tokens
+        self._tally.busy_seconds += result.seconds
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        tally = self._tally
+        for request_id, sample, tokens, logprobs, finish, error, num_hit, _, prompt_logprobs in outcomes:
+            tally.output_tokens += len(tokens)
+            if error is not None:
+                tally.num_failed += 1
+                self._out.append(Failed(request_id, sample, error))
+            elif finish is not None:
+                tally.num_finished += 1
+                tally.num_cancelled += finish is FinishReason.CANCELLED
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, num_hit))
+            else:
+                self._out.append(Tokens(request_id, sample, tokens, logprobs, num_hit, prompt_logprobs))
+
+    # ── the loop ──
+
+    def run(self, receive: Receive, send: Send) -> None:
+        """Serve until Shutdown. Blocks on `receive` while there is nothing to do."""
+        patience: float | None = None
+        try:
+            while self._is_open:
+                for message in receive(patience):
+                    self.handle(message)
+                did = self.step()
+                if self._out:
+                    send(self.take())
+                patience = self._patience(did)
+            self._close()
+        except BaseException as error:
+            self._out.append(Dead(EngineDied(f"The engine stopped: {type(error).__name__}: {error}")))
+            raise
+        finally:
+            if self._out:
+                send(self.take())
+
+    def _patience(self, did: bool) -> float | None:
+        """How long to wait for messages before the next step."""
+        if did:
+            return 0.0
+        if self._scheduler.is_idle:
+            if self.checks:
+                self.prove()
+            return None
+        return STUCK_SECONDS
+
+    def _close(self) -> None:
+        """End what still runs: each gets its Finished, as if it had been cancelled."""
+        while self._flights:
+            self._collect()
+        self._scheduler.cancel_all(time.monotonic())
+        self._tell(self._scheduler.drain())
+        if self.checks:
+            self.prove()
+
+    # ── answers ──
+
+    def prove(self) -> None:
+        """All invariants of scheduler and cache. Expensive: for tests, and for an idle engine under suspicion."""
+        self._scheduler.check()
+
+    def counters(self) -> Counters:
+        """Numbers for metrics."""
+        work, blocks = self._scheduler.stats(), self._cache.stats()
+        return Counters(
+            **{field.name: getattr(self._tally, field.name) for field in fields(Tally)},
+            num_running=work.num_running,
+            num_waiting=work.num_waiting,
+            num_preemptions=work.num_preemptions,
+            num_blocks=blocks.num_blocks,
+            num_free_blocks=blocks.num_free,
+            num_cached_blocks=blocks.num_cached,
+            queried_tokens=blocks.queried_tokens,
+            hit_tokens=blocks.hit_tokens,
+        )

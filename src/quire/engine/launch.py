@@ -1,0 +1,166 @@
+"""An engine in a child process: started, watched, ended, and never left behind."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from quire.engine.client import Deliver
+from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Ready, Shutdown
+from quire.engine.wire import decode, encode
+
+logger = logging.getLogger(__name__)
+
+LOOK_MS = 50  # how often the child's life is looked at when it says nothing
+END_SECONDS = 10.0  # how long it may take to finish the step that it is in
+
+Progress = Callable[[Loading], None]
+
+
+def _log_progress(loading: Loading) -> None:
+    logger.info("%s (%.1f s)", loading.stage, loading.seconds)
+
+
+class ChildEngine:
+    """A link to a process of its own. `entry` is the function that it runs: module:function."""
+
+    def __init__(
+        self,
+        configure: Configure,
+        deliver: Deliver,
+        *,
+        progress: Progress = _log_progress,
+        entry: str = "quire.engine.process:main",
+    ) -> None:
+        self._deliver = deliver
+        self._folder = tempfile.mkdtemp(prefix="quire-")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        inward, outward = f"ipc://{self._folder}/in", f"ipc://{self._folder}/out"
+        self._outbox = self._connect(zmq.PUSH, inward)
+        self._inbox = self._connect(zmq.PULL, outward)
+        self._sending = threading.Lock()
+        self._is_closing = threading.Event()
+        self._process = _spawn(entry, inward, outward)
+        self._finalizer = weakref.finalize(self, _abandon, self._process, self._folder)
+        try:
+            self.send(configure)
+            self.ready = self._wait_until_ready(progress)
+        except BaseException:
+            self.close(0.0)
+            raise
+        self._reader = threading.Thread(target=self._read, name="quire-link", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def send(self, message: Inward) -> None:
+        """Say it. To a child that is gone, it is said in vain; the reader tells of its end."""
+        with self._sending:
+            if not self._outbox.closed:
+                self._outbox.send(encode([message]))
+
+    def close(self, timeout: float = END_SECONDS) -> None:
+        """End the child: politely, then by force. No process, thread or file is left. A second call does nothing."""
+        if not self._finalizer.alive:
+            return
+        self.send(Shutdown())
+        self._is_closing.set()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        reader = getattr(self, "_reader", None)
+        if reader is not None and reader is not threading.current_thread():
+            reader.join()
+        with self._sending:
+            self._outbox.close(linger=0)
+        self._inbox.close(linger=0)
+        self._context.term()
+        self._finalizer()
+
+    def _connect(self, kind: int, address: str) -> zmq.Socket[bytes]:
+        """The side that connects may send before the other is there and after it is gone: it never blocks."""
+        socket = self._context.socket(kind)
+        socket.set_hwm(0)
+        socket.setsockopt(zmq.RECONNECT_IVL, 10)
+        socket.connect(address)
+        return socket
+
+    def _wait_until_ready(self, progress: Progress) -> Ready:
+        while True:
+            is_alive = self._process.poll() is None
+            for message in self._receive():
+                if isinstance(message, Ready):
+                    return message
+                if isinstance(message, Dead):
+                    raise message.error
+                if isinstance(message, Loading):
+                    progress(message)
+            if not is_alive:
+                raise EngineDied(f"The engine process {_ending(self._process.returncode)} while it loaded the model.")
+
+    def _receive(self) -> list[Any]:
+        said: list[Any] = []
+        if self._inbox.poll(LOOK_MS):
+            try:
+                while True:
+                    said += decode(self._inbox.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                pass
+        return said
+
+    def _read(self) -> None:
+        """The reader's thread: deliver what comes; when the child has ended and all it said has come, say so."""
+        is_alive = True
+        while is_alive:
+            is_alive = self._process.poll() is None  # before the look at the socket: what it said last comes first
+            said: list[Outward] = self._receive()
+            if said:
+                self._deliver(said)
+        if not self._is_closing.is_set():
+            public = f"The engine process {_ending(self._process.returncode)} while this request was running."
+            self._deliver([Dead(EngineDied(public))])
+
+
+def _spawn(entry: str, inward: str, outward: str) -> subprocess.Popen[bytes]:
+    """Its own session, so that an interrupt at the terminal is ours to handle; what it prints goes to stderr."""
+    module, _, function = entry.partition(":")
+    main = f"from {module} import {function}\n{function}({inward!r}, {outward!r})"
+    command = [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{main}"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+
+
+def _abandon(process: subprocess.Popen[bytes], folder: str) -> None:
+    """The last resort, also at the interpreter's exit: nothing stays behind."""
+    if process.poll() is None:
+        if process.stdin is not None and not process.stdin.closed:
+            process.stdin.close()
+        deadline = time.monotonic() + 1.0
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with the code {code}"

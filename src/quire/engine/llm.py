@@ -1,0 +1,232 @@
+"""The offline API: a model in this process, or in a child of it.
+
+    llm = LLM("model.gguf")
+    for completion in llm.generate(["Once upon", "The sky is"], SamplingParams(temperature=0, max_tokens=32)):
+        print(completion.text)
+
+Without sampling parameters, `SamplingParams()` holds as declared: the model's own distribution, until it ends its
+answer or the context is full. A request that fails raises its error, and what was submitted with it is cancelled.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from quire.config import Config
+from quire.config import load as load_config
+from quire.devices.base import Device
+from quire.engine.client import Client, Deliver, Link
+from quire.engine.load import build
+from quire.engine.local import LocalEngine
+from quire.engine.messages import Configure, News
+from quire.engine.text_side import Answer, Message, Prompt, TextSide
+from quire.text.template import ChatTemplate
+from quire.text.tokenizer import Tokenizer
+from quire.types.answer import Completion, Delta
+from quire.types.errors import InvalidRequest
+from quire.types.request import FinishReason, SamplingParams
+from quire.weights.checkpoint import open_checkpoint
+
+Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Sequence[int]
+Conversations = Sequence[Message] | Sequence[Sequence[Message]]
+Sampling = SamplingParams | Sequence[SamplingParams] | None
+Resolve = Callable[[str], str | Path]  # a name of the store -> where the model lies
+
+LONG_BATCH = 8  # prompts, from which on a terminal shows a progress bar
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine runs."""
+
+    device: str | Device = "cpu"
+    in_process: bool = True
+    entry: str = "quire.engine.process:main"  # what a child process runs
+
+
+class Opened:
+    """A model that is ready: the engine's client and the text side. What LLM and AsyncLLM have in common."""
+
+    def __init__(self, model: str | Path, place: Place, resolve: Resolve | None, settings: Mapping[str, Any]) -> None:
+        self.config = load_config(settings)
+        path = Path(model)
+        if resolve is not None and not path.exists():
+            path = Path(resolve(str(model)))
+        checkpoint = open_checkpoint(path)
+        self.side = TextSide.of(checkpoint)
+
+        def opens(deliver: Deliver) -> Link:
+            if place.in_process:
+                return LocalEngine(build(checkpoint, place.device, self.config), deliver)
+            if not isinstance(place.device, str):
+                raise InvalidRequest("A device for a child process is given by its name.", field="device")
+            launch = import_module("quire.engine.launch")  # here, because the sockets' packages are needed for it alone
+            link: Link = launch.ChildEngine(Configure(str(path), place.device, self.config), deliver, entry=place.entry)
+            return link
+
+        self.client = Client(opens)
+
+    def answer(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> Answer:
+        """An answer that has not begun. A stop string in its text ends the sample in the engine."""
+
+        def stop_found(request_id: str, sample: int) -> None:
+            self.client.cancel(request_id, FinishReason.STOP, sample)
+
+        return Answer(self.side.request(prompt, sampling), self.side, stop_found)
+
+    def answers(self, prompts: list[tuple[int, ...]], sampling: Sampling) -> list[Answer]:
+        """One for each prompt, with the parameters of all or each with its own."""
+        each = [sampling] * len(prompts) if sampling is None or isinstance(sampling, SamplingParams) else list(sampling)
+        if len(each) != len(prompts):
+            public = (
+                f"There are {len(prompts)} prompts and {len(each)} sampling parameters: give one for all, or one each."
+            )
+            raise InvalidRequest(public, field="sampling")
+        return [self.answer(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
+
+    def encode(self, prompts: Prompts) -> list[tuple[int, ...]]:
+        """Tokens of one prompt or of many."""
+        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
+            return [self.side.encode(prompts)]  # type: ignore[arg-type]  # by now it is one prompt
+        return [self.side.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
+
+    def encode_chats(self, messages: Conversations, tools: Sequence[Message] | None) -> list[tuple[int, ...]]:
+        """Tokens of one conversation or of many."""
+        chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        return [self.side.encode_chat(chat, tools) for chat in chats]  # type: ignore[arg-type]
+
+    def encode_one(self, prompt: Prompt | Sequence[Message]) -> tuple[int, ...]:
+        """Tokens of a text, of token ids, or of a conversation."""
+        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            return self.side.encode_chat(prompt)  # type: ignore[arg-type]
+        return self.side.encode(prompt)  # type: ignore[arg-type]
+
+
+class LLM:
+    """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
+
+    `settings` are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | Device = "cpu",
+        in_process: bool = True,
+        resolve: Resolve | None = None,
+        **settings: Any,
+    ) -> None:
+        self._opened = Opened(model, Place(device, in_process), resolve, settings)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's; None if it came without one."""
+        return self._opened.side.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The model's chat template."""
+        return self._opened.side.template
+
+    @property
+    def config(self) -> Config:
+        """The settings as they were given."""
+        return self._opened.config
+
+    @property
+    def client(self) -> Client:
+        """The engine itself: its limits (`ready`), its counters, requests by token ids."""
+        return self._opened.client
+
+    def generate(
+        self, prompts: Prompts, sampling: Sampling = None, *, progress: bool | None = None
+    ) -> list[Completion]:
+        """Complete each prompt, in their order. Text goes to the model as it is; for a conversation see `chat`."""
+        return self._complete(self._opened.answers(self._opened.encode(prompts), sampling), progress)
+
+    def chat(
+        self, messages: Conversations, sampling: Sampling = None, *, tools: Sequence[Message] | None = None
+    ) -> list[Completion]:
+        """Answer a conversation, or each of several."""
+        return self._complete(self._opened.answers(self._opened.encode_chats(messages, tools), sampling), None)
+
+    def stream(self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None) -> Iterator[Delta]:
+        """An answer as it comes. Closing the iterator cancels the request."""
+        answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
+        news = self.client.stream(answer.request)
+        try:
+            for each in news:
+                delta = answer.take(each)
+                if delta is not None:
+                    yield delta
+                if answer.is_over:
+                    return
+        finally:
+            news.close()
+
+    def close(self) -> None:
+        """End the engine and free its memory."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _complete(self, answers: list[Answer], progress: bool | None) -> list[Completion]:
+        """Run all of them together, no more at once than the engine's queue takes."""
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        waiting, live = iter(answers), dict[str, Answer]()
+        room = self.config.scheduler.max_waiting
+
+        def submit_more() -> None:
+            nonlocal room
+            while room > 0 and (answer := next(waiting, None)) is not None:
+                live[answer.request.id] = answer
+                room -= answer.request.sampling.n
+                self.client.submit(answer.request, news.put)
+
+        try:
+            with _progress(len(answers), progress) as advance:
+                submit_more()
+                while live:
+                    each = news.get()
+                    answer = live.get(each.request_id)
+                    if answer is None:
+                        continue  # its text has ended already; the engine was told
+                    answer.take(each)
+                    if answer.is_over:
+                        del live[each.request_id]
+                        room += answer.request.sampling.n
+                        advance()
+                        submit_more()
+        finally:
+            for request_id, answer in live.items():
+                if not answer.is_over:
+                    self.client.cancel(request_id)
+        return [answer.completion() for answer in answers]
+
+
+@contextmanager
+def _progress(total: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
+    """A bar on stderr: if it is asked for, or if someone looks and has reason to."""
+    shown = wanted if wanted is not None else total >= LONG_BATCH and sys.stderr.isatty()
+    if not shown or find_spec("rich") is None:
+        yield lambda: None
+        return
+    rich_progress, rich_console = import_module("rich.progress"), import_module("rich.console")
+    columns = rich_progress.MofNCompleteColumn(), rich_progress.TimeElapsedColumn()
+    console = rich_console.Console(stderr=True)
+    with rich_progress.Progress(*rich_progress.Progress.get_default_columns(), *columns, console=console) as bar:
+        task = bar.add_task("prompts", total=total)
+        yield lambda: bar.advance(task)

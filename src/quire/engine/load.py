@@ -1,0 +1,99 @@
+"""A model's way in: checkpoint, graph, device, memory, then an engine that can run it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quire.cache.kv_cache import KVCache
+from quire.config import Config, DeviceFacts
+from quire.devices import base as devices
+from quire.devices.base import Device, Limits
+from quire.engine.core import EngineCore
+from quire.engine.messages import Ready
+from quire.models.config import CheckpointSource
+from quire.models.draw import Model, draw
+from quire.runner.memory import block_bytes, host_bytes, plan_blocks, used_bytes
+from quire.runner.runner import Runner
+from quire.scheduler.scheduler import Scheduler
+from quire.weights.checkpoint import open_checkpoint
+
+Progress = Callable[[str, float], None]  # what is being done, and seconds since the start
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An engine, and what it says of itself."""
+
+    core: EngineCore
+    ready: Ready
+
+
+def load(
+    path: str | Path, device: str | Device, config: Config, progress: Progress = lambda stage, seconds: None
+) -> Loaded:
+    """Open the checkpoint at `path` and make an engine of it on this device."""
+    began = time.monotonic()
+    progress("opening the checkpoint", 0.0)
+    return build(open_checkpoint(path), device, config, lambda stage: progress(stage, time.monotonic() - began))
+
+
+def build(
+    checkpoint: CheckpointSource,
+    device: str | Device,
+    config: Config,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Loaded:
+    """An engine of an open checkpoint."""
+    began = time.monotonic()
+    progress("drawing the graph")
+    model = draw(checkpoint)
+    place = devices.open(device) if isinstance(device, str) else device
+    config = fit(config, model)
+    limits = limits_of(config)
+    progress(f"lowering for {place.name}")
+    program = place.lower(model.graph, model.weights, limits)
+    vocab_size = model.config.vocab_size
+    runner = Runner(program, limits, vocab_size)
+    cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
+    core = EngineCore(Scheduler(cache, config.scheduler), cache, runner, vocab_size)
+    core.checks = config.observe.log_level == "debug"
+    ready = Ready(
+        device=place.name,
+        architecture=model.architecture,
+        vocab_size=vocab_size,
+        max_context=config.scheduler.max_context,
+        num_blocks=limits.num_blocks,
+        block_tokens=limits.block_tokens,
+        seconds=time.monotonic() - began,
+    )
+    return Loaded(core, ready)
+
+
+def fit(config: Config, model: Model) -> Config:
+    """The settings, bounded by what the model can do and what the memory holds."""
+    max_context = min(config.scheduler.max_context, model.config.max_context)
+    config = replace(config, scheduler=replace(config.scheduler, max_context=max_context))
+    facts = DeviceFacts(
+        total_bytes=host_bytes(),
+        used_bytes=used_bytes(model.weights, model.config.vocab_size, config),
+        block_bytes=block_bytes(model.graph, config),
+    )
+    return plan_blocks(config, facts)
+
+
+def limits_of(config: Config) -> Limits:
+    """The most that a step may hold, so that a device can plan its buffers once."""
+    num_blocks = config.cache.num_blocks or 1
+    blocks_of_context = -(-config.scheduler.max_context // config.cache.block_tokens)
+    return Limits(
+        max_tokens=config.scheduler.max_step_tokens,
+        max_rows=config.scheduler.max_rows,
+        max_logits=config.scheduler.max_rows + config.scheduler.max_scored_tokens,
+        max_blocks=min(blocks_of_context, num_blocks),
+        num_blocks=num_blocks,
+        block_tokens=config.cache.block_tokens,
+        kv_dtype=config.cache.kv_dtype,
+    )

@@ -1,0 +1,203 @@
+"""Words on one side, tokens on the other: prompts become requests, and news of requests become text.
+
+What runs here runs beside the engine, not in it: encoding, templates, stop strings and detokenization cost the step
+loop nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
+from quire.models.config import read_config
+from quire.models.registry import find_architecture
+from quire.text.detokenize import Detokenizer
+from quire.text.template import ChatTemplate
+from quire.text.tokenizer import Tokenizer
+from quire.types.answer import Completion, Delta, Sample, Usage
+from quire.types.errors import InvalidRequest, QuireError
+from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from quire.types.step import TokenLogprobs
+from quire.weights.checkpoint import Checkpoint
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int]
+StopFound = Callable[[str, int], None]  # request id, sample
+
+_COUNT = itertools.count()
+
+
+class TextSide:
+    """One model's tokenizer, template and ends. Without a tokenizer, prompts and answers are token ids."""
+
+    def __init__(self, tokenizer: Tokenizer | None, template: ChatTemplate, eos_ids: Sequence[int]) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> TextSide:
+        """From the files of a checkpoint."""
+        eos_ids = read_config(checkpoint, find_architecture(checkpoint).defaults).eos_ids
+        if checkpoint.container == "gguf":
+            tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+            template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
+            return cls(tokenizer, template, eos_ids)
+        return cls(*_from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent), eos_ids)
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """A prompt's tokens. Names of special tokens in a text are just text."""
+        if not isinstance(prompt, str):
+            return tuple(prompt)
+        return tuple(self._tokenizer().encode(prompt))
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
+        """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
+        text = self.template.render(messages, tools=tools)
+        return tuple(self._tokenizer().encode(text, special=True, add_bos=False, add_eos=False))
+
+    def request(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> GenerateRequest:
+        """A request with an id of its own."""
+        sampling = SamplingParams() if sampling is None else sampling
+        if sampling.stop:
+            self._tokenizer()
+        return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids)
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InvalidRequest("The model came without a tokenizer: give token ids, not text.", field="prompt")
+        return self.tokenizer
+
+
+def _ends(tokenizer: Tokenizer) -> dict[str, str]:
+    return {"bos": tokenizer.special_text(tokenizer.bos_id), "eos": tokenizer.special_text(tokenizer.eos_id)}
+
+
+def _from_folder(folder: Path) -> tuple[Tokenizer | None, ChatTemplate]:
+    """tokenizer.json and what stands beside it; newer checkpoints keep the template in a file of its own."""
+    if not (folder / "tokenizer.json").is_file():
+        return None, ChatTemplate(None)
+    config_file = folder / "tokenizer_config.json"
+    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
+    generation_file = folder / "generation_config.json"
+    generation = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
+    extra = generation.get("eos_token_id") or []
+    extra = extra if isinstance(extra, list) else [extra]
+    tokenizer = Tokenizer.from_json(folder / "tokenizer.json", config_file if config else None, extra)
+    template_file = folder / "chat_template.jinja"
+    if template_file.is_file():
+        return tokenizer, ChatTemplate(template_file.read_text(encoding="utf-8"), **_ends(tokenizer))
+    return tokenizer, ChatTemplate.from_config(config, **_ends(tokenizer))
+
+
+class _Wordless:
+    """Stands for a detokenizer where there is no tokenizer: tokens are counted, and no text comes of them."""
+
+    stopped_by: str | None = None
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+
+    def push(self, tokens: Sequence[int]) -> str:
+        self.num_tokens += len(tokens)
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """One sample while it grows."""
+
+    detokenizer: Detokenizer | _Wordless
+    text: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+
+class Answer:
+    """One request's answer while it comes: `take` turns news into deltas, `completion` is the whole.
+
+    A stop string is found here, so the engine is asked to end that sample (`stop_found`); what still comes is dropped.
+    """
+
+    def __init__(self, request: GenerateRequest, side: TextSide, stop_found: StopFound) -> None:
+        self.request = request
+        self._stop_found = stop_found
+        self._began = self._latest = time.monotonic()
+        self._first: float | None = None
+        self._num_hit = 0
+        self._prompt_logprobs: list[TokenLogprobs] = []
+        stop, tokenizer = request.sampling.stop, side.tokenizer
+        self._samples = [
+            _Sample(_Wordless() if tokenizer is None else Detokenizer(tokenizer, stop))
+            for _ in range(request.sampling.n)
+        ]
+        self.error: QuireError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Has every sample ended?"""
+        return self.error is not None or all(sample.finish is not None for sample in self._samples)
+
+    def take(self, news: News) -> Delta | None:
+        """What these news add. Raises what the engine says the request failed of."""
+        if isinstance(news, Accepted):
+            return None
+        if isinstance(news, Failed):
+            self.error = news.error
+            raise news.error
+        self._num_hit = max(self._num_hit, news.num_hit)
+        if not isinstance(news, Finished):
+            self._prompt_logprobs += news.prompt_logprobs
+        sample = self._samples[news.sample]
+        if sample.finish is not None or (not news.tokens and not isinstance(news, Finished)):
+            return None
+        self._latest = time.monotonic()
+        if self._first is None and news.tokens:
+            self._first = self._latest
+        return self._grow(sample, news.sample, news)
+
+    def _grow(self, sample: _Sample, index: int, news: Tokens | Finished) -> Delta:
+        before = sample.detokenizer.num_tokens
+        text = sample.detokenizer.push(news.tokens)
+        if isinstance(news, Finished):
+            text += sample.detokenizer.flush()
+            sample.finish = news.reason
+        if sample.detokenizer.stopped_by is not None:
+            sample.finish = FinishReason.STOP
+            if not isinstance(news, Finished):
+                self._stop_found(self.request.id, index)
+        count = sample.detokenizer.num_tokens - before  # those after a stop string are not part of the answer
+        tokens, logprobs = news.tokens[:count], news.logprobs[:count]
+        sample.text.append(text)
+        sample.tokens += tokens
+        sample.logprobs += logprobs
+        usage = self.usage() if sample.finish is not None else None
+        return Delta(text, tokens, logprobs, sample.finish, usage, index)
+
+    def usage(self) -> Usage:
+        """What it cost so far."""
+        return Usage(
+            prompt=len(self.request.prompt),
+            cached=self._num_hit,
+            output=sum(len(sample.tokens) for sample in self._samples),
+            first_token_seconds=(self._first or self._latest) - self._began,
+            seconds=self._latest - self._began,
+        )
+
+    def completion(self) -> Completion:
+        """The whole answer, once it is over."""
+        samples = [
+            Sample("".join(s.text), tuple(s.tokens), s.finish or FinishReason.CANCELLED, tuple(s.logprobs))
+            for s in self._samples
+        ]
+        return Completion(tuple(samples), self.request.prompt, self.usage(), tuple(self._prompt_logprobs))

@@ -1,0 +1,107 @@
+"""A plan becomes the arrays of a step: buffers made once and filled in place, looping over parts but not over tokens.
+
+parts          row 7: 3 tokens     row 2: its last sampled     row 5: 4 tokens
+token_ids      a b c               x                           d e f g            T = 8
+starts         0                   3                           4             8    R + 1
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.devices.base import Limits
+from quire.ops.batch import Batch
+from quire.runner.rows import Rows
+from quire.types.step import Part, StepPlan
+
+Array = NDArray[Any]
+
+
+class BatchBuilder:
+    """Owns the buffers. A batch is made of views of them, so it is good until the next one is built."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._block_tokens = limits.block_tokens
+        self._token_ids, self._positions, self._slots, self._row_of_token = (
+            np.zeros(limits.max_tokens, np.int32) for _ in range(4)
+        )
+        self._starts = np.zeros(limits.max_rows + 1, np.int32)
+        self._lengths = np.zeros(limits.max_rows, np.int32)
+        self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
+        self._logits_at = np.zeros(limits.max_logits, np.int32)
+        self._count = np.arange(max(limits.max_tokens, limits.max_rows), dtype=np.int32)  # 0, 1, 2, …
+
+    def build(self, plan: StepPlan, rows: Rows) -> Batch:
+        """The arrays of this plan. Its joins and new blocks are in `rows` already."""
+        parts = plan.parts
+        num_rows = len(parts)
+        row = np.fromiter([part.row for part in parts], np.int32, num_rows)
+        first = np.fromiter([part.start for part in parts], np.int32, num_rows)
+        counts = np.fromiter([1 if p.tokens is None else len(p.tokens) for p in parts], np.int32, num_rows)
+        starts, lengths = self._starts[: num_rows + 1], self._lengths[:num_rows]
+        np.cumsum(counts, out=starts[1:])
+        np.add(first, counts, out=lengths)
+        num_tokens = int(starts[-1])
+        self._fill_tokens(parts, row, rows)
+        tables = self._gather_tables(row, rows)
+        if num_tokens == num_rows:  # one token each: most steps of most days
+            row_of_token = self._count[:num_rows]
+            positions = first
+        else:
+            row_of_token = self._row_of_token[:num_tokens]
+            row_of_token[:] = np.repeat(self._count[:num_rows], counts)
+            positions = self._positions[:num_tokens]
+            np.add((first - starts[:-1])[row_of_token], self._count[:num_tokens], out=positions)
+        slots = self._slots[:num_tokens]
+        block, offset = np.divmod(positions, np.int32(self._block_tokens))
+        np.multiply(tables[row_of_token, block], self._block_tokens, out=slots)
+        slots += offset
+        return Batch(
+            token_ids=self._token_ids[:num_tokens],
+            positions=positions,
+            slots=slots,
+            row_of_token=row_of_token,
+            starts=starts,
+            lengths=lengths,
+            block_tables=tables,
+            logits_at=self._fill_logits(parts, starts),
+            copies=np.array(plan.copies, np.int32).reshape(-1, 3),
+        )
+
+    def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
+        """Known tokens come with the part; where there are none, the token is the one that the row sampled last."""
+        starts, ids = self._starts, self._token_ids
+        sampled = [index for index, part in enumerate(parts) if part.tokens is None]
+        if len(sampled) == len(parts):
+            np.take(rows.last_tokens, row, out=ids[: len(parts)], mode="clip")
+            return
+        if sampled:
+            ids[starts[sampled]] = rows.last_tokens[row[sampled]]
+        for index, part in enumerate(parts):
+            if part.tokens is not None:
+                ids[starts[index] : starts[index + 1]] = part.tokens
+
+    def _gather_tables(self, row: Array, rows: Rows) -> Array:
+        """[R, B], B the most blocks that a row of this step has."""
+        width = int(rows.num_blocks[row].max())
+        tables = self._tables[: len(row) * width].reshape(len(row), width)
+        np.take(rows.block_tables[:, :width], row, axis=0, out=tables, mode="clip")
+        return tables
+
+    def _fill_logits(self, parts: tuple[Part, ...], starts: Array) -> Array:
+        num_logits = 0
+        for index, part in enumerate(parts):
+            count = logits_of(part)
+            if count:
+                end = starts[index + 1]
+                self._logits_at[num_logits : num_logits + count] = self._count[end - count : end]
+                num_logits += count
+        return self._logits_at[:num_logits]
+
+
+def logits_of(part: Part) -> int:
+    """How many of a part's last positions yield a distribution: all of them, if it scores its prompt."""
+    return len(part.tokens or ()) if part.scores_prompt else part.num_logits

@@ -1,0 +1,76 @@
+"""What fits: weights and buffers first, then KV blocks from what is left under the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from quire.config import Config, DeviceFacts, resolve
+from quire.graph.graph import Graph
+from quire.graph.weight import Weights
+
+VALUE_BYTES = {"f32": 4, "f16": 2}
+HOST_CONTEXTS = 8  # full contexts that a host's cache has room for unless it is told otherwise
+HOST_SHARE = 0.25  # and the most of its memory that this may be: a laptop has other things to do
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def host_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Memory that this process may use: the machine's, or less if a container's limit says so."""
+    return min([_total_bytes(proc / "meminfo"), *_cgroup_limits(proc / "self" / "cgroup", cgroups)])
+
+
+def _total_bytes(meminfo: Path) -> int:
+    try:
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 8 << 30  # no such file: not Linux, and 8 GB is what a small laptop has
+
+
+def _cgroup_limits(membership: Path, cgroups: Path) -> list[int]:
+    """The limits of our group and of all groups above it, in version 2 and version 1 of the files."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return []
+    limits = []
+    for line in lines:
+        _, kinds, group = line.split(":", 2)
+        root, name = (cgroups, "memory.max") if not kinds else (cgroups / "memory", "memory.limit_in_bytes")
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        below = root / group.lstrip("/")
+        for folder in [each for each in (below, *below.parents) if each.is_relative_to(root)]:
+            try:
+                limits.append(int((folder / name).read_text()))
+            except (OSError, ValueError):  # not there, or "max"
+                continue
+    return limits
+
+
+def block_bytes(graph: Graph, config: Config) -> int:
+    """One KV block, over all layers."""
+    values = sum(spec.values_per_token for spec in graph.caches)
+    return values * VALUE_BYTES[config.cache.kv_dtype] * config.cache.block_tokens
+
+
+def used_bytes(weights: Weights, vocab_size: int, config: Config) -> int:
+    """Weights as they are stored, each once, and the largest buffers of a step, which are logits."""
+    stored = {id(weight): weight.source.data.nbytes for weight in weights.values()}
+    max_logits = config.scheduler.max_rows + config.scheduler.max_scored_tokens
+    return sum(stored.values()) + max_logits * vocab_size * 4
+
+
+def plan_blocks(config: Config, facts: DeviceFacts, is_host: bool = True) -> Config:
+    """The configuration with its number of KV blocks. A host gets room for a few contexts, not all of its memory."""
+    if config.cache.num_blocks is not None:
+        return config
+    most = resolve(config, facts).cache.num_blocks or 1
+    if is_host:
+        one = -(-config.scheduler.max_context // config.cache.block_tokens)
+        share = int(facts.total_bytes * HOST_SHARE) // facts.block_bytes
+        most = min(most, max(one, min(HOST_CONTEXTS * one, share)))
+    return replace(config, cache=replace(config.cache, num_blocks=most))

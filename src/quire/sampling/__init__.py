@@ -1,0 +1,1 @@
+"""From a distribution to a token: each request by its own parameters, and never by its company."""

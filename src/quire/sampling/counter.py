@@ -1,0 +1,27 @@
+"""Random numbers by place, not by turn: the same (seed, sample, position) gives the same number in any batch.
+
+A generator that is asked in turn would make a request's text depend on who asks before it, on preemption and on drafts.
+Here every number is a hash (SplitMix64) of where it is used, so nothing has to be kept and nothing can get out of step.
+"""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: successive multiples are spread as evenly as can be
+
+
+def _mix(x: int) -> int:
+    """A bijection of 64 bits in which every bit of the answer depends on every bit of x."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def stream_of(seed: int, sample: int) -> int:
+    """The stream of one sample of a request; `seed` may be any integer."""
+    return _mix(_mix((seed + _GOLDEN) & _MASK) + (sample + 1) * _GOLDEN & _MASK)
+
+
+def uniform(stream: int, position: int) -> float:
+    """The stream's number for the token at this position: in [0, 1), with 53 bits."""
+    return (_mix((stream + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53

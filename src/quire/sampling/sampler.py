@@ -1,0 +1,121 @@
+"""How a row chooses its next tokens.
+
+Law: a row's choice depends on its own logits, parameters, text and seed, and on nothing else: not on other rows, not on
+the order of the batch, not on whether drafts were tried. So each row is computed by itself. That costs a few
+microseconds of Python for a row, beside 30 to 200 for its arithmetic, and keeps its numbers in the cache of a core.
+
+Drafts are verified by drawing as if there were none and going on while the draft names the token drawn. For a draft
+without probabilities of its own this *is* rejection sampling: draft d is kept with probability p(d), else the token
+comes from p without d. And since the numbers of chance belong to positions, drafts never change the text.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.sampling.adjust import Adjustments
+from quire.sampling.counter import stream_of, uniform
+from quire.sampling.filters import draw, kept_by
+from quire.sampling.logprobs import logprobs_of
+from quire.types.errors import QuireError, StepFailed
+from quire.types.step import Join, TokenLogprobs
+
+Array = NDArray[Any]
+
+
+class Choice(NamedTuple):
+    """What came of one row: tokens, or why there are none."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    error: QuireError | None = None
+
+
+class Sampler:
+    """One row's. Made when a request joins, told of every token that it chose itself."""
+
+    def __init__(self, join: Join, vocab_size: int) -> None:
+        self.params = join.sampling
+        seed = join.sampling.seed
+        self._stream = stream_of(secrets.randbits(63) if seed is None else seed, join.sample)
+        self._adjust = Adjustments(join, vocab_size) if Adjustments.wanted(join.sampling) else None
+        self._is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
+        self.is_plain = self._is_greedy and self._adjust is None and join.sampling.logprobs is None
+
+    def choose(self, logits: Array, position: int) -> int:
+        """The token at `position`, by its logits [vocab]. Raises StepFailed if they are no distribution."""
+        x, ids = logits, None
+        if self._adjust is not None:
+            x, ids = self._adjust.apply(logits, position), self._adjust.allowed
+            if ids is not None:
+                x = x[ids]
+        if self._is_greedy:
+            at = int(x.argmax())
+            _check(float(x[at]))
+        else:
+            at = self._draw(x, position)
+        token = at if ids is None else int(ids[at])
+        if self._adjust is not None:
+            self._adjust.told(token)
+        return token
+
+    def run(self, logits: Array, position: int, drafts: Sequence[int] = ()) -> Choice:
+        """The tokens from `position` on: logits [1 + drafts, vocab] go as far as the drafts hold, and one further."""
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs] = []
+        try:
+            for index in range(len(logits)):
+                tokens.append(self.choose(logits[index], position + index))
+                if self.params.logprobs is not None:
+                    logprobs.append(logprobs_of(logits[index], tokens[-1], self.params.logprobs))
+                if index < len(drafts) and drafts[index] != tokens[-1]:
+                    break
+        except StepFailed as error:
+            return Choice(error=error)
+        return Choice(tuple(tokens), tuple(logprobs))
+
+    def hear(self, tokens: Sequence[int]) -> None:
+        """Tokens of the row's text that it did not choose."""
+        if self._adjust is not None:
+            for token in tokens:
+                self._adjust.told(token)
+
+    def _draw(self, x: Array, position: int) -> int:
+        top = x.max()
+        _check(float(top))
+        with np.errstate(over="ignore"):  # a temperature near 0 makes -inf of all but the likeliest: as it should be
+            x = (x - top) / np.float32(self.params.temperature)
+        kept, x = kept_by(self.params, x)
+        at = draw(x, uniform(self._stream, position))
+        return at if kept is None else int(kept[at])
+
+
+class Task(NamedTuple):
+    """A row that needs tokens: its logits are `first`, `first` + 1, … of the step's."""
+
+    sampler: Sampler
+    first: int
+    position: int  # of the first token that it chooses
+    drafts: tuple[int, ...] = ()
+
+
+def sample(logits: Array, tasks: Sequence[Task]) -> list[Choice]:
+    """What each row chooses, by logits [L, vocab] of the whole step. One row's failure is its own."""
+    if len(tasks) == len(logits) and all(task.sampler.is_plain for task in tasks):
+        tokens = logits.argmax(axis=1)  # the likeliest of all rows at once, which is what most steps of a server are
+        if np.isfinite(logits[np.arange(len(tokens)), tokens]).all():
+            return [Choice((token,)) for token in tokens[[task.first for task in tasks]].tolist()]
+    return [task.sampler.run(logits[task.first : task.first + 1 + len(task.drafts)], *task[2:]) for task in tasks]
+
+
+def _check(top: float) -> None:
+    """The largest of the logits: NaN if any is."""
+    if top == float("-inf"):
+        raise StepFailed("No token is left to choose from: the request's parameters rule out all of them.")
+    if not np.isfinite(top):
+        raise StepFailed("The model computed no valid distribution for this request (not a number).")

@@ -1,0 +1,80 @@
+"""What a user gets back: text as it comes (`Delta`), and whole answers (`Completion`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.types.request import FinishReason
+from quire.types.step import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an answer cost."""
+
+    prompt: int  # tokens
+    cached: int  # of those, how many were not computed again
+    output: int  # tokens, of all samples
+    first_token_seconds: float  # from the submit
+    seconds: float  # from the submit to the end
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The rate of output after the first token; 0 if there was no second one."""
+        after = self.seconds - self.first_token_seconds
+        return (self.output - 1) / after if self.output > 1 and after > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next piece of an answer. The last one of a sample has `finish` and `usage`.
+
+    Text lags behind tokens while a character is incomplete or a stop string may be beginning.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of a request's `n` answers."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The whole answer to one prompt. `text`, `tokens`, `finish_reason`, `logprobs` are the first sample's."""
+
+    samples: tuple[Sample, ...]
+    prompt_tokens: tuple[int, ...]
+    usage: Usage
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens but the first
+
+    @property
+    def text(self) -> str:
+        """What the model wrote, up to a stop string."""
+        return self.samples[0].text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Its tokens, those of a stop string and of the end included."""
+        return self.samples[0].tokens
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why it ended."""
+        return self.samples[0].finish_reason
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Of each token, if they were asked for."""
+        return self.samples[0].logprobs

@@ -1,0 +1,58 @@
+"""A toy checkpoint on disk, with a tokenizer of its own, and an LLM of it on the stand-in device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Native
+from tokenizers import decoders, models, pre_tokenizers
+
+from quire.engine.llm import LLM, Opened, Place
+from quire.text.pieces import BYTE_OF
+from tests.models.toys import make_toy
+from tests.runner.stand_in import InterpreterDevice
+
+CHILD = "tests.engine.child:main"
+
+
+class ChildLLM(LLM):
+    """An LLM whose child process has the stand-in for its CPU."""
+
+    def __init__(self, model: str | Path, **settings: Any) -> None:
+        self._opened = Opened(model, Place("cpu", False, CHILD), None, settings)
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The llama toy as save_pretrained writes it; 128 tokens are ASCII characters, three are special."""
+    folder = tmp_path_factory.mktemp("toy")
+    make_toy("llama").torch_model.save_pretrained(folder)
+    chars = {byte: char for char, byte in BYTE_OF.items()}
+    native = Native(models.BPE({chars[byte]: byte for byte in range(128)}, []))
+    native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    native.decoder = decoders.ByteLevel()
+    native.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|end|>"])
+    native.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    return folder
+
+
+@pytest.fixture
+def llm(toy_folder: Path) -> Iterator[LLM]:
+    with LLM(toy_folder, device=InterpreterDevice(), num_blocks=120, max_rows=32) as opened:
+        yield opened
+
+
+@pytest.fixture
+def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where sockets are made: a path short enough for one, and nothing else in it."""
+    folder = Path(tempfile.mkdtemp(prefix="q", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,199 @@
+"""The loop and its answers: refusals, failures of one request and of a whole step, drafts, counters, the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.engine.messages import Counters, Dead, Failed, Finished, Inward, Outward, Shutdown, Snapshot, Submit, Tokens
+from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from tests.engine.driver import GREEDY_64, Driver, expected
+from tests.models.toys import VOCAB, some_tokens
+from tests.runner.stand_in import Done
+
+pytestmark = pytest.mark.device
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
+    driver = Driver(max_context=100)
+    driver.submit("long", some_tokens(150))
+    driver.submit("fits", some_tokens(90))
+    driver.run()
+    error = driver.told["long", 0].error
+    assert isinstance(error, ContextTooLong) and "150" in error.public and "100" in error.public
+    assert driver.told["fits", 0].finish is FinishReason.LENGTH and len(driver.tokens("fits")) == 10
+
+
+def test_the_context_is_the_models_unless_the_settings_say_less() -> None:
+    driver = Driver(max_context=8192)
+    driver.submit("long", some_tokens(256))
+    error = driver.run().told["long", 0].error
+    assert error is not None and "256" in error.public  # the toy's own limit
+
+
+@pytest.mark.parametrize(
+    "prompt, sampling, field",
+    [
+        ([1, VOCAB], {}, "prompt"),
+        ([1], {"logit_bias": {VOCAB + 3: 1.0}}, "logit_bias"),
+        ([1], {"allowed_token_ids": (1, -1)}, "allowed_token_ids"),
+        ([1], {"bad_words": ((1, 2), (3, 5000))}, "bad_words"),
+        ([1], {"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
+    ],
+)
+def test_tokens_that_the_model_does_not_have_are_refused(prompt: list[int], sampling: Any, field: str) -> None:
+    driver = Driver()
+    driver.submit("a", prompt, SamplingParams(**sampling))
+    error = driver.run().told["a", 0].error
+    assert isinstance(error, InvalidRequest) and error.field == field and str(VOCAB - 1) in error.public
+
+
+def test_an_id_is_refused_while_its_first_request_runs() -> None:
+    driver = Driver()
+    driver.submit("a", some_tokens(5))
+    driver.core.handle(Submit(GenerateRequest("a", (1, 2))))
+    assert any(isinstance(m, Failed) and isinstance(m.error, DuplicateRequest) for m in driver.core.take())
+
+
+def test_stop_tokens_end_a_request_but_not_before_min_tokens() -> None:
+    prompt = some_tokens(20)
+    text = expected("llama", prompt)
+    stop = text[6]
+    first = text.index(stop)
+    driver = Driver()
+    driver.submit("stops", prompt, replace(GREEDY_64, stop_token_ids=(stop,)))
+    driver.submit("eos", prompt, GREEDY_64, eos_token_ids=(stop,))
+    driver.submit("ignores", prompt, replace(GREEDY_64, ignore_eos=True), eos_token_ids=(stop,))
+    driver.submit("later", prompt, replace(GREEDY_64, min_tokens=12), eos_token_ids=(stop,))
+    driver.run()
+    assert driver.tokens("stops") == driver.tokens("eos") == text[: first + 1]
+    assert driver.told["stops", 0].finish is FinishReason.STOP
+    assert driver.tokens("ignores") == text
+    assert stop not in driver.tokens("later")[:12] and len(driver.tokens("later")) >= 12
+
+
+def test_a_row_without_a_valid_distribution_fails_alone() -> None:
+    driver = Driver()
+    prompts = {name: some_tokens(10 + len(name)) for name in ("a", "bb", "ccc")}
+    for name, prompt in prompts.items():
+        driver.submit(name, prompt)
+    for _ in range(5):
+        driver.step()
+    launch = driver.program.launch
+    driver.program.launch = lambda batch: spoil(launch(batch))  # type: ignore[method-assign]
+    driver.step()
+    del driver.program.launch
+    driver.run()
+    assert isinstance(driver.told["bb", 0].error, StepFailed)
+    assert driver.tokens("a") == expected("llama", prompts["a"])
+    assert driver.tokens("ccc") == expected("llama", prompts["ccc"])
+
+
+def spoil(done: Done) -> Done:
+    done.logits[1] = float("nan")
+    return done
+
+
+def test_a_failing_launch_fails_its_parts_and_the_engine_lives_on(caplog: pytest.LogCaptureFixture) -> None:
+    driver = Driver()
+    driver.submit("a", some_tokens(10))
+    driver.submit("b", some_tokens(11))
+
+    def fails(batch: Any) -> Done:
+        raise MemoryError("the device is full of bees")
+
+    driver.program.launch = fails  # type: ignore[method-assign]
+    driver.step()
+    del driver.program.launch
+    for name in "ab":
+        error = driver.told[name, 0].error
+        assert isinstance(error, StepFailed) and "bees" not in error.public and "MemoryError" in error.public
+    assert "bees" in caplog.text
+    driver.submit("c", some_tokens(12))
+    assert driver.run().tokens("c") == expected("llama", some_tokens(12))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY_64, SamplingParams(seed=5, max_tokens=64)])
+def test_drafts_change_the_number_of_steps_and_not_the_text(sampling: SamplingParams) -> None:
+    prompt = some_tokens(19)
+    plain = Driver()
+    plain.submit("a", prompt, sampling)
+    text = plain.run().tokens("a")
+    driver = Driver()
+    driver.submit("a", prompt, sampling)
+    driver.step()
+    scheduler = driver.core._scheduler
+    while not driver.told["a", 0].is_over:
+        said = len(driver.tokens("a"))
+        right = text[said : said + 3]
+        if said % 2:
+            right = [*right[:1], *((token + 1) % VOCAB for token in right[1:])]
+        scheduler.suggest("a", 0, tuple(right))
+        driver.step()
+    assert driver.run().tokens("a") == text
+    assert driver.core.counters().num_steps < 40 < plain.core.counters().num_steps
+
+
+def test_forced_tokens_are_part_of_the_text_and_of_its_penalties() -> None:
+    prompt, sampling = some_tokens(19), SamplingParams(seed=5, max_tokens=20, frequency_penalty=1.0)
+    plain = Driver()
+    plain.submit("a", prompt, sampling)
+    text = plain.run().tokens("a")
+    driver = Driver()
+    driver.submit("a", prompt, sampling)
+    driver.step()
+    driver.core._scheduler.force("a", 0, tuple(text[1:7]), now=1e9)
+    assert driver.run().tokens("a") == text
+
+
+class Script:
+    """Messages for the loop, one list for each time that it asks; then it is told to end."""
+
+    def __init__(self, *said: list[Inward]) -> None:
+        self.said = list(said)
+        self.patience: list[float | None] = []
+        self.heard: list[Outward] = []
+
+    def receive(self, patience: float | None) -> list[Inward]:
+        self.patience.append(patience)
+        if self.said:
+            return self.said.pop(0)
+        return [Shutdown()] if patience is None else []
+
+    def send(self, said: list[Outward]) -> None:
+        self.heard += said
+
+
+def test_the_loop_serves_waits_when_idle_and_ends_in_order() -> None:
+    driver = Driver()
+    request = GenerateRequest("a", tuple(some_tokens(9)), replace(GREEDY_64, max_tokens=5))
+    script = Script([Submit(request)], [Snapshot()])
+    driver.core.run(script.receive, script.send)
+    assert [type(m) for m in script.heard if isinstance(m, Tokens | Finished)] == [Tokens] * 4 + [Finished]
+    assert script.patience[0] is None and script.patience[1:6] == [0.0] * 5 and script.patience[-1] is None
+    counters = next(m for m in script.heard if isinstance(m, Counters))
+    assert counters.num_accepted == 1 and counters.num_running == 1 and counters.computed_tokens == 9
+
+
+def test_a_shutdown_ends_every_request_first() -> None:
+    driver = Driver()
+    script = Script([Submit(GenerateRequest(name, (1, 2, 3), GREEDY_64)) for name in "abc"], [], [Shutdown()])
+    driver.core.run(script.receive, script.send)
+    ends = {m.request_id: m.reason for m in script.heard if isinstance(m, Finished)}
+    assert ends == dict.fromkeys("abc", FinishReason.CANCELLED)
+
+
+def test_a_failure_of_the_loop_itself_is_said_aloud() -> None:
+    driver = Driver()
+
+    def plan(now: float) -> Any:
+        raise KeyError("lost")
+
+    driver.core._scheduler.plan = plan  # type: ignore[method-assign]
+    script = Script([Submit(GenerateRequest("a", (1, 2), GREEDY_64))])
+    with pytest.raises(KeyError):
+        driver.core.run(script.receive, script.send)
+    assert isinstance(script.heard[-1], Dead) and "KeyError" in script.heard[-1].error.public

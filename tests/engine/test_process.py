@@ -1,0 +1,185 @@
+"""The engine in a child process: the same answers, and an end to everything that may happen to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("zmq")
+pytest.importorskip("msgspec")
+
+from quire.config import Config
+from quire.devices.base import DeviceUnavailable
+from quire.engine.client import Client
+from quire.engine.launch import ChildEngine
+from quire.engine.llm import LLM
+from quire.engine.messages import Configure, EngineDied, Failed, Loading, News
+from quire.types.errors import ContextTooLong
+from quire.types.request import GenerateRequest, SamplingParams
+from tests.engine.conftest import CHILD, ChildLLM
+from tests.models.toys import some_tokens
+
+pytestmark = pytest.mark.device
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
+ENDLESS = replace(GREEDY, max_tokens=None)
+SETTINGS = {"num_blocks": 400, "max_rows": 32}
+
+
+def link_of(client: Client) -> ChildEngine:
+    link = client._link
+    assert isinstance(link, ChildEngine)
+    return link
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """No process, and no zombie of one."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_child_answers_as_this_process_does_and_leaves_nothing(toy_folder: Path, llm: LLM, short_tmp: Path) -> None:
+    prompts = [some_tokens(n) for n in (3, 17, 40)]
+    seeded = SamplingParams(seed=4, top_p=0.9, max_tokens=30, n=2, logprobs=2, prompt_logprobs=1)
+    with ChildLLM(toy_folder, **SETTINGS) as child:
+        pid = link_of(child.client).pid
+        assert len(list(short_tmp.iterdir())) == 1 and not is_gone(pid)
+        for way in (GREEDY, seeded):
+            for ours, theirs in zip(llm.generate(prompts, way), child.generate(prompts, way), strict=True):
+                assert ours.samples == theirs.samples and ours.prompt_logprobs == theirs.prompt_logprobs
+        with pytest.raises(ContextTooLong, match=r"300 tokens.*256") as raised:
+            child.generate([some_tokens(300)])
+        assert raised.value.num_prompt == 300 and raised.value.field == "prompt"
+        assert child.client.ready == replace(llm.client.ready, num_blocks=400, seconds=child.client.ready.seconds)
+        assert child.client.counters().num_accepted == 6
+    assert is_gone(pid) and list(short_tmp.iterdir()) == []
+    child.close()  # a second time does nothing
+    with pytest.raises(EngineDied):
+        child.generate("too late")
+
+
+def test_a_cancel_is_acknowledged(toy_folder: Path, short_tmp: Path) -> None:
+    with ChildLLM(toy_folder, **SETTINGS) as child:
+        stream = child.stream("a", ENDLESS)
+        next(stream)
+        request_id = next(iter(child.client._live))
+        assert child.client.cancel(request_id).result(5) is True
+        assert child.client.cancel(request_id).result(5) is False
+        assert list(stream)[-1].finish == "cancelled"
+        assert child.client.counters().num_cancelled == 1
+
+
+def test_when_the_child_is_killed_every_live_request_is_told_and_another_can_be_started(
+    toy_folder: Path, short_tmp: Path
+) -> None:
+    with ChildLLM(toy_folder, **SETTINGS) as child:
+        (before,) = child.generate("Again", GREEDY)
+        news: list[News] = []
+        for n in range(12):
+            child.client.submit(GenerateRequest(str(n), tuple(some_tokens(9 + n)), ENDLESS), news.append)
+        wait_until(lambda: len(news) > 40)
+        pid = link_of(child.client).pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: sum(isinstance(each, Failed) for each in news) == 12)
+        ends = [each for each in news if isinstance(each, Failed)]
+        assert {each.request_id for each in ends} == {str(n) for n in range(12)}
+        assert all("killed by SIGKILL" in each.error.public and each.error.code == "engine_died" for each in ends)
+        assert not child.client.is_alive and is_gone(pid)
+        with pytest.raises(EngineDied, match="not running"):
+            child.generate("a")
+        child.client.relaunch()
+        assert child.generate("Again", GREEDY)[0].tokens == before.tokens
+    assert list(short_tmp.iterdir()) == []
+
+
+def test_waiters_of_all_kinds_are_told_when_the_child_is_killed(toy_folder: Path, short_tmp: Path) -> None:
+    child = ChildLLM(toy_folder, **SETTINGS)
+
+    async def streams() -> list[Any]:
+        async def one(name: str) -> str:
+            try:
+                async for _ in child.client.generate(GenerateRequest(name, (1, 2, 3), ENDLESS)):
+                    started.set()
+            except Exception as error:
+                return type(error).__name__
+            return "ended"
+
+        started = asyncio.Event()
+        tasks = [asyncio.create_task(one(str(n))) for n in range(5)]
+        await started.wait()
+        os.kill(link_of(child.client).pid, signal.SIGKILL)
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(streams()) == ["ended"] * 5  # each iterator ends with a Failed
+    assert child.client.cancel("0").result(1) is False
+    with pytest.raises(EngineDied):
+        child.client.counters()
+    child.close()
+
+
+def test_a_stopped_child_is_killed_when_it_does_not_end(toy_folder: Path, short_tmp: Path) -> None:
+    child = ChildLLM(toy_folder, **SETTINGS)
+    link = link_of(child.client)
+    os.kill(link.pid, signal.SIGSTOP)
+    link.close(timeout=0.3)
+    assert is_gone(link.pid) and list(short_tmp.iterdir()) == []
+
+
+def test_what_goes_wrong_while_loading_is_raised_here(toy_folder: Path, short_tmp: Path) -> None:
+    def start(model: Path, device: str = "cpu", **more: Any) -> ChildEngine:
+        return ChildEngine(Configure(str(model), device, Config()), lambda said: None, **more)
+
+    with pytest.raises(DeviceUnavailable, match="no device 'abacus'"):
+        start(toy_folder, "abacus", entry=CHILD)
+    with pytest.raises(Exception, match=r"nothing here|not exist|no such|No such|is missing") as raised:
+        start(toy_folder / "nowhere", entry=CHILD)
+    assert getattr(raised.value, "code", "") != "engine_died"
+    with pytest.raises(EngineDied, match="ended with the code 7 while it loaded"):
+        start(toy_folder, entry="tests.engine.child:dies")
+    assert list(short_tmp.iterdir()) == []
+
+
+def test_loading_is_reported_stage_by_stage(toy_folder: Path, short_tmp: Path) -> None:
+    stages: list[Loading] = []
+    link = ChildEngine(
+        Configure(str(toy_folder), "cpu", Config()), lambda said: None, progress=stages.append, entry=CHILD
+    )
+    link.close()
+    assert stages[0].stage == "opening the checkpoint" and len(stages) >= 3
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_does_not_outlive_its_parent(toy_folder: Path, short_tmp: Path, how: signal.Signals) -> None:
+    script = (
+        f"import sys\nsys.path[:] = {sys.path!r}\n"
+        "import tempfile, time\n"
+        f"tempfile.tempdir = {str(short_tmp)!r}\n"
+        "from tests.engine.conftest import ChildLLM\n"
+        f"llm = ChildLLM({str(toy_folder)!r}, num_blocks=100)\n"
+        "print(llm.client._link.pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.send_signal(how)
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: is_gone(pid))
+    wait_until(lambda: list(short_tmp.iterdir()) == [])

@@ -1,0 +1,76 @@
+"""Messages survive the socket: what goes in comes out, and what is no message is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("msgspec")
+
+import msgspec
+
+from quire.config import Config
+from quire.engine import messages
+from quire.engine.wire import KINDS, decode, encode
+from quire.types.errors import ContextTooLong, Overloaded, QuireError
+from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
+from quire.types.step import TokenLogprobs
+
+pytestmark = pytest.mark.pure
+
+SAMPLING = SamplingParams(
+    max_tokens=5,
+    logit_bias={3: -1.5},
+    allowed_token_ids=(1, 2),
+    bad_words=((1, 2), (3,)),
+    stop=("end", "é"),
+    stop_token_ids=(7,),
+    seed=1 << 62,
+    logprobs=2,
+)
+REQUEST = GenerateRequest(
+    "a", (1, 2, 3), SAMPLING, (9,), priority=-1, deadline=1.5, cache=CacheKey(salt="t"), pins=(Pin(0, 3, ttl=2.0),)
+)
+LOGPROBS = (TokenLogprobs(5, -0.25, ((5, -0.25), (6, -1.5))),)
+MESSAGES = [
+    messages.Configure("path", "cpu", replace(Config(), cache=replace(Config().cache, num_blocks=9))),
+    messages.Submit(REQUEST),
+    messages.Cancel("a", FinishReason.STOP, 2),
+    messages.Snapshot(),
+    messages.Shutdown(),
+    messages.Loading("drawing", 0.5),
+    messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25),
+    messages.Accepted("a"),
+    messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS),
+    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4),
+    messages.Cancelled("a", True),
+    messages.Counters(num_steps=4, busy_seconds=0.5),
+]
+
+
+def test_messages_come_out_as_they_went_in() -> None:
+    assert decode(encode(MESSAGES)) == MESSAGES
+    assert [type(message) for message in decode(encode(MESSAGES))] == [type(message) for message in MESSAGES]
+    assert {type(message) for message in MESSAGES} | {messages.Failed, messages.Dead} == set(KINDS)
+
+
+def test_errors_keep_their_class_code_sentence_and_facts() -> None:
+    class Rare(QuireError):
+        code = "rare"
+        status = 418
+
+    long, busy = ContextTooLong(300, 256), Overloaded("Too many.", 2.5)
+    for error in (long, busy, messages.EngineDied("gone"), Rare("odd")):
+        (said,) = decode(encode([messages.Failed("a", None, error)]))
+        assert type(said.error) is type(error) and str(said.error) == str(error) == said.error.public
+        assert vars(said.error) == vars(error)
+    frame = encode([messages.Dead(Rare("odd"))]).replace(b"rare", b"rara")
+    (dead,) = decode(frame)
+    assert (dead.error.code, dead.error.status, dead.error.public) == ("rara", 418, "odd")
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", msgspec.msgpack.encode([(99, {})]), msgspec.msgpack.encode([(1, {})])])
+def test_what_is_no_message_is_refused(frame: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(frame)

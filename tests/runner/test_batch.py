@@ -1,0 +1,83 @@
+"""The arrays that a plan becomes, against those that `Batch.of` makes the slow way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.devices.base import Limits
+from quire.ops.batch import Batch, RowPart
+from quire.runner.batch import BatchBuilder
+from quire.runner.rows import Rows
+from quire.types.request import SamplingParams
+from quire.types.step import CopyBlock, Join, Part, StepPlan
+
+pytestmark = pytest.mark.pure
+
+LIMITS = Limits(max_tokens=200, max_rows=8, max_logits=200, max_blocks=12, num_blocks=100, block_tokens=4)
+
+
+def join(row: int, num_tokens: int) -> Join:
+    return Join(f"r{row}", row, SamplingParams(), 0, tuple(range(num_tokens)), num_tokens)
+
+
+# (tokens before, tokens of this step or None for the one sampled last, how many yield logits, scores its prompt)
+PARTS = st.tuples(st.integers(0, 20), st.one_of(st.none(), st.integers(1, 20)), st.integers(0, 3), st.booleans())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PARTS, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_a_batch_is_the_one_of_its_parts(shapes: list[tuple[int, int | None, int, bool]], chance: object) -> None:
+    rng = np.random.default_rng(chance.getrandbits(32))  # type: ignore[attr-defined]
+    blocks = iter(rng.permutation(LIMITS.num_blocks).tolist())
+    order = rng.permutation(LIMITS.max_rows)[: len(shapes)].tolist()
+    rows = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50)
+    rows.last_tokens[:] = rng.integers(0, 50, LIMITS.max_rows)
+    parts, slow = [], []
+    for row, (start, count, num_logits, scores) in zip(order, shapes, strict=True):
+        tokens = None if count is None else tuple(rng.integers(0, 50, count).tolist())
+        length = 1 if tokens is None else len(tokens)
+        table = tuple(next(blocks) for _ in range(-(-(start + length) // 4)))
+        num_logits = min(num_logits, length)
+        scores = scores and tokens is not None
+        parts.append(Part(f"r{row}", row, start, tokens, num_logits, table, scores))
+        ids = tokens if tokens is not None else (int(rows.last_tokens[row]),)
+        slow.append(RowPart(ids, start, table, length if scores else num_logits))
+    copies = (CopyBlock(3, 5, 2), CopyBlock(7, 1, 4))
+    plan = StepPlan(1, tuple(parts), tuple(join(row, 5) for row in order), copies=copies)
+    rows.update(plan)
+    batch, wanted = BatchBuilder(LIMITS).build(plan, rows), Batch.of(slow, 4)
+    batch.check(LIMITS.num_blocks, 4)
+    for name in Batch.__slots__:
+        if name != "copies":
+            assert np.array_equal(getattr(batch, name), getattr(wanted, name)), name
+        assert getattr(batch, name).dtype == np.int32 and getattr(batch, name).flags.c_contiguous, name
+    assert batch.copies.tolist() == [[3, 5, 2], [7, 1, 4]]
+
+
+def test_tables_grow_and_begin_anew_with_the_next_request_of_a_row() -> None:
+    rows = Rows(2, 4, 50)
+    rows.update(StepPlan(1, (Part("a", 0, 0, (1, 2), 1, (9,)),), (join(0, 2),)))
+    rows.update(StepPlan(2, (Part("a", 0, 2, None, 1, (8, 7)),)))
+    assert rows.block_tables[0, :3].tolist() == [9, 8, 7]
+    rows.update(StepPlan(3, (Part("b", 0, 0, (1,), 1, (5,)),), (join(0, 1),), leaves=(0,)))
+    assert rows.num_blocks[0] == 1 and rows.block_tables[0, 0] == 5 and len(rows) == 1
+
+
+def test_a_batch_of_single_tokens_allocates_nothing_large() -> None:
+    """Buffers are views of what was made once: a step's arrays lie where the last step's did."""
+    rows, builder = Rows(8, 12, 50), BatchBuilder(LIMITS)
+    first = StepPlan(
+        1, tuple(Part(f"r{r}", r, 0, (1, 2, 3), 1, (r,)) for r in range(3)), tuple(join(r, 3) for r in range(3))
+    )
+    rows.update(first)
+    prompt = builder.build(first, rows)
+    places = [getattr(prompt, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")]
+    after = StepPlan(2, tuple(Part(f"r{r}", r, 3, None, 1, ()) for r in range(3)))
+    rows.update(after)
+    batch = builder.build(after, rows)
+    assert [
+        getattr(batch, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")
+    ] == places

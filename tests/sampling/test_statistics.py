@@ -1,0 +1,131 @@
+"""Draws against exact probabilities, by chi-square: 20,000 draws at 20,000 positions for each way to sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.sampling.counter import stream_of, uniform
+from quire.sampling.sampler import Sampler
+from quire.types.request import SamplingParams
+from quire.types.step import Join
+from tests.sampling.plain import adjusted, filtered
+
+pytestmark = pytest.mark.pure
+
+NUM_DRAWS = 20_000
+RARE = 3.719  # standard deviations: one in ten thousand right samplers would fail a test, and the seeds here are fixed
+VOCAB = 40
+LOGITS = np.random.default_rng(5).normal(0.0, 1.6, VOCAB).astype(np.float32)
+PROMPT = (1, 2, 3, 4, 5)
+
+WAYS: dict[str, SamplingParams] = {
+    "as it is": SamplingParams(),
+    "cold": SamplingParams(temperature=0.6),
+    "hot": SamplingParams(temperature=1.7),
+    "top-k": SamplingParams(top_k=6),
+    "top-k of all": SamplingParams(top_k=VOCAB + 5),
+    "top-p": SamplingParams(top_p=0.8),
+    "top-p of little": SamplingParams(top_p=0.05),
+    "min-p": SamplingParams(min_p=0.1),
+    "typical-p": SamplingParams(typical_p=0.7),
+    "repetition": SamplingParams(repetition_penalty=1.8),
+    "presence": SamplingParams(presence_penalty=1.2),
+    "frequency": SamplingParams(frequency_penalty=0.9),
+    "bias": SamplingParams(logit_bias={3: 2.0, 8: -1.0, 9: 4.0}),
+    "allowed": SamplingParams(allowed_token_ids=(3, 17, 9, 30)),
+    "bad words": SamplingParams(bad_words=((int(LOGITS.argmax()),), (7, 8, 12), (6, 13))),
+    "top-k and top-p": SamplingParams(temperature=0.8, top_k=12, top_p=0.7),
+    "min-p and top-p": SamplingParams(temperature=1.3, min_p=0.05, top_p=0.9),
+    "top-k and typical-p": SamplingParams(top_k=20, typical_p=0.8),
+    "everything": SamplingParams(
+        temperature=0.9,
+        top_k=25,
+        top_p=0.95,
+        min_p=0.02,
+        typical_p=0.95,
+        repetition_penalty=1.3,
+        presence_penalty=0.4,
+        frequency_penalty=0.3,
+        logit_bias={2: 1.5},
+    ),
+}
+
+
+def sampler_of(params: SamplingParams, output: tuple[int, ...] = (), seed: int = 11, sample: int = 0) -> Sampler:
+    text = PROMPT + output
+    return Sampler(Join("r", 0, replace(params, seed=seed), sample, text, len(PROMPT)), VOCAB)
+
+
+def check_chi_square(counts: np.ndarray, expected: np.ndarray) -> None:
+    """Counts are no further from what is expected than chance makes them; those expected to be rare count as one."""
+    assert not counts[expected == 0].any(), "a token was drawn that must not be"
+    common = expected >= 5
+    seen = np.append(counts[common], counts[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum())
+    distance = ((seen - wanted) ** 2 / np.maximum(wanted, 1e-9)).sum()
+    freedom = max(int((wanted > 0).sum()) - 1, 1)
+    spread = 2 / (9 * freedom)
+    limit = freedom * (1 - spread + RARE * spread**0.5) ** 3  # of chi-square's quantiles: Wilson and Hilferty
+    assert distance < limit, (distance, limit)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_draws_have_the_exact_probabilities(way: str) -> None:
+    params, output = WAYS[way], (6, 7, 7, 8, 6, 7)
+    if way == "bad words":
+        output = (6, 7, 7, 8)  # the second word is about to be said
+    exact = filtered(adjusted(LOGITS, params, PROMPT + output, len(PROMPT)), params)
+    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * NUM_DRAWS
+    counts = np.zeros(VOCAB)
+    sampler = sampler_of(params, output)
+    for position in range(NUM_DRAWS):
+        if params_remember(params):
+            sampler = sampler_of(params, output)
+        counts[sampler.choose(LOGITS, position)] += 1
+    check_chi_square(counts, expected)
+
+
+def params_remember(params: SamplingParams) -> bool:
+    """Does a choice change the next one's distribution? Then every draw needs a row that has made none."""
+    penalized = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
+    return bool(penalized or params.bad_words)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.7), SamplingParams(top_k=4)])
+@pytest.mark.parametrize("draft", [int(LOGITS.argmax()), 3])
+def test_a_draft_leaves_the_distribution_of_its_token_as_it_is(params: SamplingParams, draft: int) -> None:
+    """Kept with its own probability, and what takes its place has the probabilities of all others."""
+    exact = filtered(adjusted(LOGITS, params, PROMPT, len(PROMPT)), params)
+    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * NUM_DRAWS
+    counts, num_kept = np.zeros(VOCAB), 0
+    sampler = sampler_of(params)
+    for position in range(0, 2 * NUM_DRAWS, 2):
+        choice = sampler.run(np.stack([LOGITS, LOGITS]), position, (draft,))
+        counts[choice.tokens[0]] += 1
+        num_kept += len(choice.tokens) == 2
+        assert (choice.tokens[0] == draft) == (len(choice.tokens) == 2)
+    check_chi_square(counts, expected)
+    assert abs(num_kept / NUM_DRAWS - exact.get(draft, 0.0)) < 0.015
+
+
+def test_chance_is_even_along_a_text_and_across_seeds_and_samples() -> None:
+    along = [uniform(stream_of(1, 0), position) for position in range(NUM_DRAWS)]
+    seeds = [uniform(stream_of(seed, 0), 7) for seed in range(NUM_DRAWS)]
+    samples = [uniform(stream_of(9, sample), 7) for sample in range(NUM_DRAWS)]
+    for numbers in (along, seeds, samples):
+        assert min(numbers) >= 0.0 and max(numbers) < 1.0
+        even = np.arange(1, NUM_DRAWS + 1) / NUM_DRAWS
+        assert np.abs(np.sort(numbers) - even).max() < 2.23 / NUM_DRAWS**0.5  # Kolmogorov-Smirnov, at RARE
+        assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
+    assert len({*along, *seeds, *samples}) == 3 * NUM_DRAWS - 2  # (1, 0, 7) and (9, 0, 7) are in two of them
+
+
+def test_the_check_finds_a_sampler_that_is_slightly_wrong() -> None:
+    expected = np.full(40, NUM_DRAWS / 40)
+    wrong = expected.copy()
+    wrong[0], wrong[1] = expected[0] + 160, expected[1] - 160
+    with pytest.raises(AssertionError):
+        check_chi_square(wrong, expected)
