@@ -40,7 +40,7 @@ def lower_graph(
 ) -> NativeProgram:
     """Fill an empty native program."""
     for node in graph.nodes:
-        if node.op.name not in _EMIT:
+        if node.op.name not in KERNELS:
             raise NoKernel(node.op.name)
     for spec in graph.caches:
         program.cache(limits.kv_dtype, spec.num_heads, spec.head_dim, spec.window or 0)
@@ -50,7 +50,7 @@ def lower_graph(
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     has_head = graph.nodes[-1].op.name == "logits"
-    return NativeProgram(program, graph.output.dim if has_head else 0, lowering.places)
+    return NativeProgram(program, graph.output.dim if has_head else 0, {**lowering.given, **lowering.places})
 
 
 class _Lowering:
@@ -60,7 +60,8 @@ class _Lowering:
         self.graph, self.packer = graph, packer
         self.buffers = Buffers()
         self.instructions: list[tuple[str, dict[str, Any]]] = []
-        self.places: dict[int, Place] = {}  # float32
+        self.given: dict[int, Place] = {}  # values that no node makes: what a test feeds
+        self.places: dict[int, Place] = {}  # float32, of the values that somebody still reads, or that nobody does
         self.quants: dict[int, Place] = {}
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
@@ -74,12 +75,12 @@ class _Lowering:
         made = {value.id for node in self.graph.nodes for value in node.outputs}
         given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
         for value in given.values():
-            self.places[value.id] = self.buffers.own(value.dim)
+            self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim)
             self._ensure_quants(value)
         for node in self.graph.nodes:
             self._find_residual(node)
         for node in self.graph.nodes:
-            _EMIT[node.op.name](self, node)
+            KERNELS[node.op.name](self, node)
 
     # --- what is needed of a value
 
@@ -310,7 +311,8 @@ def _matrices(node: Node) -> list[str]:
     return [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
 
 
-_EMIT: dict[str, Callable[[_Lowering, Node], None]] = {
+# Every op that has a native kernel, and how it becomes instructions.
+KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     "add": _Lowering._add,
     "attention": _Lowering._attention,
     "embed": _Lowering._embed,
