@@ -1,7 +1,7 @@
 """Which buffer each value of a graph lies in. A buffer is used again as soon as the last reader of its values has run.
 
-    rows    float32, one row a token; several values may lie side by side in it
-    quants  the same numbers in blocks of 32 with a scale, for products with quantized weights
+rows    float32, one row a token; several values may lie side by side in it
+quants  the same numbers in blocks of 32 with a scale, for products with quantized weights
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ class NoKernel(Exception):
         super().__init__(f"The op {op} has no native kernel on this device.")
 
 
-def lower_graph(
-    program: Any, graph: Graph, weights: Weights, limits: Limits, precision: Precision
-) -> NativeProgram:
+def lower_graph(program: Any, graph: Graph, weights: Weights, limits: Limits, precision: Precision) -> NativeProgram:
     """Fill an empty native program."""
     for node in graph.nodes:
         if node.op.name not in KERNELS:
