@@ -1,4 +1,4 @@
-"""What `devices.open("cpu")` answers: it lowers a graph to native kernels, or to the references where there are none."""
+"""What `open("cpu")` answers: it lowers a graph to native kernels, or to the references where there are none."""
 
 from __future__ import annotations
 

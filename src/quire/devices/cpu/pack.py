@@ -1,9 +1,9 @@
 """Weights on their way into a native program: which of its formats each one takes, and its bytes in that format.
 
-Formats with kernels of their own: f32, f16, bf16, q8_0, q4_0, q4_1; they are packed without touching a number. The small
-floats of 8 bits become f16, which holds every one of their values. All other block formats (q5_0, q5_1, the K formats,
-iq4, mxfp4) are requantized to q8_0 when loaded: one scale for 32 weights, an error of at most 1/254 of the largest of
-them. What is left (integers, f64, rows of a part of a block) becomes f32.
+Formats with kernels of their own: f32, f16, bf16, q8_0, q4_0, q4_1; they are packed without touching a number. Floats
+of 8 bits become f16, which holds every one of their values. All other block formats (q5_0, q5_1, the K formats, iq4,
+mxfp4) are requantized to q8_0 when loaded: one scale for 32 weights, an error of at most 1/254 of the largest of them.
+What is left (integers, f64, rows of a part of a block) becomes f32.
 """
 
 from __future__ import annotations

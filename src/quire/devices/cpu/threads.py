@@ -34,7 +34,7 @@ def cgroup_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
     """Processors' worth of time that this process's control groups grant it; infinite where none limits it."""
     quotas = [float(1 << 20)]
     for line in _read(membership).splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             quotas += [_quota_v2(folder) for folder in _ancestors(root, path)]
         elif "cpu" in controllers.split(","):
@@ -50,7 +50,7 @@ def _ancestors(base: Path, path: str) -> list[Path]:
 
 
 def _quota_v2(folder: Path) -> float:
-    return _share(*(_read(folder / "cpu.max").split() + ["max", "1"])[:2])
+    return _share(*[*_read(folder / "cpu.max").split(), "max", "1"][:2])
 
 
 def _quota_v1(folder: Path) -> float:
