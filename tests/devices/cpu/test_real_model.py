@@ -1,4 +1,4 @@
-"""The real model: its greedy text is that of the references in float32, and its quantized path is bit-equal to itself."""
+"""The real model: greedy text as the references write it in float32, and a quantized path bit-equal to itself."""
 
 from __future__ import annotations
 
