@@ -2,9 +2,14 @@
 
 #include "program.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <stdexcept>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace quire {
 
@@ -25,6 +30,29 @@ int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
 Memory::Memory(size_t bytes) : base_(std::calloc(bytes + LINE, 1)) {
     if (!base_) throw std::bad_alloc();
     data_ = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(base_) + LINE - 1) / LINE * LINE);
+}
+
+Arena::~Arena() {
+    for (void *chunk : chunks_) std::free(chunk);
+}
+
+// What a chunk has left when a large matrix does not fit is never touched, so it costs no memory.
+uint8_t *Arena::take(size_t bytes) {
+    constexpr size_t PAGE = size_t{2} << 20, CHUNK = size_t{32} << 20;
+    bytes = (bytes + LINE - 1) / LINE * LINE;
+    if (bytes > left_) {
+        const size_t size = std::max(CHUNK, (bytes + PAGE - 1) / PAGE * PAGE);
+        chunks_.push_back(std::calloc(size + PAGE, 1));
+        if (!chunks_.back()) throw std::bad_alloc();
+        next_ = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(chunks_.back()) + PAGE - 1) / PAGE * PAGE);
+        left_ = size;
+#if defined(MADV_HUGEPAGE)
+        madvise(next_, size, MADV_HUGEPAGE);  // advice: where it is refused, small pages serve
+#endif
+    }
+    uint8_t *found = next_;
+    next_ += bytes, left_ -= bytes;
+    return found;
 }
 
 Program::Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds)
@@ -48,10 +76,11 @@ Memory Program::take(size_t bytes) {
 int Program::add_matrix(Format format, int rows, int cols, const uint8_t *source) {
     require(rows > 0 && cols > 0, "a matrix has rows and columns");
     Matrix m{format, rows, cols, nullptr, panel_size(format, cols)};
-    Memory memory = take(m.panel_bytes * m.num_panels());
-    pack(m, source, memory.data());
-    m.data = memory.data();
-    matrix_memory_.push_back(std::move(memory));
+    const size_t bytes = m.panel_bytes * m.num_panels();
+    uint8_t *target = weights_.take(bytes);
+    num_bytes_ += bytes;
+    pack(m, source, target);
+    m.data = target;
     matrices_.push_back(m);
     return index_of_last(matrices_.size());
 }

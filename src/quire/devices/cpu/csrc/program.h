@@ -34,6 +34,23 @@ class Memory {
     uint8_t *data_;
 };
 
+// Weights, one after the other in large pages where the system has them: a step reads all of them, and with small pages
+// it would wait for address translation at every 4 KB.
+class Arena {
+  public:
+    Arena() = default;
+    ~Arena();
+    Arena(const Arena &) = delete;
+    Arena &operator=(const Arena &) = delete;
+
+    uint8_t *take(size_t bytes);  // zeroed, at a whole cache line, alive as long as the arena
+
+  private:
+    std::vector<void *> chunks_;
+    uint8_t *next_ = nullptr;
+    size_t left_ = 0;
+};
+
 // Some columns of a buffer; what instructions read and write. buffer < 0: none.
 struct View {
     int buffer = -1, offset = 0, dim = 0;
@@ -151,7 +168,8 @@ class Program {
     int vocab_ = 0, embed_rows_ = 0;
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
-    std::vector<Memory> matrix_memory_, cache_memory_, scratch_;
+    Arena weights_;
+    std::vector<Memory> cache_memory_, scratch_;
     std::vector<Vector> vectors_;
     std::vector<Buffer> rows_, quants_;
     std::vector<KvCache> caches_;
