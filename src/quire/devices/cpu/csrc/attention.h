@@ -2,8 +2,8 @@
 //
 // An item is some neighbouring tokens of one row times some heads that share keys: its queries. They walk over the
 // row's tiles of 16 keys together, because a tile is then unpacked once for all of them; but each keeps its own running
-// maximum, sum and weighted values, and takes exactly the tiles that it can see, first one first. So the bits of a token
-// do not depend on its chunk, on its company, or on where its blocks lie.
+// maximum, sum and weighted values, and takes exactly the tiles that it can see, first one first. So the bits of a
+// token do not depend on its chunk, on its company, or on where its blocks lie.
 
 struct Queries {
     int dim;           // padded
@@ -35,14 +35,18 @@ inline void scores(const Queries &s, int query, const float *keys) {
             high[i] = fma(k1, x, high[i]);
         }
     }
-    for (int i = 0; i < N; ++i) store(s.p + TILE * (query + i), low[i]), store(s.p + TILE * (query + i) + LANES, high[i]);
+    for (int i = 0; i < N; ++i) {
+        store(s.p + TILE * (query + i), low[i]);
+        store(s.p + TILE * (query + i) + LANES, high[i]);
+    }
 }
 
 // Turn scores of the keys begin..end - 1 into weights, and shrink what was seen if there is a new maximum.
 inline void soften(const Queries &s, int query, int begin, int end) {
     float *p = s.p + TILE * query, *seen = s.seen + static_cast<size_t>(query) * s.dim;
     const F8 low = load(p), high = load(p + LANES), hidden = set1(-3.0e38f);
-    const float most = largest(max(between(low, begin, end, hidden), between(high, begin - LANES, end - LANES, hidden)));
+    const F8 seen_low = between(low, begin, end, hidden), seen_high = between(high, begin - LANES, end - LANES, hidden);
+    const float most = largest(max(seen_low, seen_high));
     if (most > s.most[query]) {
         float shrink[LANES];
         store(shrink, exponential(set1(s.most[query] - most)));

@@ -12,46 +12,46 @@ namespace quire {
 
 namespace {
 
-// A token's own work: thread i of n does the i-th part of the tokens.
+// What is done to each token by itself, one thing after the other: an item is some tokens, and does all of it to them.
 class TokenWise final : public Instruction {
   public:
-    using Body = std::function<void(const Step &, int begin, int end)>;
+    TokenWise(const Pool &pool, bool at_logits, const TokenBody &body)
+        : pool_(pool), at_logits_(at_logits), bodies_{body} {}
 
-    TokenWise(const Pool &pool, bool at_logits, Body body) : pool_(pool), at_logits_(at_logits), body_(std::move(body)) {}
+    // Rows of logits are other rows than those of tokens, so they begin something new.
+    bool absorb(const TokenBody &body) override {
+        if (!at_logits_) bodies_.push_back(body);
+        return !at_logits_;
+    }
 
-    bool token_wise() const override { return !at_logits_; }
+    int count(const Step &step) const override { return std::min(num_rows(step), 4 * pool_.size()); }
 
-    void run(const Step &step, int thread) override {
-        const int64_t count = at_logits_ ? step.num_logits : step.num_tokens, threads = pool_.size();
-        const int begin = static_cast<int>(count * thread / threads), end = static_cast<int>(count * (thread + 1) / threads);
-        if (begin < end) body_(step, begin, end);
+    void run(const Step &step, int item, int) override {
+        const int64_t rows = num_rows(step), items = num_items;
+        const int begin = static_cast<int>(rows * item / items), end = static_cast<int>(rows * (item + 1) / items);
+        for (const TokenBody &body : bodies_) body(step, begin, end);
     }
 
   private:
+    int num_rows(const Step &step) const { return at_logits_ ? step.num_logits : step.num_tokens; }
+
     const Pool &pool_;
     const bool at_logits_;
-    const Body body_;
+    std::vector<TokenBody> bodies_;
 };
 
-// Items that whoever is free takes, a few at a time.
+// Work that is cut by its caller.
 class Shared final : public Instruction {
   public:
     using Count = std::function<int(const Step &)>;
     using Body = std::function<void(const Step &, int item, int thread)>;
 
-    Shared(const Pool &pool, Count count, Body body) : pool_(pool), count_(std::move(count)), body_(std::move(body)) {}
+    Shared(Count count, Body body) : count_(std::move(count)), body_(std::move(body)) {}
 
-    void run(const Step &step, int thread) override {
-        const int count = count_(step), grain = std::max(1, count / (8 * pool_.size()));
-        for (;;) {
-            const int begin = cursor.fetch_add(grain, std::memory_order_relaxed), end = std::min(begin + grain, count);
-            if (begin >= count) return;
-            for (int item = begin; item < end; ++item) body_(step, item, thread);
-        }
-    }
+    int count(const Step &step) const override { return count_(step); }
+    void run(const Step &step, int item, int thread) override { body_(step, item, thread); }
 
   private:
-    const Pool &pool_;
     const Count count_;
     const Body body_;
 };
@@ -116,25 +116,31 @@ int32_t index_of_largest(const float *x, int count) {
 
 }  // namespace
 
+void Program::append_token_wise(bool at_logits, const TokenBody &body) {
+    if (at_logits || instructions_.empty() || !instructions_.back()->absorb(body))
+        append(std::make_unique<TokenWise>(*pool_, at_logits, body));
+}
+
 void Program::embed(int table, View out) {
     const Matrix m = matrix(table);
     const Rows to = rows(out);
     require(to.data && out.dim == m.cols, "embed: the output has another width than the table");
     embed_rows_ = embed_rows_ ? std::min(embed_rows_, m.rows) : m.rows;
-    append(std::make_unique<TokenWise>(*pool_, false, [this, m, to](const Step &step, int begin, int end) {
+    append_token_wise(false, [this, m, to](const Step &step, int begin, int end) {
         kernels_.embed(m, step.token_ids, to, begin, end);
-    }));
+    });
 }
 
 void Program::rms_norm(View x, int weight, float eps, View out, int out_quants, bool at_logits) {
-    NormArgs args{rows(x), nullptr, vector(weight, x.dim), x.dim, eps, {rows(out), quants(out_quants, x.dim)}};
-    require(args.x.data && args.weight && (args.out.rows.data || args.out.quants.values), "rms_norm: an operand is missing");
+    const Output to{rows(out, at_logits), quants(out_quants, x.dim, at_logits)};
+    const NormArgs args{rows(x), nullptr, vector(weight, x.dim), x.dim, eps, to};
+    require(args.x.data && args.weight && (to.rows.data || to.quants.values), "rms_norm: an operand is missing");
     require(!out.given() || out.dim == x.dim, "rms_norm: the output has another width than the input");
-    append(std::make_unique<TokenWise>(*pool_, at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
+    append_token_wise(at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
         NormArgs now = args;
         now.at = at_logits ? step.logits_at : nullptr;
         kernels_.rms_norm(now, begin, end);
-    }));
+    });
 }
 
 void Program::rms_norm_heads(View x, int weight, float eps) {
@@ -144,20 +150,21 @@ void Program::rms_norm_heads(View x, int weight, float eps) {
     require(heads.data && dim > 0 && x.dim % dim == 0, "rms_norm_heads: not a whole number of heads");
     const NormArgs args{heads, nullptr, vector(weight, dim), dim, eps, {heads, {}}};
     const int num_heads = x.dim / dim;
-    append(std::make_unique<TokenWise>(*pool_, false, [this, args, num_heads](const Step &, int begin, int end) {
+    append_token_wise(false, [this, args, num_heads](const Step &, int begin, int end) {
         kernels_.rms_norm_heads(args, num_heads, begin, end);
-    }));
+    });
 }
 
 void Program::gather(View x, View out, int out_quants, bool at_logits) {
-    NormArgs args{rows(x), nullptr, nullptr, x.dim, 0.0f, {rows(out), quants(out_quants, x.dim)}};
-    require(args.x.data && (args.out.rows.data || args.out.quants.values), "gather: an operand is missing");
+    const Output to{rows(out, at_logits), quants(out_quants, x.dim, at_logits)};
+    const NormArgs args{rows(x), nullptr, nullptr, x.dim, 0.0f, to};
+    require(args.x.data && (to.rows.data || to.quants.values), "gather: an operand is missing");
     require(!out.given() || out.dim == x.dim, "gather: the output has another width than the input");
-    append(std::make_unique<TokenWise>(*pool_, at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
+    append_token_wise(at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
         NormArgs now = args;
         now.at = at_logits ? step.logits_at : nullptr;
         kernels_.gather(now, begin, end);
-    }));
+    });
 }
 
 // Angles are float32 products, as in training; their cosine and sine are taken in float64, the same on every machine.
@@ -166,25 +173,26 @@ void Program::rope_table(int frequencies, double scaling, View cos, View sin) {
     const float *turns = vector(frequencies, pairs);
     const Rows to_cos = rows(cos), to_sin = rows(sin);
     require(turns && to_cos.data && to_sin.data && sin.dim == pairs, "rope_table: an operand is missing");
-    require(to_cos.stride == static_cast<size_t>(pairs) && to_sin.stride == to_cos.stride, "rope_table: own buffers only");
-    append(std::make_unique<TokenWise>(*pool_, false, [=](const Step &step, int begin, int end) {
+    const size_t width = static_cast<size_t>(pairs);
+    require(to_cos.stride == width && to_sin.stride == width, "rope_table: tables are whole buffers");
+    append_token_wise(false, [=](const Step &step, int begin, int end) {
         for (int token = begin; token < end; ++token)
             for (int i = 0; i < pairs; ++i) {
                 const float angle = static_cast<float>(step.positions[token]) * turns[i];
                 to_cos.row(token)[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * scaling);
                 to_sin.row(token)[i] = static_cast<float>(std::sin(static_cast<double>(angle)) * scaling);
             }
-    }));
+    });
 }
 
 void Program::rope(View x, View cos, View sin, int head_dim, bool interleaved) {
     const Rows heads = rows(x), of_cos = rows(cos), of_sin = rows(sin);
     require(heads.data && of_cos.data && of_sin.data && cos.dim == sin.dim, "rope: an operand is missing");
-    require(of_cos.stride == static_cast<size_t>(cos.dim) && of_sin.stride == of_cos.stride, "rope: tables are whole buffers");
+    const size_t width = static_cast<size_t>(cos.dim);
+    require(of_cos.stride == width && of_sin.stride == width, "rope: tables are whole buffers");
     require(head_dim > 0 && x.dim % head_dim == 0 && 2 * cos.dim <= head_dim, "rope: not a whole number of heads");
     const RopeArgs args{heads, of_cos.data, of_sin.data, cos.dim, x.dim / head_dim, head_dim, interleaved};
-    append(std::make_unique<TokenWise>(
-        *pool_, false, [this, args](const Step &, int begin, int end) { kernels_.rope(args, begin, end); }));
+    append_token_wise(false, [this, args](const Step &, int begin, int end) { kernels_.rope(args, begin, end); });
 }
 
 void Program::write_kv(int id, View k, View v) {
@@ -192,9 +200,9 @@ void Program::write_kv(int id, View k, View v) {
     const Rows keys = rows(k), values = rows(v);
     const int dim = c.num_heads * c.head_dim;
     require(keys.data && values.data && k.dim == dim && v.dim == dim, "write_kv: not the width of the cache");
-    append(std::make_unique<TokenWise>(*pool_, false, [this, c, keys, values](const Step &step, int begin, int end) {
+    append_token_wise(false, [this, c, keys, values](const Step &step, int begin, int end) {
         kernels_.write_kv(c, step.slots, keys, values, begin, end);
-    }));
+    });
 }
 
 // An item is a tile of tokens times some heads of one key head. Where there are few, heads go one by one, or threads
@@ -216,14 +224,14 @@ void Program::attend(int id, View q, float scale, View out, int out_quants) {
     const auto count = [this, args, heads_at_once](const Step &) {
         return static_cast<int>(query_tiles_.size()) * args.cache.num_heads * parts(args.group, heads_at_once());
     };
-    append(std::make_unique<Shared>(*pool_, count, [this, args, heads_at_once](const Step &step, int item, int thread) {
+    append(std::make_unique<Shared>(count, [this, args, heads_at_once](const Step &step, int item, int thread) {
         const int heads = heads_at_once(), splits = parts(args.group, heads), each = args.cache.num_heads * splits;
         const QueryTile tile = query_tiles_[query_tiles_.size() - 1 - item / each];  // the longest first
-        const int first = item % splits * heads;
+        const int kv_head = item % each / splits, first = item % splits * heads;
         AttendArgs now = args;
         now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
-        kernels_.attend(now, {tile.row, tile.begin, tile.end, item % each / splits, first, std::min(heads, args.group - first)},
-                        scratch(thread));
+        const int num_heads = std::min(heads, args.group - first);
+        kernels_.attend(now, {tile.row, tile.begin, tile.end, kv_head, first, num_heads}, scratch(thread));
     }));
 }
 
@@ -244,7 +252,7 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
     }
     require(column == out.dim, "product: the output has another width than the matrices");
     append(std::make_unique<Shared>(
-        *pool_, [products](const Step &step) { return products.num_items(step.num_tokens); },
+        [products](const Step &step) { return products.num_items(step.num_tokens); },
         [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); }));
 }
 
@@ -262,7 +270,7 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
     require(args.out.rows.data || args.out.quants.values, "gate: no output");
     const int groups = parts(g.rows, BLOCK), chunk = std::min(tokens_at_once(g), tokens_at_once(u));
     append(std::make_unique<Shared>(
-        *pool_, [=](const Step &step) { return groups * parts(step.num_tokens, chunk); },
+        [=](const Step &step) { return groups * parts(step.num_tokens, chunk); },
         [this, args, groups, chunk](const Step &step, int item, int) {
             const int begin = item / groups * chunk;
             kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.num_tokens));
@@ -272,9 +280,9 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
 void Program::add(View x, View y, View out) {
     const Rows a = rows(x), b = rows(y), to = rows(out);
     require(a.data && b.data && to.data && x.dim == y.dim && x.dim == out.dim, "add: operands do not fit");
-    append(std::make_unique<TokenWise>(*pool_, false, [this, a, b, to, dim = x.dim](const Step &, int begin, int end) {
+    append_token_wise(false, [this, a, b, to, dim = x.dim](const Step &, int begin, int end) {
         kernels_.add(a, b, to, dim, begin, end);
-    }));
+    });
 }
 
 // Rows of x are those of logits_at already. The answer goes to the caller's array, then the likeliest token of each.
@@ -282,17 +290,20 @@ void Program::logits(int id, View x, int in_quants) {
     const Matrix m = matrix(id);
     require(vocab_ == 0, "logits: a program has one head");
     vocab_ = m.rows;
-    const ProductArgs args{m, nullptr, rows(x), quants(in_quants, x.dim), {nullptr, static_cast<size_t>(m.rows)}, {}};
+    const Rows answer{nullptr, static_cast<size_t>(m.rows)};
+    const ProductArgs args{m, nullptr, rows(x, true), quants(in_quants, x.dim, true), answer, {}};
     check_operand(m, args.x, args.xq, x.dim);
     Products products;
     products.add(args);
     append(std::make_unique<Shared>(
-        *pool_, [products](const Step &step) { return products.num_items(step.num_logits); },
-        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_logits, step.logits); }));
-    append(std::make_unique<TokenWise>(*pool_, true, [vocab = m.rows](const Step &step, int begin, int end) {
+        [products](const Step &step) { return products.num_items(step.num_logits); },
+        [this, products](const Step &step, int item, int) {
+            products.run(kernels_, item, step.num_logits, step.logits);
+        }));
+    append_token_wise(true, [vocab = m.rows](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i)
             step.tokens[i] = index_of_largest(step.logits + static_cast<size_t>(i) * vocab, vocab);
-    }));
+    });
 }
 
 }  // namespace quire

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "features.h"
@@ -63,7 +64,8 @@ const Kernels &variant(const std::string &name) {
 
 std::shared_ptr<Program> make_program(const std::string &name, std::shared_ptr<Pool> pool, std::vector<int> limits) {
     require(limits.size() == 6, "six limits");
-    const Bounds bounds{limits[0], limits[1], limits[2], limits[3], limits[4], limits[5]};
+    const int max_logits = std::min(limits[2], limits[0]);  // no token yields two
+    const Bounds bounds{limits[0], limits[1], max_logits, limits[3], limits[4], limits[5]};
     return std::make_shared<Program>(variant(name), std::move(pool), bounds);
 }
 
@@ -97,68 +99,110 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &slots, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
-    require(starts.shape(0) == num_rows + 1 && block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
+    require(starts.shape(0) == num_rows + 1, "the arrays of rows differ in length");
+    require(block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
     require(copies.shape(1) == 3, "copies: from, to, number of tokens");
-    require(logits.shape(0) == num_logits && tokens.shape(0) == num_logits, "the answer has another length than logits_at");
-    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer has another width than the vocabulary");
-    const Step step{size(num_tokens), size(num_rows), size(num_logits), size(block_tables.shape(1)), size(copies.shape(0)),
-                    token_ids.data(), positions.data(), slots.data(), row_of_token.data(), starts.data(), lengths.data(),
-                    block_tables.data(), logits_at.data(), copies.data(), logits.data(), tokens.data()};
+    require(logits.shape(0) == num_logits && tokens.shape(0) == num_logits, "an answer for each of logits_at");
+    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
+    Step step{};
+    step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
+    step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
+    step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
+    step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
+    step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
+    step.logits = logits.data(), step.tokens = tokens.data();
     nb::gil_scoped_release release;
     program.launch(step);
 }
 
-void bind_program(nb::module_ &m) {
-    nb::class_<Program>(m, "Program", "A lowered model: weights, buffers, KV caches, and instructions over them.")
-        .def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a)
-        .def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert())
-        .def("vector", [](Program &p, const Floats &x) { return p.add_vector(x.data(), size(x.shape(0))); }, "numbers"_a.noconvert())
-        .def("rows", &Program::add_rows, "dim"_a, "for_logits"_a = false)
-        .def("quants", &Program::add_quants, "dim"_a, "for_logits"_a = false)
-        .def("cache", [](Program &p, const std::string &kv, int heads, int dim, int window) {
-            return p.add_cache(kv_format(kv), heads, dim, window);
-        }, "format"_a, "num_heads"_a, "head_dim"_a, "window"_a)
-        .def("embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a)
-        .def("rms_norm", [](Program &p, const Columns &x, int weight, float eps, const Columns &out, int quants, bool at_logits) {
+using Ids = std::vector<int>;
+
+// One method for each instruction. A view is (buffer, first column, columns), and (-1, 0, 0) where there is none.
+void bind_instructions(nb::class_<Program> &program) {
+    program.def(
+        "embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a);
+    program.def(
+        "rms_norm",
+        [](Program &p, const Columns &x, int weight, float eps, const Columns &out, int quants, bool at_logits) {
             p.rms_norm(view(x), weight, eps, view(out), quants, at_logits);
-        }, "x"_a, "weight"_a, "eps"_a, "out"_a, "quants"_a, "at_logits"_a)
-        .def("rms_norm_heads", [](Program &p, const Columns &x, int weight, float eps) { p.rms_norm_heads(view(x), weight, eps); },
-             "x"_a, "weight"_a, "eps"_a)
-        .def("gather", [](Program &p, const Columns &x, const Columns &out, int quants, bool at_logits) {
+        },
+        "x"_a, "weight"_a, "eps"_a, "out"_a, "quants"_a, "at_logits"_a);
+    program.def(
+        "rms_norm_heads",
+        [](Program &p, const Columns &x, int weight, float eps) { p.rms_norm_heads(view(x), weight, eps); }, "x"_a,
+        "weight"_a, "eps"_a);
+    program.def(
+        "gather",
+        [](Program &p, const Columns &x, const Columns &out, int quants, bool at_logits) {
             p.gather(view(x), view(out), quants, at_logits);
-        }, "x"_a, "out"_a, "quants"_a, "at_logits"_a)
-        .def("rope_table", [](Program &p, int frequencies, double scaling, const Columns &cos, const Columns &sin) {
+        },
+        "x"_a, "out"_a, "quants"_a, "at_logits"_a);
+    program.def(
+        "rope_table",
+        [](Program &p, int frequencies, double scaling, const Columns &cos, const Columns &sin) {
             p.rope_table(frequencies, scaling, view(cos), view(sin));
-        }, "frequencies"_a, "scaling"_a, "cos"_a, "sin"_a)
-        .def("rope", [](Program &p, const Columns &x, const Columns &cos, const Columns &sin, int head_dim, bool interleaved) {
+        },
+        "frequencies"_a, "scaling"_a, "cos"_a, "sin"_a);
+    program.def(
+        "rope",
+        [](Program &p, const Columns &x, const Columns &cos, const Columns &sin, int head_dim, bool interleaved) {
             p.rope(view(x), view(cos), view(sin), head_dim, interleaved);
-        }, "x"_a, "cos"_a, "sin"_a, "head_dim"_a, "interleaved"_a)
-        .def("write_kv", [](Program &p, int cache, const Columns &k, const Columns &v) { p.write_kv(cache, view(k), view(v)); },
-             "cache"_a, "k"_a, "v"_a)
-        .def("attend", [](Program &p, int cache, const Columns &q, float scale, const Columns &out, int quants) {
+        },
+        "x"_a, "cos"_a, "sin"_a, "head_dim"_a, "interleaved"_a);
+    program.def(
+        "write_kv",
+        [](Program &p, int cache, const Columns &k, const Columns &v) { p.write_kv(cache, view(k), view(v)); },
+        "cache"_a, "k"_a, "v"_a);
+    program.def(
+        "attend",
+        [](Program &p, int cache, const Columns &q, float scale, const Columns &out, int quants) {
             p.attend(cache, view(q), scale, view(out), quants);
-        }, "cache"_a, "q"_a, "scale"_a, "out"_a, "quants"_a)
-        .def("product", [](Program &p, const std::vector<int> &matrices, const std::vector<int> &biases, const Columns &x,
-                           int quants, const Columns &out, const Columns &residual) {
-            p.product(matrices, biases, view(x), quants, view(out), view(residual));
-        }, "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "residual"_a)
-        .def("gate", [](Program &p, const std::vector<int> &matrices, const std::vector<int> &biases, const Columns &x,
-                        int quants, const Columns &out, int out_quants) {
-            p.gate(matrices, biases, view(x), quants, view(out), out_quants);
-        }, "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "out_quants"_a)
-        .def("add", [](Program &p, const Columns &x, const Columns &y, const Columns &out) { p.add(view(x), view(y), view(out)); },
-             "x"_a, "y"_a, "out"_a)
-        .def("logits", [](Program &p, int matrix, const Columns &x, int quants) { p.logits(matrix, view(x), quants); },
-             "matrix"_a, "x"_a, "quants"_a)
-        .def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
-             "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(),
-             "logits_at"_a.noconvert(), "copies"_a.noconvert(), "logits"_a.noconvert(), "tokens"_a.noconvert(),
-             "Run one step; see quire.ops.batch.Batch. `logits` and `tokens` are filled.")
-        .def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
-             "Put K and V of tokens into a cache from outside.")
-        .def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.")
-        .def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.")
-        .def_prop_ro("num_bytes", &Program::num_bytes);
+        },
+        "cache"_a, "q"_a, "scale"_a, "out"_a, "quants"_a);
+    program.def(
+        "product",
+        [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
+           const Columns &residual) { p.product(matrices, biases, view(x), quants, view(out), view(residual)); },
+        "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "residual"_a);
+    program.def(
+        "gate",
+        [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
+           int out_quants) { p.gate(matrices, biases, view(x), quants, view(out), out_quants); },
+        "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "out_quants"_a);
+    program.def(
+        "add",
+        [](Program &p, const Columns &x, const Columns &y, const Columns &out) { p.add(view(x), view(y), view(out)); },
+        "x"_a, "y"_a, "out"_a);
+    program.def(
+        "logits", [](Program &p, int matrix, const Columns &x, int quants) { p.logits(matrix, view(x), quants); },
+        "matrix"_a, "x"_a, "quants"_a);
+}
+
+void bind_program(nb::module_ &m) {
+    nb::class_<Program> program(m, "Program", "A lowered model: weights, buffers, KV caches, instructions over them.");
+    program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
+    program.def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert());
+    program.def(
+        "vector", [](Program &p, const Floats &x) { return p.add_vector(x.data(), size(x.shape(0))); },
+        "numbers"_a.noconvert());
+    program.def("rows", &Program::add_rows, "dim"_a, "for_logits"_a = false);
+    program.def("quants", &Program::add_quants, "dim"_a, "for_logits"_a = false);
+    program.def(
+        "cache",
+        [](Program &p, const std::string &kv, int heads, int dim, int window) {
+            return p.add_cache(kv_format(kv), heads, dim, window);
+        },
+        "format"_a, "num_heads"_a, "head_dim"_a, "window"_a);
+    bind_instructions(program);
+    program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+                "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
+                "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "logits"_a.noconvert(),
+                "tokens"_a.noconvert(), "Run one step; see quire.ops.batch.Batch. `logits` and `tokens` are filled.");
+    program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
+                "Put K and V of tokens into a cache from outside.");
+    program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
+    program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
+    program.def_prop_ro("num_bytes", &Program::num_bytes);
 }
 
 }  // namespace
@@ -167,6 +211,7 @@ void bind_program(nb::module_ &m) {
 
 NB_MODULE(_native, m) {
     using namespace quire;
+    nb::set_leak_warnings(false);  // the pool lives as long as the process
     m.doc() = "Native kernels of the CPU device.";
     m.def("features", &features, "Instruction sets usable on this machine, by their names in /proc/cpuinfo.");
     m.def("variants", [] {

@@ -14,9 +14,6 @@ namespace quire {
 
 namespace {
 
-// A pause is some 40 cycles: about 50 microseconds inside a step, about 400 between two steps.
-constexpr int SPINS_IN_STEP = 4000, SPINS_BETWEEN = 30000;
-
 void relax() {
 #if defined(__x86_64__)
     _mm_pause();
@@ -55,23 +52,12 @@ void Epoch::wait_beyond(uint32_t seen, int spins) {
     sleepers_.fetch_sub(1);
 }
 
-void Barrier::wait() {
-    const uint32_t seen = epoch_.now();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
-        arrived_.store(0, std::memory_order_relaxed);  // before the others are let go
-        epoch_.advance();
-    } else {
-        epoch_.wait_beyond(seen, SPINS_IN_STEP);
-    }
-}
-
 struct Pool::Crew {
-    explicit Crew(int num_threads) : inside(num_threads) {}
-
-    Epoch jobs;
-    Barrier inside;
-    const std::function<void(int)> *job = nullptr;
-    bool stopping = false;
+    Epoch jobs, leaving;
+    std::atomic<bool> open{false};
+    alignas(64) std::atomic<int> inside{0};
+    const std::function<void(int)> *job = nullptr;  // written while closed
+    std::atomic<bool> stopping{false};
     std::vector<std::thread> threads;
 };
 
@@ -87,15 +73,17 @@ Pool::~Pool() {
 
 void Pool::start() {
     process_ = current_process();
-    Crew *crew = crew_ = new Crew(num_threads_);
+    Crew *crew = crew_ = new Crew();
     for (int i = 1; i < num_threads_; ++i)
         crew->threads.emplace_back([crew, i] {
             for (uint32_t seen = 0;;) {
                 crew->jobs.wait_beyond(seen, SPINS_BETWEEN);
+                seen = crew->jobs.now();
                 if (crew->stopping) return;
-                ++seen;
-                (*crew->job)(i);
-                crew->inside.wait();
+                // First inside, then look: whoever closes the door looks inside afterwards.
+                crew->inside.fetch_add(1);
+                if (crew->open) (*crew->job)(i);
+                if (crew->inside.fetch_sub(1) == 1) crew->leaving.advance();
             }
         });
 }
@@ -106,13 +94,15 @@ void Pool::run(const std::function<void(int)> &job) {
     if (process_ != current_process()) start();
     if (num_threads_ == 1) return job(0);
     crew_->job = &job;
+    crew_->open = true;
     crew_->jobs.advance();
     job(0);
-    crew_->inside.wait();
-}
-
-void Pool::barrier() {
-    if (num_threads_ > 1) crew_->inside.wait();
+    crew_->open = false;
+    for (;;) {
+        const uint32_t seen = crew_->leaving.now();
+        if (crew_->inside.load() == 0) return;
+        crew_->leaving.wait_beyond(seen, SPINS_IN_STEP);
+    }
 }
 
 }  // namespace quire

@@ -1,7 +1,9 @@
-// Threads that stay: a step is one parallel region, its ops are separated by barriers.
+// Threads that stay. A step is one parallel region, which threads may join late, or not at all: the caller of `run` is
+// thread 0 and could do it alone. So a thread that the system took the processor from is waited for only where it holds
+// work (see Program::work), not at every op.
 //
-// Who waits spins first, since the next op is microseconds away, then sleeps, since on a busy or idle machine it may not
-// be. The caller of `run` is thread 0, so a pool of one thread has no others.
+// Who waits spins first, since the next op is microseconds away, then sleeps, since on a busy or idle machine it may
+// not be.
 
 #pragma once
 
@@ -30,16 +32,8 @@ class Epoch {
     std::condition_variable changed_;
 };
 
-class Barrier {
-  public:
-    explicit Barrier(int num_threads) : num_threads_(num_threads) {}
-    void wait();
-
-  private:
-    const int num_threads_;
-    alignas(64) std::atomic<int> arrived_{0};
-    Epoch epoch_;
-};
+// A pause is some 40 cycles: about 50 microseconds inside a step, about 400 between two steps.
+constexpr int SPINS_IN_STEP = 4000, SPINS_BETWEEN = 30000;
 
 class Pool {
   public:
@@ -50,11 +44,9 @@ class Pool {
 
     int size() const { return num_threads_; }
 
-    // job(thread) on every thread at once; returns when all have. One region at a time: others wait for their turn.
+    // job(0) here, job(i) on the threads that come in time; returns when all that came have left. One region at a time:
+    // others wait for their turn.
     void run(const std::function<void(int)> &job);
-
-    // Inside a job: nobody goes on until all threads are here.
-    void barrier();
 
   private:
     struct Crew;

@@ -130,17 +130,19 @@ const float *Program::vector(int id, int count) const {
     return reinterpret_cast<const float *>(found.memory.data());
 }
 
-Rows Program::rows(View view) const {
+Rows Program::rows(View view, bool for_logits) const {
     if (!view.given()) return {};
     const Buffer &found = at(rows_, view.buffer, "there is no such buffer");
+    require(found.num_rows >= rows_for(for_logits), "a buffer has too few rows");
     require(view.offset >= 0 && view.dim > 0 && view.offset + view.dim <= found.dim, "a view leaves its buffer");
     return {reinterpret_cast<float *>(found.memory.data()) + view.offset, static_cast<size_t>(found.dim)};
 }
 
 // A buffer may be wider than the value in it: rows are packed by the value's own size.
-QuantRows Program::quants(int id, int dim) const {
+QuantRows Program::quants(int id, int dim, bool for_logits) const {
     if (id < 0) return {};
     const Buffer &found = at(quants_, id, "there is no such quantized buffer");
+    require(found.num_rows >= rows_for(for_logits), "a quantized buffer has too few rows");
     require(dim % BLOCK == 0 && dim <= found.dim, "a value does not fit its quantized buffer");
     const size_t numbers = static_cast<size_t>(found.num_rows) * found.dim;
     QuantRows out;
@@ -152,15 +154,17 @@ QuantRows Program::quants(int id, int dim) const {
 }
 
 void Program::poke(View to, const float *numbers, int num_rows) {
-    const Rows target = rows(to);
-    require(to.given() && num_rows <= rows_[static_cast<size_t>(to.buffer)].num_rows, "more rows than the buffer has");
+    const Rows target = rows(to, true);
+    require(to.given(), "a view of nothing");
+    require(num_rows <= rows_[static_cast<size_t>(to.buffer)].num_rows, "more rows than the buffer has");
     for (int i = 0; i < num_rows; ++i)
         std::memcpy(target.row(i), numbers + static_cast<size_t>(i) * to.dim, sizeof(float) * to.dim);
 }
 
 void Program::peek(View from, float *numbers, int num_rows) const {
-    const Rows source = rows(from);
-    require(from.given() && num_rows <= rows_[static_cast<size_t>(from.buffer)].num_rows, "more rows than the buffer has");
+    const Rows source = rows(from, true);
+    require(from.given(), "a view of nothing");
+    require(num_rows <= rows_[static_cast<size_t>(from.buffer)].num_rows, "more rows than the buffer has");
     for (int i = 0; i < num_rows; ++i)
         std::memcpy(numbers + static_cast<size_t>(i) * from.dim, source.row(i), sizeof(float) * from.dim);
 }
@@ -242,22 +246,46 @@ void Program::cut_queries(const Step &s) {
             query_tiles_.push_back({row, begin, std::min(begin + TOKENS, s.starts[row + 1])});
 }
 
+void Program::prepare(const Step &step) {
+    cut_queries(step);
+    for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
+        scratch_.push_back(take(sizeof(float) * scratch_floats_));
+    for (auto &instruction : instructions_) {
+        instruction->num_items = instruction->count(step);
+        instruction->grain = std::max(1, instruction->num_items / (8 * pool_->size()));
+        instruction->taken.store(0, std::memory_order_relaxed);
+        instruction->finished.store(0, std::memory_order_relaxed);
+    }
+}
+
+// Take items until there are none, then wait for those that others took. A thread that comes late runs through what is
+// over without waiting, and joins where the others are.
+void Program::work(const Step &step, int thread) {
+    for (auto &instruction : instructions_) {
+        Instruction &now = *instruction;
+        for (;;) {
+            const int begin = now.taken.fetch_add(now.grain, std::memory_order_relaxed);
+            const int end = std::min(begin + now.grain, now.num_items);
+            if (begin >= end) break;
+            for (int item = begin; item < end; ++item) now.run(step, item, thread);
+            const int before = now.finished.fetch_add(end - begin, std::memory_order_acq_rel);
+            if (before + end - begin == now.num_items) progress_.advance();
+        }
+        for (;;) {
+            const uint32_t seen = progress_.now();
+            if (now.finished.load(std::memory_order_acquire) == now.num_items) break;
+            progress_.wait_beyond(seen, SPINS_IN_STEP);
+        }
+    }
+}
+
 void Program::launch(const Step &step) {
     std::lock_guard<std::mutex> lock(turn_);
     check(step);
     copy_blocks(step);
     if (step.num_tokens == 0) return;
-    cut_queries(step);
-    while (scratch_.size() < static_cast<size_t>(pool_->size())) scratch_.push_back(take(sizeof(float) * scratch_floats_));
-    for (auto &instruction : instructions_) instruction->cursor.store(0, std::memory_order_relaxed);
-    pool_->run([&](int thread) {
-        bool was_token_wise = true;
-        for (auto &instruction : instructions_) {
-            if (!was_token_wise || !instruction->token_wise()) pool_->barrier();
-            instruction->run(step, thread);
-            was_token_wise = instruction->token_wise();
-        }
-    });
+    prepare(step);
+    pool_->run([&](int thread) { work(step, thread); });
 }
 
 }  // namespace quire

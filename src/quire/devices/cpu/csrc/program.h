@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -79,17 +80,22 @@ struct QueryTile {
     int row, begin, end;
 };
 
-class Program;
+using TokenBody = std::function<void(const Step &, int begin, int end)>;
 
+// Items of work that any thread may do, in any order. An instruction is over when all of its items are done.
 class Instruction {
   public:
     virtual ~Instruction() = default;
 
-    // Each thread does the same range of tokens in all of these, so that no barrier is needed between them.
-    virtual bool token_wise() const { return false; }
-    virtual void run(const Step &, int thread) = 0;
+    virtual int count(const Step &) const = 0;
+    virtual void run(const Step &, int item, int thread) = 0;
 
-    std::atomic<int> cursor{0};  // the next item that nobody has taken; zero before a step
+    // Takes what is done to each token by itself into this instruction's items, where that is possible.
+    virtual bool absorb(const TokenBody &) { return false; }
+
+    int num_items = 0, grain = 1;             // of this step
+    alignas(64) std::atomic<int> taken{0};    // items that somebody does or did; zero before a step
+    alignas(64) std::atomic<int> finished{0};
 };
 
 class Program {
@@ -138,8 +144,9 @@ class Program {
 
     Matrix matrix(int id) const;
     const float *vector(int id, int count) const;  // null for id < 0
-    Rows rows(View view) const;
-    QuantRows quants(int id, int dim) const;  // none for id < 0
+    // With room for a step's tokens, or for its logits.
+    Rows rows(View view, bool for_logits = false) const;
+    QuantRows quants(int id, int dim, bool for_logits = false) const;  // none for id < 0
     KvCache cache(int id) const;
 
   private:
@@ -155,6 +162,9 @@ class Program {
     Memory take(size_t bytes);
     int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
+    void append_token_wise(bool at_logits, const TokenBody &body);
+    void prepare(const Step &step);
+    void work(const Step &step, int thread);
     void check(const Step &step) const;
     void check_row(const Step &step, int row) const;
     void copy_blocks(const Step &step);
@@ -175,6 +185,7 @@ class Program {
     std::vector<KvCache> caches_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
+    Epoch progress_;  // grows whenever an instruction is over
 };
 
 // Put a weight from the layout of its file into panels. source: rows of a checkpoint, one after the other.

@@ -114,7 +114,8 @@ void add(Rows x, Rows y, Rows out, int dim, int begin, int end) {
 void rope(const RopeArgs &a, int begin, int end) {
     const int step = a.interleaved ? 2 : 1, apart = a.interleaved ? 1 : a.pairs;
     for (int token = begin; token < end; ++token) {
-        const float *cos = a.cos + static_cast<size_t>(token) * a.pairs, *sin = a.sin + static_cast<size_t>(token) * a.pairs;
+        const size_t angles = static_cast<size_t>(token) * a.pairs;
+        const float *cos = a.cos + angles, *sin = a.sin + angles;
         for (int head = 0; head < a.num_heads; ++head) {
             float *x = a.x.row(token) + head * a.head_dim;
             for (int i = 0; i < a.pairs; ++i) {
@@ -143,7 +144,8 @@ void write_kv(const KvCache &c, const int32_t *slots, Rows k, Rows v, int begin,
             const size_t place = c.tile_at(block, head, offset / TILE);
             const float *key = k.row(token) + head * c.head_dim, *value = v.row(token) + head * c.head_dim;
             for (int d = 0; d < c.head_dim; ++d) put(c, c.keys + place, static_cast<size_t>(d) * TILE + lane, key[d]);
-            for (int d = 0; d < c.head_dim; ++d) put(c, c.values + place, static_cast<size_t>(lane) * dim + d, value[d]);
+            const size_t row = static_cast<size_t>(lane) * dim;
+            for (int d = 0; d < c.head_dim; ++d) put(c, c.values + place, row + d, value[d]);
         }
     }
 }
