@@ -8,7 +8,7 @@ What is fused, and how:
     rms_norm before the head         only for the tokens that yield logits
     rope, rms_norm_heads             in place
     rope's angles                    once a step, not once a layer
-    token-wise neighbours            (norms of heads, rope, KV write) run without a barrier between them; see program.h
+    token-wise neighbours            (norms of heads, rope, KV write) are one instruction, token by token
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Lowering:
             for value in node.inputs:
                 self._readers.setdefault(value.id, []).append(node)
         self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
-        self._residual_of: dict[int, tuple[Node, Value]] = {}  # output of a linear -> the add that takes it, the other
+        self._residual_of: dict[int, tuple[Node, Value]] = {}  # a linear's output -> the linear, what is added to it
         self._angles: dict[tuple[str, float], tuple[Place, Place]] = {}
 
     def walk(self) -> None:
@@ -75,23 +75,21 @@ class _Lowering:
         for value in given.values():
             self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim)
             self._ensure_quants(value)
-        for node in self.graph.nodes:
-            self._find_residual(node)
+        self._find_residuals()
         for node in self.graph.nodes:
             KERNELS[node.op.name](self, node)
 
     # --- what is needed of a value
 
-    def _find_residual(self, node: Node) -> None:
-        """An add whose one side is a linear that nobody else reads: the linear is left for the add to emit."""
-        if node.op.name != "add":
-            return
-        makers = {value.id: maker for maker in self.graph.nodes for value in maker.outputs}
-        for product, other in (node.inputs, node.inputs[::-1]):
-            maker = makers.get(product.id)
-            if maker and maker.op.name == "linear" and len(self._readers[product.id]) == 1 and product.id != other.id:
-                self._residual_of[product.id] = (maker, other)
-                return
+    def _find_residuals(self) -> None:
+        """Adds of which one side is a linear that nobody else reads: the linear is left for the add to emit."""
+        linears = {node.outputs[0].id: node for node in self.graph.nodes if node.op.name == "linear"}
+        for node in self.graph.nodes:
+            sides = (node.inputs, node.inputs[::-1]) if node.op.name == "add" else ()
+            for product, other in sides:
+                if product.id in linears and len(self._readers[product.id]) == 1:
+                    self._residual_of[product.id] = (linears[product.id], other)
+                    break
 
     def _is_head_input(self, value: Value) -> bool:
         """Read by the head alone, so that only the rows of logits_at have to be made."""
@@ -271,17 +269,18 @@ class _Lowering:
 
     def _logits(self, node: Node) -> None:
         (x,), (name,) = node.inputs, _matrices(node)
-        source = {"x": self._read(x), "quants": self._read_quants(x)}
+        rows, quants = self._read(x), self._read_quants(x)
         if not self._made_for_head(x):
-            quantized = self.packer.is_quantized(name)
-            dim = (x.dim, "quants" if quantized else "rows")
-            place = self.buffers.own(x.dim, dim[1], for_logits=True)  # type: ignore[arg-type]
-            rows = NOWHERE if quantized else place.columns
-            quants = place.buffer.index if quantized else NO_QUANTS
-            self._emit("gather", x=self._read(x), out=rows, quants=quants, at_logits=True)
-            source = {"x": (-1, 0, x.dim) if quantized else place.columns, "quants": quants}
-        self._emit("logits", matrix=self.packer.matrix(name), **source)
+            rows, quants = self._gather_for_head(x, self.packer.is_quantized(name))
+        self._emit("logits", matrix=self.packer.matrix(name), x=rows, quants=quants)
         self._release(x)
+
+    def _gather_for_head(self, x: Value, quantized: bool) -> tuple[Columns, int]:
+        """The rows of logits_at, as the head reads them."""
+        place = self.buffers.own(x.dim, "quants" if quantized else "rows", for_logits=True)
+        rows, quants = (NOWHERE, place.buffer.index) if quantized else (place.columns, NO_QUANTS)
+        self._emit("gather", x=self._read(x), out=rows, quants=quants, at_logits=True)
+        return (rows if rows != NOWHERE else (-1, 0, x.dim)), quants
 
 
 def _bound(node: Node, parameter: str) -> list[Any]:
