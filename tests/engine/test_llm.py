@@ -107,7 +107,7 @@ def test_a_stream_is_the_same_text_in_pieces(llm: LLM) -> None:
 def test_closing_a_stream_cancels_its_request(llm: LLM) -> None:
     stream = llm.stream("Once upon", SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True))
     next(stream), next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     counters = llm.client.counters()
     assert counters.num_cancelled == 1 and counters.num_running == 0 and counters.output_tokens < 100
 

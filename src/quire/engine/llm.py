@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -159,7 +159,9 @@ class LLM:
         """Answer a conversation, or each of several."""
         return self._complete(self._opened.answers(self._opened.encode_chats(messages, tools), sampling), None)
 
-    def stream(self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(
+        self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None
+    ) -> Generator[Delta, None, None]:
         """An answer as it comes. Closing the iterator cancels the request."""
         answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
         news = self.client.stream(answer.request)
