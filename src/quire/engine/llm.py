@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,7 +95,7 @@ class Opened:
 
     def encode(self, prompts: Prompts) -> list[tuple[int, ...]]:
         """Tokens of one prompt or of many."""
-        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
+        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], Integral)):
             return [self.side.encode(prompts)]  # type: ignore[arg-type]  # by now it is one prompt
         return [self.side.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
 
