@@ -6,8 +6,10 @@ This is the only module that reads the environment. `load` and `resolve` are pur
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from quire.types.errors import InvalidRequest
@@ -42,12 +44,16 @@ class SchedulerConfig:
     max_rows: int = setting(256, "Requests that run at once.", low=1)
     max_step_tokens: int = setting(2048, "Tokens computed in one step. At least max_rows.", low=1)
     max_scored_tokens: int = setting(
-        128, "Tokens of a step that yield a distribution beside each row's newest: for prompt logprobs and drafts.", low=1
+        128,
+        "Tokens of a step that yield a distribution beside each row's newest: for prompt logprobs and drafts.",
+        low=1,
     )
     max_context: int = setting(8192, "Tokens of prompt and answer together.", low=2)
     stream_gap: float = setting(0.2, "Seconds that prompt work may add between two tokens of a running stream.", low=0)
     min_prompt_tokens: int = setting(64, "Prompt tokens in a step even when stream_gap would allow fewer.", low=1)
-    max_partial_prompts: int = setting(4, "Prompts that share a step's prompt work, so that none waits for another.", low=1)
+    max_partial_prompts: int = setting(
+        4, "Prompts that share a step's prompt work, so that none waits for another.", low=1
+    )
     max_waiting: int = setting(4096, "Requests in the queue; one more is refused.", low=0)
     pressure: str = setting(
         "evict",
@@ -57,17 +63,30 @@ class SchedulerConfig:
     )
     max_wait: float = setting(30.0, "Seconds of promised wait above which pressure=reject refuses.", low=0)
     watermark: float = setting(0.01, "Share of blocks kept free for running requests when one is admitted.", low=0)
-    prefix_window: int = setting(8, "Waiting requests of a key among which the longest cached prefix goes first.", low=1)
+    prefix_window: int = setting(
+        8, "Waiting requests of a key among which the longest cached prefix goes first.", low=1
+    )
     ageing: float = setting(512.0, "Cached tokens that one second of waiting is worth in that choice.", low=0)
-    output_cost: float = setting(2.0, "What an output token costs of a key's fair share; a prompt token costs 1.", low=0)
+    output_cost: float = setting(
+        2.0, "What an output token costs of a key's fair share; a prompt token costs 1.", low=0
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ObserveConfig:
     """Logs."""
 
-    log_level: str = setting("info", "Least severe level that is logged.", choices=("debug", "info", "warning", "error"))
+    log_level: str = setting(
+        "info", "Least severe level that is logged.", choices=("debug", "info", "warning", "error")
+    )
     log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=("text", "json"))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Models on disk."""
+
+    home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +96,7 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
 
 
 class Setting(NamedTuple):
@@ -103,7 +123,9 @@ class Setting(NamedTuple):
     @property
     def kind(self) -> type:
         """The type of its value, None aside."""
-        return next((each for each in (bool, int, float, str) if each in (self.type, *getattr(self.type, "__args__", ()))), str)
+        return next(
+            (each for each in (bool, int, float, str) if each in (self.type, *getattr(self.type, "__args__", ()))), str
+        )
 
     @property
     def may_be_none(self) -> bool:
@@ -115,7 +137,16 @@ class Setting(NamedTuple):
         if self.may_be_none and text.lower() in ("", "none", "auto"):
             return None
         if self.kind is bool:
-            known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+            known = {
+                "1": True,
+                "true": True,
+                "yes": True,
+                "on": True,
+                "0": False,
+                "false": False,
+                "no": False,
+                "off": False,
+            }
             if text.lower() not in known:
                 raise BadSetting(f"{self.name} is {text!r}; it must be true or false.", field=self.name)
             return known[text.lower()]
@@ -130,7 +161,9 @@ class Setting(NamedTuple):
         if value is None and self.may_be_none:
             return
         if self.choices and value not in self.choices:
-            raise BadSetting(f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}.", field=self.name)
+            raise BadSetting(
+                f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}.", field=self.name
+            )
         if self.low is not None and not value >= self.low:
             raise BadSetting(f"{self.name} is {value!r}; it must be at least {self.low:g}.", field=self.name)
 
@@ -170,6 +203,21 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
             field="max_step_tokens",
         )
     return config
+
+
+def home_folder(config: Config, environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
+    """Where models and history live: the setting `home`, else the place that the system has for a user's data."""
+    environ = os.environ if environ is None else environ
+    if config.store.home is not None:
+        return Path(config.store.home).expanduser().absolute()
+    if platform == "win32":
+        base = environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:  # the XDG rules: a relative path in the variable is to be ignored
+        given = environ.get("XDG_DATA_HOME", "")
+        base = given if Path(given).is_absolute() else Path.home() / ".local" / "share"
+    return Path(base) / "quire"
 
 
 @dataclass(frozen=True, slots=True)

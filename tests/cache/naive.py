@@ -1,4 +1,4 @@
-"""A cache that anyone can see is right: a dict from token tuples to blocks, and every question answered by looking at all.
+"""A cache that anyone can see is right: a dict from token tuples to blocks, every question answered by looking at all.
 
 It is the oracle of the property tests. It knows the rules of eviction, and none of the structures that make them fast.
 """
@@ -45,7 +45,9 @@ class NaiveCache:
     uses: int = 0
 
     def held(self) -> set[Block]:
-        mine = [b for lease in self.leases for b in [*lease.blocks, *lease.path, *([lease.source] * bool(lease.source))]]
+        mine = [
+            b for lease in self.leases for b in [*lease.blocks, *lease.path, *([lease.source] * bool(lease.source))]
+        ]
         return {block for block in [*mine, *(b for held in self.sessions.values() for b in held)] if block.refs}
 
     def num_free(self) -> int:
@@ -109,10 +111,12 @@ class NaiveCache:
                 assert block.path is not None
                 end = len(block.path[1])
                 begin = (end - 1) // self.block_tokens * self.block_tokens
-                if pin.start < begin + self.block_tokens and pin.end > begin:
+                if pin.start < begin + self.block_tokens and pin.end > begin and 1 + pin.rank >= block.rank:
                     self.pin(block, pin.rank, pin.ttl, now)
 
-    def lease(self, whole: list[Path], source: Path | None, key: CacheKey, pins: tuple[Pin, ...], now: float) -> NaiveLease:
+    def lease(
+        self, whole: list[Path], source: Path | None, key: CacheKey, pins: tuple[Pin, ...], now: float
+    ) -> NaiveLease:
         blocks = [self.nodes[path] for path in whole]
         self.hold(blocks, now)
         lease = NaiveLease(key, pins, list(blocks), list(blocks))
@@ -172,7 +176,9 @@ class NaiveCache:
             lease.path.append(block)
         self.pin_range(lease.pins, lease.path[first:], now)
 
-    def finish(self, lease: NaiveLease, tokens: tuple[int, ...], computed: int, now: float, session: str | None) -> None:
+    def finish(
+        self, lease: NaiveLease, tokens: tuple[int, ...], computed: int, now: float, session: str | None
+    ) -> None:
         self.seal(lease, tokens, computed, now)
         self.leases.remove(lease)
         tail: list[Block] = []

@@ -7,13 +7,22 @@ from array import array
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
-from tests.cache.naive import NaiveCache, NaiveLease, Path
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
 from quire.cache.kv_cache import KVCache, Lease
-from quire.cache.radix import NO_BLOCK
+from quire.cache.radix import NO_BLOCK, root_of
 from quire.types.events import ROOT
 from quire.types.request import CacheKey, Pin
+from tests.cache.naive import NaiveCache, NaiveLease, Path
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +30,13 @@ pytestmark = pytest.mark.pure
 prompts = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
 keys = st.sampled_from([CacheKey(salt="a"), CacheKey(salt="b")])
 ttls = st.none() | st.sampled_from([1.0, 5.0])
-pins = st.builds(lambda at, size, rank, ttl: Pin(at, at + size, rank, ttl), st.integers(0, 6), st.integers(1, 8), st.integers(1, 3), ttls)
+pins = st.builds(
+    lambda at, size, rank, ttl: Pin(at, at + size, rank, ttl),
+    st.integers(0, 6),
+    st.integers(1, 8),
+    st.integers(1, 3),
+    ttls,
+)
 sessions = st.none() | st.sampled_from(["s", "t"])
 
 
@@ -105,7 +120,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys, pin=pins)
     def pin(self, prompt: tuple[int, ...], key: CacheKey, pin: Pin) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), _root(key))
+        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
         blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
         num_pinned = self.cache.pin(array("I", prompt), key, pin, self.now)
@@ -114,7 +129,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys)
     def unpin(self, prompt: tuple[int, ...], key: CacheKey) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), _root(key))
+        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
         blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
         pinned = [block for block in blocks if block.rank > 1]
@@ -132,7 +147,9 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @precondition(lambda self: len(getattr(self, "naive", NaiveCache(0, 1)).nodes) > 4)  # else there is never much to lose
+    @precondition(
+        lambda self: len(getattr(self, "naive", NaiveCache(0, 1)).nodes) > 4
+    )  # else there is never much to lose
     @rule()
     def clear(self) -> None:
         self.cache.clear(self.now)
@@ -147,11 +164,15 @@ class CacheAgainstNaive(RuleBasedStateMachine):
         assert self.cache.stats().num_free == self.naive.num_free()
 
 
-def _root(key: CacheKey) -> bytes:
-    from quire.cache.radix import root_of
-
-    return root_of(key)
-
-
 TestCacheAgainstNaive = CacheAgainstNaive.TestCase
-TestCacheAgainstNaive.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+TestCacheAgainstNaive.settings = settings(max_examples=2000, stateful_step_count=30, deadline=None)
+TestCacheAgainstNaive.pytestmark = [pytest.mark.pure, pytest.mark.timeout(600)]
+
+
+class LongerCacheAgainstNaive(CacheAgainstNaive):
+    pass
+
+
+TestCacheAgainstNaiveAtLength = LongerCacheAgainstNaive.TestCase
+TestCacheAgainstNaiveAtLength.settings = settings(max_examples=20_000, stateful_step_count=60, deadline=None)
+TestCacheAgainstNaiveAtLength.pytestmark = [pytest.mark.pure, pytest.mark.slow, pytest.mark.timeout(3600)]

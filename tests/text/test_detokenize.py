@@ -33,7 +33,7 @@ def _byte_level() -> Tokenizer:
     char_of = {byte: char for char, byte in BYTE_OF.items()}
     words = [*PIECES, "日本".encode()[:4], "👍".encode()[:3], "👍".encode()[1:]]
     spelled = ["".join(char_of[b] for b in (w.encode() if isinstance(w, str) else w)) for w in words]
-    tokens = list(dict.fromkeys([*(char_of[b] for b in range(256)), *spelled])) + ["<|end|>", "<tool é>"]
+    tokens = [*dict.fromkeys([*(char_of[b] for b in range(256)), *spelled]), "<|end|>", "<tool é>"]
     data = {"model": "gpt2", "tokens": tokens, "token_type": [1] * (len(tokens) - 2) + [3, 4], "merges": ["a b"]}
     return Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in {**data, "pre": "gpt-2"}.items()})
 

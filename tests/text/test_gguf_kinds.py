@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Native
-from tests.text.varied_texts import FRAGMENTS, SPECIAL_NAMES, varied_texts
 
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pretokenizers import CUTTINGS
 from quire.text.tokenizer import Tokenizer
+from tests.text.varied_texts import FRAGMENTS, SPECIAL_NAMES, varied_texts
 
 pytestmark = pytest.mark.pure
 CORPUS = [" ".join(FRAGMENTS[i:] + FRAGMENTS[:i]) for i in range(0, len(FRAGMENTS), 3)]

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.text.varied_texts import SPECIAL_NAMES, varied_texts
 
 from quire.text.tokenizer import Tokenizer
+from tests.text.varied_texts import SPECIAL_NAMES, varied_texts
 
 pytestmark = pytest.mark.pure
 

@@ -38,7 +38,9 @@ def plan_and_commit(num_requests: int = 1000, num_steps: int = 400) -> Figure:
     while any(part.tokens is not None for part in _step(scheduler, chance)[0].parts):
         pass  # prompts
     seconds = sorted(_step(scheduler, chance)[1] for _ in range(num_steps))
-    note = f"90th percentile {seconds[num_steps * 9 // 10] * 1e3:.2f} ms; {num_steps} steps, each sealing about 60 blocks"
+    note = (
+        f"90th percentile {seconds[num_steps * 9 // 10] * 1e3:.2f} ms; {num_steps} steps, each sealing about 60 blocks"
+    )
     return Figure("plan + commit, 1,000 running requests", statistics.median(seconds) * 1e3, "ms", 3.0, note)
 
 

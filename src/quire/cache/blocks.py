@@ -55,7 +55,7 @@ class BlockPool:
         return self._refs[block]
 
     def take(self, count: int, now: float) -> list[int] | None:
-        """`count` blank blocks, held once, evicting what must go. None if they cannot all be had: then nothing changed."""
+        """`count` blank blocks, held once, evicting what must go. None: they cannot all be had, and nothing changed."""
         if count > self.num_available:
             return None
         if count > len(self._free):
@@ -77,7 +77,7 @@ class BlockPool:
                 self._renew(block, now)
 
     def release(self, blocks: Iterable[int], now: float) -> None:
-        """One hold less on each. What nobody holds is cached if it is in the tree, else free. Pass ends before beginnings."""
+        """One hold less on each, ends before beginnings. What nobody holds is cached if the tree has it, else free."""
         refs, tree = self._refs, self._tree
         self._last_use += 1
         for block in blocks:
@@ -176,7 +176,7 @@ class BlockPool:
                 self._offer(block)
 
     def check(self, holds: dict[int, int]) -> None:
-        """Every block is in exactly one state, its holds are those of `holds`, and every evictable block is in the order."""
+        """Every block is in exactly one state with the given holds, and every evictable block is in the order."""
         free = set(self._free)
         assert len(free) == len(self._free), "a block is free twice"
         assert self.num_held == sum(1 for refs in self._refs if refs)
@@ -187,6 +187,8 @@ class BlockPool:
             assert (block in free) == (not self._refs[block] and block not in self._tree), f"block {block} is lost"
             assert not self._is_evictable(block) or self._entry(block) in current, f"block {block} can never be evicted"
             parent = self._tree.parent(block)
-            assert parent == NO_BLOCK or not self._refs[block] or self._refs[parent], f"block {block} lost its beginning"
+            assert parent == NO_BLOCK or not self._refs[block] or self._refs[parent], (
+                f"block {block} lost its beginning"
+            )
         assert all((life[0], block) in expiries for block, life in self._lives.items())
         assert all(block in self._tree for block in self._lives)

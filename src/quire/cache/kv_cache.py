@@ -121,7 +121,7 @@ class KVCache:
         return lease
 
     def fork(self, lease: Lease, num_tokens: int, now: float) -> Lease | None:
-        """A second lease on the first `num_tokens` computed tokens of another. None if no block is free for the copy."""
+        """A second lease on the first `num_tokens` computed tokens of another. None: no block is free for the copy."""
         whole, rest = divmod(num_tokens, self.block_tokens)
         assert whole <= len(lease.path) or lease.is_private, "only what is computed can be shared"
         target = self._take(1, now) if rest else []
@@ -164,10 +164,8 @@ class KVCache:
         self._pin(lease.pins, lease.path[first:], first * self.block_tokens, now)
         self._announce(lease, tokens)
 
-    def release(
-        self, lease: Lease, tokens: Tokens[int], computed: int, now: float, session: str | None = None
-    ) -> None:
-        """The request is done, or is put off. What it computed stays findable; a session holds it until its next turn."""
+    def release(self, lease: Lease, tokens: Tokens[int], computed: int, now: float, session: str | None = None) -> None:
+        """The request is done, or put off. What it computed stays findable; a session holds it until its next turn."""
         self.seal(lease, tokens, computed, now)
         self._retract(lease)
         del self._leases[id(lease)]
@@ -197,7 +195,7 @@ class KVCache:
         return len(pinned)
 
     def reclaim(self, count: int, now: float) -> bool:
-        """See to it that `count` blocks can be had: cold cache can be evicted any time, idle sessions must let go first."""
+        """See to it that `count` blocks can be had: cold cache can go any time, idle sessions must let go first."""
         while self._pool.num_available < count:
             idle = self._sessions.drop_oldest()
             if idle is None:
@@ -295,7 +293,7 @@ class KVCache:
             lease.announced = b""
 
     def _store(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
-        """Put a block into the tree at the end of the lease's path; answers the block there, which may be an older twin."""
+        """Put a block into the tree at the end of the lease's path; answers the one there, perhaps an older twin."""
         there = self._tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
         if there == block:
             self.history.stored(self._event(block, lease.key, self.history.sequence + 1))
@@ -315,10 +313,14 @@ class KVCache:
         return (block,)
 
     def _pin(self, pins: Iterable[Pin], blocks: Iterable[int], begin: int, now: float) -> None:
-        """Give the blocks, of which the first has its first token at `begin`, the ranks of the pins that touch them."""
+        """Give the blocks, the first of which begins at token `begin`, the ranks of the pins that touch them.
+
+        A pin only raises a rank: a guest cannot weaken what another has pinned.
+        """
         for pin in pins:
-            for index, block in enumerate(blocks):
-                if pin.start < begin + (index + 1) * self.block_tokens and pin.end > begin + index * self.block_tokens:
+            for at, block in enumerate(blocks):
+                touches = pin.start < begin + (at + 1) * self.block_tokens and pin.end > begin + at * self.block_tokens
+                if touches and pin.rank >= self._pool.pin_of(block):
                     self._pool.pin(block, pin.rank, pin.ttl, now)
 
     def _event(self, block: int, owner: CacheKey, sequence: int) -> BlockStored:

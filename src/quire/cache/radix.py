@@ -1,9 +1,9 @@
 """The prefix tree: which block holds the KV of which tokens, after which others.
 
-A node is one block, and there are no node objects: a node is its block's number in flat columns, and every edge lives in
-one dict, from (parent's identity, tokens) to block. A million blocks are then a few large objects, which costs a third of
-the memory, and the garbage collector has nothing to walk. Keys are bytes, so a step down is one slice and one look-up.
-Children are also kept in order, where the longest common head of a chunk is found beside its place: O(log n).
+A node is one block, and there are no node objects: a node is its block's number in flat columns, and every edge lives
+in one dict, from (parent's identity, tokens) to block. A million blocks are then a few large objects: no memory for a
+million small ones, and nothing for the garbage collector to walk. Keys are bytes, so a step down is one slice and one
+look-up. Children are also kept in order, where the longest common head of a chunk is beside its place: O(log n).
 """
 
 from __future__ import annotations
@@ -112,32 +112,30 @@ class PrefixTree:
         find, nodes = self._edges.get, self._nodes
         blocks: list[int] = []
         node = root
-        at = 0
-        for at in range(0, len(data), step):
+        for at in range(0, len(data) - step + 1, step):  # the loop of `match`: a slice, a look-up, an append
             block = find(node + data[at : at + step])
-            if block is None or at + step > len(data):  # the last chunk may be short, and be there as a short block
+            if block is None:
                 break
             blocks.append(block)
             node = nodes[block]
-        else:
-            at = len(data)
-        near, shared = self.nearest(node, data[at : at + step])
+        end = len(blocks) * step
+        near, shared = self.nearest(node, data[end : end + step])
         return Reach(blocks, node, near, shared, len(blocks) * self.block_tokens + shared)
 
     def nearest(self, node: bytes, head: bytes) -> tuple[int, int]:
         """The child that shares the longest head with these tokens, and how many tokens that is (0: no child does)."""
         fan = self._fan(node)
-        if not fan:
+        if not fan or not head:
             return NO_BLOCK, 0
         key = node + head
         at = bisect_left(fan, key)
-        # In byte order the keys around `key` have the longest common beginning with it, whatever the byte order of a token.
+        # In byte order the longest common beginning with `key` is beside its place, however a token is laid out.
         best = max(fan[max(at - 1, 0) : at + 1], key=lambda near: common_head(near[len(node) :], head))
         shared = common_head(best[len(node) :], head)
         return (self._edges[best], shared) if shared else (NO_BLOCK, 0)
 
     def insert(self, block: int, parent: int, chunk: bytes, owner: CacheKey) -> int:
-        """Put a block below its parent, or below the owner's root. If these tokens are there already, answers that block."""
+        """Put a block below its parent, or the owner's root. If these tokens are there already, answers that block."""
         node = self._nodes[parent] if parent != NO_BLOCK else root_of(owner)
         key = node + chunk
         there = self._edges.setdefault(key, block)

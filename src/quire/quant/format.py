@@ -58,9 +58,9 @@ def quant_format(
     """Make the class known under `name`, and under its number or name in the containers that can hold it."""
 
     def register(cls: FormatClass) -> FormatClass:
-        cls.name, cls.gguf_type, cls.safetensors_dtype = name, gguf_type, safetensors
         if name in REGISTERED:
             raise ValueError(f"two number formats are called {name!r}")
+        cls.name, cls.gguf_type, cls.safetensors_dtype = name, gguf_type, safetensors
         REGISTERED[name] = cls()
         return cls
 

@@ -43,7 +43,9 @@ class Admission:
         """Refuse what would wait too long."""
         wait = self.promised_wait(waiting, pace)
         if len(waiting) + num_new > self._config.max_waiting:
-            raise Overloaded(f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0))
+            raise Overloaded(
+                f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0)
+            )
         if self._config.pressure == "reject" and wait > self._config.max_wait:
             public = f"The wait would be {wait:.1f} s, and {self._config.max_wait:.1f} s is the limit."
             raise Overloaded(public, max(wait - self._config.max_wait, 1.0))

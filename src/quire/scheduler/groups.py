@@ -1,7 +1,7 @@
 """Which running requests read the same blocks, so that a device can read those once for all of them.
 
-Two tables that have the same block at the same place agree on all blocks before it: a block of the tree has one past. So
-the members of a group are found by looking at one column of their tables, and its depth by bisection.
+Two tables that have the same block at the same place agree on all blocks before it: a block of the tree has one past.
+So the members of a group are found by looking at one column of their tables, and its depth by bisection.
 """
 
 from __future__ import annotations

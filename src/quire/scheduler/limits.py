@@ -1,22 +1,10 @@
-"""What a step may contain: how fast the device is, and whose turn it is; and what to tell of it."""
+"""What a step may contain: how fast the device is, and whose turn it is."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 
 KEPT_COUNTERS = 4096  # of keys that have nothing to do
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """Numbers for metrics."""
-
-    num_running: int
-    num_waiting: int
-    num_in_flight: int  # steps
-    num_preemptions: int
-    promised_wait: float
 
 
 class Pace:

@@ -53,21 +53,60 @@ class WaitingQueue:
         """The priority of whoever is next."""
         return min(self._levels, default=None)
 
-    def next(
-        self, now: float, passed: set[RequestState], cached: Callable[[RequestState], int]
-    ) -> RequestState | None:
-        """Who is to be admitted next, those in `passed` aside. `cached` tells how much of a prompt is in the tree."""
+    def walk(self, now: float, cached: Callable[[RequestState], int]) -> Walk:
+        """Look for who is to be admitted. `cached` tells how much of a prompt is in the tree."""
+        return Walk(self, now, cached)
+
+    def first(self, skipped: set[RequestState], worth: Callable[[RequestState], float]) -> RequestState | None:
+        """Who is next, the skipped aside; among a key's oldest requests, the one that is worth most."""
         for priority in sorted(self._levels):
             lines = dict(self._levels[priority])
             while lines:
                 key = min(lines, key=self._shares.served)
                 line = lines.pop(key)
-                window = list(islice((state for state in line if state not in passed), self._window))
+                window = list(islice((state for state in line if state not in skipped), self._window))
                 if len(window) > 1:
-                    return max(window, key=lambda s: (cached(s) + self._ageing * (now - s.arrived), -s.arrival))
+                    return max(window, key=lambda state: (worth(state), -state.arrival))
                 if window:
                     return window[0]
         return None
+
+    def age(self, state: RequestState, now: float) -> float:
+        """How many cached tokens its waiting is worth."""
+        return self._ageing * (now - state.arrived)
+
+
+class Walk:
+    """One plan's way through the queue. Prompts are looked up in the tree once, and few are skipped."""
+
+    MAX_SKIPPED = 16
+
+    def __init__(self, queue: WaitingQueue, now: float, cached: Callable[[RequestState], int]) -> None:
+        self._queue = queue
+        self._now = now
+        self._cached = cached
+        self._worth: dict[RequestState, float] = {}
+        self._skipped: set[RequestState] = set()
+        self._is_over = False
+
+    def candidate(self) -> RequestState | None:
+        """Who should start next."""
+        if self._is_over or len(self._skipped) >= self.MAX_SKIPPED:
+            return None
+        return self._queue.first(self._skipped, self._worth_of)
+
+    def skip(self, state: RequestState) -> None:
+        """It cannot start now, but others may."""
+        self._skipped.add(state)
+
+    def stop(self) -> None:
+        """Nobody else may start."""
+        self._is_over = True
+
+    def _worth_of(self, state: RequestState) -> float:
+        if state not in self._worth:
+            self._worth[state] = self._cached(state) + self._queue.age(state, self._now)
+        return self._worth[state]
 
 
 class RunningList:

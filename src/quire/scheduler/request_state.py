@@ -4,8 +4,8 @@
       KV exists             in steps that                to be scheduled
                             are planned
 
-`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight `scheduled` equals
-`computed` and `expected` is 0. Only the scheduler changes a state.
+`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight `scheduled`
+equals `computed` and `expected` is 0. Only the scheduler changes a state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from array import array
 from dataclasses import dataclass, field
 
 from quire.cache.kv_cache import Lease
-from quire.types.request import GenerateRequest
+from quire.types.request import FinishReason, GenerateRequest
+from quire.types.step import Part
 
 NO_ROW = -1
 
@@ -43,6 +44,7 @@ class RequestState:
     waits: bool = False  # for a result: what comes next depends on the tokens of the step in flight
     is_streaming: bool = False  # it has nothing but its newest tokens to compute
     is_on_device: bool = False  # the next token to compute is the one its row samples last
+    flows: bool = False  # its next part is that one token and nothing else: `settle` says so
     is_over: bool = False
 
     row: int = NO_ROW
@@ -53,6 +55,7 @@ class RequestState:
     drafts: tuple[int, ...] = ()  # tried in the next step
     num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
     num_forced: int = 0
+    num_charged: int = 0  # output tokens that its key has been charged for
     num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
     admitted: float | None = None
 
@@ -86,11 +89,66 @@ class RequestState:
         """Place among the running: walked from the head, preempted from the tail."""
         return (self.urgency, self.arrival)
 
+    def start(self, lease: Lease, row: int, block_tokens: int, now: float) -> None:
+        """It runs, from where its hit ends."""
+        self.lease, self.row = lease, row
+        self.computed = self.scheduled = lease.num_hit
+        self.capacity = len(lease.blocks) * block_tokens
+        self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
+        if self.admitted is None:
+            self.admitted, self.num_hit = now, lease.num_hit
+
+    def advance(self, part: Part, num_accepted: int) -> None:
+        """A part of it was computed: all of it, less the drafts that did not hold."""
+        computed = part.start + (1 if part.tokens is None else len(part.tokens))
+        if part.num_logits:
+            self.expected -= 1
+            self.waits = False
+            computed -= part.num_logits - max(num_accepted, 1)
+            if not num_accepted:  # no token came: what was planned on its account is void, and it is computed again
+                computed -= 1
+                self.num_stale, self.expected, self.is_on_device = self.num_in_flight, 0, False
+                self.scheduled = computed
+            self.settle()
+        if self.lease is None:  # preempted meanwhile
+            self.scheduled = 0
+            return
+        self.computed = computed
+        self.scheduled = max(self.scheduled, computed)
+
+    def cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """New output up to the first token that ends the request, and why that ends it."""
+        known = len(self.tokens)
+        least = self.num_prompt + self.request.sampling.min_tokens
+        for index, token in enumerate(tokens, 1):
+            if token in self.stops and known + index > least:
+                return tokens[:index], FinishReason.STOP
+            if known + index >= self.max_total:
+                return tokens[:index], FinishReason.LENGTH
+        return tokens, None
+
+    def untold_blocks(self) -> tuple[int, ...]:
+        """Blocks that the runner does not know of yet, and does from now on."""
+        assert self.lease is not None
+        blocks = tuple(self.lease.blocks[self.num_told :])
+        self.num_told += len(blocks)
+        return blocks
+
+    def settle(self) -> None:
+        """Say again whether it flows, after something that decides it has changed."""
+        self.flows = (
+            self.is_streaming and self.is_on_device and not self.waits and not self.drafts and not self.num_stale
+        )
+
     def check(self) -> None:
         """The counts are in their order, and a row goes with a lease."""
         assert 0 <= self.computed <= self.scheduled <= len(self.tokens) + self.expected, self.id
         assert (self.row == NO_ROW) == (self.lease is None), self.id
         assert self.num_in_flight > 0 or (self.expected == 0 and self.computed == self.scheduled), self.id
         assert self.num_stale <= self.num_in_flight
+        flowed = self.flows
+        self.settle()
+        assert self.flows == flowed and (not self.flows or self.remaining == 1), self.id
         if self.lease is not None:
             assert self.num_told <= len(self.lease.blocks) and self.scheduled <= self.capacity, self.id
+            assert not self.flows or self.num_told == len(self.lease.blocks), self.id

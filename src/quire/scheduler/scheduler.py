@@ -11,21 +11,22 @@ that is already in this step, so nothing has to be undone.
 from __future__ import annotations
 
 from collections import Counter, deque
-from heapq import heappop, heappush
 
 from quire.cache.kv_cache import KVCache, Lease
 from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Verdict
+from quire.scheduler.book import RequestBook
 from quire.scheduler.groups import PrefixGroups
-from quire.scheduler.limits import FairShare, Pace, SchedulerStats
-from quire.scheduler.queues import RunningList, WaitingQueue
+from quire.scheduler.limits import FairShare, Pace
+from quire.scheduler.queues import RunningList, WaitingQueue, Walk
 from quire.scheduler.request_state import NO_ROW, RequestState
+from quire.scheduler.stats import SchedulerStats
 from quire.scheduler.step_builder import StepBuilder
-from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest, QuireError
+from quire.types.errors import DeadlineExceeded, DuplicateRequest
 from quire.types.request import FinishReason, GenerateRequest
-from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult, TokenLogprobs
+from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
-MAX_PASSED = 16  # waiting requests looked at in a step that turn out to wait for another's blocks
+NO_BLOCKS: tuple[int, ...] = ()
 
 
 class Scheduler:
@@ -42,8 +43,7 @@ class Scheduler:
         self._groups = PrefixGroups()
         self._rows = list(range(config.max_rows - 1, -1, -1))  # free ones
         self._leaves: list[int] = []  # rows given up since the last plan
-        self._families: dict[str, list[RequestState]] = {}  # request id -> its samples that are not over
-        self._deadlines: list[tuple[float, str]] = []
+        self._book = RequestBook()
         self._in_flight: deque[tuple[StepPlan, list[RequestState]]] = deque()
         self._outcomes: list[Outcome] = []
         self._num_arrived = 0
@@ -54,47 +54,49 @@ class Scheduler:
 
     def add(self, request: GenerateRequest, now: float) -> None:
         """Take in a request. Raises a QuireError, and keeps nothing, if it cannot be served."""
-        if request.id in self._families:
+        if request.id in self._book:
             raise DuplicateRequest(request.id)
         self._admission.check_fits(request)
         self._admission.check_load(self._waiting, self._pace, request.sampling.n)
         asked = len(request.prompt) + (request.sampling.max_tokens or self._admission.max_total)
-        family = []
         for sample in range(request.sampling.n):
             self._num_arrived += 1
             state = RequestState(request, sample, self._num_arrived, now, min(asked, self._admission.max_total))
+            self._book.enter(state)
             self._shares.enter(request.key)
             self._waiting.add(state)
-            family.append(state)
-        self._families[request.id] = family
-        if request.deadline is not None:
-            heappush(self._deadlines, (request.deadline, request.id))
 
     def cancel(
         self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
     ) -> bool:
         """End a request, or one sample of it, at once and free all that only it held. False: there is no such one."""
-        family = [s for s in self._families.get(request_id, ()) if sample is None or s.sample == sample]
+        family = [s for s in self._book.family(request_id) if sample is None or s.sample == sample]
         for state in family:
             self._end(state, now, Outcome(request_id, state.sample, finish=reason, num_hit=state.num_hit))
         return bool(family)
 
     def cancel_all(self, now: float) -> None:
         """End every request."""
-        for request_id in list(self._families):
-            self.cancel(request_id, now)
+        for state in list(self._book):
+            self.cancel(state.request.id, now)
 
     def force(self, request_id: str, sample: int, tokens: tuple[int, ...], now: float) -> None:
         """Output that a grammar leaves no choice about: it is known at once, and computed together in the next step."""
-        state = self._idle_sample(request_id, sample)
+        state = self._book.idle_sample(request_id, sample)
         state.num_forced += len(tokens)
         state.is_on_device = False
+        state.settle()
         self._accept(state, PartResult(tokens), now, num_forced=len(tokens))
 
     def suggest(self, request_id: str, sample: int, drafts: tuple[int, ...]) -> None:
-        """Tokens that may come next: tried in the next step, whose result accepts as many as hold."""
-        state = self._idle_sample(request_id, sample)
-        state.drafts = drafts[: max(0, state.max_total - len(state.tokens) - 1)]
+        """Tokens that may come next: tried in the next step, whose result accepts as many as hold.
+
+        They are forgotten if the request has more to compute than its newest token, after a preemption for example.
+        """
+        state = self._book.idle_sample(request_id, sample)
+        if state.is_streaming:
+            state.drafts = drafts[: max(0, state.max_total - len(state.tokens) - 1)]
+            state.settle()
 
     def drain(self) -> list[Outcome]:
         """What became of requests since the last call."""
@@ -104,7 +106,7 @@ class Scheduler:
     # ── steps ──
 
     def plan(self, now: float) -> StepPlan:
-        """The next step. It may be asked for while steps are in flight: each running stream is taken to yield one token."""
+        """The next step. Asked for while steps are in flight, it takes each running stream to yield one token."""
         self._expire(now)
         step = StepBuilder(self._num_steps + 1, self._config)
         self._make_way(now)
@@ -125,42 +127,49 @@ class Scheduler:
         self._pace.learn(plan.num_tokens, result.seconds)
         for state, part, came in zip(states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
-            if state.is_over:
-                continue  # it ended while this step was in flight
-            if state.num_stale:
-                state.num_stale -= 1
-                continue
-            if came.error is not None:
-                failure = Outcome(state.request.id, state.sample, error=came.error, num_hit=state.num_hit)
-                self._end(state, now, failure)
-                continue
+            tokens, logprobs, error, _ = came
+            if state.flows and part.tokens is None and len(tokens) == 1 and error is None:
+                # One token more of a stream that goes on: what nearly every part of a full house is, hence by itself.
+                known = state.tokens
+                if tokens[0] not in state.stops and len(known) + 1 < state.max_total:
+                    state.expected -= 1
+                    state.computed = computed = part.start + 1
+                    known.append(tokens[0])
+                    if computed >= state.seal_at:
+                        self._seal(state, now)
+                    self._outcomes.append(Outcome(state.request.id, state.sample, tokens, logprobs))
+                    continue
+            self._take_in(state, part, came, now)
+
+    def _take_in(self, state: RequestState, part: Part, came: PartResult, now: float) -> None:
+        """Any result of a part."""
+        if state.is_over:
+            return  # it ended while this step was in flight
+        if state.num_stale:
+            state.num_stale -= 1
+            state.settle()
+        elif came.error is not None:
+            self._end(state, now, Outcome(state.request.id, state.sample, error=came.error, num_hit=state.num_hit))
+        else:
             if came.prompt_logprobs:
                 self._score(state, part, came)
-            self._advance(state, part, len(came.tokens), now)
+            state.advance(part, len(came.tokens))
             if came.tokens:
                 self._accept(state, came, now)
+            if state.lease is not None and state.computed >= state.seal_at:
+                self._seal(state, now)
 
-    def _advance(self, state: RequestState, part: Part, num_accepted: int, now: float) -> None:
-        """Move `computed` past what a part has computed: all of it, less the drafts that did not hold."""
-        computed = part.start + (1 if part.tokens is None else len(part.tokens))
-        if part.num_logits:
-            state.expected -= 1
-            state.waits = False
-            computed -= part.num_logits - 1
-            if num_accepted:
-                computed += num_accepted - 1
-            else:  # the device gave no token: what was planned on its account is void, and the token is computed again
-                computed -= 1
-                state.num_stale, state.expected, state.is_on_device = state.num_in_flight, 0, False
-                state.scheduled = computed
-        if state.lease is None:
-            return  # preempted meanwhile
-        state.computed = computed
-        if state.scheduled < computed:
-            state.scheduled = computed  # drafts held
-        if computed >= state.seal_at:
-            self._cache.seal(state.lease, state.tokens, computed, now)
-            state.seal_at = (len(state.lease.path) + 1) * self._cache.block_tokens
+    def _seal(self, state: RequestState, now: float) -> None:
+        """Full blocks can be found by others. Output is charged here, a block at a time: often enough to be fair."""
+        assert state.lease is not None
+        self._cache.seal(state.lease, state.tokens, state.computed, now)
+        state.seal_at = (len(state.lease.path) + 1) * self._cache.block_tokens
+        self._charge_output(state)
+
+    def _charge_output(self, state: RequestState) -> None:
+        unpaid = state.num_output - state.num_charged
+        state.num_charged += unpaid
+        self._shares.charge(state.request.key, self._config.output_cost * unpaid / state.request.weight)
 
     def _score(self, state: RequestState, part: Part, came: PartResult) -> None:
         """Tell what is new: after a preemption a part may score positions a second time."""
@@ -173,28 +182,14 @@ class Scheduler:
         """Output tokens: append them up to a stop or the limit, tell, and end the request if it is done."""
         tokens, finish = came.tokens, None
         if state.stops or len(state.tokens) + len(tokens) >= state.max_total:
-            tokens, finish = self._cut(state, tokens)
+            tokens, finish = state.cut(tokens)
         state.tokens.extend(tokens)
-        logprobs: tuple[TokenLogprobs, ...] = came.logprobs[: len(tokens)]
-        request = state.request
-        self._shares.charge(request.key, self._config.output_cost * len(tokens) / request.weight)
+        logprobs = came.logprobs[: len(tokens)]
+        told = Outcome(state.request.id, state.sample, tokens, logprobs, finish, None, state.num_hit, num_forced)
         if finish is None:
-            self._outcomes.append(
-                Outcome(request.id, state.sample, tokens, logprobs, None, None, state.num_hit, num_forced)
-            )
+            self._outcomes.append(told)
         else:
-            self._end(state, now, Outcome(request.id, state.sample, tokens, logprobs, finish, None, state.num_hit, num_forced))
-
-    def _cut(self, state: RequestState, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
-        """The tokens up to the first that ends the request, and why it ends."""
-        least = state.num_prompt + state.request.sampling.min_tokens
-        known = len(state.tokens)
-        for index, token in enumerate(tokens):
-            if token in state.stops and known + index + 1 > least:
-                return tokens[: index + 1], FinishReason.STOP
-            if known + index + 1 >= state.max_total:
-                return tokens[: index + 1], FinishReason.LENGTH
-        return tokens, None
+            self._end(state, now, told)
 
     # ── planning ──
 
@@ -204,27 +199,42 @@ class Scheduler:
         running = self._running.snapshot()
         spare = step.budget - len(running)  # beyond one token each: for drafts and forced tokens
         for state in running:
-            if not state.is_streaming:
+            if state.flows:  # a thousand times a step, hence without calls
+                start = state.scheduled
+                if start + 1 >= state.max_total:
+                    continue  # its last token is on the way
+                new_blocks = NO_BLOCKS
+                if start >= state.capacity:
+                    if not self._make_room(state, start + 1, step, now):
+                        continue
+                    new_blocks = state.untold_blocks()
+                step.parts.append(Part(state.id, state.row, start, None, 1, new_blocks))
+                step.states.append(state)
+                state.scheduled = start + 1
+                state.expected += 1
+                state.num_in_flight += 1
+                state.last_step = step.number
+                step.budget -= 1
+                if state.request.constrained:
+                    state.waits = True
+                    state.settle()
+            elif not state.is_streaming:
                 prompts.append(state)
-                continue
-            if state.waits or state.row == NO_ROW:  # or preempted during this walk
-                continue
-            total = len(state.tokens) + state.expected
-            count = total - state.scheduled
-            if count <= 0 or total >= state.max_total:
-                continue
-            if state.drafts:
-                state.drafts = state.drafts[: step.num_scored]
-            room = total + len(state.drafts)
-            if room > state.capacity and not self._make_room(state, room, step, now):
-                continue
-            if count == 1 and state.is_on_device and not state.drafts:
-                step.add_next(state)
-            else:
-                state.drafts = state.drafts[: max(0, spare - (count - 1))]
-                step.add(state, min(count, 1 + max(0, spare)))
-                spare -= count - 1 + len(state.drafts)
+            elif not state.waits and state.row != NO_ROW:  # or it was preempted during this walk
+                spare -= self._plan_several(state, step, spare, now)
         return prompts
+
+    def _plan_several(self, state: RequestState, step: StepBuilder, spare: int, now: float) -> int:
+        """A stream with forced tokens or drafts. Answers how many tokens beyond one that took."""
+        if state.expected or state.remaining <= 0:
+            return 0  # what it would compute is still being sampled
+        count = min(state.remaining, 1 + max(0, spare))
+        state.drafts = state.drafts[: max(0, min(spare - (count - 1), step.num_scored))]
+        extra = count - 1 + len(state.drafts)
+        if not self._make_room(state, state.scheduled + 1 + extra, step, now):
+            return 0
+        step.add(state, count)
+        return extra
 
     def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, admits: bool) -> None:
         """What is left of the step goes to prompts: an equal share each, then the rest in order of importance."""
@@ -233,11 +243,10 @@ class Scheduler:
         prompts = [state for state in prompts if state.row != NO_ROW and state.remaining > 0]
         sharers = min(len(prompts) + len(self._waiting), self._config.max_partial_prompts)
         share = max(allowance // max(sharers, 1), min(self._cache.block_tokens, allowance))
-        passed: set[RequestState] = set()
-        while allowance > 0:
-            state = prompts.pop(0) if prompts else self._admit(step, passed, now) if admits else None
-            if state is None:
-                break
+        waiting = self._waiting.walk(now, self._admission.cached_tokens)
+        if not admits:
+            waiting.stop()
+        while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
             count = min(state.remaining, share, allowance, step.most(state))
             allowance -= count
             grants.append((state, count))
@@ -249,6 +258,11 @@ class Scheduler:
                 step.add(state, count)
                 self._shares.charge(state.request.key, count / state.request.weight)
 
+    def _is_outranked(self, state: RequestState) -> bool:
+        """Does someone more urgent than this running request wait?"""
+        urgent = self._waiting.top_priority()
+        return urgent is not None and urgent < state.urgency
+
     def _prompt_allowance(self, step: StepBuilder) -> int:
         """Prompt tokens that this step may have without making running streams wait longer than promised."""
         if not step.parts:
@@ -256,32 +270,29 @@ class Scheduler:
         within = self._pace.tokens_within(self._config.stream_gap) - len(step.parts)
         return int(min(max(within, self._config.min_prompt_tokens), step.budget))
 
-    def _admit(self, step: StepBuilder, passed: set[RequestState], now: float) -> RequestState | None:
-        """The next waiting request that can start, started; None if none can."""
-        while self._rows and len(passed) < MAX_PASSED:
-            state = self._waiting.next(now, passed, self._admission.cached_tokens)
-            if state is None:
-                return None
-            lease = self._admission.lease(state, self._families[state.request.id], now)
+    def _next_prompt(
+        self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float
+    ) -> RequestState | None:
+        """Whose prompt comes next: a running request's, unless one that is more urgent waits and can start."""
+        while True:
+            is_open = self._rows and (not prompts or self._is_outranked(prompts[0]))
+            candidate = waiting.candidate() if is_open else None
+            if candidate is None or (prompts and prompts[0].urgency <= candidate.urgency):
+                return prompts.pop(0) if prompts else None
+            lease = self._admission.lease(candidate, self._book.family(candidate.request.id), now)
             if lease is Verdict.FULL:
-                return None
-            if isinstance(lease, Verdict):
-                passed.add(state)
-                continue
-            self._start(state, lease, now)
-            step.join(state)
-            return state
-        return None
+                waiting.stop()
+            elif lease is Verdict.PASSED:
+                waiting.skip(candidate)
+                prompts.sort(key=lambda state: state.order)  # it may have lent its urgency
+            else:
+                self._start(candidate, lease, now)
+                step.join(candidate)
+                return candidate
 
     def _start(self, state: RequestState, lease: Lease, now: float) -> None:
         self._waiting.remove(state)
-        state.lease, state.row = lease, self._rows.pop()
-        state.computed = state.scheduled = lease.num_hit
-        state.capacity = len(lease.blocks) * self._cache.block_tokens
-        state.num_told = 0
-        state.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * self._cache.block_tokens
-        if state.admitted is None:
-            state.admitted, state.num_hit = now, lease.num_hit
+        state.start(lease, self._rows.pop(), self._cache.block_tokens, now)
         self._running.add(state)
         self._groups.joined()
 
@@ -300,23 +311,23 @@ class Scheduler:
 
     def _make_way(self, now: float) -> None:
         """If someone more urgent waits and cannot start, the least important of those who run step back."""
-        urgent = self._waiting.top_priority()
-        while urgent is not None and len(self._running):
+        while len(self._running):
             tail = next(self._running.from_tail())
-            if tail.urgency <= urgent or self._can_start(now):
+            if not self._is_outranked(tail) or self._can_start(now):
                 return
             self._preempt(tail, now)
 
     def _can_start(self, now: float) -> bool:
-        state = self._waiting.next(now, set(), self._admission.cached_tokens)
+        state = self._waiting.walk(now, self._admission.cached_tokens).candidate()
         return state is not None and bool(self._rows) and self._admission.could_start(state, now)
 
     def _preempt(self, state: RequestState, now: float) -> None:
-        """Put a request off. What it has computed stays cached, so that it resumes where it was if nobody needs the room."""
+        """Put a request off. What it has computed stays cached: it resumes where it was if nobody needs the room."""
         self._running.remove(state)
         self._vacate(state, now, session=None)
         state.urgency = state.request.priority
-        state.is_streaming, state.is_on_device, state.waits, state.drafts = False, False, False, ()
+        state.is_streaming = state.is_on_device = state.waits = state.flows = False
+        state.drafts = ()
         self._num_preemptions += 1
         self._waiting.add(state)
 
@@ -329,11 +340,9 @@ class Scheduler:
         else:
             self._running.remove(state)
             self._vacate(state, now, state.request.session if not state.sample else None)
-        state.is_over = True
-        family = self._families[state.request.id]
-        family.remove(state)
-        if not family:
-            del self._families[state.request.id]
+        state.is_over, state.flows = True, False
+        self._charge_output(state)
+        self._book.leave(state)
         self._shares.leave(state.request.key)
         if state.admitted is not None:
             self._pace.learn_service(now - state.admitted)
@@ -342,7 +351,8 @@ class Scheduler:
     def _vacate(self, state: RequestState, now: float, session: str | None) -> None:
         assert state.lease is not None
         self._admission.ended(state.lease)
-        self._cache.release(state.lease, state.tokens, state.computed, now, session)
+        computed = min(state.computed, len(state.tokens))  # a stop may have cut off drafts that were computed
+        self._cache.release(state.lease, state.tokens, computed, now, session)
         self._rows.append(state.row)
         self._leaves.append(state.row)
         self._groups.left(state.row)
@@ -351,24 +361,16 @@ class Scheduler:
 
     def _expire(self, now: float) -> None:
         self._cache.expire_sessions(now)
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heappop(self._deadlines)
-            for state in list(self._families.get(request_id, ())):
-                error = DeadlineExceeded(state.num_output)
-                self._end(state, now, Outcome(request_id, state.sample, error=error, num_hit=state.num_hit))
-
-    def _idle_sample(self, request_id: str, sample: int) -> RequestState:
-        for state in self._families.get(request_id, ()):
-            if state.sample == sample and not state.num_in_flight:
-                return state
-        raise InvalidRequest(f"Request {request_id!r} has no sample {sample} that waits for tokens.", field="id")
+        for state in self._book.overdue(now):
+            late = DeadlineExceeded(state.num_output)
+            self._end(state, now, Outcome(state.request.id, state.sample, error=late, num_hit=state.num_hit))
 
     # ── answers ──
 
     @property
     def is_idle(self) -> bool:
         """Is there no request?"""
-        return not self._families
+        return not len(self._book)
 
     def stats(self) -> SchedulerStats:
         """Numbers for metrics."""
@@ -383,7 +385,7 @@ class Scheduler:
     def check(self) -> None:
         """All invariants, the cache's too. Expensive: for tests, and for an idle engine."""
         running, waiting = list(self._running), list(self._waiting)
-        live = [state for family in self._families.values() for state in family]
+        live = list(self._book)
         assert sorted(map(id, running + waiting)) == sorted(map(id, live)), "a request is lost or in two places"
         assert sorted([*self._rows, *(state.row for state in running)]) == list(range(self._config.max_rows))
         assert running == sorted(running, key=lambda state: state.order)

@@ -6,8 +6,6 @@ from quire.config import SchedulerConfig
 from quire.scheduler.request_state import RequestState
 from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
 
-NO_BLOCKS: tuple[int, ...] = ()
-
 
 class StepBuilder:
     """Collects what a `StepPlan` will say."""
@@ -15,7 +13,9 @@ class StepBuilder:
     def __init__(self, number: int, config: SchedulerConfig) -> None:
         self.number = number
         self.budget = config.max_step_tokens  # tokens that still fit
-        self.num_scored = config.max_scored_tokens  # distributions that still fit, beside the one for each row's newest token
+        self.num_scored = (
+            config.max_scored_tokens
+        )  # distributions that still fit, beside the one for each row's newest token
         self.parts: list[Part] = []
         self.states: list[RequestState] = []  # whose parts these are
         self._joins: list[Join] = []
@@ -39,31 +39,12 @@ class StepBuilder:
         if state.lease.copy is not None:
             self._copies.append(state.lease.copy)
 
-    def add_next(self, state: RequestState) -> None:
-        """Compute the one token that the row sampled last. The common case, 1,000 times a step, hence by itself."""
-        assert state.lease is not None
-        start = state.scheduled
-        blocks = state.lease.blocks
-        new_blocks = NO_BLOCKS
-        if state.num_told < len(blocks):
-            new_blocks = tuple(blocks[state.num_told :])
-            state.num_told = len(blocks)
-        self.parts.append(Part(state.id, state.row, start, None, 1, new_blocks))
-        self.states.append(state)
-        state.scheduled = start + 1
-        state.num_in_flight += 1
-        state.last_step = self.number
-        state.expected += 1
-        state.waits = state.request.constrained
-        self.budget -= 1
-
     def add(self, state: RequestState, count: int) -> None:
         """Compute `count` more known tokens of a request, and its drafts after the last of them."""
         assert state.lease is not None
         start, end = state.scheduled, state.scheduled + count
         reaches_end = end == len(state.tokens)
         drafts = state.drafts if reaches_end else ()
-        blocks = state.lease.blocks
         scores = state.must_score and start < state.num_prompt - 1
         self.num_scored -= count if scores else len(drafts)
         self.parts.append(
@@ -73,12 +54,11 @@ class StepBuilder:
                 start,
                 (*state.tokens[start:end], *drafts),
                 1 + len(drafts) if reaches_end else 0,
-                tuple(blocks[state.num_told :]),
+                state.untold_blocks(),
                 scores,
             )
         )
         self.states.append(state)
-        state.num_told = len(blocks)
         state.scheduled = end
         state.num_in_flight += 1
         state.last_step = self.number
@@ -87,6 +67,7 @@ class StepBuilder:
             state.is_streaming = state.is_on_device = True
             state.waits = bool(drafts) or state.request.constrained
             state.drafts = ()
+            state.settle()
         self.budget -= count + len(drafts)
 
     def build(self, leaves: tuple[int, ...], groups: tuple[SharedPrefix, ...]) -> StepPlan:

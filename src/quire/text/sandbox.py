@@ -58,7 +58,7 @@ class _Checked(CodeGenerator):
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}` marks the assistant's words for training. Here it is its content."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (so the base class declares it)
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         line = next(parser.stream).lineno
@@ -97,7 +97,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
             "namespace": _PlainNamespace,
-            "dict": lambda *args, **named: dict(*args, **named),
+            "dict": lambda *args, **named: dict(*args, **named),  # noqa: PLW0108 (the type itself has attributes)
             "range": self._range,
         }
 

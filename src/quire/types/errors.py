@@ -37,7 +37,7 @@ class ContextTooLong(InvalidRequest):
 
     def __init__(self, num_prompt: int, max_context: int) -> None:
         super().__init__(
-            f"The prompt has {num_prompt} tokens and the context limit is {max_context}, which must also hold the answer: "
+            f"The prompt has {num_prompt} tokens and the context, which must also hold the answer, {max_context}: "
             f"send at most {max_context - 1} tokens, or serve the model with a larger context.",
             field="prompt",
         )

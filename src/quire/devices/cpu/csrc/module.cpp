@@ -1,128 +1,226 @@
-// The Python face of the native CPU device: what this machine's CPU can do.
-//
-// A feature is listed only if it is usable: the CPU has the instructions and the operating system saves the registers
-// that they touch. Names are those of /proc/cpuinfo, so that a user can compare.
+// The Python face of the native CPU device. It turns arrays into pointers and sizes; what they must be is checked here
+// (dtype, dimensions) and in the program (values).
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdint>
-#include <string>
-#include <vector>
+#include <algorithm>
+#include <stdexcept>
 
-#if defined(__x86_64__) || defined(_M_X64)
-#define QUIRE_X86 1
-#if defined(_MSC_VER)
-#include <intrin.h>
-#else
-#include <cpuid.h>
-#endif
-#elif defined(__aarch64__) && defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
+#include "features.h"
+#include "program.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace quire {
 
 namespace {
 
-#if QUIRE_X86
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Answer = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Tokens = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Columns = std::tuple<int, int, int>;  // buffer, offset, dim
 
-enum Register { EAX, EBX, ECX, EDX };
+View view(const Columns &c) { return {std::get<0>(c), std::get<1>(c), std::get<2>(c)}; }
 
-// One bit of one cpuid leaf, and the bits of XCR0 that the operating system must have set for it.
-struct Feature {
-    const char *name;
-    uint32_t leaf, subleaf;
-    Register reg;
-    int bit;
-    uint64_t state;
-};
-
-constexpr uint64_t NONE = 0;
-constexpr uint64_t YMM = 0x06;  // xmm and ymm registers
-constexpr uint64_t ZMM = 0xe6;  // those, the mask registers and zmm
-
-constexpr Feature FEATURES[] = {
-    {"sse4_1", 1, 0, ECX, 19, NONE},      {"sse4_2", 1, 0, ECX, 20, NONE},
-    {"avx", 1, 0, ECX, 28, YMM},          {"f16c", 1, 0, ECX, 29, YMM},
-    {"fma", 1, 0, ECX, 12, YMM},          {"bmi1", 7, 0, EBX, 3, NONE},
-    {"bmi2", 7, 0, EBX, 8, NONE},         {"avx2", 7, 0, EBX, 5, YMM},
-    {"avx_vnni", 7, 1, EAX, 4, YMM},      {"avx512f", 7, 0, EBX, 16, ZMM},
-    {"avx512dq", 7, 0, EBX, 17, ZMM},     {"avx512bw", 7, 0, EBX, 30, ZMM},
-    {"avx512vl", 7, 0, EBX, 31, ZMM},     {"avx512_vnni", 7, 0, ECX, 11, ZMM},
-    {"avx512_bf16", 7, 1, EAX, 5, ZMM},   {"avx512_fp16", 7, 0, EDX, 23, ZMM},
-};
-
-// The four registers of a cpuid leaf; zeros where the CPU does not know the leaf.
-struct Leaf {
-    uint32_t regs[4] = {0, 0, 0, 0};
-
-    Leaf(uint32_t leaf, uint32_t subleaf) {
-#if defined(_MSC_VER)
-        int out[4];
-        __cpuid(out, 0);
-        if (static_cast<uint32_t>(out[0]) < leaf) return;
-        __cpuidex(out, static_cast<int>(leaf), static_cast<int>(subleaf));
-        for (int i = 0; i < 4; ++i) regs[i] = static_cast<uint32_t>(out[i]);
-#else
-        __get_cpuid_count(leaf, subleaf, &regs[EAX], &regs[EBX], &regs[ECX], &regs[EDX]);
-#endif
-    }
-};
-
-// XCR0: which registers the operating system saves at a task switch. Zero if it never enabled xsave.
-uint64_t saved_state() {
-    constexpr uint32_t OSXSAVE = 1u << 27;
-    if (!(Leaf(1, 0).regs[ECX] & OSXSAVE)) return 0;
-#if defined(_MSC_VER)
-    return _xgetbv(0);
-#else
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (static_cast<uint64_t>(high) << 32) | low;
-#endif
+int size(size_t n) {
+    require(n <= INT32_MAX, "an array is too large");
+    return static_cast<int>(n);
 }
 
-std::vector<std::string> features() {
-    const uint64_t saved = saved_state();
-    std::vector<std::string> found;
-    for (const Feature &f : FEATURES) {
-        // Eax of leaf 7 is its highest subleaf; what a CPU answers beyond it means nothing.
-        if (f.leaf == 7 && f.subleaf > Leaf(7, 0).regs[EAX]) continue;
-        const bool present = (Leaf(f.leaf, f.subleaf).regs[f.reg] >> f.bit) & 1u;
-        if (present && (saved & f.state) == f.state) found.emplace_back(f.name);
-    }
-    return found;
+template <class Value>
+Value named(const std::string &name, std::initializer_list<std::pair<const char *, Value>> known, const char *what) {
+    for (const auto &[word, value] : known)
+        if (name == word) return value;
+    throw std::invalid_argument(what + name);
 }
 
-#elif defined(__aarch64__)
-
-std::vector<std::string> features() {
-    std::vector<std::string> found = {"asimd"};  // part of the base architecture
-#if defined(__linux__)
-    const unsigned long caps = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
-    if (caps & HWCAP_ASIMDHP) found.emplace_back("asimdhp");
-    if (caps & HWCAP_ASIMDDP) found.emplace_back("asimddp");
-    if (caps & HWCAP_SVE) found.emplace_back("sve");
-    if (more & HWCAP2_I8MM) found.emplace_back("i8mm");
-    if (more & HWCAP2_BF16) found.emplace_back("bf16");
-#elif defined(__ARM_FEATURE_DOTPROD)
-    found.emplace_back("asimddp");  // elsewhere the compiler's target is the floor that we know
-#endif
-    return found;
+Format format(const std::string &name) {
+    return named<Format>(name,
+                         {{"f32", Format::F32}, {"f16", Format::F16}, {"bf16", Format::BF16}, {"q8_0", Format::Q8},
+                          {"q4_0", Format::Q4}, {"q4_1", Format::Q4M}},
+                         "no kernel for the format ");
 }
 
-#else
+KvFormat kv_format(const std::string &name) {
+    return named<KvFormat>(name, {{"f32", KvFormat::F32}, {"f16", KvFormat::F16}, {"bf16", KvFormat::BF16}},
+                           "the KV cache cannot be ");
+}
 
-std::vector<std::string> features() { return {}; }
+const Kernels &variant(const std::string &name) {
+    for (const Kernels *kernels : usable_kernels())
+        if (name == kernels->name) return *kernels;
+    throw std::invalid_argument("no kernels for this machine are called " + name);
+}
 
-#endif
+std::shared_ptr<Program> make_program(const std::string &name, std::shared_ptr<Pool> pool, std::vector<int> limits) {
+    require(limits.size() == 6, "six limits");
+    const int max_logits = std::min(limits[2], limits[0]);  // no token yields two
+    const Bounds bounds{limits[0], limits[1], max_logits, limits[3], limits[4], limits[5]};
+    return std::make_shared<Program>(variant(name), std::move(pool), bounds);
+}
+
+int add_matrix(Program &program, const std::string &name, int cols, const Bytes &source) {
+    const Format f = format(name);
+    require(cols > 0 && source.shape(1) == source_row_bytes(f, cols), "a matrix has rows of another size");
+    return program.add_matrix(f, size(source.shape(0)), cols, source.data());
+}
+
+void store_kv(Program &program, int cache, const Ints &slots, const FloatRows &k, const FloatRows &v) {
+    const KvCache c = program.cache(cache);
+    const size_t dim = static_cast<size_t>(c.num_heads) * c.head_dim;
+    for (const FloatRows &rows : {k, v})
+        require(rows.shape(0) == slots.shape(0) && rows.shape(1) == dim, "store_kv: not the width of the cache");
+    program.store_kv(cache, slots.data(), k.data(), v.data(), size(slots.shape(0)));
+}
+
+void poke(Program &program, const Columns &to, const FloatRows &numbers) {
+    require(numbers.shape(1) == static_cast<size_t>(std::get<2>(to)), "poke: another width than the view");
+    program.poke(view(to), numbers.data(), size(numbers.shape(0)));
+}
+
+void peek(const Program &program, const Columns &from, const Answer &numbers) {
+    require(numbers.shape(1) == static_cast<size_t>(std::get<2>(from)), "peek: another width than the view");
+    program.peek(view(from), numbers.data(), size(numbers.shape(0)));
+}
+
+void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
+            const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
+            const IntRows &copies, const Answer &logits, const Tokens &tokens) {
+    const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
+    for (const Ints *array : {&positions, &slots, &row_of_token})
+        require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
+    require(starts.shape(0) == num_rows + 1, "the arrays of rows differ in length");
+    require(block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
+    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
+    require(logits.shape(0) == num_logits && tokens.shape(0) == num_logits, "an answer for each of logits_at");
+    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
+    Step step{};
+    step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
+    step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
+    step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
+    step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
+    step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
+    step.logits = logits.data(), step.tokens = tokens.data();
+    nb::gil_scoped_release release;
+    program.launch(step);
+}
+
+using Ids = std::vector<int>;
+
+// One method for each instruction. A view is (buffer, first column, columns), and (-1, 0, 0) where there is none.
+void bind_instructions(nb::class_<Program> &program) {
+    program.def(
+        "embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a);
+    program.def(
+        "rms_norm",
+        [](Program &p, const Columns &x, int weight, float eps, const Columns &out, int quants, bool at_logits) {
+            p.rms_norm(view(x), weight, eps, view(out), quants, at_logits);
+        },
+        "x"_a, "weight"_a, "eps"_a, "out"_a, "quants"_a, "at_logits"_a);
+    program.def(
+        "rms_norm_heads",
+        [](Program &p, const Columns &x, int weight, float eps) { p.rms_norm_heads(view(x), weight, eps); }, "x"_a,
+        "weight"_a, "eps"_a);
+    program.def(
+        "gather",
+        [](Program &p, const Columns &x, const Columns &out, int quants, bool at_logits) {
+            p.gather(view(x), view(out), quants, at_logits);
+        },
+        "x"_a, "out"_a, "quants"_a, "at_logits"_a);
+    program.def(
+        "rope_table",
+        [](Program &p, int frequencies, double scaling, const Columns &cos, const Columns &sin) {
+            p.rope_table(frequencies, scaling, view(cos), view(sin));
+        },
+        "frequencies"_a, "scaling"_a, "cos"_a, "sin"_a);
+    program.def(
+        "rope",
+        [](Program &p, const Columns &x, const Columns &cos, const Columns &sin, int head_dim, bool interleaved) {
+            p.rope(view(x), view(cos), view(sin), head_dim, interleaved);
+        },
+        "x"_a, "cos"_a, "sin"_a, "head_dim"_a, "interleaved"_a);
+    program.def(
+        "write_kv",
+        [](Program &p, int cache, const Columns &k, const Columns &v) { p.write_kv(cache, view(k), view(v)); },
+        "cache"_a, "k"_a, "v"_a);
+    program.def(
+        "attend",
+        [](Program &p, int cache, const Columns &q, float scale, const Columns &out, int quants) {
+            p.attend(cache, view(q), scale, view(out), quants);
+        },
+        "cache"_a, "q"_a, "scale"_a, "out"_a, "quants"_a);
+    program.def(
+        "product",
+        [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
+           const Columns &residual) { p.product(matrices, biases, view(x), quants, view(out), view(residual)); },
+        "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "residual"_a);
+    program.def(
+        "gate",
+        [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
+           int out_quants) { p.gate(matrices, biases, view(x), quants, view(out), out_quants); },
+        "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "out_quants"_a);
+    program.def(
+        "add",
+        [](Program &p, const Columns &x, const Columns &y, const Columns &out) { p.add(view(x), view(y), view(out)); },
+        "x"_a, "y"_a, "out"_a);
+    program.def(
+        "logits", [](Program &p, int matrix, const Columns &x, int quants) { p.logits(matrix, view(x), quants); },
+        "matrix"_a, "x"_a, "quants"_a);
+}
+
+void bind_program(nb::module_ &m) {
+    nb::class_<Program> program(m, "Program", "A lowered model: weights, buffers, KV caches, instructions over them.");
+    program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
+    program.def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert());
+    program.def(
+        "vector", [](Program &p, const Floats &x) { return p.add_vector(x.data(), size(x.shape(0))); },
+        "numbers"_a.noconvert());
+    program.def("rows", &Program::add_rows, "dim"_a, "for_logits"_a = false);
+    program.def("quants", &Program::add_quants, "dim"_a, "for_logits"_a = false);
+    program.def(
+        "cache",
+        [](Program &p, const std::string &kv, int heads, int dim, int window) {
+            return p.add_cache(kv_format(kv), heads, dim, window);
+        },
+        "format"_a, "num_heads"_a, "head_dim"_a, "window"_a);
+    bind_instructions(program);
+    program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+                "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
+                "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "logits"_a.noconvert(),
+                "tokens"_a.noconvert(), "Run one step; see quire.ops.batch.Batch. `logits` and `tokens` are filled.");
+    program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
+                "Put K and V of tokens into a cache from outside.");
+    program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
+    program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
+    program.def_prop_ro("num_bytes", &Program::num_bytes);
+}
 
 }  // namespace
 
+}  // namespace quire
+
 NB_MODULE(_native, m) {
+    using namespace quire;
+    nb::set_leak_warnings(false);  // the pool lives as long as the process
     m.doc() = "Native kernels of the CPU device.";
     m.def("features", &features, "Instruction sets usable on this machine, by their names in /proc/cpuinfo.");
+    m.def("variants", [] {
+        std::vector<std::string> names;
+        for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);
+        return names;
+    }, "Kernels that were compiled and run on this machine, the fastest first.");
+    nb::class_<Pool>(m, "Pool", "Threads that stay; the one that calls is one of them.")
+        .def(nb::new_([](int num_threads) { return std::make_shared<Pool>(num_threads); }), "num_threads"_a)
+        .def_prop_ro("num_threads", &Pool::size);
+    bind_program(m);
 }

@@ -1,0 +1,76 @@
+"""The parts of Quire that cost time to import, opened by name at the moment when a command needs them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+Messages = list[dict[str, str]]
+
+
+class Usage(Protocol):
+    """What an answer took."""
+
+    prompt: int
+    cached: int
+    output: int
+    first_token_seconds: float
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """After the first token; 0 if there was no second one."""
+
+
+class Delta(Protocol):
+    """The next piece of an answer; the last one says why it ended and what it took."""
+
+    text: str
+    finish: Any
+    usage: Usage | None
+
+
+class Template(Protocol):
+    """How a conversation becomes text. `is_default`: the model came without one of its own."""
+
+    is_default: bool
+
+
+class Engine(Protocol):
+    """As much of `quire.engine.llm.LLM` as the command line uses."""
+
+    @property
+    def template(self) -> Template:
+        """The model's chat template."""
+
+    def stream(self, prompt: str | Messages, sampling: Any = None) -> Generator[Delta, None, None]:
+        """The answer, piece by piece. Closing it cancels the request."""
+
+    def close(self) -> None:
+        """Give back the memory."""
+
+
+def open_engine(path: Path, device: str, settings: Mapping[str, str]) -> Engine:
+    """Load a model."""
+    engine: Engine = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
+    return engine
+
+
+def describe(path: Path) -> dict[str, str]:
+    """What the files of a model say about it; an error says what is wrong with them."""
+    checkpoint = importlib.import_module("quire.weights.checkpoint").open_checkpoint(path)
+    metadata = checkpoint.metadata
+    if checkpoint.container == "gguf":
+        architecture = str(metadata.get("general.architecture", ""))
+        context = metadata.get(f"{architecture}.context_length", "")
+    else:
+        architecture = ", ".join(metadata.get("architectures") or [])
+        context = metadata.get("max_position_embeddings", "")
+    return {
+        "container": checkpoint.container,
+        "architecture": architecture,
+        "context": str(context),
+        "tensors": str(len(checkpoint.tensors)),
+    }

@@ -1,0 +1,63 @@
+"""How long a pull still takes: a bar on a terminal, a line now and then elsewhere. It goes to standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich import progress as bars
+from rich.console import Console
+
+from quire.store.source import Progress
+
+LINE_SECONDS = 5.0
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """A progress for the store that the user sees."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bars(bar)
+
+
+class _Bars:
+    """One bar for each thing that is done."""
+
+    def __init__(self, bar: bars.Progress) -> None:
+        self._bar = bar
+        self._tasks: dict[str, bars.TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bar.add_task(what, total=total)
+        self._bar.update(self._tasks[what], completed=done, total=total)
+
+
+class _Lines:
+    """For logs: what begins, and how far it is every few seconds."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._said = 0.0
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if what != self._what:
+            print(f"{what} …", file=sys.stderr, flush=True)
+        elif now - self._said > LINE_SECONDS and total:
+            print(f"{what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+        else:
+            return
+        self._what, self._said = what, now

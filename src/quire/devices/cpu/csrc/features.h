@@ -1,0 +1,18 @@
+// Which instruction sets this machine has, and which of the compiled kernels it can run.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace quire {
+
+// By their names in /proc/cpuinfo.
+std::vector<std::string> features();
+
+// Those that run here, the fastest first.
+std::vector<const Kernels *> usable_kernels();
+
+}  // namespace quire

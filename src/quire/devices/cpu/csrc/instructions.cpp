@@ -1,0 +1,309 @@
+// The instructions of a program. Each binds its operands when it is added, checks that they fit, and is from then on a
+// function of the step. See program.h.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+
+#include "program.h"
+
+namespace quire {
+
+namespace {
+
+// What is done to each token by itself, one thing after the other: an item is some tokens, and does all of it to them.
+class TokenWise final : public Instruction {
+  public:
+    TokenWise(const Pool &pool, bool at_logits, const TokenBody &body)
+        : pool_(pool), at_logits_(at_logits), bodies_{body} {}
+
+    // Rows of logits are other rows than those of tokens, so they begin something new.
+    bool absorb(const TokenBody &body) override {
+        if (!at_logits_) bodies_.push_back(body);
+        return !at_logits_;
+    }
+
+    int count(const Step &step) const override { return std::min(num_rows(step), 4 * pool_.size()); }
+
+    void run(const Step &step, int item, int) override {
+        const int64_t rows = num_rows(step), items = num_items;
+        const int begin = static_cast<int>(rows * item / items), end = static_cast<int>(rows * (item + 1) / items);
+        for (const TokenBody &body : bodies_) body(step, begin, end);
+    }
+
+  private:
+    int num_rows(const Step &step) const { return at_logits_ ? step.num_logits : step.num_tokens; }
+
+    const Pool &pool_;
+    const bool at_logits_;
+    std::vector<TokenBody> bodies_;
+};
+
+// Work that is cut by its caller.
+class Shared final : public Instruction {
+  public:
+    using Count = std::function<int(const Step &)>;
+    using Body = std::function<void(const Step &, int item, int thread)>;
+
+    Shared(Count count, Body body) : count_(std::move(count)), body_(std::move(body)) {}
+
+    int count(const Step &step) const override { return count_(step); }
+    void run(const Step &step, int item, int thread) override { body_(step, item, thread); }
+
+  private:
+    const Count count_;
+    const Body body_;
+};
+
+// Tokens that are multiplied with one panel after the other: so many that they stay in the second level of cache.
+int tokens_at_once(const Matrix &m) {
+    constexpr int BYTES = 96 * 1024, TILE_TOKENS = 8;
+    const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
+    return std::max(TILE_TOKENS, BYTES / each / TILE_TOKENS * TILE_TOKENS);
+}
+
+int parts(int count, int size) { return (count + size - 1) / size; }
+
+constexpr int PANELS = BLOCK / LANES;  // of one item: 32 columns
+
+void check_operand(const Matrix &m, const Rows &x, const QuantRows &xq, int dim) {
+    require(m.cols == dim, "a matrix has other columns than its input");
+    if (is_quantized(m.format))
+        require(xq.values && xq.blocks == m.num_blocks(), "a quantized matrix needs a quantized input of its width");
+    else
+        require(x.data, "a float matrix needs a float input");
+}
+
+// Several products over the same tokens, cut into items of 32 columns and some tokens.
+struct Products {
+    std::vector<ProductArgs> parts_of;
+    std::vector<int> ends;  // of the column groups of each part
+    int chunk = 1 << 30;
+
+    void add(const ProductArgs &args) {
+        parts_of.push_back(args);
+        ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), PANELS));
+        chunk = std::min(chunk, tokens_at_once(args.matrix));
+    }
+
+    int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk); }
+
+    void run(const Kernels &kernels, int item, int num_tokens, float *answer) const {
+        const int begin = item / ends.back() * chunk, group = item % ends.back();
+        size_t part = 0;
+        while (group >= ends[part]) ++part;
+        ProductArgs args = parts_of[part];
+        if (answer) args.out.data = answer;
+        const int first = (group - (part ? ends[part - 1] : 0)) * PANELS;
+        const int last = std::min(first + PANELS, args.matrix.num_panels());
+        kernels.product(args, first, last, begin, std::min(begin + chunk, num_tokens));
+    }
+};
+
+int32_t index_of_largest(const float *x, int count) {
+    constexpr int WIDTH = 8;
+    float most[WIDTH];
+    for (int i = 0; i < WIDTH; ++i) most[i] = x[0];
+    int k = 0;
+    for (; k + WIDTH <= count; k += WIDTH)
+        for (int i = 0; i < WIDTH; ++i) most[i] = x[k + i] > most[i] ? x[k + i] : most[i];
+    for (; k < count; ++k) most[0] = x[k] > most[0] ? x[k] : most[0];
+    const float top = *std::max_element(most, most + WIDTH);
+    const int found = static_cast<int>(std::find(x, x + count, top) - x);
+    return found < count ? found : 0;  // not found: there are only NaN
+}
+
+}  // namespace
+
+void Program::append_token_wise(bool at_logits, const TokenBody &body) {
+    if (at_logits || instructions_.empty() || !instructions_.back()->absorb(body))
+        append(std::make_unique<TokenWise>(*pool_, at_logits, body));
+}
+
+void Program::embed(int table, View out) {
+    const Matrix m = matrix(table);
+    const Rows to = rows(out);
+    require(to.data && out.dim == m.cols, "embed: the output has another width than the table");
+    embed_rows_ = embed_rows_ ? std::min(embed_rows_, m.rows) : m.rows;
+    append_token_wise(false, [this, m, to](const Step &step, int begin, int end) {
+        kernels_.embed(m, step.token_ids, to, begin, end);
+    });
+}
+
+void Program::rms_norm(View x, int weight, float eps, View out, int out_quants, bool at_logits) {
+    const Output to{rows(out, at_logits), quants(out_quants, x.dim, at_logits)};
+    const NormArgs args{rows(x), nullptr, vector(weight, x.dim), x.dim, eps, to};
+    require(args.x.data && args.weight && (to.rows.data || to.quants.values), "rms_norm: an operand is missing");
+    require(!out.given() || out.dim == x.dim, "rms_norm: the output has another width than the input");
+    append_token_wise(at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
+        NormArgs now = args;
+        now.at = at_logits ? step.logits_at : nullptr;
+        kernels_.rms_norm(now, begin, end);
+    });
+}
+
+void Program::rms_norm_heads(View x, int weight, float eps) {
+    require(weight >= 0 && static_cast<size_t>(weight) < vectors_.size(), "rms_norm_heads: there is no such vector");
+    const int dim = vectors_[static_cast<size_t>(weight)].count;
+    const Rows heads = rows(x);
+    require(heads.data && dim > 0 && x.dim % dim == 0, "rms_norm_heads: not a whole number of heads");
+    const NormArgs args{heads, nullptr, vector(weight, dim), dim, eps, {heads, {}}};
+    const int num_heads = x.dim / dim;
+    append_token_wise(false, [this, args, num_heads](const Step &, int begin, int end) {
+        kernels_.rms_norm_heads(args, num_heads, begin, end);
+    });
+}
+
+void Program::gather(View x, View out, int out_quants, bool at_logits) {
+    const Output to{rows(out, at_logits), quants(out_quants, x.dim, at_logits)};
+    const NormArgs args{rows(x), nullptr, nullptr, x.dim, 0.0f, to};
+    require(args.x.data && (to.rows.data || to.quants.values), "gather: an operand is missing");
+    require(!out.given() || out.dim == x.dim, "gather: the output has another width than the input");
+    append_token_wise(at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
+        NormArgs now = args;
+        now.at = at_logits ? step.logits_at : nullptr;
+        kernels_.gather(now, begin, end);
+    });
+}
+
+// Angles are float32 products, as in training; their cosine and sine are taken in float64, the same on every machine.
+void Program::rope_table(int frequencies, double scaling, View cos, View sin) {
+    const int pairs = cos.dim;
+    const float *turns = vector(frequencies, pairs);
+    const Rows to_cos = rows(cos), to_sin = rows(sin);
+    require(turns && to_cos.data && to_sin.data && sin.dim == pairs, "rope_table: an operand is missing");
+    const size_t width = static_cast<size_t>(pairs);
+    require(to_cos.stride == width && to_sin.stride == width, "rope_table: tables are whole buffers");
+    append_token_wise(false, [=](const Step &step, int begin, int end) {
+        for (int token = begin; token < end; ++token)
+            for (int i = 0; i < pairs; ++i) {
+                const float angle = static_cast<float>(step.positions[token]) * turns[i];
+                to_cos.row(token)[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * scaling);
+                to_sin.row(token)[i] = static_cast<float>(std::sin(static_cast<double>(angle)) * scaling);
+            }
+    });
+}
+
+void Program::rope(View x, View cos, View sin, int head_dim, bool interleaved) {
+    const Rows heads = rows(x), of_cos = rows(cos), of_sin = rows(sin);
+    require(heads.data && of_cos.data && of_sin.data && cos.dim == sin.dim, "rope: an operand is missing");
+    const size_t width = static_cast<size_t>(cos.dim);
+    require(of_cos.stride == width && of_sin.stride == width, "rope: tables are whole buffers");
+    require(head_dim > 0 && x.dim % head_dim == 0 && 2 * cos.dim <= head_dim, "rope: not a whole number of heads");
+    const RopeArgs args{heads, of_cos.data, of_sin.data, cos.dim, x.dim / head_dim, head_dim, interleaved};
+    append_token_wise(false, [this, args](const Step &, int begin, int end) { kernels_.rope(args, begin, end); });
+}
+
+void Program::write_kv(int id, View k, View v) {
+    const KvCache c = cache(id);
+    const Rows keys = rows(k), values = rows(v);
+    const int dim = c.num_heads * c.head_dim;
+    require(keys.data && values.data && k.dim == dim && v.dim == dim, "write_kv: not the width of the cache");
+    append_token_wise(false, [this, c, keys, values](const Step &step, int begin, int end) {
+        kernels_.write_kv(c, step.slots, keys, values, begin, end);
+    });
+}
+
+// An item is a tile of tokens times some heads of one key head. Where there are few, heads go one by one, or threads
+// would idle; that costs them the shared unpacking of keys and changes no bit.
+void Program::attend(int id, View q, float scale, View out, int out_quants) {
+    AttendArgs args{cache(id), rows(q), 0, scale, nullptr, nullptr, 0, {rows(out), quants(out_quants, q.dim)}};
+    const int kv_dim = args.cache.num_heads * args.cache.head_dim;
+    require(args.q.data && q.dim % kv_dim == 0, "attend: not a whole number of heads");
+    require(args.out.rows.data || args.out.quants.values, "attend: no output");
+    require(!out.given() || out.dim == q.dim, "attend: the output has another width than the queries");
+    require(!args.out.quants.values || args.cache.head_dim % BLOCK == 0, "attend: heads are no whole blocks");
+    args.group = q.dim / kv_dim;
+    scratch_floats_ = std::max(scratch_floats_, attend_scratch(args.cache.padded_dim(), args.group));
+    const auto heads_at_once = [this, args] {
+        constexpr int MOST = 4;
+        const bool few = query_tiles_.size() * args.cache.num_heads < 4 * static_cast<size_t>(pool_->size());
+        return few ? 1 : std::min(args.group, MOST);
+    };
+    const auto count = [this, args, heads_at_once](const Step &) {
+        return static_cast<int>(query_tiles_.size()) * args.cache.num_heads * parts(args.group, heads_at_once());
+    };
+    append(std::make_unique<Shared>(count, [this, args, heads_at_once](const Step &step, int item, int thread) {
+        const int heads = heads_at_once(), splits = parts(args.group, heads), each = args.cache.num_heads * splits;
+        const QueryTile tile = query_tiles_[query_tiles_.size() - 1 - item / each];  // the longest first
+        const int kv_head = item % each / splits, first = item % splits * heads;
+        AttendArgs now = args;
+        now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
+        const int num_heads = std::min(heads, args.group - first);
+        kernels_.attend(now, {tile.row, tile.begin, tile.end, kv_head, first, num_heads}, scratch(thread));
+    }));
+}
+
+void Program::product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
+                      View residual) {
+    require(!matrices.empty() && matrices.size() == biases.size(), "product: a bias, or none, for every matrix");
+    Rows to = rows(out), added = rows(residual);
+    require(to.data && (!residual.given() || residual.dim == out.dim), "product: outputs do not fit");
+    Products products;
+    int column = 0;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+        const Matrix m = matrix(matrices[i]);
+        const ProductArgs args{m, vector(biases[i], m.rows), rows(x), quants(in_quants, x.dim), to, added};
+        check_operand(m, args.x, args.xq, x.dim);
+        products.add(args);
+        column += m.rows, to.data += m.rows;
+        if (added.data) added.data += m.rows;
+    }
+    require(column == out.dim, "product: the output has another width than the matrices");
+    append(std::make_unique<Shared>(
+        [products](const Step &step) { return products.num_items(step.num_tokens); },
+        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); }));
+}
+
+void Program::gate(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
+                   int out_quants) {
+    require(matrices.size() == 2 && biases.size() == 2, "gate: two matrices");
+    const Matrix g = matrix(matrices[0]), u = matrix(matrices[1]);
+    require(g.rows == u.rows && (!out.given() || out.dim == g.rows), "gate: outputs do not fit");
+    const GateArgs args{g,       u,
+                        vector(biases[0], g.rows), vector(biases[1], u.rows),
+                        rows(x), quants(in_quants, x.dim),
+                        {rows(out), quants(out_quants, g.rows)}};
+    check_operand(g, args.x, args.xq, x.dim);
+    check_operand(u, args.x, args.xq, x.dim);
+    require(args.out.rows.data || args.out.quants.values, "gate: no output");
+    const int groups = parts(g.rows, BLOCK), chunk = std::min(tokens_at_once(g), tokens_at_once(u));
+    append(std::make_unique<Shared>(
+        [=](const Step &step) { return groups * parts(step.num_tokens, chunk); },
+        [this, args, groups, chunk](const Step &step, int item, int) {
+            const int begin = item / groups * chunk;
+            kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.num_tokens));
+        }));
+}
+
+void Program::add(View x, View y, View out) {
+    const Rows a = rows(x), b = rows(y), to = rows(out);
+    require(a.data && b.data && to.data && x.dim == y.dim && x.dim == out.dim, "add: operands do not fit");
+    append_token_wise(false, [this, a, b, to, dim = x.dim](const Step &, int begin, int end) {
+        kernels_.add(a, b, to, dim, begin, end);
+    });
+}
+
+// Rows of x are those of logits_at already. The answer goes to the caller's array, then the likeliest token of each.
+void Program::logits(int id, View x, int in_quants) {
+    const Matrix m = matrix(id);
+    require(vocab_ == 0, "logits: a program has one head");
+    vocab_ = m.rows;
+    const Rows answer{nullptr, static_cast<size_t>(m.rows)};
+    const ProductArgs args{m, nullptr, rows(x, true), quants(in_quants, x.dim, true), answer, {}};
+    check_operand(m, args.x, args.xq, x.dim);
+    Products products;
+    products.add(args);
+    append(std::make_unique<Shared>(
+        [products](const Step &step) { return products.num_items(step.num_logits); },
+        [this, products](const Step &step, int item, int) {
+            products.run(kernels_, item, step.num_logits, step.logits);
+        }));
+    append_token_wise(true, [vocab = m.rows](const Step &step, int begin, int end) {
+        for (int i = begin; i < end; ++i)
+            step.tokens[i] = index_of_largest(step.logits + static_cast<size_t>(i) * vocab, vocab);
+    });
+}
+
+}  // namespace quire

@@ -1,0 +1,42 @@
+// All kernels, for the instruction set that this file is compiled for. CMake compiles it once for each variant and
+// names it by QUIRE_VARIANT.
+//
+// Only headers without templates of the standard library that might be emitted here: the linker keeps one copy of
+// those, and must not keep one that an older CPU cannot run.
+
+#include <cmath>
+
+#include "half.h"
+#include "kernels.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace quire::QUIRE_VARIANT {
+
+namespace {
+
+#include "simd.h"
+#include "tokenwise.h"
+#include "products.h"
+#include "attention.h"
+
+#if QUIRE_AVX2
+constexpr const char *NEEDS[] = {"avx2", "fma", "f16c", nullptr};
+#else
+constexpr const char *NEEDS[] = {nullptr};
+#endif
+
+#define QUIRE_TEXT(x) #x
+#define QUIRE_NAME(x) QUIRE_TEXT(x)
+
+}  // namespace
+
+extern const Kernels KERNELS;
+const Kernels KERNELS = {
+    QUIRE_NAME(QUIRE_VARIANT), NEEDS,  embed,  rms_norm, rms_norm_heads, gather, rope,
+    write_kv,                  attend, product, gate,     add,
+};
+
+}  // namespace quire::QUIRE_VARIANT

@@ -1,0 +1,92 @@
+// What a variant of the kernels offers: one table of functions, compiled from kernels.cpp for one instruction set.
+//
+// A kernel does a share of one op, [begin, end) of its tokens or one item of its work; who does which share is the
+// program's business and never changes a bit: every token is computed in an order that depends on nothing but itself.
+
+#pragma once
+
+#include "layout.h"
+
+namespace quire {
+
+// What becomes of a result: float32 rows, blocks for a quantized product, or both.
+struct Output {
+    Rows rows;
+    QuantRows quants;
+};
+
+struct NormArgs {
+    Rows x;
+    const int32_t *at;  // which row of x; null: the same as of the output
+    const float *weight;
+    int dim;
+    float eps;
+    Output out;
+};
+
+struct RopeArgs {
+    Rows x;
+    const float *cos, *sin;  // [tokens][pairs]
+    int pairs, num_heads, head_dim;
+    bool interleaved;
+};
+
+// One product of several that read the same x and run at the same time.
+struct ProductArgs {
+    Matrix matrix;
+    const float *bias;  // padded to whole panels, or null
+    Rows x;
+    QuantRows xq;
+    Rows out;       // first column of this product
+    Rows residual;  // what is added; data null: nothing
+};
+
+struct GateArgs {
+    Matrix gate, up;
+    const float *gate_bias, *up_bias;
+    Rows x;
+    QuantRows xq;
+    Output out;
+};
+
+struct AttendArgs {
+    KvCache cache;
+    Rows q;
+    int group;  // query heads for each key head
+    float scale;
+    const int32_t *positions;     // [tokens]
+    const int32_t *block_tables;  // [rows][table_stride]
+    int table_stride;
+    Output out;
+};
+
+// Neighbouring tokens of one row, and some query heads of one key head.
+struct AttendItem {
+    int row, begin, end;
+    int kv_head, first_head, num_heads;  // heads counted inside the group
+};
+
+constexpr int MAX_QUERIES = 32;  // tokens times heads of an item, or more heads of a single token
+
+struct Kernels {
+    const char *name;
+    const char *const *needs;  // features, ended by a null
+    void (*embed)(const Matrix &table, const int32_t *ids, Rows out, int begin, int end);
+    void (*rms_norm)(const NormArgs &, int begin, int end);
+    void (*rms_norm_heads)(const NormArgs &, int num_heads, int begin, int end);
+    void (*gather)(const NormArgs &, int begin, int end);  // rows as they are, to `out`
+    void (*rope)(const RopeArgs &, int begin, int end);
+    void (*write_kv)(const KvCache &, const int32_t *slots, Rows k, Rows v, int begin, int end);
+    void (*attend)(const AttendArgs &, const AttendItem &, float *scratch);
+    void (*product)(const ProductArgs &, int first_panel, int last_panel, int begin, int end);
+    void (*gate)(const GateArgs &, int group, int begin, int end);  // group: 32 columns
+    void (*add)(Rows x, Rows y, Rows out, int dim, int begin, int end);
+};
+
+// Floats that `attend` needs to itself.
+inline size_t attend_scratch(int padded_dim, int group) {
+    const size_t queries = group > MAX_QUERIES ? group : MAX_QUERIES;
+    return 2 * TILE * static_cast<size_t>(padded_dim) + queries * (2 * padded_dim + TILE + 2);
+}
+
+}  // namespace quire

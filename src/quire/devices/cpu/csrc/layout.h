@@ -1,0 +1,100 @@
+// How weights, activations and the KV cache lie in memory. Packing, the program and the kernels agree here.
+//
+// A weight [rows, cols] is cut into panels of 8 rows; one row is one lane of the product. The last panel is filled up
+// with zeros. Where numbers are quantized, 32 of them along a row are a block and share a scale.
+//
+//   F32 F16 BF16   number [col][lane]
+//   Q8, Q4, Q4M    head, padded to 64 bytes, then quants of all blocks; weight = scale * q (+ minimum)
+//     head           [block] { f16 scale [lane]; Q4M: f16 minimum [lane] }
+//     quants of Q8   [block] int8 [group 0..7][lane][4]: cols 4 * group + 0..3 of the block
+//     quants of Q4   [block] byte [group 0..3][lane][4]: low nibble col 8 * group + 0..3, high col 8 * group + 4..7
+//                    Q4 has no minimum: weight = scale * (q - 8)
+//
+// Four neighbours of one row lie together because the product of bytes adds up four neighbours in a lane.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace quire {
+
+constexpr int LANES = 8;   // rows of a panel
+constexpr int BLOCK = 32;  // numbers with one scale
+constexpr int TILE = 16;   // keys that attention looks at together
+
+enum class Format : int { F32, F16, BF16, Q8, Q4, Q4M };
+
+inline bool is_quantized(Format f) { return f >= Format::Q8; }
+
+struct Matrix {
+    Format format;
+    int rows, cols;
+    const uint8_t *data;
+    size_t panel_bytes;
+
+    int num_panels() const { return (rows + LANES - 1) / LANES; }
+    int num_blocks() const { return cols / BLOCK; }
+    const uint8_t *panel(int i) const { return data + panel_bytes * i; }
+};
+
+// Bytes of scales and minima of one block of a panel.
+inline int head_step(Format f) { return f == Format::Q4M ? 4 * LANES : 2 * LANES; }
+
+inline size_t head_bytes(Format f, int num_blocks) {
+    return (static_cast<size_t>(head_step(f)) * num_blocks + 63) / 64 * 64;
+}
+
+inline size_t quant_bytes(Format f) { return f == Format::Q8 ? LANES * BLOCK : LANES * BLOCK / 2; }
+
+inline size_t panel_size(Format f, int cols) {
+    if (f == Format::F32) return sizeof(float) * LANES * cols;
+    if (!is_quantized(f)) return sizeof(uint16_t) * LANES * cols;
+    return head_bytes(f, cols / BLOCK) + quant_bytes(f) * (cols / BLOCK);
+}
+
+// float32 rows: row i begins at data + i * stride.
+struct Rows {
+    float *data = nullptr;
+    size_t stride = 0;
+
+    float *row(int i) const { return data + stride * i; }
+};
+
+// Activations in blocks of 32: x = scale * value; `sums` is scale times the sum of a block's values, which a minimum
+// of the weights is multiplied with.
+struct QuantRows {
+    int8_t *values = nullptr;  // [row][32 * blocks]
+    float *scales = nullptr;   // [row][blocks]
+    float *sums = nullptr;     // [row][blocks]
+    int blocks = 0;
+
+    int8_t *row(int i) const { return values + static_cast<size_t>(i) * blocks * BLOCK; }
+    float *scale(int i) const { return scales + static_cast<size_t>(i) * blocks; }
+    float *sum(int i) const { return sums + static_cast<size_t>(i) * blocks; }
+};
+
+enum class KvFormat : int { F32, F16, BF16 };
+
+// One layer's K and V. A block's tokens are cut into tiles of 16; keys are transposed, so that one load has the same
+// dimension of 8 keys. Dimensions are padded to 8, and tiles to 16 tokens; the padding stays zero.
+//   keys   [block][head][tile][dim][16]       values [block][head][tile][16][dim]
+struct KvCache {
+    KvFormat format;
+    int num_heads, head_dim, window;  // window 0: none
+    int num_blocks, block_tokens;
+    uint8_t *keys, *values;
+
+    int padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
+    int tiles() const { return (block_tokens + TILE - 1) / TILE; }
+    size_t number_bytes() const { return format == KvFormat::F32 ? 4 : 2; }
+    size_t tile_numbers() const { return static_cast<size_t>(TILE) * padded_dim(); }
+    size_t head_numbers() const { return tile_numbers() * tiles(); }
+    size_t block_bytes() const { return head_numbers() * num_heads * number_bytes(); }
+    size_t tile_at(int block, int head, int tile) const {  // in bytes, for keys and for values
+        return block_bytes() * block + (head_numbers() * head + tile_numbers() * tile) * number_bytes();
+    }
+};
+
+}  // namespace quire

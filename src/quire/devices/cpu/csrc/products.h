@@ -1,0 +1,245 @@
+// Matrix products: up to 8 tokens times one panel of 8 rows. Included by kernels.cpp, inside a variant's namespace.
+//
+// A tile of N tokens does for each token exactly what a tile of one does, so the bits of a token do not depend on how
+// many are multiplied together (law 8). Within a block of 32 sums are whole numbers, exact in any order; across blocks
+// they are float32, first block first.
+
+constexpr int MAX_TOKENS = 8;  // of one tile
+
+struct Operand {
+    Rows x;
+    QuantRows xq;
+};
+
+// --- float weights: one column after the other, a lane for each row
+
+template <Format F, int N>
+inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+    const uint8_t *w = m.panel(panel);
+    const float *x[N];
+    F8 acc[N];
+    for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1(0.0f);
+    for (int k = 0; k < m.cols; ++k) {
+        F8 column;
+        if constexpr (F == Format::F32)
+            column = load(reinterpret_cast<const float *>(w) + LANES * k);
+        else
+            column = load(reinterpret_cast<const uint16_t *>(w) + LANES * k, F == Format::BF16);
+        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1(x[i][k]), acc[i]);
+    }
+    for (int i = 0; i < N; ++i) store(out + LANES * i, acc[i]);
+}
+
+// --- quantized weights
+
+#if QUIRE_AVX2
+
+inline __m256i four_values(const int8_t *p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return _mm256_set1_epi32(bytes);
+}
+
+inline __m256i bytes_at(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
+
+// Makes a sum final here. Left alone, GCC reorders all additions of a block, keeps every product until the end, and
+// spills most of them: half the speed.
+inline void settle(__m256i &sum) {
+#if defined(__GNUC__)
+    __asm__("" : "+x"(sum));
+#endif
+}
+
+// Sums of one block for N tokens, a lane for each row. Nibbles are at most 15 and values at most 127 in magnitude:
+// the 16 products that a 16-bit lane adds up stay below 30,480, so one widening at the end is enough.
+template <int N>
+inline void block_sums_q4(const uint8_t *quants, const int8_t *const *x, int at, F8 *out) {
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    __m256i sums[N];
+    for (int i = 0; i < N; ++i) sums[i] = _mm256_setzero_si256();
+    for (int g = 0; g < 4; ++g) {
+        const __m256i packed = bytes_at(quants + 32 * g);
+        const __m256i first = _mm256_and_si256(packed, low);
+        const __m256i second = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
+        for (int i = 0; i < N; ++i) {
+            const __m256i a = _mm256_maddubs_epi16(first, four_values(x[i] + at + 8 * g));
+            const __m256i b = _mm256_maddubs_epi16(second, four_values(x[i] + at + 8 * g + 4));
+            sums[i] = _mm256_add_epi16(sums[i], _mm256_add_epi16(a, b));
+            settle(sums[i]);
+        }
+    }
+    for (int i = 0; i < N; ++i) out[i] = {_mm256_cvtepi32_ps(_mm256_madd_epi16(sums[i], ones))};
+}
+
+// The instruction multiplies unsigned by signed bytes, so the weight's sign is moved to the value. Two products are at
+// most 2 * 128 * 127: they fit 16 bits, more would not.
+template <int N>
+inline void block_sums_q8(const uint8_t *quants, const int8_t *const *x, int at, F8 *out) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sums[N];
+    for (int i = 0; i < N; ++i) sums[i] = _mm256_setzero_si256();
+    for (int g = 0; g < 8; ++g) {
+        const __m256i w = bytes_at(quants + 32 * g), size = _mm256_abs_epi8(w);
+        for (int i = 0; i < N; ++i) {
+            const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(four_values(x[i] + at + 4 * g), w));
+            sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
+            settle(sums[i]);
+        }
+    }
+    for (int i = 0; i < N; ++i) out[i] = {_mm256_cvtepi32_ps(sums[i])};
+}
+
+#else
+
+template <int N>
+inline void block_sums_q4(const uint8_t *quants, const int8_t *const *x, int at, F8 *out) {
+    for (int i = 0; i < N; ++i) {
+        int32_t sums[LANES] = {};
+        for (int g = 0; g < 4; ++g)
+            for (int lane = 0; lane < LANES; ++lane)
+                for (int k = 0; k < 4; ++k) {
+                    const uint8_t packed = quants[32 * g + 4 * lane + k];
+                    sums[lane] += (packed & 15) * x[i][at + 8 * g + k] + (packed >> 4) * x[i][at + 8 * g + 4 + k];
+                }
+        for (int lane = 0; lane < LANES; ++lane) out[i].v[lane] = static_cast<float>(sums[lane]);
+    }
+}
+
+template <int N>
+inline void block_sums_q8(const uint8_t *quants, const int8_t *const *x, int at, F8 *out) {
+    for (int i = 0; i < N; ++i) {
+        int32_t sums[LANES] = {};
+        for (int g = 0; g < 8; ++g)
+            for (int lane = 0; lane < LANES; ++lane)
+                for (int k = 0; k < 4; ++k)
+                    sums[lane] += static_cast<int8_t>(quants[32 * g + 4 * lane + k]) * x[i][at + 4 * g + k];
+        for (int lane = 0; lane < LANES; ++lane) out[i].v[lane] = static_cast<float>(sums[lane]);
+    }
+}
+
+#endif
+
+// One token reads each weight once, faster than the CPU guesses what comes next: this far ahead it is told.
+inline void fetch_ahead(const uint8_t *p, size_t bytes) {
+#if defined(__GNUC__)
+    constexpr size_t AHEAD = 2048, LINE = 64;
+    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + AHEAD + i);
+#endif
+}
+
+template <Format F, int N>
+inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+    const int num_blocks = m.num_blocks(), step = head_step(F) / static_cast<int>(sizeof(uint16_t));
+    const uint16_t *head = reinterpret_cast<const uint16_t *>(m.panel(panel));
+    const uint8_t *quants = m.panel(panel) + head_bytes(F, num_blocks);
+    const int8_t *x[N];
+    const float *scales[N], *sums[N];
+    F8 acc[N];
+    for (int i = 0; i < N; ++i) {
+        x[i] = a.xq.row(token + i), scales[i] = a.xq.scale(token + i), sums[i] = a.xq.sum(token + i);
+        acc[i] = set1(0.0f);
+    }
+    for (int b = 0; b < num_blocks; ++b, head += step, quants += quant_bytes(F)) {
+        F8 dots[N];
+        if (N == 1) fetch_ahead(quants, quant_bytes(F));
+        if constexpr (F == Format::Q8)
+            block_sums_q8<N>(quants, x, BLOCK * b, dots);
+        else
+            block_sums_q4<N>(quants, x, BLOCK * b, dots);
+        const F8 scale = load(head, false);
+        for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1(scales[i][b]), acc[i]);
+        if constexpr (F != Format::Q8) {
+            const F8 minimum = F == Format::Q4M ? load(head + LANES, false) : scale * set1(-8.0f);
+            for (int i = 0; i < N; ++i) acc[i] = fma(minimum, set1(sums[i][b]), acc[i]);
+        }
+    }
+    for (int i = 0; i < N; ++i) store(out + LANES * i, acc[i]);
+}
+
+// Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
+template <Format F, int N>
+inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+    if constexpr (F == Format::F32 || F == Format::F16 || F == Format::BF16)
+        float_tile<F, N>(m, panel, a, token, out);
+    else
+        quant_tile<F, N>(m, panel, a, token, out);
+}
+
+template <Format F>
+inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
+    constexpr bool wide = F == Format::F32 || F == Format::F16 || F == Format::BF16;
+    if (wide && count == 8) return tile<F, wide ? 8 : 4>(m, panel, a, token, out);
+    for (; count >= 4; count -= 4, token += 4, out += 4 * LANES) tile<F, 4>(m, panel, a, token, out);
+    switch (count) {
+        case 3: return tile<F, 3>(m, panel, a, token, out);
+        case 2: return tile<F, 2>(m, panel, a, token, out);
+        case 1: return tile<F, 1>(m, panel, a, token, out);
+        default: return;
+    }
+}
+
+// `count` tokens, at most MAX_TOKENS, times one panel: out [count][8].
+inline void multiply(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
+    switch (m.format) {
+        case Format::F32: return some_tokens<Format::F32>(m, panel, a, token, count, out);
+        case Format::F16: return some_tokens<Format::F16>(m, panel, a, token, count, out);
+        case Format::BF16: return some_tokens<Format::BF16>(m, panel, a, token, count, out);
+        case Format::Q8: return some_tokens<Format::Q8>(m, panel, a, token, count, out);
+        case Format::Q4: return some_tokens<Format::Q4>(m, panel, a, token, count, out);
+        case Format::Q4M: return some_tokens<Format::Q4M>(m, panel, a, token, count, out);
+    }
+}
+
+inline int smaller(int a, int b) { return a < b ? a : b; }
+
+void product(const ProductArgs &p, int first_panel, int last_panel, int begin, int end) {
+    const Operand a{p.x, p.xq};
+    float tile[MAX_TOKENS * LANES];
+    for (int panel = first_panel; panel < last_panel; ++panel) {
+        const int column = panel * LANES, width = smaller(LANES, p.matrix.rows - column);
+        const F8 bias = p.bias ? load(p.bias + column) : set1(0.0f);
+        for (int token = begin; token < end; token += MAX_TOKENS) {
+            const int count = smaller(MAX_TOKENS, end - token);
+            multiply(p.matrix, panel, a, token, count, tile);
+            for (int i = 0; i < count; ++i) {
+                float *out = p.out.row(token + i) + column;
+                const float *residual = p.residual.data ? p.residual.row(token + i) + column : nullptr;
+                F8 y = load(tile + LANES * i);
+                if (p.bias) y = y + bias;
+                if (width == LANES) {
+                    store(out, residual ? load(residual) + y : y);
+                } else {
+                    float last[LANES];
+                    store(last, y);
+                    for (int c = 0; c < width; ++c) out[c] = residual ? residual[c] + last[c] : last[c];
+                }
+            }
+        }
+    }
+}
+
+inline F8 silu(F8 g) { return g / (set1(1.0f) + exponential(set1(0.0f) - g)); }
+
+void gate(const GateArgs &p, int group, int begin, int end) {
+    const Operand a{p.x, p.xq};
+    const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
+    const int column = group * BLOCK, width = smaller(BLOCK, p.gate.rows - column);
+    float gates[MAX_TOKENS * LANES], ups[MAX_TOKENS * LANES], hidden[MAX_TOKENS][BLOCK] = {};
+    for (int token = begin; token < end; token += MAX_TOKENS) {
+        const int count = smaller(MAX_TOKENS, end - token);
+        for (int panel = first; panel < last; ++panel) {
+            multiply(p.gate, panel, a, token, count, gates);
+            multiply(p.up, panel, a, token, count, ups);
+            for (int i = 0; i < count; ++i) {
+                F8 g = load(gates + LANES * i), u = load(ups + LANES * i);
+                if (p.gate_bias) g = g + load(p.gate_bias + panel * LANES);
+                if (p.up_bias) u = u + load(p.up_bias + panel * LANES);
+                store(hidden[i] + (panel - first) * LANES, silu(g) * u);
+            }
+        }
+        for (int i = 0; i < count; ++i) {
+            if (p.out.rows.data) std::memcpy(p.out.rows.row(token + i) + column, hidden[i], sizeof(float) * width);
+            if (p.out.quants.values) quantize_block(hidden[i], p.out.quants, token + i, group);
+        }
+    }
+}

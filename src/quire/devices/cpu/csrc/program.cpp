@@ -1,0 +1,291 @@
+// What a program owns, the checks at its door, and the loop that runs it. See program.h.
+
+#include "program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace quire {
+
+namespace {
+
+constexpr size_t LINE = 64;
+
+template <class Item>
+const Item &at(const std::vector<Item> &items, int id, const char *what) {
+    require(id >= 0 && static_cast<size_t>(id) < items.size(), what);
+    return items[static_cast<size_t>(id)];
+}
+
+int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
+
+}  // namespace
+
+Memory::Memory(size_t bytes) : base_(std::calloc(bytes + LINE, 1)) {
+    if (!base_) throw std::bad_alloc();
+    data_ = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(base_) + LINE - 1) / LINE * LINE);
+}
+
+Arena::~Arena() {
+    for (void *chunk : chunks_) std::free(chunk);
+}
+
+// What a chunk has left when a large matrix does not fit is never touched, so it costs no memory.
+uint8_t *Arena::take(size_t bytes) {
+    constexpr size_t PAGE = size_t{2} << 20, CHUNK = size_t{32} << 20;
+    bytes = (bytes + LINE - 1) / LINE * LINE;
+    if (bytes > left_) {
+        const size_t size = std::max(CHUNK, (bytes + PAGE - 1) / PAGE * PAGE);
+        chunks_.push_back(std::calloc(size + PAGE, 1));
+        if (!chunks_.back()) throw std::bad_alloc();
+        next_ = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(chunks_.back()) + PAGE - 1) / PAGE * PAGE);
+        left_ = size;
+#if defined(MADV_HUGEPAGE)
+        madvise(next_, size, MADV_HUGEPAGE);  // advice: where it is refused, small pages serve
+#endif
+    }
+    uint8_t *found = next_;
+    next_ += bytes, left_ -= bytes;
+    return found;
+}
+
+Program::Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds)
+    : kernels_(kernels), pool_(std::move(pool)), bounds_(bounds) {
+    constexpr int MOST = 1 << 24;  // keeps products of sizes inside their types
+    for (int size : {bounds.max_tokens, bounds.max_rows, bounds.max_logits, bounds.max_blocks})
+        require(size >= 0 && size <= MOST, "a limit is negative or beyond 2 ** 24");
+    require(bounds.block_tokens >= 1 && bounds.block_tokens <= 4096, "a block has 1 to 4096 tokens");
+    require(bounds.num_blocks >= 0 && static_cast<int64_t>(bounds.num_blocks) * bounds.block_tokens <= INT32_MAX,
+            "slots are counted in 32 bits: too many blocks");
+}
+
+Memory Program::take(size_t bytes) {
+    Memory memory(bytes);
+    num_bytes_ += bytes;
+    return memory;
+}
+
+// --- what instructions work on
+
+int Program::add_matrix(Format format, int rows, int cols, const uint8_t *source) {
+    require(rows > 0 && cols > 0, "a matrix has rows and columns");
+    Matrix m{format, rows, cols, nullptr, panel_size(format, cols)};
+    const size_t bytes = m.panel_bytes * m.num_panels();
+    uint8_t *target = weights_.take(bytes);
+    num_bytes_ += bytes;
+    pack(m, source, target);
+    m.data = target;
+    matrices_.push_back(m);
+    return index_of_last(matrices_.size());
+}
+
+// Filled up with zeros to whole panels, since a bias is read by panels.
+int Program::add_vector(const float *numbers, int count) {
+    Memory memory = take(sizeof(float) * ((count + LANES - 1) / LANES * LANES));
+    if (count > 0) std::memcpy(memory.data(), numbers, sizeof(float) * count);
+    vectors_.push_back({count, std::move(memory)});
+    return index_of_last(vectors_.size());
+}
+
+int Program::add_rows(int dim, bool for_logits) {
+    require(dim > 0, "a buffer has columns");
+    const int num_rows = rows_for(for_logits);
+    rows_.push_back({dim, num_rows, take(sizeof(float) * num_rows * dim)});
+    return index_of_last(rows_.size());
+}
+
+// Values of all rows, then scales, then sums.
+int Program::add_quants(int dim, bool for_logits) {
+    require(dim > 0 && dim % BLOCK == 0, "a quantized buffer has whole blocks of 32");
+    const int num_rows = rows_for(for_logits);
+    const size_t numbers = static_cast<size_t>(num_rows) * dim;
+    quants_.push_back({dim, num_rows, take(numbers + 2 * sizeof(float) * (numbers / BLOCK))});
+    return index_of_last(quants_.size());
+}
+
+int Program::add_cache(KvFormat format, int num_heads, int head_dim, int window) {
+    require(num_heads > 0 && head_dim > 0 && window >= 0, "a cache has heads and dimensions");
+    KvCache c{format, num_heads, head_dim, window, bounds_.num_blocks, bounds_.block_tokens, nullptr, nullptr};
+    for (uint8_t **place : {&c.keys, &c.values}) {
+        cache_memory_.push_back(take(c.block_bytes() * c.num_blocks));
+        *place = cache_memory_.back().data();
+    }
+    caches_.push_back(c);
+    return index_of_last(caches_.size());
+}
+
+Matrix Program::matrix(int id) const { return at(matrices_, id, "there is no such matrix"); }
+KvCache Program::cache(int id) const { return at(caches_, id, "there is no such cache"); }
+
+const float *Program::vector(int id, int count) const {
+    if (id < 0) return nullptr;
+    const Vector &found = at(vectors_, id, "there is no such vector");
+    require(found.count == count, "a vector has another length than its op needs");
+    return reinterpret_cast<const float *>(found.memory.data());
+}
+
+Rows Program::rows(View view, bool for_logits) const {
+    if (!view.given()) return {};
+    const Buffer &found = at(rows_, view.buffer, "there is no such buffer");
+    require(found.num_rows >= rows_for(for_logits), "a buffer has too few rows");
+    require(view.offset >= 0 && view.dim > 0 && view.offset + view.dim <= found.dim, "a view leaves its buffer");
+    return {reinterpret_cast<float *>(found.memory.data()) + view.offset, static_cast<size_t>(found.dim)};
+}
+
+// A buffer may be wider than the value in it: rows are packed by the value's own size.
+QuantRows Program::quants(int id, int dim, bool for_logits) const {
+    if (id < 0) return {};
+    const Buffer &found = at(quants_, id, "there is no such quantized buffer");
+    require(found.num_rows >= rows_for(for_logits), "a quantized buffer has too few rows");
+    require(dim % BLOCK == 0 && dim <= found.dim, "a value does not fit its quantized buffer");
+    const size_t numbers = static_cast<size_t>(found.num_rows) * found.dim;
+    QuantRows out;
+    out.values = reinterpret_cast<int8_t *>(found.memory.data());
+    out.scales = reinterpret_cast<float *>(found.memory.data() + numbers);
+    out.sums = out.scales + numbers / BLOCK;
+    out.blocks = dim / BLOCK;
+    return out;
+}
+
+void Program::poke(View to, const float *numbers, int num_rows) {
+    const Rows target = rows(to, true);
+    require(to.given(), "a view of nothing");
+    require(num_rows <= rows_[static_cast<size_t>(to.buffer)].num_rows, "more rows than the buffer has");
+    for (int i = 0; i < num_rows; ++i)
+        std::memcpy(target.row(i), numbers + static_cast<size_t>(i) * to.dim, sizeof(float) * to.dim);
+}
+
+void Program::peek(View from, float *numbers, int num_rows) const {
+    const Rows source = rows(from, true);
+    require(from.given(), "a view of nothing");
+    require(num_rows <= rows_[static_cast<size_t>(from.buffer)].num_rows, "more rows than the buffer has");
+    for (int i = 0; i < num_rows; ++i)
+        std::memcpy(numbers + static_cast<size_t>(i) * from.dim, source.row(i), sizeof(float) * from.dim);
+}
+
+void Program::store_kv(int id, const int32_t *slots, const float *k, const float *v, int num_tokens) {
+    const KvCache c = cache(id);
+    for (int i = 0; i < num_tokens; ++i)
+        require(slots[i] >= 0 && slots[i] < c.num_blocks * c.block_tokens, "a slot is outside of the cache");
+    const size_t stride = static_cast<size_t>(c.num_heads) * c.head_dim;
+    std::lock_guard<std::mutex> lock(turn_);
+    kernels_.write_kv(c, slots, {const_cast<float *>(k), stride}, {const_cast<float *>(v), stride}, 0, num_tokens);
+}
+
+// --- a step
+
+void Program::check_row(const Step &s, int row) const {
+    const int64_t begin = s.starts[row], end = s.starts[row + 1], length = s.lengths[row];
+    require(begin < end && end <= s.num_tokens, "starts: every row has tokens, and they follow each other");
+    require(length >= end - begin, "lengths: a row is at least as long as its tokens of this step");
+    const int64_t num_blocks = (length + bounds_.block_tokens - 1) / bounds_.block_tokens;
+    require(num_blocks <= s.table_stride, "lengths: a row is longer than its block table");
+    const int32_t *table = s.block_tables + static_cast<size_t>(row) * s.table_stride;
+    for (int64_t i = 0; i < num_blocks; ++i)
+        require(table[i] >= 0 && table[i] < bounds_.num_blocks, "block_tables: there is no such block");
+    for (int64_t token = begin; token < end; ++token) {
+        const int64_t position = length - end + token;
+        require(s.positions[token] == position, "positions: not those that starts and lengths say");
+        require(s.row_of_token[token] == row, "row_of_token: not what starts say");
+        const int64_t block = table[position / bounds_.block_tokens];
+        require(s.slots[token] == block * bounds_.block_tokens + position % bounds_.block_tokens,
+                "slots: not those of the block table");
+    }
+}
+
+void Program::check(const Step &s) const {
+    require(s.num_tokens <= bounds_.max_tokens, "more tokens than the program was lowered for");
+    require(s.num_rows <= bounds_.max_rows, "more rows than the program was lowered for");
+    require(s.num_logits <= bounds_.max_logits, "more logits than the program was lowered for");
+    require(s.table_stride <= bounds_.max_blocks, "block_tables: more blocks a row than the program was lowered for");
+    require(s.starts[0] == 0 && s.starts[s.num_rows] == s.num_tokens, "starts: they do not cover the tokens");
+    for (int row = 0; row < s.num_rows; ++row) check_row(s, row);
+    for (int i = 0; i < s.num_tokens && embed_rows_; ++i)
+        require(s.token_ids[i] >= 0 && s.token_ids[i] < embed_rows_, "token_ids: there is no such token");
+    for (int i = 0; i < s.num_logits; ++i) {
+        require(s.logits_at[i] >= 0 && s.logits_at[i] < s.num_tokens, "logits_at: there is no such token");
+        require(i == 0 || s.logits_at[i] > s.logits_at[i - 1], "logits_at: they must ascend");
+    }
+    for (int i = 0; i < s.num_copies; ++i) {
+        const int32_t *c = s.copies + 3 * static_cast<size_t>(i);
+        require(c[0] >= 0 && c[0] < bounds_.num_blocks && c[1] >= 0 && c[1] < bounds_.num_blocks,
+                "copies: there is no such block");
+        require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
+    }
+}
+
+// The head of one block to another, in order: a later copy may read what an earlier one wrote.
+void Program::copy_blocks(const Step &s) {
+    for (const KvCache &c : caches_)
+        for (int i = 0; i < s.num_copies; ++i) {
+            const int32_t *copy = s.copies + 3 * static_cast<size_t>(i);
+            if (copy[0] == copy[1]) continue;
+            for (int head = 0; head < c.num_heads; ++head)
+                for (int tile = 0; tile * TILE < copy[2]; ++tile) {
+                    const size_t from = c.tile_at(copy[0], head, tile), to = c.tile_at(copy[1], head, tile);
+                    const size_t count = std::min(TILE, copy[2] - tile * TILE), size = c.number_bytes();
+                    for (size_t d = 0; d < static_cast<size_t>(c.padded_dim()); ++d)
+                        std::memcpy(c.keys + to + size * TILE * d, c.keys + from + size * TILE * d, size * count);
+                    std::memcpy(c.values + to, c.values + from, size * count * c.padded_dim());
+                }
+        }
+}
+
+// Neighbouring tokens of a row share the unpacking of keys; see attention.h.
+void Program::cut_queries(const Step &s) {
+    constexpr int TOKENS = 8;
+    query_tiles_.clear();
+    for (int row = 0; row < s.num_rows; ++row)
+        for (int begin = s.starts[row]; begin < s.starts[row + 1]; begin += TOKENS)
+            query_tiles_.push_back({row, begin, std::min(begin + TOKENS, s.starts[row + 1])});
+}
+
+void Program::prepare(const Step &step) {
+    cut_queries(step);
+    for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
+        scratch_.push_back(take(sizeof(float) * scratch_floats_));
+    for (auto &instruction : instructions_) {
+        instruction->num_items = instruction->count(step);
+        instruction->grain = std::max(1, instruction->num_items / (8 * pool_->size()));
+        instruction->taken.store(0, std::memory_order_relaxed);
+        instruction->finished.store(0, std::memory_order_relaxed);
+    }
+}
+
+// Take items until there are none, then wait for those that others took. A thread that comes late runs through what is
+// over without waiting, and joins where the others are.
+void Program::work(const Step &step, int thread) {
+    for (auto &instruction : instructions_) {
+        Instruction &now = *instruction;
+        for (;;) {
+            const int begin = now.taken.fetch_add(now.grain, std::memory_order_relaxed);
+            const int end = std::min(begin + now.grain, now.num_items);
+            if (begin >= end) break;
+            for (int item = begin; item < end; ++item) now.run(step, item, thread);
+            const int before = now.finished.fetch_add(end - begin, std::memory_order_acq_rel);
+            if (before + end - begin == now.num_items) progress_.advance();
+        }
+        for (;;) {
+            const uint32_t seen = progress_.now();
+            if (now.finished.load(std::memory_order_acquire) == now.num_items) break;
+            progress_.wait_beyond(seen, SPINS_IN_STEP);
+        }
+    }
+}
+
+void Program::launch(const Step &step) {
+    std::lock_guard<std::mutex> lock(turn_);
+    check(step);
+    copy_blocks(step);
+    if (step.num_tokens == 0) return;
+    prepare(step);
+    pool_->run([&](int thread) { work(step, thread); });
+}
+
+}  // namespace quire

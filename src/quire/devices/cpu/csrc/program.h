@@ -1,0 +1,201 @@
+// A lowered model: weights, buffers, KV caches and a list of instructions. `launch` runs the list for one step.
+//
+// Whatever comes from outside is checked before a pointer is made of it: shapes and indices of instructions when they
+// are added, the arrays of a step when it is launched. A violation throws std::invalid_argument.
+
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+namespace quire {
+
+// Zeroed memory at a whole cache line. Pages that nobody touches are never taken from the system.
+class Memory {
+  public:
+    explicit Memory(size_t bytes);
+    ~Memory() { std::free(base_); }
+    Memory(Memory &&other) noexcept : base_(other.base_), data_(other.data_) { other.base_ = nullptr; }
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+    Memory &operator=(Memory &&) = delete;
+
+    uint8_t *data() const { return data_; }
+
+  private:
+    void *base_;
+    uint8_t *data_;
+};
+
+// Weights, one after the other in large pages where the system has them: a step reads all of them, and with small pages
+// it would wait for address translation at every 4 KB.
+class Arena {
+  public:
+    Arena() = default;
+    ~Arena();
+    Arena(const Arena &) = delete;
+    Arena &operator=(const Arena &) = delete;
+
+    uint8_t *take(size_t bytes);  // zeroed, at a whole cache line, alive as long as the arena
+
+  private:
+    std::vector<void *> chunks_;
+    uint8_t *next_ = nullptr;
+    size_t left_ = 0;
+};
+
+// Some columns of a buffer; what instructions read and write. buffer < 0: none.
+struct View {
+    int buffer = -1, offset = 0, dim = 0;
+
+    bool given() const { return buffer >= 0; }
+};
+
+struct Bounds {
+    int max_tokens, max_rows, max_logits, max_blocks, num_blocks, block_tokens;
+};
+
+// The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
+struct Step {
+    int num_tokens, num_rows, num_logits, table_stride, num_copies;
+    const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
+    const int32_t *starts;                                         // [R + 1]
+    const int32_t *lengths;                                        // [R]
+    const int32_t *block_tables;                                   // [R][table_stride]
+    const int32_t *logits_at;                                      // [L]
+    const int32_t *copies;                                         // [C][3]
+    float *logits;                                                 // [L][vocab], or null
+    int32_t *tokens;                                               // [L] the likeliest, or null
+};
+
+struct QueryTile {
+    int row, begin, end;
+};
+
+using TokenBody = std::function<void(const Step &, int begin, int end)>;
+
+// Items of work that any thread may do, in any order. An instruction is over when all of its items are done.
+class Instruction {
+  public:
+    virtual ~Instruction() = default;
+
+    virtual int count(const Step &) const = 0;
+    virtual void run(const Step &, int item, int thread) = 0;
+
+    // Takes what is done to each token by itself into this instruction's items, where that is possible.
+    virtual bool absorb(const TokenBody &) { return false; }
+
+    int num_items = 0, grain = 1;             // of this step
+    alignas(64) std::atomic<int> taken{0};    // items that somebody does or did; zero before a step
+    alignas(64) std::atomic<int> finished{0};
+};
+
+class Program {
+  public:
+    Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds);
+
+    // --- what instructions work on; answers an index
+    int add_matrix(Format format, int rows, int cols, const uint8_t *source);
+    int add_vector(const float *numbers, int count);
+    int add_rows(int dim, bool for_logits);
+    int add_quants(int dim, bool for_logits);
+    int add_cache(KvFormat format, int num_heads, int head_dim, int window);
+
+    // --- instructions, in the order in which they run
+    void embed(int table, View out);
+    void rms_norm(View x, int weight, float eps, View out, int quants, bool at_logits);
+    void rms_norm_heads(View x, int weight, float eps);
+    void gather(View x, View out, int quants, bool at_logits);
+    void rope_table(int frequencies, double scaling, View cos, View sin);
+    void rope(View x, View cos, View sin, int head_dim, bool interleaved);
+    void write_kv(int cache, View k, View v);
+    void attend(int cache, View q, float scale, View out, int quants);
+    void product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
+                 View residual);
+    void gate(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
+              int out_quants);
+    void add(View x, View y, View out);
+    void logits(int matrix, View x, int quants);
+
+    // --- running
+    void launch(const Step &step);
+    void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
+    void poke(View to, const float *numbers, int num_rows);
+    void peek(View from, float *numbers, int num_rows) const;
+
+    // --- for instructions
+    const Kernels &kernels() const { return kernels_; }
+    Pool &pool() const { return *pool_; }
+    const Bounds &bounds() const { return bounds_; }
+    const std::vector<QueryTile> &query_tiles() const { return query_tiles_; }
+    float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
+
+    int vocab() const { return vocab_; }
+    int num_caches() const { return static_cast<int>(caches_.size()); }
+    size_t num_bytes() const { return num_bytes_; }
+
+    Matrix matrix(int id) const;
+    const float *vector(int id, int count) const;  // null for id < 0
+    // With room for a step's tokens, or for its logits.
+    Rows rows(View view, bool for_logits = false) const;
+    QuantRows quants(int id, int dim, bool for_logits = false) const;  // none for id < 0
+    KvCache cache(int id) const;
+
+  private:
+    struct Buffer {
+        int dim, num_rows;
+        Memory memory;
+    };
+    struct Vector {
+        int count;
+        Memory memory;
+    };
+
+    Memory take(size_t bytes);
+    int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
+    void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
+    void append_token_wise(bool at_logits, const TokenBody &body);
+    void prepare(const Step &step);
+    void work(const Step &step, int thread);
+    void check(const Step &step) const;
+    void check_row(const Step &step, int row) const;
+    void copy_blocks(const Step &step);
+    void cut_queries(const Step &step);
+
+    const Kernels &kernels_;
+    std::shared_ptr<Pool> pool_;
+    const Bounds bounds_;
+    std::mutex turn_;
+    size_t num_bytes_ = 0;
+    int vocab_ = 0, embed_rows_ = 0;
+    size_t scratch_floats_ = 0;
+    std::vector<Matrix> matrices_;
+    Arena weights_;
+    std::vector<Memory> cache_memory_, scratch_;
+    std::vector<Vector> vectors_;
+    std::vector<Buffer> rows_, quants_;
+    std::vector<KvCache> caches_;
+    std::vector<std::unique_ptr<Instruction>> instructions_;
+    std::vector<QueryTile> query_tiles_;
+    Epoch progress_;  // grows whenever an instruction is over
+};
+
+// Put a weight from the layout of its file into panels. source: rows of a checkpoint, one after the other.
+void pack(const Matrix &matrix, const uint8_t *source, uint8_t *target);
+
+// Bytes of a row in the file.
+size_t source_row_bytes(Format format, int cols);
+
+inline void require(bool holds, const char *what) {
+    if (!holds) throw std::invalid_argument(what);
+}
+
+}  // namespace quire

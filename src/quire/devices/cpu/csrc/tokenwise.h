@@ -1,0 +1,151 @@
+// What is done to each token by itself: embedding, norms, rope, quantization, the write to the KV cache. Included by
+// kernels.cpp, inside a variant's namespace.
+
+// 32 numbers of a token: value = round(x * 127 / largest magnitude), never -128.
+void quantize_block(const float *x, const QuantRows &out, int token, int block) {
+    F8 part[4], most = set1(0.0f);
+    for (int i = 0; i < 4; ++i) part[i] = load(x + LANES * i), most = max(most, magnitude(part[i]));
+    const float extreme = largest(most);
+    const F8 factor = set1(extreme > 0.0f ? 127.0f / extreme : 0.0f);
+    int8_t *values = out.row(token) + BLOCK * block;
+    int32_t total = 0;
+    for (int i = 0; i < 4; ++i) {
+        float rounded[LANES];
+        // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
+        store(rounded, min(max(nearest(part[i] * factor), set1(-127.0f)), set1(127.0f)));
+        for (int lane = 0; lane < LANES; ++lane) {
+            const int32_t value = static_cast<int32_t>(rounded[lane]);
+            values[LANES * i + lane] = static_cast<int8_t>(value);
+            total += value;
+        }
+    }
+    const float scale = extreme / 127.0f;
+    out.scale(token)[block] = scale;
+    out.sum(token)[block] = scale * static_cast<float>(total);
+}
+
+inline void deliver(const float *x, int dim, const Output &out, int token) {
+    if (out.rows.data && out.rows.row(token) != x) std::memcpy(out.rows.row(token), x, sizeof(float) * dim);
+    if (out.quants.values)
+        for (int b = 0; b < out.quants.blocks; ++b) quantize_block(x + BLOCK * b, out.quants, token, b);
+}
+
+// --- embedding: one row out of its panel
+
+inline float number_at(const uint8_t *panel, const Matrix &m, int lane, int k) {
+    if (m.format == Format::F32) return reinterpret_cast<const float *>(panel)[LANES * k + lane];
+    const uint16_t *halves = reinterpret_cast<const uint16_t *>(panel);
+    if (m.format == Format::F16) return half::from_f16(halves[LANES * k + lane]);
+    if (m.format == Format::BF16) return half::from_bf16(halves[LANES * k + lane]);
+    const int block = k / BLOCK, at = k % BLOCK;
+    const uint16_t *head = halves + block * (head_step(m.format) / 2);
+    const uint8_t *quants = panel + head_bytes(m.format, m.num_blocks()) + quant_bytes(m.format) * block;
+    const float scale = half::from_f16(head[lane]);
+    if (m.format == Format::Q8) return scale * static_cast<int8_t>(quants[32 * (at / 4) + 4 * lane + at % 4]);
+    const uint8_t packed = quants[32 * (at / 8) + 4 * lane + at % 4];
+    const int nibble = at % 8 < 4 ? packed & 15 : packed >> 4;
+    return m.format == Format::Q4 ? scale * static_cast<float>(nibble - 8)
+                                  : scale * static_cast<float>(nibble) + half::from_f16(head[LANES + lane]);
+}
+
+void embed(const Matrix &table, const int32_t *ids, Rows out, int begin, int end) {
+    for (int token = begin; token < end; ++token) {
+        const uint8_t *panel = table.panel(ids[token] / LANES);
+        float *row = out.row(token);
+        for (int k = 0; k < table.cols; ++k) row[k] = number_at(panel, table, ids[token] % LANES, k);
+    }
+}
+
+// --- norms
+
+inline void norm(const float *x, const float *weight, int dim, float eps, float *out) {
+    F8 squares = set1(0.0f);
+    int k = 0;
+    for (; k + LANES <= dim; k += LANES) squares = fma(load(x + k), load(x + k), squares);
+    float total = sum(squares);
+    for (; k < dim; ++k) total += x[k] * x[k];
+    const float factor = 1.0f / std::sqrt(total / static_cast<float>(dim) + eps);
+    for (k = 0; k + LANES <= dim; k += LANES) store(out + k, load(x + k) * set1(factor) * load(weight + k));
+    for (; k < dim; ++k) out[k] = x[k] * factor * weight[k];
+}
+
+void rms_norm(const NormArgs &a, int begin, int end) {
+    float part[BLOCK];
+    for (int token = begin; token < end; ++token) {
+        const float *x = a.x.row(a.at ? a.at[token] : token);
+        if (a.out.rows.data) {
+            norm(x, a.weight, a.dim, a.eps, a.out.rows.row(token));
+            deliver(a.out.rows.row(token), a.dim, a.out, token);
+            continue;
+        }
+        // Straight into blocks: dim is a whole number of them, and the statistics are those of `norm`.
+        F8 squares = set1(0.0f);
+        for (int k = 0; k < a.dim; k += LANES) squares = fma(load(x + k), load(x + k), squares);
+        const F8 factor = set1(1.0f / std::sqrt(sum(squares) / static_cast<float>(a.dim) + a.eps));
+        for (int b = 0; b < a.out.quants.blocks; ++b) {
+            for (int k = 0; k < BLOCK; k += LANES)
+                store(part + k, load(x + BLOCK * b + k) * factor * load(a.weight + BLOCK * b + k));
+            quantize_block(part, a.out.quants, token, b);
+        }
+    }
+}
+
+void rms_norm_heads(const NormArgs &a, int num_heads, int begin, int end) {
+    for (int token = begin; token < end; ++token)
+        for (int head = 0; head < num_heads; ++head)
+            norm(a.x.row(token) + head * a.dim, a.weight, a.dim, a.eps, a.out.rows.row(token) + head * a.dim);
+}
+
+void gather(const NormArgs &a, int begin, int end) {
+    for (int token = begin; token < end; ++token)
+        deliver(a.x.row(a.at ? a.at[token] : token), a.dim, a.out, token);
+}
+
+void add(Rows x, Rows y, Rows out, int dim, int begin, int end) {
+    for (int token = begin; token < end; ++token) {
+        const float *a = x.row(token), *b = y.row(token);
+        float *to = out.row(token);
+        for (int k = 0; k < dim; ++k) to[k] = a[k] + b[k];
+    }
+}
+
+// --- positions
+
+void rope(const RopeArgs &a, int begin, int end) {
+    const int step = a.interleaved ? 2 : 1, apart = a.interleaved ? 1 : a.pairs;
+    for (int token = begin; token < end; ++token) {
+        const size_t angles = static_cast<size_t>(token) * a.pairs;
+        const float *cos = a.cos + angles, *sin = a.sin + angles;
+        for (int head = 0; head < a.num_heads; ++head) {
+            float *x = a.x.row(token) + head * a.head_dim;
+            for (int i = 0; i < a.pairs; ++i) {
+                const float first = x[i * step], second = x[i * step + apart];
+                x[i * step] = first * cos[i] - second * sin[i];
+                x[i * step + apart] = second * cos[i] + first * sin[i];
+            }
+        }
+    }
+}
+
+// --- the KV cache
+
+inline void put(const KvCache &c, uint8_t *place, size_t at, float x) {
+    if (c.format == KvFormat::F32) return void(reinterpret_cast<float *>(place)[at] = x);
+    uint16_t *halves = reinterpret_cast<uint16_t *>(place);
+    halves[at] = c.format == KvFormat::F16 ? half::to_f16(x) : half::to_bf16(x);
+}
+
+void write_kv(const KvCache &c, const int32_t *slots, Rows k, Rows v, int begin, int end) {
+    const int dim = c.padded_dim();
+    for (int token = begin; token < end; ++token) {
+        const int block = slots[token] / c.block_tokens, offset = slots[token] % c.block_tokens;
+        const int lane = offset % TILE;
+        for (int head = 0; head < c.num_heads; ++head) {
+            const size_t place = c.tile_at(block, head, offset / TILE);
+            const float *key = k.row(token) + head * c.head_dim, *value = v.row(token) + head * c.head_dim;
+            for (int d = 0; d < c.head_dim; ++d) put(c, c.keys + place, static_cast<size_t>(d) * TILE + lane, key[d]);
+            const size_t row = static_cast<size_t>(lane) * dim;
+            for (int d = 0; d < c.head_dim; ++d) put(c, c.values + place, row + d, value[d]);
+        }
+    }
+}

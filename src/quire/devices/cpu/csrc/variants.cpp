@@ -1,0 +1,37 @@
+// The tables of kernels that were compiled. CMake names them in QUIRE_VARIANTS, the slowest first: X(baseline) X(avx2).
+
+#include <algorithm>
+
+#include "features.h"
+
+namespace quire {
+
+#define X(name)                      \
+    namespace name {                 \
+    extern const Kernels KERNELS;    \
+    }
+QUIRE_VARIANTS
+#undef X
+
+namespace {
+
+bool runs_here(const Kernels &kernels, const std::vector<std::string> &found) {
+    for (const char *const *need = kernels.needs; *need; ++need)
+        if (std::find(found.begin(), found.end(), *need) == found.end()) return false;
+    return true;
+}
+
+}  // namespace
+
+std::vector<const Kernels *> usable_kernels() {
+#define X(name) &name::KERNELS,
+    const Kernels *const all[] = {QUIRE_VARIANTS};
+#undef X
+    const std::vector<std::string> found = features();
+    std::vector<const Kernels *> usable;
+    for (const Kernels *kernels : all)
+        if (runs_here(*kernels, found)) usable.insert(usable.begin(), kernels);
+    return usable;
+}
+
+}  // namespace quire

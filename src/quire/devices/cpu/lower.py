@@ -1,0 +1,324 @@
+"""From a graph to the instructions of a native program, in one walk.
+
+What is fused, and how:
+    rms_norm, attention, silu_gate   write blocks for the quantized product that reads them, and floats only if somebody
+                                     else needs those
+    linear_split                     one instruction over all its matrices, one buffer for all its outputs
+    add of a linear                  the product's own last step, in place where the residual is not read again
+    rms_norm before the head         only for the tokens that yield logits
+    rope, rms_norm_heads             in place
+    rope's angles                    once a step, not once a layer
+    token-wise neighbours            (norms of heads, rope, KV write) run without a barrier between them; see program.h
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from quire.devices.base import Limits
+from quire.graph.graph import Graph, Node, Value
+from quire.graph.weight import Weights
+
+from .buffers import NOWHERE, Buffers, Columns, Place
+from .pack import BLOCK, Packer, Precision
+from .program import NativeProgram
+
+NO_QUANTS = -1
+
+
+class NoKernel(Exception):
+    """An op of the graph has no native kernel."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"The op {op} has no native kernel on this device.")
+
+
+def lower_graph(program: Any, graph: Graph, weights: Weights, limits: Limits, precision: Precision) -> NativeProgram:
+    """Fill an empty native program."""
+    for node in graph.nodes:
+        if node.op.name not in KERNELS:
+            raise NoKernel(node.op.name)
+    for spec in graph.caches:
+        program.cache(limits.kv_dtype, spec.num_heads, spec.head_dim, spec.window or 0)
+    lowering = _Lowering(graph, Packer(program, weights, precision))
+    lowering.walk()
+    lowering.buffers.make(program)
+    for method, arguments in lowering.instructions:
+        getattr(program, method)(**arguments)
+    has_head = graph.nodes[-1].op.name == "logits"
+    return NativeProgram(program, graph.output.dim if has_head else 0, {**lowering.given, **lowering.places})
+
+
+class _Lowering:
+    """The walk's state. Values are released when their last reader has been emitted, after its outputs have a place."""
+
+    def __init__(self, graph: Graph, packer: Packer) -> None:
+        self.graph, self.packer = graph, packer
+        self.buffers = Buffers()
+        self.instructions: list[tuple[str, dict[str, Any]]] = []
+        self.given: dict[int, Place] = {}  # values that no node makes: what a test feeds
+        self.places: dict[int, Place] = {}  # float32, of the values that somebody still reads, or that nobody does
+        self.quants: dict[int, Place] = {}
+        self._readers: dict[int, list[Node]] = {}
+        for node in graph.nodes:
+            for value in node.inputs:
+                self._readers.setdefault(value.id, []).append(node)
+        self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
+        self._residual_of: dict[int, tuple[Node, Value]] = {}  # output of a linear -> the add that takes it, the other
+        self._angles: dict[tuple[str, float], tuple[Place, Place]] = {}
+
+    def walk(self) -> None:
+        made = {value.id for node in self.graph.nodes for value in node.outputs}
+        given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
+        for value in given.values():
+            self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim)
+            self._ensure_quants(value)
+        for node in self.graph.nodes:
+            self._find_residual(node)
+        for node in self.graph.nodes:
+            KERNELS[node.op.name](self, node)
+
+    # --- what is needed of a value
+
+    def _find_residual(self, node: Node) -> None:
+        """An add whose one side is a linear that nobody else reads: the linear is left for the add to emit."""
+        if node.op.name != "add":
+            return
+        makers = {value.id: maker for maker in self.graph.nodes for value in maker.outputs}
+        for product, other in (node.inputs, node.inputs[::-1]):
+            maker = makers.get(product.id)
+            if maker and maker.op.name == "linear" and len(self._readers[product.id]) == 1 and product.id != other.id:
+                self._residual_of[product.id] = (maker, other)
+                return
+
+    def _is_head_input(self, value: Value) -> bool:
+        """Read by the head alone, so that only the rows of logits_at have to be made."""
+        readers = self._readers.get(value.id, [])
+        return len(readers) == 1 and readers[0].op.name == "logits"
+
+    def _needs(self, value: Value) -> tuple[bool, bool]:
+        """Whether somebody reads it as float32, and whether somebody reads it in blocks."""
+        as_rows = as_blocks = False
+        for node in self._readers.get(value.id, []):
+            kinds = [self.packer.is_quantized(name) for name in _matrices(node)]
+            if node.op.name == "logits" and not self._made_for_head(value):
+                kinds = []  # it is gathered first
+            as_blocks |= any(kinds)
+            as_rows |= not all(kinds) or not kinds
+        return as_rows or not self._readers.get(value.id), as_blocks
+
+    def _made_for_head(self, value: Value) -> bool:
+        place = self.places.get(value.id) or self.quants.get(value.id)
+        return place is not None and place.buffer.for_logits
+
+    # --- places
+
+    def _emit(self, method: str, **arguments: Any) -> None:
+        self.instructions.append((method, arguments))
+
+    def _read(self, value: Value) -> Columns:
+        return self.places[value.id].columns if value.id in self.places else (-1, 0, value.dim)
+
+    def _read_quants(self, value: Value) -> int:
+        return self.quants[value.id].buffer.index if value.id in self.quants else NO_QUANTS
+
+    def _release(self, *values: Value) -> None:
+        """Each of these has been read once more."""
+        for value in values:
+            self._left[value.id] -= 1
+            if self._left[value.id] == 0:
+                for placed in (self.places, self.quants):
+                    if value.id in placed:
+                        self.buffers.release(placed.pop(value.id))
+
+    def _place(self, value: Value, *, for_logits: bool = False) -> Columns:
+        self.places[value.id] = self.buffers.take(value.dim, for_logits=for_logits)
+        return self.places[value.id].columns
+
+    def _place_both(self, value: Value) -> tuple[Columns, int]:
+        """Rows, blocks or both, as its readers need it, from an instruction that can write both."""
+        as_rows, as_blocks = self._needs(value)
+        out = self._place(value) if as_rows else NOWHERE
+        return out, self._place_quants(value) if as_blocks else NO_QUANTS
+
+    def _place_quants(self, value: Value, *, for_logits: bool = False) -> int:
+        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=for_logits)
+        return self.quants[value.id].buffer.index
+
+    def _ensure_quants(self, value: Value) -> None:
+        """Blocks of a value whose instruction wrote rows alone."""
+        if value.id not in self.quants and self._needs(value)[1]:
+            x = self._read(value)
+            self._emit("gather", x=x, out=NOWHERE, quants=self._place_quants(value), at_logits=False)
+
+    # --- ops
+
+    def _embed(self, node: Node) -> None:
+        (out,) = node.outputs
+        self._emit("embed", table=self.packer.matrix(_name(node, "table")), out=self._place(out))
+        self._ensure_quants(out)
+
+    def _rms_norm(self, node: Node) -> None:
+        (x,), (out,) = node.inputs, node.outputs
+        at_logits = self._is_head_input(out)
+        if at_logits:
+            (matrix,) = _matrices(self._readers[out.id][0])
+            quantized = self.packer.is_quantized(matrix)
+            columns = NOWHERE if quantized else self._place(out, for_logits=True)
+            quants = self._place_quants(out, for_logits=True) if quantized else NO_QUANTS
+        else:
+            columns, quants = self._place_both(out)
+        weight = self.packer.vector(_name(node, "weight"))
+        norm = {"weight": weight, "eps": node.attrs["eps"], "out": columns, "quants": quants}
+        self._emit("rms_norm", x=self._read(x), **norm, at_logits=at_logits)
+        self._release(x)
+
+    def _in_place(self, node: Node) -> Columns:
+        """The output lies where the input lay, or, if that is still read, in a copy of it."""
+        (x,), (out,) = node.inputs, node.outputs
+        if self._left[x.id] == 1 and x.id not in self.quants:
+            self._left[x.id] = 0
+            self.places[out.id] = self.places.pop(x.id)
+        else:
+            self._emit("gather", x=self._read(x), out=self._place(out), quants=NO_QUANTS, at_logits=False)
+            self._release(x)
+        return self.places[out.id].columns
+
+    def _rms_norm_heads(self, node: Node) -> None:
+        weight = self.packer.vector(_name(node, "weight"))
+        self._emit("rms_norm_heads", x=self._in_place(node), weight=weight, eps=node.attrs["eps"])
+        self._ensure_quants(node.outputs[0])
+
+    def _rope(self, node: Node) -> None:
+        frequencies, scaling = _name(node, "frequencies"), float(node.attrs["scaling"])
+        if (frequencies, scaling) not in self._angles:
+            pairs = self.packer.rows_of(frequencies)
+            cos, sin = self.buffers.own(pairs), self.buffers.own(pairs)
+            self._angles[frequencies, scaling] = cos, sin
+            table = {"frequencies": self.packer.vector(frequencies), "scaling": scaling}
+            self._emit("rope_table", **table, cos=cos.columns, sin=sin.columns)
+        cos, sin = self._angles[frequencies, scaling]
+        attrs = {"head_dim": node.attrs["head_dim"], "interleaved": node.attrs["interleaved"]}
+        self._emit("rope", x=self._in_place(node), cos=cos.columns, sin=sin.columns, **attrs)
+        self._ensure_quants(node.outputs[0])
+
+    def _attention(self, node: Node) -> None:
+        (q, k, v), (out,) = node.inputs, node.outputs
+        self._emit("write_kv", cache=node.cache, k=self._read(k), v=self._read(v))
+        assert node.cache is not None
+        fused = self.graph.caches[node.cache].head_dim % BLOCK == 0
+        columns, quants = self._place_both(out) if fused else (self._place(out), NO_QUANTS)
+        attend = {"q": self._read(q), "scale": node.attrs["scale"], "out": columns, "quants": quants}
+        self._emit("attend", cache=node.cache, **attend)
+        self._ensure_quants(out)
+        self._release(q, k, v)
+
+    def _linear(self, node: Node) -> None:
+        if node.outputs[0].id not in self._residual_of:
+            self._product(node, (_bound(node, "weight"), _bound(node, "bias")))
+
+    def _linear_split(self, node: Node) -> None:
+        self._product(node, (_bound(node, "weights"), _bound(node, "biases")))
+
+    def _product(self, node: Node, bound: tuple[list[Any], list[Any]]) -> None:
+        names, biases = bound
+        buffer = self.buffers.take(sum(out.dim for out in node.outputs), num_values=len(node.outputs))
+        offset = 0
+        for out in node.outputs:
+            self.places[out.id] = Place(buffer.buffer, offset, out.dim)
+            offset += out.dim
+        self._emit_product(node.inputs[0], names, biases, buffer.columns, NOWHERE)
+        for out in node.outputs:
+            self._ensure_quants(out)
+
+    def _emit_product(self, x: Value, names: list[Any], biases: list[Any], out: Columns, residual: Columns) -> None:
+        matrices = [self.packer.matrix(name) for name in names]
+        vectors = [self.packer.vector(name) for name in biases]
+        source = {"x": self._read(x), "quants": self._read_quants(x)}
+        self._emit("product", matrices=matrices, biases=vectors, **source, out=out, residual=residual)
+        self._release(x)
+
+    def _silu_gate(self, node: Node) -> None:
+        (x,), (out,) = node.inputs, node.outputs
+        columns, quants = self._place_both(out)
+        matrices = [self.packer.matrix(name) for name in _matrices(node)]
+        biases = [self.packer.vector(_bound(node, name)[0]) for name in ("gate_bias", "up_bias")]
+        source = {"x": self._read(x), "quants": self._read_quants(x)}
+        self._emit("gate", matrices=matrices, biases=biases, **source, out=columns, out_quants=quants)
+        self._release(x)
+
+    def _add(self, node: Node) -> None:
+        (x, y), (out,) = node.inputs, node.outputs
+        product = next((v for v in (x, y) if v.id in self._residual_of), None)
+        if product is None:
+            self._emit("add", x=self._read(x), y=self._read(y), out=self._place(out))
+            self._release(x, y)
+        else:
+            linear, other = self._residual_of[product.id]
+            residual = self._read(other)
+            if self._left[other.id] == 1 and other.id not in self.quants:  # the sum may lie where it lay
+                self._left[other.id] = 0
+                self.places[out.id] = self.places.pop(other.id)
+            else:
+                self._place(out)
+            bound = (_bound(linear, "weight"), _bound(linear, "bias"))
+            self._emit_product(linear.inputs[0], *bound, self.places[out.id].columns, residual)
+            if other.id in self.places:
+                self._release(other)
+        self._ensure_quants(out)
+
+    def _logits(self, node: Node) -> None:
+        (x,), (name,) = node.inputs, _matrices(node)
+        source = {"x": self._read(x), "quants": self._read_quants(x)}
+        if not self._made_for_head(x):
+            quantized = self.packer.is_quantized(name)
+            dim = (x.dim, "quants" if quantized else "rows")
+            place = self.buffers.own(x.dim, dim[1], for_logits=True)  # type: ignore[arg-type]
+            rows = NOWHERE if quantized else place.columns
+            quants = place.buffer.index if quantized else NO_QUANTS
+            self._emit("gather", x=self._read(x), out=rows, quants=quants, at_logits=True)
+            source = {"x": (-1, 0, x.dim) if quantized else place.columns, "quants": quants}
+        self._emit("logits", matrix=self.packer.matrix(name), **source)
+        self._release(x)
+
+
+def _bound(node: Node, parameter: str) -> list[Any]:
+    """Names bound to a parameter, as a list."""
+    names = node.weights[parameter]
+    return list(names) if isinstance(names, tuple) else [names]
+
+
+def _name(node: Node, parameter: str) -> str:
+    (name,) = _bound(node, parameter)
+    assert name is not None
+    return str(name)
+
+
+_PRODUCTS = {
+    "linear": ("weight",),
+    "linear_split": ("weights",),
+    "silu_gate": ("gate", "up"),
+    "logits": ("weight",),
+}
+
+
+def _matrices(node: Node) -> list[str]:
+    """Weights that the node multiplies its input with."""
+    return [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
+
+
+# Every op that has a native kernel, and how it becomes instructions.
+KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
+    "add": _Lowering._add,
+    "attention": _Lowering._attention,
+    "embed": _Lowering._embed,
+    "linear": _Lowering._linear,
+    "linear_split": _Lowering._linear_split,
+    "logits": _Lowering._logits,
+    "rms_norm": _Lowering._rms_norm,
+    "rms_norm_heads": _Lowering._rms_norm_heads,
+    "rope": _Lowering._rope,
+    "silu_gate": _Lowering._silu_gate,
+}

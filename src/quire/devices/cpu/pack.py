@@ -1,0 +1,81 @@
+"""Weights on their way into a native program: which of its formats each one takes, and its bytes in that format.
+
+Formats with kernels of their own: f32, f16, bf16, q8_0, q4_0, q4_1; they are packed without touching a number. Floats
+of 8 bits become f16, which holds every one of their values. All other block formats (q5_0, q5_1, the K formats, iq4,
+mxfp4) are requantized to q8_0 when loaded: one scale for 32 weights, an error of at most 1/254 of the largest of them.
+What is left (integers, f64, rows of a part of a block) becomes f32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.graph.weight import Weight, Weights
+from quire.quant.registry import all_formats
+
+Array = NDArray[Any]
+Precision = Literal["native", "float"]
+
+BLOCK = 32
+QUANTIZED = frozenset({"q8_0", "q4_0", "q4_1"})
+AS_THEY_ARE = frozenset({"f32", "f16", "bf16"}) | QUANTIZED
+
+
+def packed_format(weight: Weight, precision: Precision) -> str:
+    """The format that this weight has inside a program."""
+    if precision == "float":
+        return "f32"
+    if weight.format in AS_THEY_ARE:
+        return weight.format
+    if weight.format.startswith("f8"):
+        return "f16"
+    is_block_format = all_formats()[weight.format].block_weights % BLOCK == 0
+    return "q8_0" if is_block_format and weight.shape[-1] % BLOCK == 0 else "f32"
+
+
+def packed_rows(weight: Weight, target: str) -> Array:
+    """Its bytes in that format, in the graph's order of rows: uint8 [rows, bytes of a row]."""
+    if weight.format == target:
+        return np.ascontiguousarray(weight.raw())
+    numbers = weight.float32()
+    fmt = all_formats()[target]
+    rows: Array = np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights)))
+    return rows.view(np.uint8).reshape(weight.shape[0], -1)
+
+
+class Packer:
+    """Gives weights to a native program, each once: two names of one weight are one matrix."""
+
+    def __init__(self, program: Any, weights: Weights, precision: Precision) -> None:
+        self._program, self._weights, self._precision = program, weights, precision
+        self._matrices: dict[int, int] = {}
+        self._vectors: dict[int, int] = {}
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether products with this weight take quantized activations."""
+        return packed_format(self._weights[name], self._precision) in QUANTIZED
+
+    def rows_of(self, name: str) -> int:
+        """Rows of a matrix, or numbers of a vector."""
+        return self._weights[name].shape[0]
+
+    def matrix(self, name: str) -> int:
+        """The program's index of a weight with two axes."""
+        weight = self._weights[name]
+        if id(weight) not in self._matrices:
+            target = packed_format(weight, self._precision)
+            rows = packed_rows(weight, target)
+            self._matrices[id(weight)] = self._program.matrix(target, weight.shape[1], rows)
+        return self._matrices[id(weight)]
+
+    def vector(self, name: str | None) -> int:
+        """The program's index of a weight with one axis; -1 for none."""
+        if name is None:
+            return -1
+        weight = self._weights[name]
+        if id(weight) not in self._vectors:
+            self._vectors[id(weight)] = self._program.vector(weight.float32())
+        return self._vectors[id(weight)]

@@ -1,0 +1,104 @@
+"""Programs of the CPU: one native call for a step, or the references where there is no native code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.devices.base import Limits, StepOutput
+from quire.graph.graph import Graph
+from quire.graph.interpret import Interpreter
+from quire.graph.weight import Weights
+from quire.ops.batch import Batch
+
+from .buffers import Place
+
+Array = NDArray[Any]
+
+
+class Step:
+    """A step that has run. A mask may still come: it is applied when the result is asked for, once."""
+
+    def __init__(self, logits: Array | None, tokens: Array | None) -> None:
+        self._logits, self._tokens = logits, tokens
+        self._bits: Array | None = None
+        self._output: StepOutput | None = None
+
+    def mask(self, bits: Array) -> None:
+        """uint32 [L, ceil(vocab / 32)]: tokens whose bit is 0 cannot come."""
+        if self._output is not None:
+            raise RuntimeError("a mask must come before the result is asked for")
+        self._bits = bits
+
+    def result(self) -> StepOutput:
+        """Logits, and the likeliest token of each row of them."""
+        if self._output is None:
+            self._output = self._finish()
+        return self._output
+
+    def _finish(self) -> StepOutput:
+        logits, tokens = self._logits, self._tokens
+        if logits is not None and self._bits is not None:
+            words = np.ascontiguousarray(self._bits, "<u4")
+            allowed = np.unpackbits(words.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+            logits = np.where(allowed, logits, np.float32(-np.inf))
+            tokens = None
+        if logits is not None and tokens is None:
+            tokens = logits.argmax(axis=1).astype(np.int32)
+        return StepOutput(tokens=tokens, logits=logits)
+
+
+class NativeProgram:
+    """A graph lowered to native instructions. The native object owns weights, buffers and the KV cache."""
+
+    def __init__(self, native: Any, vocab: int, places: Mapping[int, Place]) -> None:
+        self.native = native
+        self._vocab = vocab  # 0: the graph has no head
+        self._places = places  # of values that nobody in the graph reads or makes
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the program asked for: weights, buffers, KV cache."""
+        return int(self.native.num_bytes)
+
+    def launch(self, batch: Batch) -> Step:
+        """Run the step; it is over when this returns. What does not fit the limits, or itself, is a ValueError."""
+        logits = np.empty((len(batch.logits_at), self._vocab), np.float32)
+        tokens = np.empty(len(batch.logits_at), np.int32)
+        rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies)
+        self.native.launch(
+            batch.token_ids, batch.positions, batch.slots, batch.row_of_token, *rows, logits=logits, tokens=tokens
+        )
+        return Step(logits, tokens) if self._vocab else Step(None, None)
+
+    def feed(self, value: int, numbers: Array) -> None:
+        """Set a value that no node makes: [tokens, dim]. For tests of single nodes."""
+        self.native.poke(self._places[value].columns, np.ascontiguousarray(numbers, np.float32))
+
+    def fetch(self, value: int, num_rows: int) -> Array:
+        """A value that no node reads, [num_rows, dim]. For tests of single nodes."""
+        out = np.empty((num_rows, self._places[value].dim), np.float32)
+        self.native.peek(self._places[value].columns, out)
+        return out
+
+
+class ReferenceProgram:
+    """The interpreter behind a program's face."""
+
+    def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
+        self._interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
+        self._limits = limits
+
+    def launch(self, batch: Batch) -> Step:
+        """Run the step; it is over when this returns."""
+        limits = self._limits
+        if (
+            len(batch.token_ids) > limits.max_tokens
+            or len(batch.lengths) > limits.max_rows
+            or len(batch.logits_at) > limits.max_logits
+        ):
+            raise ValueError("the step is larger than the program was lowered for")
+        return Step(self._interpreter.run(batch), None)

@@ -1,0 +1,42 @@
+"""Logs: lines for people, or one JSON object a line with the request's id. Prompts and answers are never logged."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TextIO
+
+from quire.config import ObserveConfig
+
+LOGGER = "quire"
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Time, level, logger and message; and whatever was given as `extra`, such as `request_id`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _OWN},
+        }
+        if record.exc_info:
+            said["error"] = self.formatException(record.exc_info)
+        return json.dumps(said, default=str, ensure_ascii=False)
+
+
+def start_logging(config: ObserveConfig, stream: TextIO | None = None) -> None:
+    """Send what quire says to `stream` (standard error). A second call replaces the first."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    if config.log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger(LOGGER)
+    logger.handlers[:] = [handler]
+    logger.setLevel(config.log_level.upper())
+    logger.propagate = False

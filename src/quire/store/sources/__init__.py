@@ -1,0 +1,1 @@
+"""Where models come from, one file each, found by `source.all_sources`."""

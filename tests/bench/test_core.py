@@ -1,0 +1,22 @@
+"""The benchmark runs and measures something; how fast is for PERFORMANCE.md, not for a test."""
+
+import pytest
+
+from quire.bench import core
+from quire.bench.figure import Figure
+
+pytestmark = pytest.mark.pure
+
+
+def test_every_figure_of_the_core_can_be_measured():
+    figures = [
+        core.plan_and_commit(num_requests=20, num_steps=20),
+        core.match(num_blocks=1000, num_matches=20),
+        core.million_blocks(num_blocks=2000, chain=8),
+    ]
+    assert all(figure.value >= 0 and figure.note for figure in figures)
+    assert figures[0].value > 0 and figures[1].value > 0
+
+
+def test_a_figure_says_whether_its_target_is_reached():
+    assert "reached" in str(Figure("f", 1.0, "ms", 2.0)) and "MISSED" in str(Figure("f", 3.0, "ms", 2.0))

@@ -1,0 +1,425 @@
+"""What the KV cache promises, one sentence each."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from quire.cache.explain import Cause
+from quire.cache.history import KEPT_EVENTS
+from quire.cache.kv_cache import KVCache, Lease
+from quire.cache.radix import NO_BLOCK, root_of
+from quire.types.errors import InvalidRequest
+from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
+from quire.types.request import CacheKey, Pin
+
+pytestmark = pytest.mark.pure
+
+KEY = CacheKey()
+
+
+def make_cache(num_blocks: int = 8) -> KVCache:
+    return KVCache(num_blocks, block_tokens=4)
+
+
+def tokens(*ids: int) -> array[int]:
+    return array("I", ids)
+
+
+def begin(
+    cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = ()
+) -> Lease:
+    """Lease and room for a prompt, as the scheduler does it."""
+    lease = cache.lease(cache.match(prompt, key, len(prompt) - 1), prompt, key, now, pins)
+    assert cache.extend(lease, len(prompt), now)
+    return lease
+
+
+def serve(
+    cache: KVCache,
+    prompt: array[int],
+    now: float = 0.0,
+    key: CacheKey = KEY,
+    pins: tuple[Pin, ...] = (),
+    session: str | None = None,
+) -> Lease:
+    """A whole request that computes its prompt and ends."""
+    lease = begin(cache, prompt, now, key, pins)
+    cache.release(lease, prompt, len(prompt), now, session)
+    cache.check()
+    return lease
+
+
+def cached(cache: KVCache, prompt: array[int], key: CacheKey = KEY) -> int:
+    return cache.match(prompt, key).num_tokens
+
+
+# ── sharing ──
+
+
+def test_a_second_request_holds_the_same_blocks_and_computes_only_its_own_tokens():
+    cache = make_cache()
+    first = begin(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8, 9))
+    cache.seal(first, tokens(1, 2, 3, 4, 5, 6, 7, 8, 9), 9, 0.0)
+    second = begin(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8, 10))
+    assert second.blocks[:2] == first.blocks[:2] and second.blocks[2] != first.blocks[2]
+    assert second.num_hit == 8 and second.copy is None
+    assert cache.stats().num_held == 4
+    cache.check()
+
+
+def test_a_hit_is_exact_to_the_token_by_copying_the_head_of_a_block():
+    cache = make_cache()
+    source = serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8))
+    lease = begin(cache, tokens(1, 2, 3, 4, 5, 6, 9, 9))
+    assert lease.num_hit == 6
+    assert lease.copy is not None and lease.copy == (source.blocks[1], lease.blocks[1], 2)
+
+
+def test_the_source_of_a_copy_is_held_until_the_step_that_copies_is_over():
+    cache = make_cache(num_blocks=3)
+    serve(cache, tokens(1, 2, 3, 4))
+    prompt = tokens(1, 2, 9, 9, 9, 9, 9, 9)
+    lease = begin(cache, prompt)
+    assert lease.copy is not None
+    assert cache.stats().num_held == 3 and not cache.extend(lease, 12, 0.0)
+    cache.seal(lease, prompt, 8, 0.0)
+    assert lease.copy is None and cache.extend(lease, 12, 0.0)
+
+
+def test_the_last_partly_filled_block_is_found_by_the_next_turn():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4, 5, 6))
+    assert cached(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8)) == 6
+
+
+def test_a_short_block_is_freed_when_a_longer_one_repeats_it():
+    cache = make_cache()
+    serve(cache, tokens(1, 2))
+    serve(cache, tokens(1, 2, 3, 4))
+    assert cache.stats().num_cached == 1
+
+
+def test_a_prompt_shorter_than_what_is_cached_is_found_too():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4))
+    serve(cache, tokens(1, 2, 3))
+    assert cache.stats().num_cached == 1 and cached(cache, tokens(1, 2, 3)) == 3
+
+
+def test_the_longest_head_is_found_among_many_siblings():
+    cache = KVCache(600, block_tokens=4)
+    for token in range(500):
+        serve(cache, tokens(7, token, token, 1))
+    hit = cache.match(tokens(7, 250, 250, 9), KEY)
+    assert hit.num_tokens == 3 and hit.source != NO_BLOCK
+
+
+def test_twins_computed_at_the_same_time_are_both_released():
+    cache = make_cache()
+    prompt = tokens(1, 2, 3, 4, 5)
+    first, second = begin(cache, prompt), begin(cache, prompt)
+    for lease in (first, second):
+        cache.seal(lease, prompt, 5, 0.0)
+        cache.check()
+    assert second.path == first.path != second.blocks[:1]
+    for lease in (first, second):
+        cache.release(lease, prompt, 5, 0.0)
+        cache.check()
+    assert cache.stats().num_held == 0 and cache.stats().num_cached == 2
+
+
+def test_whoever_comes_second_learns_who_computes_the_block_it_needs():
+    cache = make_cache()
+    prompt = tokens(1, 2, 3, 4, 5, 6, 7, 8, 9)
+    first = begin(cache, prompt)
+    assert cache.match(tokens(1, 2, 3, 4, 9), KEY).leader is first
+    cache.seal(first, prompt, 4, 0.0)
+    assert cache.match(tokens(1, 2, 3, 4, 9), KEY).leader is None  # what it needs is there
+    assert cache.match(prompt, KEY).leader is first
+    assert cache.match(tokens(2, 2, 3, 4), KEY).leader is None
+    cache.release(first, prompt, 4, 0.0)
+    assert cache.match(prompt, KEY).leader is None
+
+
+def test_a_fork_shares_whole_blocks_and_copies_the_rest():
+    cache = make_cache()
+    prompt = tokens(1, 2, 3, 4, 5, 6)
+    lease = begin(cache, prompt)
+    cache.seal(lease, prompt, 6, 0.0)
+    other = cache.fork(lease, 5, 0.0)
+    assert other is not None and other.num_hit == 5
+    assert other.blocks[0] == lease.blocks[0] and other.copy == (lease.blocks[1], other.blocks[1], 1)
+    cache.release(lease, prompt, 6, 0.0)
+    cache.check()
+    cache.release(other, prompt, 5, 0.0)
+    cache.check()
+    assert cache.stats().num_held == 0
+
+
+@pytest.mark.parametrize("other", [CacheKey(model="m"), CacheKey(adapter="a"), CacheKey(salt="s")])
+def test_models_adapters_and_salts_share_nothing(other: CacheKey):
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4))
+    assert cached(cache, tokens(1, 2, 3, 4), other) == 0
+
+
+def test_parts_of_a_key_cannot_be_shifted_into_each_other():
+    assert root_of(CacheKey(model="ab")) != root_of(CacheKey(model="a", adapter="b"))
+
+
+# ── eviction ──
+
+
+def test_the_least_recently_used_leaf_goes_first():
+    cache = make_cache(num_blocks=3)
+    for first in (1, 2, 3):
+        serve(cache, tokens(first, first, first, first))
+    begin_again = begin(cache, tokens(1, 1, 1, 1, 5))  # uses 1, evicts 2
+    assert cached(cache, tokens(2, 2, 2, 2)) == 0 and cached(cache, tokens(3, 3, 3, 3)) == 4
+    cache.release(begin_again, tokens(1, 1, 1, 1, 5), 5, 0.0)
+
+
+def test_a_chain_is_evicted_from_its_end():
+    cache = make_cache(num_blocks=3)
+    serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12))
+    serve(cache, tokens(9, 9, 9, 9))
+    assert cached(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)) == 8
+
+
+def test_held_blocks_are_never_evicted():
+    cache = make_cache(num_blocks=2)
+    lease = begin(cache, tokens(1, 2, 3, 4, 5))
+    assert cache.stats().num_held == 2
+    other = cache.lease(cache.match(tokens(9, 9), KEY), tokens(9, 9), KEY, 0.0)
+    assert not cache.extend(other, 2, 0.0)
+    assert other.blocks == [] and len(lease.blocks) == 2
+    cache.check()
+
+
+def test_a_pin_outlasts_more_recent_use_and_a_higher_pin_a_lower():
+    cache = make_cache(num_blocks=3)
+    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=10),))
+    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=20),))
+    serve(cache, tokens(3, 3, 3, 3))
+    serve(cache, tokens(4, 4, 4, 4))
+    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 3, 4)] == [4, 4, 0, 4]
+    serve(cache, tokens(5, 5, 5, 5, 6, 6, 6, 6))
+    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 4)] == [0, 4, 0]
+
+
+def test_a_pin_never_weakens_a_stronger_one():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=50),))
+    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=1),))
+    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=10),))
+    serve(cache, tokens(3, 3, 3, 3))
+    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
+
+
+def test_a_pin_covers_its_token_range_alone():
+    cache = make_cache(num_blocks=3)
+    serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8), pins=(Pin(0, 4),))
+    serve(cache, tokens(9, 9, 9, 9))
+    serve(cache, tokens(8, 8, 8, 8))
+    assert cached(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8)) == 4
+
+
+def test_an_expired_pin_is_the_first_to_go_even_when_it_was_used_last():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1), now=0.0)
+    serve(cache, tokens(2, 2, 2, 2), now=0.0, pins=(Pin(0, 4, rank=90, ttl=10.0),))
+    serve(cache, tokens(3, 3, 3, 3), now=11.0)
+    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
+
+
+def test_a_hit_renews_a_pins_time():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1), now=0.0, pins=(Pin(0, 4, ttl=10.0),))
+    serve(cache, tokens(1, 1, 1, 1, 2), now=9.0)  # the hit
+    serve(cache, tokens(3, 3, 3, 3), now=15.0)
+    assert cached(cache, tokens(1, 1, 1, 1)) == 4
+    serve(cache, tokens(4, 4, 4, 4), now=20.0)
+    assert cached(cache, tokens(1, 1, 1, 1)) == 0
+
+
+def test_cached_blocks_can_be_pinned_and_unpinned_later():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1))
+    assert cache.pin(tokens(1, 1, 1, 1, 7, 7), KEY, Pin(0, 6), 0.0) == 4
+    serve(cache, tokens(2, 2, 2, 2))
+    serve(cache, tokens(3, 3, 3, 3))
+    assert cached(cache, tokens(1, 1, 1, 1)) == 4
+    assert cache.unpin(tokens(1, 1, 1, 1), KEY, 0.0) == 1
+    serve(cache, tokens(4, 4, 4, 4))
+    assert cached(cache, tokens(1, 1, 1, 1)) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [(0, 0, 50, None), (-1, 4, 50, None), (0, 4, 0, None), (0, 4, 101, None), (0, 4, 5, 0.0)]
+)
+def test_a_senseless_pin_is_refused(wrong: tuple[int, int, int, float | None]):
+    with pytest.raises(InvalidRequest):
+        Pin(*wrong)
+
+
+# ── sessions ──
+
+
+def test_a_session_holds_its_last_context_against_other_traffic():
+    cache = make_cache(num_blocks=3)
+    serve(cache, tokens(1, 1, 1, 1, 2), session="s")
+    assert cache.stats().num_held == 2
+    serve(cache, tokens(8, 8, 8, 8))
+    serve(cache, tokens(9, 9, 9, 9))
+    assert cached(cache, tokens(1, 1, 1, 1, 2)) == 5
+
+
+def test_the_next_turn_replaces_what_a_session_holds():
+    cache = make_cache()
+    serve(cache, tokens(1, 1, 1, 1, 2), session="s")
+    serve(cache, tokens(1, 1, 1, 1, 2, 3, 4, 5, 6), session="s")
+    assert cache.stats().num_sessions == 1 and cache.stats().num_held == 3
+
+
+def test_a_session_lets_go_when_nothing_else_is_left():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1), session="s")
+    serve(cache, tokens(8, 8, 8, 8, 9, 9, 9, 9))
+    assert cache.stats().num_sessions == 0
+
+
+def test_an_idle_session_ends_after_its_time_and_a_closed_one_at_once():
+    cache = KVCache(8, 4, session_ttl=60.0)
+    serve(cache, tokens(1, 1, 1, 1), now=0.0, session="s")
+    serve(cache, tokens(2, 2, 2, 2), now=30.0, session="t")
+    cache.expire_sessions(60.0)
+    assert cache.stats().num_held == 1
+    assert cache.close_session("t", 61.0) == 1 and cache.close_session("t", 61.0) == 0
+    assert cache.stats().num_held == 0 and cache.stats().num_cached == 2
+    cache.check()
+
+
+# ── events ──
+
+
+def rebuild(tree: dict[int, tuple[int, tuple[int, ...]]], events: list[CacheEvent]) -> None:
+    """What a router does with events."""
+    for event in events:
+        match event:
+            case BlockStored(node=node, parent=parent, tokens=mine):
+                assert parent == ROOT or parent in tree
+                tree[node] = (parent, mine)
+            case BlockRemoved(node=node):
+                del tree[node]
+            case CacheCleared():
+                tree.clear()
+
+
+def test_a_router_that_reads_events_has_the_same_tree_and_one_with_a_gap_recovers_by_a_snapshot():
+    cache = make_cache(num_blocks=4)
+    tree: dict[int, tuple[int, tuple[int, ...]]] = {}
+    seen = 0
+    for turn in range(40):
+        serve(cache, tokens(turn % 3, 1, 2, 3, turn % 5, 1))
+        events = cache.history.since(seen)
+        assert events is not None and [event.sequence for event in events] == list(
+            range(seen + 1, cache.history.sequence + 1)
+        )
+        rebuild(tree, events)
+        seen = cache.history.sequence
+        snapshot: dict[int, tuple[int, tuple[int, ...]]] = {}
+        rebuild(snapshot, list(cache.snapshot()))
+        assert tree == snapshot
+    cache.clear(0.0)
+    rebuild(tree, cache.history.since(seen) or [])
+    assert tree == {} and cache.snapshot() == []
+
+
+def test_events_older_than_the_memory_are_told_to_be_gone():
+    cache = make_cache()
+    for turn in range(KEPT_EVENTS):
+        serve(cache, tokens(turn, turn, turn, turn))
+    assert cache.history.since(0) is None
+    assert cache.history.since(cache.history.sequence) == []
+    assert cache.history.since(cache.history.sequence + 1) is None
+
+
+def test_clearing_leaves_running_requests_their_blocks_and_nobody_else_finds_them():
+    cache = make_cache()
+    prompt = tokens(1, 2, 3, 4, 5)
+    lease = begin(cache, prompt)
+    cache.seal(lease, prompt, 5, 0.0)
+    serve(cache, tokens(7, 7, 7, 7), session="s")
+    cache.clear(0.0)
+    cache.check()
+    assert cache.stats().num_held == 2 and cache.stats().num_cached == 0
+    assert cached(cache, prompt) == 0
+    cache.release(lease, prompt, 5, 0.0)
+    cache.check()
+    assert cached(cache, prompt) == 0 and cache.stats().num_free == 8
+
+
+# ── explain ──
+
+
+def test_explain_says_that_everything_was_there():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4, 5))
+    answer = cache.explain(tokens(1, 2, 3, 4, 5), KEY)
+    assert (answer.cause, answer.num_hit) == (Cause.WHOLE, 5)
+    assert str(answer) == "5 of 5 tokens were cached."
+
+
+def test_explain_names_the_token_where_the_prompt_diverged():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8))
+    answer = cache.explain(tokens(1, 2, 3, 4, 5, 9, 7, 8), KEY)
+    assert (answer.cause, answer.num_hit, answer.given, answer.cached) == (Cause.DIVERGED, 5, 9, 6)
+    assert "position 5" in str(answer)
+
+
+def test_explain_says_when_a_block_was_evicted():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1, 2, 2, 2, 2), now=1.0)
+    serve(cache, tokens(9, 9, 9, 9), now=7.5)
+    answer = cache.explain(tokens(1, 1, 1, 1, 2, 2, 2, 2), KEY)
+    assert (answer.cause, answer.num_hit, answer.evicted_at) == (Cause.EVICTED, 4, 7.5)
+    assert "7.500" in str(answer)
+
+
+def test_explain_is_not_fooled_when_a_parents_place_was_given_to_others():
+    cache = make_cache(num_blocks=2)
+    serve(cache, tokens(1, 1, 1, 1, 2, 2, 2, 2), now=1.0)
+    serve(cache, tokens(3, 3, 3, 3, 4, 4, 4, 4), now=2.0)  # takes both places
+    assert cache.explain(tokens(3, 3, 3, 3, 2, 2, 2, 2), KEY).cause is Cause.DIVERGED
+
+
+def test_explain_says_that_another_salt_has_it():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4), key=CacheKey(salt="theirs"))
+    answer = cache.explain(tokens(1, 2, 3, 4), CacheKey(salt="ours"))
+    assert answer.cause is Cause.OTHER_SALT and "another" in str(answer)
+
+
+def test_explain_says_that_it_has_never_seen_this():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4))
+    answer = cache.explain(tokens(5, 6, 7, 8), KEY)
+    assert (answer.cause, answer.num_hit) == (Cause.UNSEEN, 0) and "0 of 4" in str(answer)
+
+
+def test_explain_changes_nothing():
+    cache = make_cache()
+    serve(cache, tokens(1, 2, 3, 4, 5))
+    before = cache.stats(), cache.snapshot()
+    cache.explain(tokens(1, 2, 9), KEY)
+    assert (cache.stats(), cache.snapshot()) == before
+
+
+def test_memory_does_not_grow_with_salts_that_are_gone():
+    cache = make_cache(num_blocks=2)
+    for turn in range(100):
+        serve(cache, tokens(1, 2, 3, 4), key=CacheKey(salt=str(turn)))
+    assert len(cache._tree.roots) == 2 and len(cache._tree._fans) == 2

@@ -1,0 +1,76 @@
+"""`quire` as a process, with a store of its own and a small model in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quire.store.manifest import Manifest, StoredFile
+from quire.store.store import Store
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+@dataclass
+class Quire:
+    """How to start it, and what its engine was told."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
+        own = {"QUIRE_HOME": str(self.folder / "home"), "QUIRE_STAND_IN": str(self.folder / "log")}
+        return kept | own | {"COLUMNS": "120", "TERM": "dumb", "NO_COLOR": "1"}
+
+    @property
+    def model(self) -> str:
+        path = self.folder / "toy.gguf"
+        path.write_bytes(b"GGUF")
+        return str(path)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(STAND_IN), *arguments]
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        source = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            **source,
+        )
+
+    def told(self, what: str) -> list[dict]:
+        log = self.folder / "log"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [line for line in lines if line["what"] == what]
+
+
+@pytest.fixture
+def quire(tmp_path) -> Quire:
+    return Quire(tmp_path)
+
+
+def install_default(quire: Quire) -> None:
+    """A stored model called smollm2:135m, through the store's own code."""
+    store = Store(quire.folder / "home")
+    store.layout.make()
+    body = b"GGUF"
+    digest = hashlib.sha256(body).hexdigest()
+    store.layout.blob(digest).write_bytes(body)
+    file = StoredFile("weights", digest, len(body), "x.gguf")
+    manifest = Manifest("smollm2", "135m", (file,), "a test", "2026-01-01", "gguf", sampling={"temperature": 0.2})
+    path = store.layout.manifests / "smollm2" / "135m.json"
+    path.parent.mkdir()
+    path.write_text(manifest.to_json())

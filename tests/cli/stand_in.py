@@ -1,0 +1,79 @@
+"""`quire` with a stand-in for the engine, so that the command line is tested without a model.
+
+It answers with what it was asked, word by word, and writes what it was given to the file named in QUIRE_STAND_IN.
+A prompt with the word "forever" is answered without end, until the stream is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import types
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from quire.types.errors import QuireError
+
+
+@dataclass
+class Usage:
+    prompt: int = 7
+    cached: int = 3
+    output: int = 11
+    first_token_seconds: float = 0.5
+    seconds: float = 2.5
+    tokens_per_second: float = 5.0
+
+
+@dataclass
+class Delta:
+    text: str
+    finish: str | None = None
+    usage: Usage | None = None
+
+
+class LLM:
+    def __init__(self, model, *, device="cpu", in_process=True, **settings):
+        log("open", model=str(model), device=device, settings=settings)
+        self.template = types.SimpleNamespace(is_default="no-template" in str(model))
+
+    def stream(self, prompt, sampling=None):
+        log("stream", prompt=prompt, sampling=asdict(sampling))
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        if "fail" in text:
+            raise QuireError("The engine is not in the mood: try again.")
+        try:
+            yield Delta("You said: ")
+            while "forever" in text:
+                yield Delta("and on ")
+                time.sleep(0.01)
+            for word in text.split(" "):
+                yield Delta(word + " ")
+            yield Delta("", "stop", Usage())
+        finally:
+            log("closed stream")
+
+    def close(self):
+        log("closed")
+
+
+def log(what, **facts):
+    with Path(os.environ["QUIRE_STAND_IN"]).open("a") as file:
+        file.write(json.dumps({"what": what, **facts}) + "\n")
+
+
+if __name__ == "__main__":
+    module = types.ModuleType("quire.engine.llm")
+    module.LLM = LLM
+    sys.modules["quire.engine"] = types.ModuleType("quire.engine")
+    sys.modules["quire.engine.llm"] = module
+    from quire.cli import main
+
+    as_module = sys.argv[1:2] == ["-m"]
+    if as_module:
+        del sys.argv[1]
+    code = main.main_of_module() if as_module else main.main()
+    print(*(name for name in ("torch", "transformers", "numpy") if name in sys.modules), file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,83 @@
+"""A pseudo-terminal with `quire` on it, to type into and read from."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+SECONDS = 30
+
+# The child makes the terminal its own, so that Ctrl-C in it is a signal, and then becomes the command.
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Terminal:
+    """What a user has before them."""
+
+    def __init__(self, handle: int, child: subprocess.Popen[bytes]) -> None:
+        self.handle = handle
+        self.child = child
+        self.screen = ""
+
+    def wait_for(self, text: str) -> str:
+        """Read until `text` is there; all up to its end."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.screen:
+            assert time.monotonic() < deadline, f"{text!r} did not come, but {self.screen!r}"
+            if select.select([self.handle], [], [], 0.1)[0]:
+                self.screen += self._read()
+        seen, _, self.screen = self.screen.partition(text)
+        return seen + text
+
+    def type(self, text: str) -> None:
+        os.write(self.handle, text.encode())
+
+    def say(self, line: str) -> str:
+        """Send a line and read all up to the next prompt."""
+        self.type(line + "\r")
+        return self.wait_for(">>> ")
+
+    def leave(self) -> int:
+        """Its exit code."""
+        deadline = time.monotonic() + SECONDS
+        while self.child.poll() is None and time.monotonic() < deadline:
+            if select.select([self.handle], [], [], 0.05)[0]:
+                self.screen += self._read()
+        return self.child.wait(timeout=1)
+
+    def _read(self) -> str:
+        try:
+            return os.read(self.handle, 65536).decode(errors="replace").replace("\r\n", "\n")
+        except OSError:  # how Linux says that the other side is closed
+            assert self.child.poll() is not None or self.child.wait(timeout=5) is not None
+            return ""
+
+
+@contextmanager
+def on_terminal(command: list[str], environment: Mapping[str, str]) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, *command],
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(ours, child)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)

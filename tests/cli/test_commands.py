@@ -1,0 +1,99 @@
+"""The commands around the store, and what every command does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from quire import __version__
+from quire.config import settings
+from tests.cli.conftest import install_default
+
+pytestmark = pytest.mark.pure
+
+
+def test_models_are_listed_shown_copied_and_removed(quire):
+    assert quire("list").stdout.split() == ["NAME", "SIZE", "FORMAT", "FETCHED"]
+    install_default(quire)
+    done = quire("cp", "smollm2:135m", "mine")
+    assert (done.returncode, done.stdout) == (0, "smollm2:135m is now mine:latest too\n")
+    lines = quire("ls").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "mine:latest", "smollm2:135m"]
+    assert quire("rm", "smollm2:135m").stdout == "removed smollm2:135m, 0.0 MB freed\n"
+    assert quire("list").stdout.splitlines()[1].startswith("mine:latest  0.0 MB  gguf")
+
+
+@pytest.mark.parametrize("command", [("rm", "nothing"), ("show", "nothing"), ("cp", "nothing", "mine")])
+def test_what_is_not_there_is_an_error(quire, command):
+    done = quire(*command)
+    assert done.returncode == 1 and done.stderr.startswith("error: nothing is not in the store: see `quire list`")
+
+
+def test_a_truncated_file_is_named_by_show(quire):
+    done = quire("show", quire.model)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1,
+        "error: toy.gguf: it ends inside its header. The file is not complete: download it again.",
+    )
+
+
+def test_a_truncated_model_of_the_store_is_told_how_to_be_mended(quire):
+    install_default(quire)
+    (blob,) = (quire.folder / "home" / "blobs").iterdir()
+    blob.write_bytes(b"GG")
+    done = quire("run", "smollm2:135m", "hi")
+    assert done.returncode == 1
+    assert "x.gguf of smollm2:135m has 2 bytes instead of 4: mend it with `quire pull smollm2:135m`." in done.stderr
+
+
+def test_pull_says_what_it_cannot(quire):
+    done = quire("pull", "unheard-of")
+    assert done.returncode == 1 and done.stderr.startswith("error: There is no model unheard-of:latest.")
+    done = quire("pull", quire.model)
+    assert done.returncode == 1 and "there is nothing to pull" in done.stderr
+
+
+def test_a_home_can_be_given_as_a_flag(quire, tmp_path):
+    assert quire("list", "--home", str(tmp_path / "other")).returncode == 0
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_names_every_command(quire, flag):
+    done = quire(flag)
+    assert done.returncode == 0
+    for name in ("run", "pull", "list", "show", "cp", "rm"):
+        assert f" {name} " in done.stdout
+
+
+def test_help_of_run_has_a_flag_for_every_engine_setting(quire):
+    shown = quire("run", "--help").stdout
+    assert [each.flag for each in settings() if each.flag not in shown] == []
+
+
+def test_the_version_is_answered_without_importing_anything(quire):
+    script = "import sys; from quire.cli.main import main; main(['--version']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=30
+    )
+    said, modules = done.stdout.splitlines()
+    assert said == f"quire {__version__}"
+    assert {"typer", "rich", "httpx", "numpy", "huggingface_hub"} & set(modules.split()) == set()
+
+
+def test_help_imports_no_http_client_and_no_engine(quire):
+    script = "import sys; from quire.cli.main import main; main(['run', '--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=30
+    )
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert {"httpx", "numpy", "huggingface_hub", "torch", "transformers", "tokenizers"} & modules == set()
+
+
+def test_help_comes_at_once(quire):
+    start = time.monotonic()
+    assert quire("--help").returncode == 0
+    assert time.monotonic() - start < 5  # a machine under load; at rest it is under half a second

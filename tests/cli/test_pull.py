@@ -1,0 +1,60 @@
+"""`quire pull` as a process that is stopped, killed, and started again; the hub is a server on this machine."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.terminal import on_terminal
+from tests.store.server import Behaviour, serving
+from tests.store.test_huggingface import COMMIT, publish
+
+pytestmark = pytest.mark.pure
+
+BODY = b"GGUF" + bytes(3_000_000)
+FILE = f"/org/toy/resolve/{COMMIT}/toy-Q4_0.gguf"
+
+
+@pytest.fixture
+def hub():
+    with serving() as server:
+        publish(server, "org/toy", {"toy-Q4_0.gguf": BODY})
+        yield server
+
+
+def environment(quire, hub: Behaviour) -> dict[str, str]:
+    return {k: v for k, v in quire.environment.items() if "proxy" not in k.lower()} | {"HF_ENDPOINT": hub.url}
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_pull_that_was_stopped_goes_on_where_it_was(quire, hub, number, code):
+    hub.stall = 2_000_000
+    command, env = quire.command("pull", "hf.co/org/toy"), environment(quire, hub)
+    child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while sum(part.stat().st_size for part in (quire.folder / "home" / "partial").glob("*")) < 1_900_000:
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    child.send_signal(number)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == code and "Traceback" not in err
+    assert quire("list").stdout.count("\n") == 1, "nothing half-fetched is visible"
+    hub.stall, hub.requests = None, []
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("hf.co/org/toy:latest  3.0 MB, from hf.co/org/toy@ccc")
+    (wanted,) = hub.ranges_of(FILE)
+    assert wanted is not None and int(wanted.removeprefix("bytes=").rstrip("-")) >= 1_900_000
+
+
+def test_a_terminal_shows_a_bar(quire, hub):
+    hub.stall = 2_000_000
+    env = environment(quire, hub) | {"TERM": "xterm"}
+    with on_terminal(quire.command("pull", "hf.co/org/toy"), env) as terminal:
+        terminal.wait_for("toy-Q4_0.gguf")
+        terminal.wait_for("2.0/3.0 MB")
+        hub.go_on.set()
+        terminal.wait_for("hf.co/org/toy:latest  3.0 MB")
+        assert terminal.leave() == 0

@@ -1,0 +1,69 @@
+"""Settings are declared once, and everything else about them follows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from quire import config
+from quire.config import BadSetting, Config, DeviceFacts, load, resolve
+
+pytestmark = pytest.mark.pure
+
+
+def test_defaults_hold_without_flags_and_environment():
+    assert load(environ={}) == Config()
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default():
+    environ = {"QUIRE_MAX_ROWS": "7", "QUIRE_BLOCK_TOKENS": "32", "UNRELATED": "x"}
+    loaded = load({"max_rows": "9"}, environ)
+    assert loaded.scheduler.max_rows == 9 and loaded.cache.block_tokens == 32
+
+
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        ("max_rows", "many", "whole number"),
+        ("max_rows", "0", "at least 1"),
+        ("stream_gap", "fast", "a number"),
+        ("stream_gap", "nan", "at least 0"),
+        ("block_tokens", "17", "choose from"),
+        ("pressure", "panic", "choose from evict, queue, reject"),
+        ("no_such", "1", "no setting"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_name_and_what_it_takes(name, value, says):
+    with pytest.raises(BadSetting, match=says) as caught:
+        load({name: value}, {})
+    assert caught.value.field == name and name in caught.value.public
+
+
+def test_a_step_must_have_room_for_every_running_request():
+    with pytest.raises(BadSetting, match="max_step_tokens must be at least max_rows"):
+        load({"max_rows": 100, "max_step_tokens": 50}, {})
+
+
+def test_what_is_left_open_is_filled_from_the_device():
+    facts = DeviceFacts(total_bytes=1000, used_bytes=100, block_bytes=10)
+    assert resolve(load(environ={}), facts).cache.num_blocks == 80
+    assert resolve(load({"num_blocks": 5}, {}), facts).cache.num_blocks == 5
+    assert load({"num_blocks": "auto"}, {}).cache.num_blocks is None
+
+
+def test_no_memory_for_the_cache_is_an_error_with_the_numbers():
+    with pytest.raises(BadSetting, match="950 MB of 900 MB"):
+        resolve(Config(), DeviceFacts(total_bytes=10**9, used_bytes=950 * 10**6, block_bytes=10))
+
+
+def test_every_setting_has_help_and_a_name_of_its_own():
+    declared = list(config.settings())
+    assert len({each.name for each in declared}) == len(declared) > 15
+    for each in declared:
+        assert each.help.endswith(".") and re.fullmatch(r"--[a-z-]+", each.flag)
+        each.check(each.default)
+
+
+def test_the_settings_page_is_the_one_that_the_declarations_make():
+    page = Path(__file__).parents[2] / "docs" / "SETTINGS.md"
+    assert page.read_text() == config.reference(), "run: python -c 'from quire.config import *; print(reference())'"

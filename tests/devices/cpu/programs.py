@@ -1,0 +1,79 @@
+"""Models small enough to lower in a test, and texts that grow in a program's cache."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from quire.devices import base
+from quire.devices.cpu.bindings import native
+from quire.models.config import read_config
+from quire.models.draw import Model, draw
+from quire.models.registry import all_architectures
+from quire.ops.batch import Batch
+from tests.models.toys import BLOCK, VOCAB, MemoryCheckpoint, Session
+from tests.ops.test_kernels import Stored
+
+HAS_NATIVE = native() is not None
+VARIANTS = native().variants() if HAS_NATIVE else []
+NUM_BLOCKS = 200
+LIMITS = base.Limits(
+    max_tokens=256, max_rows=40, max_logits=256, max_blocks=8, num_blocks=NUM_BLOCKS, block_tokens=BLOCK
+)
+
+
+class Runs:
+    """A program where a session expects an interpreter."""
+
+    def __init__(self, program: base.Program) -> None:
+        self.program = program
+
+    def run(self, batch: Batch) -> np.ndarray:
+        output = self.program.launch(batch).result()
+        assert output.logits is not None and np.array_equal(output.tokens, output.logits.argmax(1))
+        return output.logits
+
+
+def lower(model: Model, limits: base.Limits = LIMITS, **options: Any) -> base.Program:
+    return base.open("cpu").lower(model.graph, model.weights, limits, **options)
+
+
+def session(program: base.Program, model: Model, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:
+    """Texts in blocks of that program's cache, all over it. Blocks of an earlier session hold what it left there."""
+    made = Session(model, num_blocks, seed)
+    made.interpreter = Runs(program)  # type: ignore[assignment]
+    return made
+
+
+# Every part is a whole number of blocks of 32, so that all matrices can be quantized.
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+FORMATS = {"embed": "q8_0", "attn.v": "q8_0", "mlp.down": "q4_0"}  # the others have the format of the case
+
+
+@cache
+def quantized_model(fmt: str, head_dim: int = 32) -> Model:
+    """A Llama with quantized weights of several formats, as real files have them; norms are float32."""
+    (arch,) = (arch for arch in all_architectures() if arch.name == "LlamaForCausalLM")
+    metadata = {"architectures": [arch.name], **SIZES, "head_dim": head_dim}
+    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.defaults)
+    sizes, rng, tensors = config.sizes(), np.random.default_rng(1), {}
+    for word, entry in arch.names.items():
+        shape = tuple(sizes[size] for size in entry.shape)
+        for layer in range(config.num_layers) if "." in word else (None,):
+            name = entry.tensor("safetensors", layer, "weight")
+            numbers = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
+            numbers = numbers if len(shape) == 2 else 1 + numbers
+            tensors[name] = Stored.of(name, numbers, FORMATS.get(word, fmt) if len(shape) == 2 else "f32")
+    return draw(MemoryCheckpoint("safetensors", metadata, tensors))  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""The real model: greedy text as the references write it in float32, and a quantized path bit-equal to itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quire.devices import base
+from quire.graph.interpret import Interpreter
+from quire.models.draw import Model, draw
+from quire.ops.batch import Batch, RowPart
+from quire.weights.checkpoint import open_checkpoint
+from tests.devices.cpu.programs import HAS_NATIVE, lower
+
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built"),
+]
+
+LIMITS = base.Limits(max_tokens=128, max_rows=33, max_logits=128, max_blocks=12, num_blocks=120)
+PROMPT = [1, 4093, 198, 1780, 314, 260, 6376, 4461, 47, 2, 198, 1, 520, 9531, 198, 788, 6376, 4461]
+BLOCKS = [9, 4, 30, 2, 17, 8, 11, 1]
+
+
+@pytest.fixture(scope="module")
+def model(model_file) -> Model:
+    return draw(open_checkpoint(model_file))
+
+
+def greedy(run, num_steps: int) -> list[int]:
+    """Tokens by `run(batch) -> logits`, one row."""
+    chosen: list[int] = []
+    for _ in range(num_steps):
+        start = len(PROMPT) + len(chosen) - 1 if chosen else 0
+        part = RowPart(chosen[-1:] or PROMPT, start, BLOCKS)
+        chosen.append(int(run(Batch.of([part], LIMITS.block_tokens))[0].argmax()))
+    return chosen
+
+
+def test_16_greedy_tokens_are_those_of_the_references(model):
+    interpreter = Interpreter(model.graph, model.weights, LIMITS.num_blocks, LIMITS.block_tokens)
+    program = lower(model, replace(LIMITS, kv_dtype="f32"), precision="float")
+    expected = greedy(interpreter.run, 16)
+    assert greedy(lambda batch: program.launch(batch).result().logits, 16) == expected
+
+
+def kl_divergence(logits: np.ndarray, expected: np.ndarray) -> float:
+    """Mean over positions of KL(expected || logits), in nats."""
+    p, q = (x.astype(np.float64) - x.max(1, keepdims=True) for x in (expected, logits))
+    p, q = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (p, q))
+    return float((np.exp(p) * (p - q)).sum(1).mean())
+
+
+def test_the_quantized_path_stays_near_the_float_path(model):
+    tokens = np.random.default_rng(0).integers(300, 20000, 100).tolist()
+    batch = Batch.of([RowPart(PROMPT + tokens, 0, BLOCKS, num_logits=len(tokens))], LIMITS.block_tokens)
+    quantized, exact = (lower(model, LIMITS, precision=p).launch(batch).result().logits for p in ("native", "float"))
+    assert kl_divergence(quantized, exact) < 0.02
+
+
+def test_a_row_is_the_same_alone_in_chunks_and_among_32(model):
+    program = lower(model, LIMITS)
+    tokens = np.random.default_rng(0).integers(300, 20000, 60).tolist()
+    whole = program.launch(Batch.of([RowPart(tokens, 0, BLOCKS, num_logits=60)], 16)).result().logits
+    for chunk in (1, 7, 64):
+        pieces = []
+        for at in range(0, 60, chunk):
+            part = RowPart(tokens[at : at + chunk], at, BLOCKS[::-1], num_logits=len(tokens[at : at + chunk]))
+            pieces.append(program.launch(Batch.of([part], 16)).result().logits)
+        assert np.array_equal(np.concatenate(pieces), whole), chunk
+    others = [RowPart(tokens[i : i + 2], 0, [40 + i]) for i in range(31)]
+    company = [*others[:9], RowPart(tokens[-1:], 59, BLOCKS), *others[9:]]
+    program.launch(Batch.of([RowPart(tokens[:-1], 0, BLOCKS)], 16))
+    assert np.array_equal(program.launch(Batch.of(company, 16)).result().logits[9], whole[-1])

@@ -1,0 +1,46 @@
+"""What an operator reads in the log."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from quire.config import ObserveConfig
+from quire.observe.log import LOGGER, start_logging
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.fixture(autouse=True)
+def quiet_afterwards():
+    logger = logging.getLogger(LOGGER)
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+
+
+def test_a_json_line_carries_the_request_id_and_the_error():
+    stream = io.StringIO()
+    start_logging(ObserveConfig(log_format="json"), stream)
+    try:
+        raise ValueError("no such block")
+    except ValueError:
+        logging.getLogger("quire.engine").exception("step failed", extra={"request_id": "r1"})
+    said = json.loads(stream.getvalue())
+    assert (said["level"], said["logger"], said["message"], said["request_id"]) == (
+        "error",
+        "quire.engine",
+        "step failed",
+        "r1",
+    )
+    assert "no such block" in said["error"]
+
+
+def test_what_is_less_severe_than_the_level_is_not_logged_and_a_second_start_does_not_double_lines():
+    stream = io.StringIO()
+    start_logging(ObserveConfig(log_level="warning"), io.StringIO())
+    start_logging(ObserveConfig(log_level="warning"), stream)
+    logging.getLogger("quire.cache").info("quiet")
+    logging.getLogger("quire.cache").warning("loud")
+    assert stream.getvalue().count("\n") == 1 and "WARNING quire.cache: loud" in stream.getvalue()

@@ -1,0 +1,144 @@
+"""Whatever arrives, in whatever order and memory, every request ends once with the output it would have had alone.
+
+The device is the fake one of the simulator: it checks every slot that is read, and `check` runs after every step.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.config import SchedulerConfig
+from quire.types.errors import DeadlineExceeded
+from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
+from tests.scheduler.simulator import Simulator, expected_output, fingerprint, sampled
+
+pytestmark = pytest.mark.pure
+
+MAX_CONTEXT = 60
+
+prompts = st.lists(st.integers(1, 2), min_size=1, max_size=30).map(tuple)
+arrivals = st.fixed_dictionaries(
+    {
+        "prompt": prompts,
+        "max_tokens": st.integers(1, 12),
+        "n": st.sampled_from([1, 1, 1, 3]),
+        "stops": st.sampled_from([(), (), tuple(range(0, 1000, 7))]),
+        "priority": st.sampled_from([0, 0, 1, 2]),
+        "key": st.sampled_from("ab"),
+        "salt": st.sampled_from(["", "", "x"]),
+        "session": st.sampled_from([None, None, "s"]),
+        "pin": st.sampled_from([(), (), (Pin(0, 8, 5, 0.2),)]),
+        "deadline": st.sampled_from([None, None, None, 0.05]),
+        "constrained": st.booleans(),
+        "arrives": st.floats(0, 0.3),
+        "cancelled_at": st.sampled_from([None, None, None, 3, 6]),  # step
+        "drafts": st.sampled_from([None, None, "right", "wrong"]),
+    }
+)
+settings_of_scheduler = st.fixed_dictionaries(
+    {
+        "max_rows": st.integers(1, 6),
+        "max_step_tokens": st.integers(6, 40),
+        "max_partial_prompts": st.integers(1, 4),
+        "pressure": st.sampled_from(["evict", "queue", "reject"]),
+        "watermark": st.sampled_from([0.0, 0.1]),
+        "prefix_window": st.integers(1, 4),
+        "stream_gap": st.sampled_from([0.0, 0.2]),
+        "min_prompt_tokens": st.sampled_from([1, 8]),
+    }
+)
+examples = given(
+    st.lists(arrivals, min_size=1, max_size=10),
+    settings_of_scheduler,
+    st.integers(15, 40),  # blocks; 15 hold one request of the longest context
+    st.sampled_from([1, 2]),
+)
+
+
+def output_alone(request: GenerateRequest, sample: int) -> tuple[list[int], FinishReason]:
+    limit = min(request.sampling.max_tokens or MAX_CONTEXT, MAX_CONTEXT - len(request.prompt))
+    output = expected_output(request.prompt, limit, sample)
+    for index, token in enumerate(output):
+        if token in request.sampling.stop_token_ids:
+            return output[: index + 1], FinishReason.STOP
+    return output, FinishReason.LENGTH
+
+
+def to_request(index: int, each: dict) -> GenerateRequest:
+    return GenerateRequest(
+        id=str(index),
+        prompt=each["prompt"],
+        sampling=SamplingParams(max_tokens=each["max_tokens"], n=each["n"], stop_token_ids=each["stops"]),
+        priority=each["priority"],
+        key=each["key"],
+        cache=CacheKey(salt=each["salt"]),
+        session=each["session"],
+        pins=each["pin"],
+        deadline=each["deadline"] and each["arrives"] + each["deadline"],
+        constrained=each["constrained"],
+    )
+
+
+def draft(simulator: Simulator, arriving: list[dict]) -> None:
+    """Suggest drafts, true ones or false, to whoever can take them."""
+    for (name, sample), story in simulator.stories.items():
+        kind = arriving[int(name)]["drafts"]
+        state = next((s for s in simulator.scheduler._book.family(name) if s.sample == sample), None)
+        if kind is None or state is None or state.num_in_flight or not story.tokens:
+            continue
+        mark = 0
+        for token in state.tokens:
+            mark = fingerprint(mark, token)
+        right = sampled(mark, sample)
+        simulator.scheduler.suggest(name, sample, (right, 5) if kind == "right" else (right + 1,))
+
+
+def run_example(arriving: list[dict], config: dict, num_blocks: int, depth: int) -> None:
+    config = SchedulerConfig(**config, max_context=MAX_CONTEXT, max_wait=1000.0)
+    simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth)
+    simulator.checks = True
+    requests = {str(index): to_request(index, each) for index, each in enumerate(arriving)}
+    steps = 0
+
+    def on_step(sim: Simulator) -> None:
+        nonlocal steps
+        steps += 1
+        for index, each in enumerate(arriving):
+            if each["cancelled_at"] == steps:
+                sim.scheduler.cancel(str(index), sim.now)
+        draft(sim, arriving)
+
+    simulator.on_step = on_step
+    simulator.run([(each["arrives"], requests[str(index)]) for index, each in enumerate(arriving)], max_steps=5000)
+    simulator._take(simulator.scheduler.drain())
+    assert not simulator.refused
+    for (name, sample), story in simulator.stories.items():
+        output, finish = output_alone(requests[name], sample)
+        assert story.num_endings == 1, "every request ends, once"
+        assert story.tokens == output[: len(story.tokens)]
+        if story.finish is FinishReason.CANCELLED:
+            assert arriving[int(name)]["cancelled_at"] is not None
+        elif story.error is not None:
+            assert isinstance(story.error, DeadlineExceeded) and requests[name].deadline is not None
+        else:
+            assert (story.tokens, story.finish) == (output, finish)
+    stats = simulator.cache.stats()
+    held_by_sessions = len(set(simulator.cache._sessions.held()))
+    assert stats.num_held == held_by_sessions, "nothing leaks"
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=2000, deadline=None)
+@examples
+def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_blocks, depth):
+    run_example(arriving, config, num_blocks, depth)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=30_000, deadline=None)
+@examples
+def test_every_request_ends_with_the_output_it_has_alone_at_length(arriving, config, num_blocks, depth):
+    run_example(arriving, config, num_blocks, depth)

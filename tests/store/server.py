@@ -1,0 +1,93 @@
+"""A small HTTP server of files, which can be told to misbehave: real sockets, so that the real client is tested."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Behaviour:
+    """What is served, and what goes wrong. Requests are recorded as (path, range or None)."""
+
+    files: dict[str, bytes] = field(default_factory=dict)  # path -> content
+    types: dict[str, str] = field(default_factory=dict)  # path -> content type
+    drops: list[int] = field(default_factory=list)  # the next answers to files end after this many bytes of body
+    failures: list[int] = field(default_factory=list)  # the next answers to files have these codes
+    ranges: bool = True
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    stall: int | None = None  # answers to files pause after this many bytes of body
+    go_on: threading.Event = field(default_factory=threading.Event)  # ends the pauses
+    url: str = ""
+
+    def ranges_of(self, path: str) -> list[str | None]:
+        return [wanted for asked, wanted in self.requests if asked == path]
+
+
+@contextmanager
+def serving() -> Iterator[Behaviour]:
+    behaviour = Behaviour()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path, wanted = self.path.split("?")[0], self.headers.get("Range")
+            behaviour.requests.append((path, wanted))
+            body = behaviour.files.get(path)
+            is_file = not behaviour.types.get(path, "").startswith(("text/html", "application/json"))
+            if body is None:
+                self.answer(404, b"", {})
+            elif is_file and behaviour.failures:
+                self.answer(behaviour.failures.pop(0), b"", {})
+            else:
+                self.send_file(path, body, wanted, is_file)
+
+        def send_file(self, path: str, body: bytes, wanted: str | None, is_file: bool) -> None:
+            headers, code = {"Content-Type": behaviour.types.get(path, "application/octet-stream")}, 200
+            if wanted and behaviour.ranges:
+                start = int(wanted.removeprefix("bytes=").rstrip("-"))
+                if start >= len(body):
+                    self.answer(416, b"", {"Content-Range": f"bytes */{len(body)}"})
+                    return
+                headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+                code, body = 206, body[start:]
+            drop = behaviour.drops.pop(0) if is_file and behaviour.drops else None
+            self.answer(code, body, headers, drop)
+
+        def answer(self, code: int, body: bytes, headers: dict[str, str], drop: int | None = None) -> None:
+            self.send_response(code)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if code < 300 and behaviour.stall is not None and len(body) > behaviour.stall:
+                self.wfile.write(body[: behaviour.stall])
+                behaviour.go_on.wait(30)
+                body, drop = body[behaviour.stall :], None
+            self.wfile.write(body if drop is None else body[:drop])
+            if drop is not None:
+                self.close_connection = True  # in the middle of what was promised
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that hangs up is what some tests are about."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    behaviour.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield behaviour
+    finally:
+        behaviour.go_on.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

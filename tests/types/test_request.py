@@ -1,0 +1,53 @@
+"""A request that no engine could serve is refused when it is made, and the message names the field."""
+
+import pytest
+
+from quire.types.errors import InvalidRequest
+from quire.types.request import GenerateRequest, SamplingParams
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("n", 0),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("min_p", 2.0),
+        ("typical_p", 0.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 3.0),
+        ("frequency_penalty", -3.0),
+        ("allowed_token_ids", ()),
+        ("logprobs", -1),
+        ("prompt_logprobs", -1),
+    ],
+)
+def test_an_impossible_sampling_parameter_is_refused_by_name(field, value):
+    with pytest.raises(InvalidRequest, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.field == field
+
+
+def test_min_tokens_cannot_exceed_max_tokens():
+    SamplingParams(min_tokens=5)
+    with pytest.raises(InvalidRequest, match="min_tokens"):
+        SamplingParams(max_tokens=4, min_tokens=5)
+
+
+@pytest.mark.parametrize("prompt", [(), (-1,), (1 << 32,)])
+def test_a_prompt_without_tokens_or_with_impossible_ones_is_refused(prompt):
+    with pytest.raises(InvalidRequest, match="prompt"):
+        GenerateRequest("a", prompt)
+
+
+def test_a_weight_must_be_positive():
+    with pytest.raises(InvalidRequest, match="weight"):
+        GenerateRequest("a", (1,), weight=0.0)
