@@ -15,8 +15,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from quire.engine.llm import LLM, Opened, Place
 from quire.text.pieces import BYTE_OF
+from tests.engine.driver import Driver
 from tests.models.toys import make_toy
-from tests.runner.stand_in import InterpreterDevice
+from tests.runner.stand_in import InterpreterDevice, devices_here
 
 CHILD = "tests.engine.child:main"
 
@@ -41,6 +42,14 @@ def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     native.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
     return folder
+
+
+@pytest.fixture(params=devices_here())
+def each_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Drivers of this test run on each device in turn."""
+    monkeypatch.setattr(Driver, "device_name", request.param)
+    name: str = request.param
+    return name
 
 
 @pytest.fixture

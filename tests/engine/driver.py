@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from quire.config import load as load_config
 from quire.engine.core import EngineCore
@@ -14,7 +14,7 @@ from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from tests.models.toys import make_toy
-from tests.runner.stand_in import InterpreterDevice, InterpreterProgram
+from tests.runner.stand_in import CheckedDevice, CheckedProgram, device_of
 
 GREEDY_64 = SamplingParams(temperature=0.0, max_tokens=64)
 
@@ -51,17 +51,19 @@ class Told:
 class Driver:
     """A toy model behind a core. `settings` are the project's own."""
 
+    device_name: ClassVar[str] = "stand-in"
+
     def __init__(self, case: str = "llama", **settings: Any) -> None:
         self.toy = make_toy(case)
-        self.device = InterpreterDevice()
-        config = load_config({"num_blocks": 60, "max_rows": 32, **settings}, environ={})
+        self.device = CheckedDevice(device_of(self.device_name))
+        config = load_config({"num_blocks": 60, "max_rows": 32, "kv_dtype": "f32", **settings}, environ={})
         self.core: EngineCore = build(self.toy.checkpoint, self.device, config).core
         self.core.checks = True
         self.told: dict[tuple[str, int], Told] = {}
         self.said: list[Outward] = []
 
     @property
-    def program(self) -> InterpreterProgram:
+    def program(self) -> CheckedProgram:
         return self.device.programs[0]
 
     def say(self, message: Inward) -> None:

@@ -8,7 +8,7 @@ from quire.types.request import SamplingParams
 from tests.engine.driver import Driver
 from tests.models.toys import some_tokens
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("each_device")]
 
 PROMPT = some_tokens(41)
 WAYS = {

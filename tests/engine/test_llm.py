@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import quire
@@ -107,7 +108,7 @@ def test_a_stream_is_the_same_text_in_pieces(llm: LLM) -> None:
 def test_closing_a_stream_cancels_its_request(llm: LLM) -> None:
     stream = llm.stream("Once upon", SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True))
     next(stream), next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     counters = llm.client.counters()
     assert counters.num_cancelled == 1 and counters.num_running == 0 and counters.output_tokens < 100
 
@@ -212,3 +213,21 @@ def test_nothing_imports_torch_or_transformers(toy_folder: Path) -> None:
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(child.stdout.split())
     assert "numpy" in loaded and not loaded & {"torch", "transformers", "triton", "zmq", "msgspec"}
+
+
+def test_a_model_that_is_left_open_ends_with_its_process(toy_folder: Path) -> None:
+    script = (
+        f"import sys\nsys.path[:] = {sys.path!r}\n"
+        "from quire import LLM, SamplingParams\n"
+        "from tests.runner.stand_in import InterpreterDevice\n"
+        f"llm = LLM({str(toy_folder)!r}, device=InterpreterDevice(), num_blocks=30)\n"
+        "print(next(llm.stream('a', SamplingParams(ignore_eos=True))).tokens)"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert child.stdout.startswith("(") and child.stderr == ""
+
+
+def test_prompts_and_seeds_may_be_any_integers(llm: LLM) -> None:
+    way = SamplingParams(max_tokens=5, ignore_eos=True, seed=-3)
+    same = SamplingParams(max_tokens=5, ignore_eos=True, seed=(1 << 64) - 3)
+    assert llm.generate(np.array([5, 6, 7]), way)[0].tokens == llm.generate([[5, 6, 7]], same)[0].tokens

@@ -12,7 +12,7 @@ from quire.types.request import CacheKey, FinishReason, SamplingParams
 from tests.engine.driver import GREEDY_64, Driver, expected
 from tests.models.toys import some_tokens
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("each_device")]
 
 CASES = ("llama", "mistral-window", "qwen2", "qwen3")
 

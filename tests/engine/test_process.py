@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ pytest.importorskip("msgspec")
 
 from quire.config import Config
 from quire.devices.base import DeviceUnavailable
+from quire.engine.async_llm import AsyncLLM
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
-from quire.engine.llm import LLM
+from quire.engine.llm import LLM, Opened, Place
 from quire.engine.messages import Configure, EngineDied, Failed, Loading, News
+from quire.types.answer import Delta
 from quire.types.errors import ContextTooLong
 from quire.types.request import GenerateRequest, SamplingParams
 from tests.engine.conftest import CHILD, ChildLLM
@@ -72,6 +74,27 @@ def test_a_child_answers_as_this_process_does_and_leaves_nothing(toy_folder: Pat
     child.close()  # a second time does nothing
     with pytest.raises(EngineDied):
         child.generate("too late")
+
+
+class AsyncChildLLM(AsyncLLM):
+    def __init__(self, model: Path, **settings: Any) -> None:
+        self._opened = Opened(model, Place("cpu", False, CHILD), None, settings)
+
+
+def test_asyncio_streams_from_a_child(toy_folder: Path, llm: LLM, short_tmp: Path) -> None:
+    async def run() -> tuple[list[str], str]:
+        async with await AsyncChildLLM.open(toy_folder, **SETTINGS) as child:
+            together, pieces = await asyncio.gather(
+                child.generate([f"Prompt {n}" for n in range(20)], GREEDY), collect(child.stream("Once", GREEDY))
+            )
+            return [each.text for each in together], pieces
+
+    async def collect(deltas: AsyncGenerator[Delta, None]) -> str:
+        return "".join([delta.text async for delta in deltas])
+
+    texts, streamed = asyncio.run(run())
+    assert texts == [each.text for each in llm.generate([f"Prompt {n}" for n in range(20)], GREEDY)]
+    assert streamed == llm.generate("Once", GREEDY)[0].text
 
 
 def test_a_cancel_is_acknowledged(toy_folder: Path, short_tmp: Path) -> None:

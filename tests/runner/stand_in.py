@@ -1,4 +1,4 @@
-"""A device made of the references alone, for tests of what stands above devices."""
+"""A device made of the references alone, and one that checks another: for tests of what stands above devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.devices.base import Limits, StepOutput
+from quire.devices.base import Device, DeviceUnavailable, Limits, Pending, Program, StepOutput
+from quire.devices.base import open as open_device
 from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
@@ -28,22 +29,12 @@ class Done:
 
 @dataclass
 class InterpreterProgram:
-    """Runs every step with the interpreter, and proves that its batch is sound."""
+    """Runs every step with the interpreter."""
 
     interpreter: Interpreter
-    limits: Limits
-    batches: list[tuple[int, int, int]] = field(default_factory=list)  # tokens, rows, logits of every step
 
     def launch(self, batch: Batch) -> Done:
-        batch.check(self.limits.num_blocks, self.limits.block_tokens)
-        assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in vars_of(batch))
-        assert len(batch.token_ids) <= self.limits.max_tokens and len(batch.logits_at) <= self.limits.max_logits
-        self.batches.append((len(batch.token_ids), len(batch.lengths), len(batch.logits_at)))
         return Done(self.interpreter.run(batch))
-
-
-def vars_of(batch: Batch) -> list[np.ndarray]:
-    return [getattr(batch, name) for name in Batch.__slots__]
 
 
 @dataclass
@@ -51,12 +42,52 @@ class InterpreterDevice:
     """What `devices.open` would give."""
 
     name: str = "stand-in"
-    programs: list[InterpreterProgram] = field(default_factory=list)
 
     def lower(self, graph: Graph, weights: Weights, limits: Limits) -> InterpreterProgram:
-        interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
-        self.programs.append(InterpreterProgram(interpreter, limits))
+        return InterpreterProgram(Interpreter(graph, weights, limits.num_blocks, limits.block_tokens))
+
+
+@dataclass
+class CheckedProgram:
+    """Another program, which is given no batch that is not sound; and a record of their sizes."""
+
+    inner: Program
+    limits: Limits
+    batches: list[tuple[int, int, int]] = field(default_factory=list)  # tokens, rows, logits of every step
+
+    def launch(self, batch: Batch) -> Pending:
+        batch.check(self.limits.num_blocks, self.limits.block_tokens)
+        arrays = [getattr(batch, name) for name in Batch.__slots__]
+        assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
+        assert len(batch.token_ids) <= self.limits.max_tokens and len(batch.logits_at) <= self.limits.max_logits
+        self.batches.append((len(batch.token_ids), len(batch.lengths), len(batch.logits_at)))
+        return self.inner.launch(batch)
+
+
+@dataclass
+class CheckedDevice:
+    """Another device, whose programs are checked."""
+
+    inner: Device
+    programs: list[CheckedProgram] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def lower(self, graph: Graph, weights: Weights, limits: Limits) -> CheckedProgram:
+        self.programs.append(CheckedProgram(self.inner.lower(graph, weights, limits), limits))
         return self.programs[-1]
 
 
-DEVICE = InterpreterDevice()
+def devices_here() -> list[str]:
+    """Those that tests of the whole engine run on: the references, and the CPU where it can run models."""
+    try:
+        open_device("cpu")
+    except DeviceUnavailable:
+        return ["stand-in"]
+    return ["stand-in", "cpu"]
+
+
+def device_of(name: str) -> Device:
+    return InterpreterDevice() if name == "stand-in" else open_device(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self
@@ -70,7 +70,7 @@ class AsyncLLM:
 
     async def stream(
         self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta, None]:
         """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request."""
         answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
         async with aclosing(self.client.generate(answer.request)) as news:

@@ -64,6 +64,31 @@ class _Live:
     num_open: int  # samples
 
 
+class _Mail:
+    """From the link's thread to an event loop: one call wakes the loop for all the news of a step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._bag: deque[tuple[asyncio.Queue[News], News]] = deque()
+        self._is_called = False
+
+    def put(self, box: asyncio.Queue[News], news: News) -> None:
+        """Called from the link's thread."""
+        self._bag.append((box, news))
+        if not self._is_called:
+            self._is_called = True  # set before the call, unset before the bag is emptied: nothing is left lying
+            try:
+                self.loop.call_soon_threadsafe(self._empty)
+            except RuntimeError:  # the loop has ended, and nobody is left to tell
+                logger.debug("news of %s for an event loop that has ended", news.request_id)
+
+    def _empty(self) -> None:
+        self._is_called = False
+        while self._bag:
+            box, news = self._bag.popleft()
+            box.put_nowait(news)
+
+
 class Client:
     """Thread-safe. Who opened it closes it."""
 
@@ -74,6 +99,7 @@ class Client:
         self._cancels: dict[str, list[Future[bool]]] = {}
         self._snapshots: deque[Future[Counters]] = deque()
         self._is_dead = False
+        self._mail: _Mail | None = None
         self._link = opens(self._deliver)
 
     @property
@@ -88,15 +114,19 @@ class Client:
 
     def submit(self, request: GenerateRequest, sink: Sink) -> None:
         """Hand in a request. Its sink gets everything that is said about it, and then no more."""
-        if request.sampling.seed is None:  # chosen on this side: a request that is sent again must become the same text
-            request = replace(request, sampling=replace(request.sampling, seed=secrets.randbits(63)))
+        request = _seeded(request)
         with self._lock:
             if self._is_dead:
                 raise EngineDied("The engine is not running.")
             if request.id in self._live:
                 raise DuplicateRequest(request.id)
             self._live[request.id] = _Live(sink, request.sampling.n)
-        self._link.send(Submit(request))
+        try:
+            self._link.send(Submit(request))
+        except BaseException:  # it holds what cannot be said over a socket
+            with self._lock:
+                self._live.pop(request.id, None)
+            raise
 
     def cancel(
         self, request_id: str, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
@@ -152,8 +182,8 @@ class Client:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[News, None]:
         """The same for asyncio."""
         news: asyncio.Queue[News] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        self.submit(request, lambda each: _call(loop, news.put_nowait, each))
+        mail = self._mail_of(asyncio.get_running_loop())
+        self.submit(request, lambda each: mail.put(news, each))
         num_open = request.sampling.n
         try:
             while num_open:
@@ -163,6 +193,11 @@ class Client:
         finally:
             if num_open:
                 self.cancel(request.id)
+
+    def _mail_of(self, loop: asyncio.AbstractEventLoop) -> _Mail:
+        if self._mail is None or self._mail.loop is not loop:
+            self._mail = _Mail(loop)
+        return self._mail
 
     # ── news ──
 
@@ -220,9 +255,10 @@ def _ended(news: News, num_open: int) -> int:
     return int(isinstance(news, Finished))
 
 
-def _call(loop: asyncio.AbstractEventLoop, put: Callable[[News], None], news: News) -> None:
-    """Hand over to a loop; one that has ended has nobody left to tell."""
-    try:
-        loop.call_soon_threadsafe(put, news)
-    except RuntimeError:
-        logger.debug("the event loop of request %s has ended", news.request_id)
+def _seeded(request: GenerateRequest) -> GenerateRequest:
+    """A seed is chosen on this side: a request that is sent again must become the same text."""
+    seed = request.sampling.seed
+    if seed is not None and 0 <= seed < 1 << 64:
+        return request
+    seed = secrets.randbits(63) if seed is None else seed % (1 << 64)  # of any integer, 64 bits count
+    return replace(request, sampling=replace(request.sampling, seed=seed))

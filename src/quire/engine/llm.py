@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,7 +95,7 @@ class Opened:
 
     def encode(self, prompts: Prompts) -> list[tuple[int, ...]]:
         """Tokens of one prompt or of many."""
-        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
+        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], Integral)):
             return [self.side.encode(prompts)]  # type: ignore[arg-type]  # by now it is one prompt
         return [self.side.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
 
@@ -159,7 +160,9 @@ class LLM:
         """Answer a conversation, or each of several."""
         return self._complete(self._opened.answers(self._opened.encode_chats(messages, tools), sampling), None)
 
-    def stream(self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(
+        self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None
+    ) -> Generator[Delta, None, None]:
         """An answer as it comes. Closing the iterator cancels the request."""
         answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
         news = self.client.stream(answer.request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Sequence
 
 from quire.engine.client import Deliver
@@ -24,6 +25,7 @@ class LocalEngine:
         self._deliver = deliver
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
         self._thread.start()
+        weakref.finalize(self, _end, self._inbox, self._thread)  # at exit: not in the middle of a step
 
     def send(self, message: Inward) -> None:
         """Put a message where the loop finds it before its next step."""
@@ -31,9 +33,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """End the loop, and wait for the step that it is in."""
-        self._inbox.put(Shutdown())
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        _end(self._inbox, self._thread)
 
     def _run(self) -> None:
         try:
@@ -50,3 +50,9 @@ class LocalEngine:
                 messages.append(self._inbox.get_nowait())
         except queue.Empty:
             return messages
+
+
+def _end(inbox: queue.SimpleQueue[Inward], thread: threading.Thread) -> None:
+    inbox.put(Shutdown())
+    if thread is not threading.current_thread():
+        thread.join()

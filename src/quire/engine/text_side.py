@@ -54,7 +54,7 @@ class TextSide:
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text."""
         if not isinstance(prompt, str):
-            return tuple(prompt)
+            return tuple(map(int, prompt))  # also out of an array
         return tuple(self._tokenizer().encode(prompt))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
