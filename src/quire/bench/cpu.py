@@ -15,8 +15,12 @@ import time
 import numpy as np
 
 from quire.bench.figure import Figure
+from quire.config import home_folder, load
 from quire.engine.llm import LLM
+from quire.engine.text_side import TextSide
+from quire.store.store import Store
 from quire.types.request import SamplingParams
+from quire.weights.checkpoint import open_checkpoint
 
 
 def greedy(max_tokens: int) -> SamplingParams:
@@ -26,6 +30,7 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 def run(model: str, num_streams: int = 32) -> list[Figure]:
     """All figures of one model."""
+    opened, tokenized = _open(model)
     began = time.perf_counter()
     with LLM(model, max_context=2048, num_blocks=4096, max_rows=64) as llm:
         loaded = time.perf_counter() - began
@@ -43,7 +48,9 @@ def run(model: str, num_streams: int = 32) -> list[Figure]:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     bandwidth = read_bandwidth()
     return [
-        Figure("open a model", loaded, "s"),
+        Figure("open the file and read its header", opened * 1e3, "ms", 50.0),
+        Figure("make the tokenizer", tokenized * 1e3, "ms"),
+        Figure("open the model, ready for a request", loaded, "s"),
         Figure("prompt of 512 tokens, one stream", 512 / prompt, "tok/s"),
         Figure("decode, one stream", decode, "tok/s"),
         Figure(f"unique, {num_streams} streams, output", unique, "tok/s"),
@@ -53,6 +60,19 @@ def run(model: str, num_streams: int = 32) -> list[Figure]:
         Figure("read bandwidth that numpy reaches, all threads", bandwidth / 1e9, "GB/s"),
         Figure("peak resident memory", peak, "MB"),
     ]
+
+
+def _open(model: str) -> tuple[float, float]:
+    """Seconds to open the checkpoint, and to make its tokenizer: the best of five, the first of which imports."""
+    path = Store(home_folder(load())).resolve(model)
+    opened, tokenized = [], []
+    for _ in range(5):
+        began = time.perf_counter()
+        checkpoint = open_checkpoint(path)
+        opened.append(time.perf_counter() - began)
+        TextSide.of(checkpoint)
+        tokenized.append(time.perf_counter() - began - opened[-1])
+    return min(opened), min(tokenized)
 
 
 def _first_token(llm: LLM, prompt: list[int]) -> float:
