@@ -46,7 +46,7 @@ class Quire:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             **source,
         )

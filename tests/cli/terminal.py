@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-SECONDS = 30
+SECONDS = 120  # a machine may be busy; what is awaited comes in less than one
 
 # The child makes the terminal its own, so that Ctrl-C in it is a signal, and then becomes the command.
 TAKE_TERMINAL = """

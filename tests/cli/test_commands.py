@@ -76,7 +76,7 @@ def test_help_of_run_has_a_flag_for_every_engine_setting(quire):
 def test_the_version_is_answered_without_importing_anything(quire):
     script = "import sys; from quire.cli.main import main; main(['--version']); print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=100
     )
     said, modules = done.stdout.splitlines()
     assert said == f"quire {__version__}"
@@ -86,7 +86,7 @@ def test_the_version_is_answered_without_importing_anything(quire):
 def test_help_imports_no_http_client_and_no_engine(quire):
     script = "import sys; from quire.cli.main import main; main(['run', '--help']); print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=100
     )
     modules = set(done.stdout.splitlines()[-1].split())
     assert {"httpx", "numpy", "huggingface_hub", "torch", "transformers", "tokenizers"} & modules == set()

@@ -34,16 +34,16 @@ def test_a_pull_that_was_stopped_goes_on_where_it_was(quire, hub, number, code):
     hub.stall = 2_000_000
     command, env = quire.command("pull", "hf.co/org/toy"), environment(quire, hub)
     child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while sum(part.stat().st_size for part in (quire.folder / "home" / "partial").glob("*")) < 1_900_000:
         assert child.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     child.send_signal(number)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate(timeout=100)
     assert child.returncode == code and "Traceback" not in err
     assert quire("list").stdout.count("\n") == 1, "nothing half-fetched is visible"
     hub.stall, hub.requests = None, []
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and done.stdout.startswith("hf.co/org/toy:latest  3.0 MB, from hf.co/org/toy@ccc")
     (wanted,) = hub.ranges_of(FILE)
     assert wanted is not None and int(wanted.removeprefix("bytes=").rstrip("-")) >= 1_900_000

@@ -136,9 +136,8 @@ class RequestState:
 
     def settle(self) -> None:
         """Say again whether it flows, after something that decides it has changed."""
-        self.flows = (
-            self.is_streaming and self.is_on_device and not self.waits and not self.drafts and not self.num_stale
-        )
+        is_plain = not (self.waits or self.drafts or self.num_stale or self.request.constrained)
+        self.flows = is_plain and self.is_streaming and self.is_on_device
 
     def check(self) -> None:
         """The counts are in their order, and a row goes with a lease."""

@@ -27,6 +27,9 @@ from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
 NO_BLOCKS: tuple[int, ...] = ()
+new_tuple = (
+    tuple.__new__
+)  # of a named tuple, without the cost of its own constructor: for the two loops over all streams
 
 
 class Scheduler:
@@ -125,6 +128,7 @@ class Scheduler:
         plan, states = self._in_flight.popleft()
         assert result.number == plan.number, f"result of step {result.number} came while {plan.number} was due"
         self._pace.learn(plan.num_tokens, result.seconds)
+        tell = self._outcomes.append
         for state, part, came in zip(states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
             tokens, logprobs, error, _ = came
@@ -137,7 +141,7 @@ class Scheduler:
                     known.append(tokens[0])
                     if computed >= state.seal_at:
                         self._seal(state, now)
-                    self._outcomes.append(Outcome(state.request.id, state.sample, tokens, logprobs))
+                    tell(new_tuple(Outcome, (state.request.id, state.sample, tokens, logprobs, None, None, 0, 0, ())))
                     continue
             self._take_in(state, part, came, now)
 
@@ -198,8 +202,9 @@ class Scheduler:
         prompts = []
         running = self._running.snapshot()
         spare = step.budget - len(running)  # beyond one token each: for drafts and forced tokens
+        number, tell, whose, num_next = step.number, step.parts.append, step.states.append, 0
         for state in running:
-            if state.flows:  # a thousand times a step, hence without calls
+            if state.flows:  # a thousand times a step, hence without calls but of tuples' own constructor
                 start = state.scheduled
                 if start + 1 >= state.max_total:
                     continue  # its last token is on the way
@@ -208,20 +213,18 @@ class Scheduler:
                     if not self._make_room(state, start + 1, step, now):
                         continue
                     new_blocks = state.untold_blocks()
-                step.parts.append(Part(state.id, state.row, start, None, 1, new_blocks))
-                step.states.append(state)
+                tell(new_tuple(Part, (state.id, state.row, start, None, 1, new_blocks, False)))
+                whose(state)
                 state.scheduled = start + 1
                 state.expected += 1
                 state.num_in_flight += 1
-                state.last_step = step.number
-                step.budget -= 1
-                if state.request.constrained:
-                    state.waits = True
-                    state.settle()
+                state.last_step = number
+                num_next += 1
             elif not state.is_streaming:
                 prompts.append(state)
             elif not state.waits and state.row != NO_ROW:  # or it was preempted during this walk
                 spare -= self._plan_several(state, step, spare, now)
+        step.budget -= num_next
         return prompts
 
     def _plan_several(self, state: RequestState, step: StepBuilder, spare: int, now: float) -> int:
