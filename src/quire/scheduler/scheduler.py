@@ -184,9 +184,7 @@ class Scheduler:
 
     def _accept(self, state: RequestState, came: PartResult, now: float, num_forced: int = 0) -> None:
         """Output tokens: append them up to a stop or the limit, tell, and end the request if it is done."""
-        tokens, finish = came.tokens, None
-        if state.stops or len(state.tokens) + len(tokens) >= state.max_total:
-            tokens, finish = state.cut(tokens)
+        tokens, finish = state.cut(came.tokens)
         state.tokens.extend(tokens)
         logprobs = came.logprobs[: len(tokens)]
         told = Outcome(state.request.id, state.sample, tokens, logprobs, finish, None, state.num_hit, num_forced)
