@@ -87,6 +87,12 @@ class StoreConfig:
     """Models on disk."""
 
     home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
+    lowered_gb: float = setting(
+        20.0,
+        "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "
+        "ago are dropped first. 0: none are kept.",
+        low=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
