@@ -83,10 +83,9 @@ class ObserveConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Models on disk."""
+class WeightsConfig:
+    """Weights on their way to a device."""
 
-    home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
     lowered_gb: float = setting(
         20.0,
         "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "
@@ -96,12 +95,20 @@ class StoreConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Models on disk."""
+
+    home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings. A setting's full name is section.name, its flag --name, its variable QUIRE_NAME."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
 
 

@@ -89,7 +89,7 @@ def fit(config: Config, model: Model) -> Config:
 
 def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:
     """Where devices keep what they make of this model's weights. None: nowhere, as set, or because no file has them."""
-    max_bytes = int(config.store.lowered_gb * 1e9)
+    max_bytes = int(config.weights.lowered_gb * 1e9)
     if max_bytes == 0 or not isinstance(checkpoint, Checkpoint):
         return None
     store = LoweredStore(home_folder(config) / LOWERED, max_bytes)
