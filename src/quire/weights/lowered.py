@@ -99,7 +99,7 @@ class LoweredModel:
         path = self.path(recipe)
         try:
             arrays = read_arrays(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, Damaged) as error:
             logger.warning("the lowered weights in %s are not used: %s", path, error)
