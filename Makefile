@@ -15,7 +15,7 @@ NATIVE := CMakeLists.txt $(shell find src/quire/devices -path '*/csrc/*' -type f
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench lint ruff format-check types format clean
+.PHONY: help run test bench bench-cpu lint ruff format-check types format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -26,8 +26,11 @@ run: $(INSTALLED) ## Start quire; ARGS are its arguments
 test: lint ## Style, types, then the tests; ARGS go to pytest
 	@$(PY) -m pytest $(ARGS)
 
-bench: $(INSTALLED) ## The benchmarks, with their targets
-	@$(PY) -m quire.bench $(ARGS)
+bench: $(INSTALLED) ## The pure core's figures, with their targets
+	@$(PY) -m quire.bench core $(ARGS)
+
+bench-cpu: $(INSTALLED) ## The default model on this CPU; ARGS is another model
+	@$(PY) -m quire.bench cpu $(ARGS)
 
 lint: ruff format-check types ## Style and types alone
 

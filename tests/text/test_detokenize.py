@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -128,17 +127,3 @@ def test_text_that_may_begin_a_stop_string_is_held_and_then_let_go() -> None:
 def test_an_empty_stop_string_is_refused(stops: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequest, match="stop string"):
         Detokenizer(TOKENIZERS[0], stops)
-
-
-def test_the_cost_of_a_token_does_not_grow_with_the_text() -> None:
-    """One token at a time; the second half of a long text may take no more than some multiple of the first."""
-    tokenizer = TOKENIZERS[1]
-    token = tokenizer.token_id("a") or 0
-    detokenizer = Detokenizer(tokenizer, ("a" * 500 + "b", "ba"))
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        for _ in range(40_000):
-            detokenizer.push([token])
-        times.append(time.perf_counter() - start)
-    assert times[1] < 5 * times[0] + 0.5

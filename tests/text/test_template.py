@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -254,10 +253,8 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
     ],
 )
 def test_a_template_that_does_not_end_is_ended(source: str) -> None:
-    start = time.perf_counter()
     with pytest.raises(RejectedMessages, match="does not finish"):
         ChatTemplate(source).render([USER])
-    assert time.perf_counter() - start < 30
 
 
 def test_rendering_changes_nothing_that_was_given() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -143,13 +142,3 @@ def test_the_same_tokens_come_from_the_json_file(tokenizer: Tokenizer, published
         assert other.encode(text, special=True) == tokenizer.encode(text, special=True)
     assert [other.token_bytes(i) for i in range(49152)] == [tokenizer.token_bytes(i) for i in range(49152)]
     assert (other.bos_id, other.eos_ids, other.special_ids) == (1, {0, 2}, tokenizer.special_ids)
-
-
-def test_the_tokenizer_is_there_in_a_moment(metadata: dict[str, Any]) -> None:
-    """Some 0.1 s on a laptop; the bound leaves room for a busy machine."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        Tokenizer.from_gguf(metadata)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.6

@@ -1,4 +1,4 @@
-"""One measured number beside its target."""
+"""One measured number beside its target, if it has one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import NamedTuple
 
 
 class Figure(NamedTuple):
-    """A measurement. Targets are upper bounds."""
+    """A measurement. A target is an upper bound."""
 
     name: str
     value: float
     unit: str
-    target: float
+    target: float | None = None
     note: str = ""
 
     def __str__(self) -> str:
-        verdict = "reached" if self.value < self.target else "MISSED"
-        measured = f"{self.value:8.2f} {self.unit:<3} target < {self.target:g} {self.unit}"
-        return f"{self.name:<42} {measured:<32} {verdict:<8} {self.note}"
+        measured = f"{self.value:9.2f} {self.unit}"
+        if self.target is not None:
+            verdict = "reached" if self.value < self.target else "MISSED"
+            measured += f"  target < {self.target:g} {self.unit}, {verdict}"
+        return f"{self.name:<48} {measured:<40} {self.note}".rstrip()

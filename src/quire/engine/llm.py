@@ -1,6 +1,6 @@
 """The offline API: a model in this process, or in a child of it.
 
-    llm = LLM("model.gguf")
+    llm = LLM("smollm2:135m")
     for completion in llm.generate(["Once upon", "The sky is"], SamplingParams(temperature=0, max_tokens=32)):
         print(completion.text)
 
@@ -21,7 +21,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
-from quire.config import Config
+from quire.config import Config, home_folder
 from quire.config import load as load_config
 from quire.devices.base import Device
 from quire.engine.client import Client, Deliver, Link
@@ -59,8 +59,8 @@ class Opened:
     def __init__(self, model: str | Path, place: Place, resolve: Resolve | None, settings: Mapping[str, Any]) -> None:
         self.config = load_config(settings)
         path = Path(model)
-        if resolve is not None and not path.exists():
-            path = Path(resolve(str(model)))
+        if not path.exists():
+            path = Path((resolve or _from_store(self.config))(str(model)))
         checkpoint = open_checkpoint(path)
         self.side = TextSide.of(checkpoint)
 
@@ -114,7 +114,8 @@ class Opened:
 class LLM:
     """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
 
-    `settings` are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000.
+    `model` is a file, a folder, or a name as `quire run` takes it; `resolve` gives names another meaning. `settings`
+    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000.
     """
 
     def __init__(
@@ -218,6 +219,13 @@ class LLM:
                 if not answer.is_over:
                     self.client.cancel(request_id)
         return [answer.completion() for answer in answers]
+
+
+def _from_store(config: Config) -> Resolve:
+    """Names mean what they mean to `quire run`: a model that is not here yet is fetched."""
+    store = import_module("quire.store.store")  # here, because a path needs none of what fetches models
+    resolve: Resolve = store.Store(home_folder(config)).resolve
+    return resolve
 
 
 @contextmanager
