@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
+import sys
 
 import numpy as np
 import pytest
@@ -80,6 +83,34 @@ def test_a_program_keeps_its_mapped_weights_alive(kept):
         path.unlink()
     gc.collect()
     assert np.array_equal(logits(program, model), expected)
+
+
+class AtTheEdge:
+    """Keeps arrays so that each ends where readable memory ends: whoever reads beyond dies."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def find(self, recipe: str) -> dict[str, np.ndarray]:
+        return self.arrays
+
+    def keep(self, recipe: str, arrays: dict[str, np.ndarray]) -> None:
+        for name, array in arrays.items():
+            assert array.nbytes % 64 == 0
+            room = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            memory = np.frombuffer(mmap.mmap(-1, room + mmap.PAGESIZE), np.uint8)
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(memory.ctypes.data + room), mmap.PAGESIZE, 0) == 0
+            memory[room - array.nbytes : room] = array
+            self.arrays[name] = memory[room - array.nbytes : room]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the guard is Linux's")
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("fmt", ["q4_1", "q4_0", "q8_0", "f16", "bf16", "f32"])
+def test_no_kernel_reads_beyond_the_last_panel(fmt, variant):
+    model, kept = quantized_model(fmt), AtTheEdge()
+    expected = logits(lower(model, kept=kept, variant=variant), model)
+    assert np.array_equal(logits(lower(model, kept=kept, variant=variant), model), expected)
 
 
 def test_panels_of_another_size_are_refused_at_the_door():
