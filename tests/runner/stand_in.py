@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.devices.base import Device, DeviceUnavailable, Limits, Pending, Program, StepOutput
+from quire.devices.base import Device, DeviceUnavailable, KeptWeights, Limits, Pending, Program, StepOutput
 from quire.devices.base import open as open_device
 from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
@@ -43,7 +43,9 @@ class InterpreterDevice:
 
     name: str = "stand-in"
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits) -> InterpreterProgram:
+    def lower(
+        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
+    ) -> InterpreterProgram:
         return InterpreterProgram(Interpreter(graph, weights, limits.num_blocks, limits.block_tokens))
 
 
@@ -75,8 +77,8 @@ class CheckedDevice:
     def name(self) -> str:
         return self.inner.name
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits) -> CheckedProgram:
-        self.programs.append(CheckedProgram(self.inner.lower(graph, weights, limits), limits))
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> CheckedProgram:
+        self.programs.append(CheckedProgram(self.inner.lower(graph, weights, limits, kept), limits))
         return self.programs[-1]
 
 

@@ -1,30 +1,41 @@
-"""The table of commands."""
+"""The table of commands. Only the one that is asked for is imported: it waits for nothing that it does not use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
 from quire import __version__
-from quire.cli import cp, pull, rm, run, show
-from quire.cli import list as list_models
 
-app = typer.Typer(
-    name="quire",
-    help="One LLM inference engine from a laptop to a cluster.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("pull")(pull.pull)
-app.command("list")(list_models.list_all)
-app.command("ls", hidden=True)(list_models.list_all)
-app.command("show")(show.show)
-app.command("cp")(cp.cp)
-app.command("rm")(rm.rm)
+COMMANDS = {  # the module and the function of each, in the order of the help page
+    "run": ("quire.cli.run", "run"),
+    "pull": ("quire.cli.pull", "pull"),
+    "list": ("quire.cli.list", "list_all"),
+    "ls": ("quire.cli.list", "list_all"),
+    "show": ("quire.cli.show", "show"),
+    "cp": ("quire.cli.cp", "cp"),
+    "rm": ("quire.cli.rm", "rm"),
+}
+HIDDEN = {"ls"}
+
+
+def make_app(arguments: Sequence[str]) -> typer.Typer:
+    """The command that the arguments begin with; all of them if they begin with none."""
+    app = typer.Typer(
+        name="quire",
+        help="One LLM inference engine from a laptop to a cluster.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_before)
+    for name in arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS:
+        module, function = COMMANDS[name]
+        app.command(name, hidden=name in HIDDEN)(getattr(import_module(module), function))
+    return app
 
 
 def _print_version(asked: bool) -> None:
@@ -33,7 +44,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _before(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
@@ -43,7 +53,7 @@ def _before(
 def run_app(arguments: Sequence[str]) -> int:
     """Run a command; its exit code."""
     try:
-        app(args=list(arguments), prog_name="quire")
+        make_app(arguments)(args=list(arguments), prog_name="quire")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0

@@ -61,8 +61,8 @@ class Given:
 
     @property
     def of_engine(self) -> dict[str, str]:
-        """Those that the engine takes; where models lie is not its business."""
-        return {name: value for name, value in self.flags.items() if name != "home"}
+        """Those that the engine takes: all of them."""
+        return dict(self.flags)
 
 
 def command(kind: type, *sections: str) -> Callable[[Callable[[Any, Given], None]], Callable[..., None]]:

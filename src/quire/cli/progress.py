@@ -6,9 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from rich import progress as bars
-from rich.console import Console
+from importlib import import_module
+from typing import Any
 
 from quire.store.source import Progress
 
@@ -21,6 +20,8 @@ def shown() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
+    # By name, here: a command that pulls nothing does not wait for this package.
+    bars, console = import_module("rich.progress"), import_module("rich.console").Console(stderr=True)
     columns = (
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
@@ -28,16 +29,16 @@ def shown() -> Iterator[Progress]:
         bars.TransferSpeedColumn(),
         bars.TimeRemainingColumn(),
     )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*columns, console=console, transient=True) as bar:
         yield _Bars(bar)
 
 
 class _Bars:
     """One bar for each thing that is done."""
 
-    def __init__(self, bar: bars.Progress) -> None:
-        self._bar = bar
-        self._tasks: dict[str, bars.TaskID] = {}
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar  # rich.progress.Progress
+        self._tasks: dict[str, Any] = {}  # by what is done
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if what not in self._tasks:

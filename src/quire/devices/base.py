@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -74,6 +75,21 @@ class Program(Protocol):
         ...
 
 
+class KeptWeights(Protocol):
+    """Where a device leaves what it made of one model's weights, for its next lowering to find.
+
+    A recipe names the device and all that decides how it makes them. Names of arrays are the device's own.
+    """
+
+    def find(self, recipe: str) -> Mapping[str, Array] | None:
+        """What was kept: uint8 arrays, read only, each at a whole page. None if nothing was, or it is lost."""
+        ...
+
+    def keep(self, recipe: str, arrays: Mapping[str, Array]) -> None:
+        """Keep them if possible. Never fails; may go on after it returns, so the arrays must not change."""
+        ...
+
+
 @runtime_checkable
 class Device(Protocol):
     """A place where models run."""
@@ -81,8 +97,8 @@ class Device(Protocol):
     @property
     def name(self) -> str: ...
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits) -> Program:
-        """Fuse, choose kernels, repack and place weights, plan buffers."""
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> Program:
+        """Fuse, choose kernels, repack and place weights, plan buffers. What `kept` has need not be repacked."""
         ...
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from quire import __version__
 from quire.cache.kv_cache import KVCache
-from quire.config import Config, DeviceFacts
+from quire.config import Config, DeviceFacts, home_folder
 from quire.devices import base as devices
-from quire.devices.base import Device, Limits
+from quire.devices.base import Device, KeptWeights, Limits
 from quire.engine.core import EngineCore
 from quire.engine.messages import Ready
 from quire.models.config import CheckpointSource
@@ -18,8 +19,10 @@ from quire.models.draw import Model, draw
 from quire.runner.memory import block_bytes, host_bytes, plan_blocks, used_bytes
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
-from quire.weights.checkpoint import open_checkpoint
+from quire.weights.checkpoint import Checkpoint, open_checkpoint
+from quire.weights.lowered import LoweredStore
 
+LOWERED = "lowered"  # the folder below QUIRE_HOME
 Progress = Callable[[str, float], None]  # what is being done, and seconds since the start
 
 
@@ -54,7 +57,7 @@ def build(
     config = fit(config, model)
     limits = limits_of(config)
     progress(f"lowering for {place.name}")
-    program = place.lower(model.graph, model.weights, limits)
+    program = place.lower(model.graph, model.weights, limits, kept_weights(checkpoint, model, config))
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
@@ -82,6 +85,15 @@ def fit(config: Config, model: Model) -> Config:
         block_bytes=block_bytes(model.graph, config),
     )
     return plan_blocks(config, facts)
+
+
+def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:
+    """Where devices keep what they make of this model's weights. None: nowhere, as set, or because no file has them."""
+    max_bytes = int(config.weights.lowered_gb * 1e9)
+    if max_bytes == 0 or not isinstance(checkpoint, Checkpoint):
+        return None
+    store = LoweredStore(home_folder(config) / LOWERED, max_bytes)
+    return store.of(checkpoint.digest(), model.graph.digest(), __version__)
 
 
 def limits_of(config: Config) -> Limits:

@@ -136,11 +136,16 @@ def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
 
 def _added(source: GgufTokens, ends: frozenset[int]) -> tuple[dict[int, str], frozenset[int]]:
     """Tokens that text is searched for, by id, and those of them that are special."""
-    steering = (TokenType.CONTROL, TokenType.UNKNOWN)
-    special = {i for i, kind in enumerate(source.types) if kind in steering} | ends
+    ordinary = {
+        int(TokenType.NORMAL),
+        int(TokenType.UNUSED),
+        int(TokenType.BYTE),
+    }  # plain numbers: compared 50,000 times
+    others = [(i, kind) for i, kind in enumerate(source.types) if kind not in ordinary]
+    special = {i for i, kind in others if kind in (TokenType.CONTROL, TokenType.UNKNOWN)} | ends
     if source.bos_id is not None:
         special.add(source.bos_id)
-    users = {i for i, kind in enumerate(source.types) if kind == TokenType.USER_DEFINED}
+    users = {i for i, kind in others if kind == TokenType.USER_DEFINED}
     return {i: source.tokens[i] for i in sorted(special | users) if source.tokens[i]}, frozenset(special)
 
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
-from quire.devices.base import Limits, Program
+from quire.devices.base import KeptWeights, Limits, Program
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
 from .bindings import native
 from .lower import NoKernel, lower_graph
-from .pack import Precision
+from .pack import Packer, Precision
 from .program import ReferenceProgram
 from .threads import pool_for
 
 logger = logging.getLogger("quire.devices.cpu")
+
+
+class Choices(TypedDict, total=False):
+    """What a caller may want otherwise than this machine and the files suggest."""
+
+    precision: Precision  # "native" (not given): weights stay in the format of their file, and quantized ones are
+    # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
+    num_threads: int | None  # None: as many as this process may use; never more than that
+    variant: str | None  # None: the fastest kernels that this machine can run
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +39,25 @@ class CpuDevice:
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        *,
-        precision: Precision = "native",
-        num_threads: int | None = None,
-        variant: str | None = None,
+        kept: KeptWeights | None = None,
+        **choices: Unpack[Choices],
     ) -> Program:
-        """A program that runs a whole step in one native call.
-
-        precision    "native": weights stay in the format of their file, and quantized ones are multiplied with
-                     activations of 8 bits. "float": everything is float32, as the references compute.
-        num_threads  None: as many as this process may use; never more than that.
-        variant      None: the fastest kernels that this machine can run.
-        """
+        """A program that runs a whole step in one native call. What was packed before is used where it lies."""
         module = native()
         if module is None:
             return ReferenceProgram(graph, weights, limits)
-        program = module.Program(variant or module.variants()[0], pool_for(module, num_threads), _sizes(limits))
+        variant, precision = choices.get("variant") or module.variants()[0], choices.get("precision", "native")
+        program = module.Program(variant, pool_for(module, choices.get("num_threads")), _sizes(limits))
+        recipe = f"cpu {variant} layout {module.layout} precision {precision}"
+        packer = Packer(program, weights, precision, (kept.find(recipe) if kept is not None else None) or {})
         try:
-            return lower_graph(program, graph, weights, limits, precision)
+            lowered = lower_graph(program, graph, packer, limits)
         except NoKernel as missing:
             logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
             return ReferenceProgram(graph, weights, limits)
+        if kept is not None and packer.num_packed:
+            kept.keep(recipe, packer.panels())
+        return lowered
 
 
 def _sizes(limits: Limits) -> list[int]:

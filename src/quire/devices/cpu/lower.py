@@ -19,10 +19,9 @@ from typing import Any
 
 from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.weight import Weights
 
 from .buffers import NOWHERE, Buffers, Columns, Place
-from .pack import BLOCK, Packer, Precision
+from .pack import BLOCK, Packer
 from .program import NativeProgram
 
 NO_QUANTS = -1
@@ -35,14 +34,14 @@ class NoKernel(Exception):
         super().__init__(f"The op {op} has no native kernel on this device.")
 
 
-def lower_graph(program: Any, graph: Graph, weights: Weights, limits: Limits, precision: Precision) -> NativeProgram:
-    """Fill an empty native program."""
+def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits) -> NativeProgram:
+    """Fill an empty native program, which is the packer's too."""
     for node in graph.nodes:
         if node.op.name not in KERNELS:
             raise NoKernel(node.op.name)
     for spec in graph.caches:
         program.cache(limits.kv_dtype, spec.num_heads, spec.head_dim, spec.window or 0)
-    lowering = _Lowering(graph, Packer(program, weights, precision))
+    lowering = _Lowering(graph, packer)
     lowering.walk()
     lowering.buffers.make(program)
     for method, arguments in lowering.instructions:

@@ -8,6 +8,7 @@ What is left (integers, f64, rows of a part of a block) becomes f32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -47,12 +48,18 @@ def packed_rows(weight: Weight, target: str) -> Array:
 
 
 class Packer:
-    """Gives weights to a native program, each once: two names of one weight are one matrix."""
+    """Gives weights to a native program, each once: two names of one weight are one matrix.
 
-    def __init__(self, program: Any, weights: Weights, precision: Precision) -> None:
+    Panels that an earlier lowering made are taken as they are; what is missing is packed.
+    """
+
+    def __init__(self, program: Any, weights: Weights, precision: Precision, panels: Mapping[str, Array]) -> None:
         self._program, self._weights, self._precision = program, weights, precision
+        self._found = panels
         self._matrices: dict[int, int] = {}
         self._vectors: dict[int, int] = {}
+        self._labels: dict[str, int] = {}
+        self.num_packed = 0  # matrices that were not found
 
     def is_quantized(self, name: str) -> bool:
         """Whether products with this weight take quantized activations."""
@@ -66,10 +73,24 @@ class Packer:
         """The program's index of a weight with two axes."""
         weight = self._weights[name]
         if id(weight) not in self._matrices:
-            target = packed_format(weight, self._precision)
-            rows = packed_rows(weight, target)
-            self._matrices[id(weight)] = self._program.matrix(target, weight.shape[1], rows)
+            self._matrices[id(weight)] = self._add(weight)
         return self._matrices[id(weight)]
+
+    def panels(self) -> dict[str, Array]:
+        """All matrices as they lie in the program, for a later lowering to find."""
+        return {label: self._program.panels(index) for label, index in self._labels.items()}
+
+    def _add(self, weight: Weight) -> int:
+        target = packed_format(weight, self._precision)
+        rows, cols = weight.shape
+        label = f"{weight.name} {target} {rows}x{cols}"
+        if label in self._found:
+            index = self._program.adopt(target, (rows, cols), self._found[label])
+        else:
+            index = self._program.matrix(target, cols, packed_rows(weight, target))
+            self.num_packed += 1
+        self._labels[label] = index
+        return int(index)
 
     def vector(self, name: str | None) -> int:
         """The program's index of a weight with one axis; -1 for none."""

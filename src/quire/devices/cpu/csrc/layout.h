@@ -36,6 +36,7 @@ struct Matrix {
 
     int num_panels() const { return (rows + LANES - 1) / LANES; }
     int num_blocks() const { return cols / BLOCK; }
+    size_t num_bytes() const { return panel_bytes * num_panels(); }
     const uint8_t *panel(int i) const { return data + panel_bytes * i; }
 };
 

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -22,6 +23,7 @@ namespace quire {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using PackedBytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Answer = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -73,6 +75,17 @@ int add_matrix(Program &program, const std::string &name, int cols, const Bytes 
     const Format f = format(name);
     require(cols > 0 && source.shape(1) == source_row_bytes(f, cols), "a matrix has rows of another size");
     return program.add_matrix(f, size(source.shape(0)), cols, source.data());
+}
+
+int adopt_matrix(Program &program, const std::string &name, std::pair<int, int> shape, const PackedBytes &panels) {
+    Panels given{panels.data(), panels.shape(0), std::make_shared<PackedBytes>(panels)};
+    return program.adopt_matrix(format(name), shape.first, shape.second, std::move(given));
+}
+
+// A view of the program's own memory; it keeps the program alive.
+PackedBytes panels_of(nb::handle self, int id) {
+    const Matrix matrix = nb::cast<const Program &>(self).matrix(id);
+    return PackedBytes(matrix.data, {matrix.num_bytes()}, self);
 }
 
 void store_kv(Program &program, int cache, const Ints &slots, const FloatRows &k, const FloatRows &v) {
@@ -182,6 +195,9 @@ void bind_program(nb::module_ &m) {
     nb::class_<Program> program(m, "Program", "A lowered model: weights, buffers, KV caches, instructions over them.");
     program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
     program.def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert());
+    program.def("adopt", &adopt_matrix, "format"_a, "shape"_a, "panels"_a.noconvert(),
+                "A matrix of panels that were packed before. They stay where they are, and alive as long as the program.");
+    program.def("panels", &panels_of, "matrix"_a, "The bytes of a packed matrix.");
     program.def(
         "vector", [](Program &p, const Floats &x) { return p.add_vector(x.data(), size(x.shape(0))); },
         "numbers"_a.noconvert());
@@ -214,6 +230,7 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // the pool lives as long as the process
     m.doc() = "Native kernels of the CPU device.";
     m.def("features", &features, "Instruction sets usable on this machine, by their names in /proc/cpuinfo.");
+    m.attr("layout") = QUIRE_LAYOUT;  // another name for every change to how weights lie in memory
     m.def("variants", [] {
         std::vector<std::string> names;
         for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);

@@ -74,14 +74,30 @@ Memory Program::take(size_t bytes) {
 // --- what instructions work on
 
 int Program::add_matrix(Format format, int rows, int cols, const uint8_t *source) {
-    require(rows > 0 && cols > 0, "a matrix has rows and columns");
-    Matrix m{format, rows, cols, nullptr, panel_size(format, cols)};
-    const size_t bytes = m.panel_bytes * m.num_panels();
-    uint8_t *target = weights_.take(bytes);
-    num_bytes_ += bytes;
+    const Matrix m = shape_of(format, rows, cols);
+    uint8_t *target = weights_.take(m.num_bytes());
+    num_bytes_ += m.num_bytes();
     pack(m, source, target);
-    m.data = target;
-    matrices_.push_back(m);
+    return append(m, target);
+}
+
+int Program::adopt_matrix(Format format, int rows, int cols, Panels panels) {
+    const Matrix m = shape_of(format, rows, cols);
+    require(panels.num_bytes == m.num_bytes(), "panels have another size than their matrix");
+    require(reinterpret_cast<uintptr_t>(panels.data) % LINE == 0, "panels begin at a whole cache line");
+    owners_.push_back(std::move(panels.owner));
+    return append(m, panels.data);
+}
+
+Matrix Program::shape_of(Format format, int rows, int cols) const {
+    require(rows > 0 && cols > 0, "a matrix has rows and columns");
+    require(!is_quantized(format) || cols % BLOCK == 0, "a quantized matrix has whole blocks of 32 in its rows");
+    return {format, rows, cols, nullptr, panel_size(format, cols)};
+}
+
+int Program::append(Matrix matrix, const uint8_t *data) {
+    matrix.data = data;
+    matrices_.push_back(matrix);
     return index_of_last(matrices_.size());
 }
 

@@ -76,6 +76,13 @@ struct Step {
     int32_t *tokens;                                               // [L] the likeliest, or null
 };
 
+// A packed matrix in memory that somebody else owns, and what keeps it there.
+struct Panels {
+    const uint8_t *data;
+    size_t num_bytes;
+    std::shared_ptr<const void> owner;
+};
+
 struct QueryTile {
     int row, begin, end;
 };
@@ -104,6 +111,7 @@ class Program {
 
     // --- what instructions work on; answers an index
     int add_matrix(Format format, int rows, int cols, const uint8_t *source);
+    int adopt_matrix(Format format, int rows, int cols, Panels panels);  // packed before; not copied
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
@@ -160,6 +168,8 @@ class Program {
     };
 
     Memory take(size_t bytes);
+    Matrix shape_of(Format format, int rows, int cols) const;
+    int append(Matrix matrix, const uint8_t *data);
     int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
     void append_token_wise(bool at_logits, const TokenBody &body);
@@ -179,6 +189,7 @@ class Program {
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
     Arena weights_;
+    std::vector<std::shared_ptr<const void>> owners_;  // of the matrices that lie elsewhere
     std::vector<Memory> cache_memory_, scratch_;
     std::vector<Vector> vectors_;
     std::vector<Buffer> rows_, quants_;
