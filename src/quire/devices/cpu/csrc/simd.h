@@ -30,6 +30,11 @@ inline F8 load(const uint16_t *p, bool is_bf16) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
 }
 
+inline F8 load(const int8_t *p) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
+}
+
 inline void store_f16(uint16_t *p, F8 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -77,6 +82,8 @@ inline F8 nearest(F8 a) { QUIRE_EACH((a.v[i] + 12582912.0f) - 12582912.0f); }
 inline F8 load(const uint16_t *p, bool is_bf16) {
     QUIRE_EACH(is_bf16 ? half::from_bf16(p[i]) : half::from_f16(p[i]));
 }
+
+inline F8 load(const int8_t *p) { QUIRE_EACH(static_cast<float>(p[i])); }
 
 inline void store_f16(uint16_t *p, F8 a) {
     for (int i = 0; i < LANES; ++i) p[i] = half::to_f16(a.v[i]);
