@@ -62,14 +62,18 @@ inline const float *unpacked_values(const KvCache &c, const uint8_t *place, floa
     return scratch;
 }
 
+// A tile may be read as it is stored, where so few queries see it that unpacking it first would cost more.
+inline F8 fetch(const float *p) { return load(p); }
+inline F8 fetch(const uint16_t *p) { return load(p, false); }
+
 // Products of N queries with 16 keys, one dimension after the other.
-template <int N>
-inline void scores(const Queries &s, const Sight *sights, const float *keys) {
+template <int N, class Number>
+inline void scores(const Queries &s, const Sight *sights, const Number *keys) {
     F8 low[N], high[N];
     const float *q[N];
     for (int i = 0; i < N; ++i) low[i] = high[i] = set1(0.0f), q[i] = s.query(sights[i].query);
     for (int d = 0; d < s.dim; ++d) {
-        const F8 k0 = load(keys + TILE * d), k1 = load(keys + TILE * d + LANES);
+        const F8 k0 = fetch(keys + TILE * d), k1 = fetch(keys + TILE * d + LANES);
         for (int i = 0; i < N; ++i) {
             const F8 x = set1(q[i][d]);
             low[i] = fma(k0, x, low[i]);
@@ -82,7 +86,8 @@ inline void scores(const Queries &s, const Sight *sights, const float *keys) {
     }
 }
 
-inline void all_scores(const Queries &s, const Sight *sights, int count, const float *keys) {
+template <class Number>
+inline void all_scores(const Queries &s, const Sight *sights, int count, const Number *keys) {
     int i = 0;
     for (; i + 6 <= count; i += 6) scores<6>(s, sights + i, keys);
     switch (count - i) {
@@ -98,8 +103,10 @@ inline void all_scores(const Queries &s, const Sight *sights, int count, const f
 inline void soften(const Queries &s, const Sight &sight) {
     const int query = sight.query, begin = sight.begin, end = sight.end;
     float *p = s.p + TILE * query, *seen = s.seen_of(query);
-    const F8 low = load(p), high = load(p + LANES), hidden = set1(-3.0e38f);
-    const F8 seen_low = between(low, begin, end, hidden), seen_high = between(high, begin - LANES, end - LANES, hidden);
+    const bool whole = begin == 0 && end == TILE;  // most tiles are: nothing has to be hidden
+    const F8 low = load(p), high = load(p + LANES), hidden = set1(-3.0e38f), none = set1(0.0f);
+    const F8 seen_low = whole ? low : between(low, begin, end, hidden);
+    const F8 seen_high = whole ? high : between(high, begin - LANES, end - LANES, hidden);
     const float most = largest(max(seen_low, seen_high));
     if (most > s.most[query]) {
         float shrink[LANES];
@@ -108,17 +115,17 @@ inline void soften(const Queries &s, const Sight &sight) {
         s.total[query] *= shrink[0];
         s.most[query] = most;
     }
-    const F8 top = set1(s.most[query]), none = set1(0.0f);
-    const F8 p0 = between(exponential(low - top), begin, end, none);
-    const F8 p1 = between(exponential(high - top), begin - LANES, end - LANES, none);
+    const F8 top = set1(s.most[query]);
+    F8 p0 = exponential(low - top), p1 = exponential(high - top);
+    if (!whole) p0 = between(p0, begin, end, none), p1 = between(p1, begin - LANES, end - LANES, none);
     s.total[query] += sum(p0 + p1);
     store(p, p0), store(p + LANES, p1);
 }
 
 // seen += weights * values over 8 * WIDTH dimensions from d on, for N queries that see the same keys. Keys that are not
 // in sight are left out rather than weighted with zero: what lies there may be anything, infinities too.
-template <int N, int WIDTH>
-inline void gather_values(const Queries &s, const Sight *sights, const float *values, int d) {
+template <int N, int WIDTH, class Number>
+inline void gather_values(const Queries &s, const Sight *sights, const Number *values, int d) {
     F8 acc[N][WIDTH];
     const float *p[N];
     for (int n = 0; n < N; ++n) {
@@ -126,35 +133,51 @@ inline void gather_values(const Queries &s, const Sight *sights, const float *va
         for (int i = 0; i < WIDTH; ++i) acc[n][i] = load(s.seen_of(sights[n].query) + d + LANES * i);
     }
     for (int key = sights[0].begin; key < sights[0].end; ++key) {
-        const float *row = values + static_cast<size_t>(key) * s.dim + d;
-        F8 weight[N];
-        for (int n = 0; n < N; ++n) weight[n] = set1(p[n][key]);
-        for (int i = 0; i < WIDTH; ++i) {
-            const F8 value = load(row + LANES * i);
-            for (int n = 0; n < N; ++n) acc[n][i] = fma(value, weight[n], acc[n][i]);
+        const Number *row = values + static_cast<size_t>(key) * s.dim + d;
+        if constexpr (N < WIDTH) {  // what there is less of stays in registers
+            F8 weight[N];
+            for (int n = 0; n < N; ++n) weight[n] = set1(p[n][key]);
+            for (int i = 0; i < WIDTH; ++i) {
+                const F8 value = fetch(row + LANES * i);
+                for (int n = 0; n < N; ++n) acc[n][i] = fma(value, weight[n], acc[n][i]);
+            }
+        } else {
+            F8 value[WIDTH];
+            for (int i = 0; i < WIDTH; ++i) value[i] = fetch(row + LANES * i);
+            for (int n = 0; n < N; ++n) {
+                const F8 weight = set1(p[n][key]);
+                for (int i = 0; i < WIDTH; ++i) acc[n][i] = fma(value[i], weight, acc[n][i]);
+            }
         }
     }
     for (int n = 0; n < N; ++n)
         for (int i = 0; i < WIDTH; ++i) store(s.seen_of(sights[n].query) + d + LANES * i, acc[n][i]);
 }
 
-template <int N>
-inline void see_values(const Queries &s, const Sight *sights, const float *values) {
+// Sums that fill 12 of 16 registers, so that each multiplication finds its own one free.
+template <int N, class Number>
+inline void see_values(const Queries &s, const Sight *sights, const Number *values) {
+    constexpr int WIDTH = N > 3 ? 2 : 4;
     int d = 0;
-    for (; d + 4 * LANES <= s.dim; d += 4 * LANES) gather_values<N, 4>(s, sights, values, d);
+    for (; d + WIDTH * LANES <= s.dim; d += WIDTH * LANES) gather_values<N, WIDTH>(s, sights, values, d);
     for (; d < s.dim; d += LANES) gather_values<N, 1>(s, sights, values, d);
 }
 
-inline void all_values(const Queries &s, const Sight *sights, int count, const float *values) {
-    for (int i = 0; i < count;) {
-        int same = 1;
-        while (same < 3 && i + same < count && sights[i + same].begin == sights[i].begin &&
+template <class Number>
+inline void all_values(const Queries &s, const Sight *sights, int count, const Number *values) {
+    for (int i = 0, same; i < count; i += same) {
+        same = 1;
+        while (same < 6 && i + same < count && sights[i + same].begin == sights[i].begin &&
                sights[i + same].end == sights[i].end)
             ++same;
-        if (same == 3) see_values<3>(s, sights + i, values);
-        if (same == 2) see_values<2>(s, sights + i, values);
-        if (same == 1) see_values<1>(s, sights + i, values);
-        i += same;
+        switch (same) {
+            case 6: see_values<6>(s, sights + i, values); break;
+            case 5: see_values<5>(s, sights + i, values); break;
+            case 4: see_values<4>(s, sights + i, values); break;
+            case 3: see_values<3>(s, sights + i, values); break;
+            case 2: see_values<2>(s, sights + i, values); break;
+            default: see_values<1>(s, sights + i, values);
+        }
     }
 }
 
@@ -178,7 +201,23 @@ inline int look(const Queries &s, const Walk &w, int window, int base, int lengt
     return count;
 }
 
+template <class Number>
+inline void attend_tile(const Queries &s, const Sight *sights, int count, const Number *keys, const Number *values) {
+    all_scores(s, sights, count, keys);
+    for (int i = 0; i < count; ++i) soften(s, sights[i]);
+    all_values(s, sights, count, values);
+}
+
+// Blocks lie all over the cache, where no hardware foresees them: without this a tile is waited for longer than it is
+// computed with.
+inline void prefetch_tile(const KvCache &c, const Walk &w, int kv_head, int block, int tile) {
+    if (block >= w.end) return;
+    const size_t place = c.tile_at(w.table[block], kv_head, tile);
+    for (size_t at = 0; at < c.tile_bytes(); at += 64) prefetch(c.keys + place + at), prefetch(c.values + place + at);
+}
+
 inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk &w) {
+    constexpr int FEW = 6;
     const KvCache &c = a.cache;
     Sight sights[MAX_QUERIES];
     for (int block = w.begin; block < w.end; ++block)
@@ -186,10 +225,15 @@ inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk 
             const int base = block * c.block_tokens + tile * TILE;
             const int count = look(s, w, c.window, base, smaller(TILE, c.block_tokens - tile * TILE), sights);
             if (count == 0) continue;
+            const bool is_last = tile + 1 == c.tiles();
+            prefetch_tile(c, w, kv_head, is_last ? block + 1 : block, is_last ? 0 : tile + 1);
             const size_t place = c.tile_at(w.table[block], kv_head, tile);
-            all_scores(s, sights, count, unpacked_keys(c, c.keys + place, s.keys));
-            for (int i = 0; i < count; ++i) soften(s, sights[i]);
-            all_values(s, sights, count, unpacked_values(c, c.values + place, s.values));
+            const uint8_t *keys = c.keys + place, *values = c.values + place;
+            if (c.format == KvFormat::F16 && count <= FEW)
+                attend_tile(s, sights, count, reinterpret_cast<const uint16_t *>(keys),
+                            reinterpret_cast<const uint16_t *>(values));
+            else
+                attend_tile(s, sights, count, unpacked_keys(c, keys, s.keys), unpacked_values(c, values, s.values));
         }
 }
 
@@ -228,7 +272,7 @@ inline void store_queries(const AttendArgs &a, const AttendItem &item, const Que
                 store_query(a, s, query, token, (item.kv_head * a.group + item.first_head + head) * a.cache.head_dim);
 }
 
-// Blocks that hold a key of position begin..end - 1, of those from `first` on and before `last`.
+// Without the blocks that none of the walk's tokens sees.
 inline Walk walk_of(const AttendArgs &a, const Queries &s, Walk w) {
     int32_t least = s.positions[w.first], most = least;
     for (int token = w.first; token < w.last; ++token) {
@@ -241,8 +285,17 @@ inline Walk walk_of(const AttendArgs &a, const Queries &s, Walk w) {
     return w;
 }
 
+inline const int32_t *table_of(const AttendArgs &a, const AttendItem &item, int tile) {
+    return a.block_tables + static_cast<size_t>(item.tiles[tile].row) * a.table_stride;
+}
+
+// What the tokens of one tile, the item's tokens from `first` on, see beyond the blocks that all share.
+inline Walk own_walk(const AttendArgs &a, const AttendItem &item, const Queries &s, int tile, int first) {
+    const int last = first + item.tiles[tile].end - item.tiles[tile].begin;
+    return walk_of(a, s, {first, last, table_of(a, item, tile), item.num_shared, a.table_stride});
+}
+
 void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
-    constexpr int ALL = 1 << 30;
     const size_t dim = static_cast<size_t>(a.cache.padded_dim());
     Queries s{};
     s.dim = static_cast<int>(dim), s.num_heads = item.num_heads;
@@ -256,14 +309,15 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
     load_queries(a, item, s);
     int num_tokens = 0;
     for (int i = 0; i < item.num_tiles; ++i) num_tokens += item.tiles[i].end - item.tiles[i].begin;
-    const auto table = [&](int tile) {
-        return a.block_tables + static_cast<size_t>(item.tiles[tile].row) * a.table_stride;
-    };
-    walk(a, item.kv_head, s, walk_of(a, s, {0, num_tokens, table(0), 0, item.num_shared}));
-    for (int i = 0, first = 0; i < item.num_tiles; ++i) {
-        const int last = first + item.tiles[i].end - item.tiles[i].begin;
-        walk(a, item.kv_head, s, walk_of(a, s, {first, last, table(i), item.num_shared, ALL}));
-        first = last;
+    walk(a, item.kv_head, s, walk_of(a, s, {0, num_tokens, table_of(a, item, 0), 0, item.num_shared}));
+    Walk next = own_walk(a, item, s, 0, 0);
+    for (int i = 0; i < item.num_tiles; ++i) {
+        const Walk now = next;
+        if (i + 1 < item.num_tiles) {
+            next = own_walk(a, item, s, i + 1, now.last);
+            prefetch_tile(a.cache, next, item.kv_head, next.begin, 0);
+        }
+        walk(a, item.kv_head, s, now);
     }
     store_queries(a, item, s);
 }

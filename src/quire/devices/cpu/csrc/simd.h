@@ -102,7 +102,26 @@ inline F8 between(F8 a, int begin, int end, F8 other) { QUIRE_EACH(begin <= i &&
 
 #endif
 
+#if defined(__GNUC__)
+inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+#else
+inline void prefetch(const void *) {}
+#endif
+
 // Always the same tree, so that a sum does not depend on the variant's instructions for it.
+#if QUIRE_AVX2
+inline float sum(F8 a) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline float largest(F8 a) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 inline float sum(F8 a) {
     float x[LANES];
     store(x, a);
@@ -116,6 +135,7 @@ inline float largest(F8 a) {
     for (int i = 1; i < LANES; ++i) most = x[i] > most ? x[i] : most;
     return most;
 }
+#endif
 
 // e ** x to about one unit in the last place; what would leave the range of float32 is held at its ends.
 inline F8 exponential(F8 x) {
