@@ -93,6 +93,7 @@ class Batch:
             _, rows, depths = self.groups[self.groups[:, 0] == group].T
             depth = depths[0]
             assert len(rows) > 1 and depth > 0 and (depths == depth).all()
+            assert ((rows >= 0) & (rows < len(self.lengths))).all(), "there is no such row"
             assert (depth <= -(-self.lengths[rows] // block_tokens)).all(), "a row does not have what it shares"
             assert (self.block_tables[rows, :depth] == self.block_tables[rows[0], :depth]).all()
 

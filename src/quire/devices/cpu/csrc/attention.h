@@ -201,19 +201,25 @@ inline int look(const Queries &s, const Walk &w, int window, int base, int lengt
     return count;
 }
 
-template <class Number>
-inline void attend_tile(const Queries &s, const Sight *sights, int count, const Number *keys, const Number *values) {
-    all_scores(s, sights, count, keys);
-    for (int i = 0; i < count; ++i) soften(s, sights[i]);
-    all_values(s, sights, count, values);
-}
+// Where the walk goes next. Blocks lie all over the cache, where no hardware foresees them: without this a tile is
+// waited for longer than it is computed with. Keys and values are asked for apart, since a core waits for a few dozen
+// lines at a time.
+struct Ahead {
+    const uint8_t *keys = nullptr, *values = nullptr;
+    size_t bytes = 0;
 
-// Blocks lie all over the cache, where no hardware foresees them: without this a tile is waited for longer than it is
-// computed with.
-inline void prefetch_tile(const KvCache &c, const Walk &w, int kv_head, int block, int tile) {
-    if (block >= w.end) return;
+    void fetch_keys() const {
+        for (size_t at = 0; at < bytes; at += 64) prefetch(keys + at);
+    }
+    void fetch_values() const {
+        for (size_t at = 0; at < bytes; at += 64) prefetch(values + at);
+    }
+};
+
+inline Ahead ahead(const KvCache &c, const Walk &w, int kv_head, int block, int tile) {
+    if (block >= w.end) return {};
     const size_t place = c.tile_at(w.table[block], kv_head, tile);
-    for (size_t at = 0; at < c.tile_bytes(); at += 64) prefetch(c.keys + place + at), prefetch(c.values + place + at);
+    return {c.keys + place, c.values + place, c.tile_bytes()};
 }
 
 inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk &w) {
@@ -226,14 +232,20 @@ inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk 
             const int count = look(s, w, c.window, base, smaller(TILE, c.block_tokens - tile * TILE), sights);
             if (count == 0) continue;
             const bool is_last = tile + 1 == c.tiles();
-            prefetch_tile(c, w, kv_head, is_last ? block + 1 : block, is_last ? 0 : tile + 1);
+            const Ahead next = ahead(c, w, kv_head, is_last ? block + 1 : block, is_last ? 0 : tile + 1);
             const size_t place = c.tile_at(w.table[block], kv_head, tile);
             const uint8_t *keys = c.keys + place, *values = c.values + place;
+            next.fetch_keys();
             if (c.format == KvFormat::F16 && count <= FEW)
-                attend_tile(s, sights, count, reinterpret_cast<const uint16_t *>(keys),
-                            reinterpret_cast<const uint16_t *>(values));
+                all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(keys));
             else
-                attend_tile(s, sights, count, unpacked_keys(c, keys, s.keys), unpacked_values(c, values, s.values));
+                all_scores(s, sights, count, unpacked_keys(c, keys, s.keys));
+            for (int i = 0; i < count; ++i) soften(s, sights[i]);
+            next.fetch_values();
+            if (c.format == KvFormat::F16 && count <= FEW)
+                all_values(s, sights, count, reinterpret_cast<const uint16_t *>(values));
+            else
+                all_values(s, sights, count, unpacked_values(c, values, s.values));
         }
 }
 
@@ -315,7 +327,8 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
         const Walk now = next;
         if (i + 1 < item.num_tiles) {
             next = own_walk(a, item, s, i + 1, now.last);
-            prefetch_tile(a.cache, next, item.kv_head, next.begin, 0);
+            const Ahead first = ahead(a.cache, next, item.kv_head, next.begin, 0);
+            first.fetch_keys(), first.fetch_values();
         }
         walk(a, item.kv_head, s, now);
     }

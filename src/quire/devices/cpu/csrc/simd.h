@@ -103,7 +103,7 @@ inline F8 between(F8 a, int begin, int end, F8 other) { QUIRE_EACH(begin <= i &&
 #endif
 
 #if defined(__GNUC__)
-inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 #else
 inline void prefetch(const void *) {}
 #endif
