@@ -31,7 +31,11 @@ class CacheConfig:
     """The KV cache."""
 
     block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
-    kv_dtype: str = setting("f16", "How the KV cache stores numbers.", choices=("f32", "f16"))
+    kv_dtype: str = setting(
+        "f16",
+        "How the KV cache stores numbers: f32, f16, bf16, or q8_0 (8 bits, and a scale for 32 of them; half of f16).",
+        choices=("f32", "f16", "bf16", "q8_0"),
+    )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01)
     session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)

@@ -60,6 +60,20 @@ def test_a_request_answers_the_same_with_a_prefix_hit(way: str, num_shared: int)
     assert driver.told["it", 0].num_hit >= min(num_shared, 40)
 
 
+def test_8_requests_with_a_common_prompt_answer_as_each_does_alone() -> None:
+    """They share the blocks of its head, and the device is told so; some read prompts while others end."""
+    prompts = [[*some_tokens(37), *some_tokens(2 + n)] for n in range(8)]
+    shared = Driver(num_blocks=200, max_step_tokens=24, max_rows=8)
+    for n, prompt in enumerate(prompts):
+        shared.submit(str(n), prompt, SamplingParams(temperature=0.0, max_tokens=20 + 4 * n))
+    shared.run()
+    assert max(shared.program.num_grouped) == 8
+    for n, prompt in enumerate(prompts):
+        one = Driver()
+        one.submit("it", prompt, SamplingParams(temperature=0.0, max_tokens=20 + 4 * n))
+        assert shared.tokens(str(n)) == one.run().tokens("it")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_answers_the_same_after_preemptions(way: str) -> None:
     driver = Driver(num_blocks=9, max_step_tokens=48)

@@ -15,7 +15,7 @@ from quire.devices.cpu.lower import KERNELS
 from quire.graph.graph import Defaults, Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import PagedCache
+from quire.ops.cache import CacheSpec, PagedCache
 from quire.ops.registry import Op, find_op, relative_error
 from quire.quant.registry import all_formats
 
@@ -120,6 +120,39 @@ def test_a_kernel_matches_its_reference(name, dtype, variant):
     op = find_op(name)
     for args in op.example_args(dtype):
         assert_matches(OneOp(op, args, dtype), variant, dtype, op.tolerance[dtype])
+
+
+def as_q8_0(x: np.ndarray) -> np.ndarray:
+    """What a KV cache of 8 bits keeps: 32 neighbours of a head share a scale."""
+    return Stored.of("", x, "q8_0").dequantize()
+
+
+@EACH_VARIANT
+def test_a_kernel_reads_a_q8_0_cache_exactly_as_it_was_rounded(variant):
+    op = find_op("attention")
+    for args in op.example_args():
+        cache = args["cache"]
+        rounded = PagedCache(cache.spec, as_q8_0(cache.keys), as_q8_0(cache.values))
+        args |= {"cache": rounded, "k": as_q8_0(args["k"]), "v": as_q8_0(args["v"])}
+        assert_matches(OneOp(op, args, "f32"), variant, "q8_0", op.tolerance["f32"])
+
+
+@EACH_VARIANT
+@pytest.mark.parametrize("kv_dtype, tolerance", [("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("q8_0", "bf16")])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
+def test_a_kernel_that_is_told_of_groups_matches_the_reference_that_is_not(head_dim, kv_dtype, tolerance, variant):
+    op, rng = find_op("attention"), np.random.default_rng(head_dim)
+    for num_heads, group, window in ((2, 3, None), (1, 5, None), (2, 2, 21)):
+        spec = CacheSpec("paged" if window is None else "window", num_heads, head_dim, window)
+        cache = PagedCache(spec, *rng.standard_normal((2, LIMITS.num_blocks, 16, num_heads, head_dim), np.float32))
+        ends = [(n + 8, n + 16) for n in range(6)]  # two blocks of each row's own, after three in common
+        parts = [RowPart([0] * new, 48 + n, (3, 1, 6, *ends[n])) for n, new in enumerate((1, 1, 7, 1, 20, 1))]
+        batch = replace(Batch.of(parts, 16), groups=np.array([(0, row, 3) for row in (4, 0, 2, 5, 1)], np.int32))
+        batch.check(LIMITS.num_blocks, 16)
+        k, v = rng.standard_normal((2, len(batch.token_ids), num_heads * head_dim), np.float32)
+        q = rng.standard_normal((len(batch.token_ids), num_heads * group * head_dim), np.float32)
+        args = {"q": q, "k": k, "v": v, "cache": cache, "batch": batch, "scale": head_dim**-0.5}
+        assert_matches(OneOp(op, args, "f32"), variant, kv_dtype, op.tolerance[tolerance])
 
 
 def in_blocks(x: np.ndarray) -> np.ndarray:

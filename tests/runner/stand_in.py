@@ -56,6 +56,7 @@ class CheckedProgram:
     inner: Program
     limits: Limits
     batches: list[tuple[int, int, int]] = field(default_factory=list)  # tokens, rows, logits of every step
+    num_grouped: list[int] = field(default_factory=list)  # rows of every step that share blocks with others of it
 
     def launch(self, batch: Batch) -> Pending:
         batch.check(self.limits.num_blocks, self.limits.block_tokens)
@@ -63,6 +64,7 @@ class CheckedProgram:
         assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
         assert len(batch.token_ids) <= self.limits.max_tokens and len(batch.logits_at) <= self.limits.max_logits
         self.batches.append((len(batch.token_ids), len(batch.lengths), len(batch.logits_at)))
+        self.num_grouped.append(len(batch.groups))
         return self.inner.launch(batch)
 
 

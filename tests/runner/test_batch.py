@@ -12,7 +12,7 @@ from quire.ops.batch import Batch, RowPart
 from quire.runner.batch import BatchBuilder
 from quire.runner.rows import Rows
 from quire.types.request import SamplingParams
-from quire.types.step import CopyBlock, Join, Part, StepPlan
+from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
 
 pytestmark = pytest.mark.pure
 
@@ -81,3 +81,17 @@ def test_a_batch_of_single_tokens_allocates_nothing_large() -> None:
     assert [
         getattr(batch, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")
     ] == places
+
+
+def test_groups_are_those_of_the_plan_among_the_rows_of_the_step() -> None:
+    """Row 3 has no part, which leaves its partner alone; row 6 has come to the first two blocks only."""
+    rows = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50)
+    tables = {5: (9, 8, 7, 1), 6: (9, 8, 7, 2), 0: (9, 8, 7, 3), 2: (4, 11), 4: (4, 12), 1: (20, 21)}
+    starts = {5: 12, 6: 5, 0: 13, 2: 4, 4: 5, 1: 6}
+    parts = tuple(Part(f"r{r}", r, starts[r], (1,), 1, table) for r, table in tables.items())
+    groups = (SharedPrefix((0, 5, 6), 3), SharedPrefix((1, 3), 2), SharedPrefix((2, 3, 4), 1))
+    plan = StepPlan(1, parts, tuple(join(row, 3) for row in tables), groups=groups)
+    rows.update(plan)
+    batch = BatchBuilder(LIMITS).build(plan, rows)
+    batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
+    assert batch.groups.tolist() == [[0, 2, 2], [0, 0, 2], [0, 1, 2], [2, 3, 1], [2, 4, 1]]

@@ -9,6 +9,7 @@ import pytest
 
 from quire.config import BadSetting, Config, DeviceFacts
 from quire.runner.memory import HOST_CONTEXTS, block_bytes, host_bytes, plan_blocks, used_bytes
+from tests.devices.cpu.programs import quantized_model
 from tests.models.toys import make_toy
 
 pytestmark = pytest.mark.pure
@@ -73,3 +74,15 @@ def test_weights_and_blocks_are_counted_in_bytes() -> None:
     assert 0 <= used_bytes(model.weights, model.config.vocab_size, Config()) - stored - logits < 100  # and frequencies
     per_token = 2 * 2 * model.config.num_kv_heads * model.config.head_dim  # layers, K and V
     assert block_bytes(model.graph, Config()) == per_token * 2 * 16
+
+
+def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() -> None:
+    graph = make_toy("qwen2").draw().graph  # heads of 8
+    for kv_dtype, expected in (("f32", 4), ("f16", 2), ("bf16", 2)):
+        config = replace(Config(), cache=replace(Config().cache, kv_dtype=kv_dtype))
+        assert block_bytes(graph, config) == sum(spec.values_per_token for spec in graph.caches) * expected * 16
+    small = replace(Config(), cache=replace(Config().cache, kv_dtype="q8_0"))
+    with pytest.raises(BadSetting, match="blocks of 32; the heads of this model have"):
+        block_bytes(graph, small)
+    wide = quantized_model("q4_1").graph  # heads of 32
+    assert block_bytes(wide, small) == sum(spec.values_per_token for spec in wide.caches) * 16 * 34 // 32

@@ -28,7 +28,7 @@ class RowPart(NamedTuple):
     num_logits: int = 1  # of the last tokens, how many yield logits
 
 
-def _no_copies() -> Array:
+def _no_triples() -> Array:
     return np.zeros((0, 3), np.int32)
 
 
@@ -44,7 +44,10 @@ class Batch:
     lengths: Array  # [R] tokens of the row in the cache once this step has written its own
     block_tables: Array  # [R, B] beyond the blocks that lengths[r] needs, entries mean nothing
     logits_at: Array  # [L] indices into the T tokens, ascending
-    copies: Array = field(default_factory=_no_copies)  # [C, 3] from block, to block, num tokens: before anything else
+    copies: Array = field(default_factory=_no_triples)  # [C, 3] from block, to block, num tokens: before anything else
+    # [M, 3] group, row, num blocks: rows of one group, next to each other here, whose tables begin with the same
+    # blocks. A hint and no meaning: a device may read those blocks once for all of them; the references do not look.
+    groups: Array = field(default_factory=_no_triples)
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:
@@ -81,6 +84,18 @@ class Batch:
         assert len(np.unique(self.slots)) == num_tokens, "two tokens would write the same slot"
         assert (self.slots >= 0).all() and (self.slots < num_blocks * block_tokens).all()
         assert (np.diff(self.logits_at) > 0).all() and (self.logits_at < num_tokens).all()
+        self._check_groups(block_tokens)
+
+    def _check_groups(self, block_tokens: int) -> None:
+        assert len(np.unique(self.groups[:, 1])) == len(self.groups), "a row is in two groups"
+        assert (np.diff(self.groups[:, 0]) >= 0).all(), "groups are told one after the other"
+        for group in np.unique(self.groups[:, 0]):
+            _, rows, depths = self.groups[self.groups[:, 0] == group].T
+            depth = depths[0]
+            assert len(rows) > 1 and depth > 0 and (depths == depth).all()
+            assert ((rows >= 0) & (rows < len(self.lengths))).all(), "there is no such row"
+            assert (depth <= -(-self.lengths[rows] // block_tokens)).all(), "a row does not have what it shares"
+            assert (self.block_tables[rows, :depth] == self.block_tables[rows[0], :depth]).all()
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

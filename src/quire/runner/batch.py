@@ -69,6 +69,7 @@ class BatchBuilder:
             block_tables=tables,
             logits_at=self._fill_logits(parts, starts),
             copies=np.array(plan.copies, np.int32).reshape(-1, 3),
+            groups=self._groups_of(plan, lengths),
         )
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
@@ -90,6 +91,20 @@ class BatchBuilder:
         tables = self._tables[: len(row) * width].reshape(len(row), width)
         np.take(rows.block_tables[:, :width], row, axis=0, out=tables, mode="clip")
         return tables
+
+    def _groups_of(self, plan: StepPlan, lengths: Array) -> Array:
+        """[M, 3]: the plan's groups in rows of this step, without the rows that have no part in it.
+
+        A table may hold blocks that its row has not come to yet: what is shared ends where the shortest row does.
+        """
+        index_of = {part.row: index for index, part in enumerate(plan.parts)} if plan.groups else {}
+        members: list[tuple[int, int, int]] = []
+        for number, group in enumerate(plan.groups):
+            rows = [index_of[row] for row in group.rows if row in index_of]
+            if len(rows) > 1:
+                depth = min(group.num_blocks, -(-int(lengths[rows].min()) // self._block_tokens))
+                members += [(number, row, depth) for row in rows]
+        return np.array(members, np.int32).reshape(-1, 3)
 
     def _fill_logits(self, parts: tuple[Part, ...], starts: Array) -> Array:
         num_logits = 0

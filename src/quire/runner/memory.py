@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from quire.config import Config, DeviceFacts, resolve
+from quire.config import BadSetting, Config, DeviceFacts, resolve
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
-VALUE_BYTES = {"f32": 4, "f16": 2}
+# Bytes of so many neighbouring numbers of a head: a block of q8_0 has 32 bytes and a scale of two.
+KV_BYTES = {"f32": (4, 1), "f16": (2, 1), "bf16": (2, 1), "q8_0": (34, 32)}
 HOST_CONTEXTS = 8  # full contexts that a host's cache has room for unless it is told otherwise
 HOST_SHARE = 0.25  # and the most of its memory that this may be: a laptop has other things to do
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -52,9 +53,17 @@ def _cgroup_limits(membership: Path, cgroups: Path) -> list[int]:
 
 
 def block_bytes(graph: Graph, config: Config) -> int:
-    """One KV block, over all layers."""
+    """One KV block, over all layers. A model whose heads the KV format cannot hold is refused."""
+    num_bytes, numbers = KV_BYTES[config.cache.kv_dtype]
+    for spec in graph.caches:
+        if spec.head_dim % numbers:
+            raise BadSetting(
+                f"kv_dtype is {config.cache.kv_dtype!r}, which stores numbers in blocks of {numbers}; "
+                f"the heads of this model have {spec.head_dim}. Choose f16 or bf16.",
+                field="kv_dtype",
+            )
     values = sum(spec.values_per_token for spec in graph.caches)
-    return values * VALUE_BYTES[config.cache.kv_dtype] * config.cache.block_tokens
+    return values // numbers * num_bytes * config.cache.block_tokens
 
 
 def used_bytes(weights: Weights, vocab_size: int, config: Config) -> int:

@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "src" / "quire"
 # Without transformers: torch under a sanitizer is not what is tested here.
-TESTS = ["tests/ops/test_kernels.py", "tests/models/test_contract.py", "tests/devices/cpu/test_program.py"]
+TESTS = [
+    "tests/ops/test_kernels.py",
+    "tests/models/test_contract.py",
+    "tests/devices/cpu/test_program.py",
+    "tests/devices/cpu/test_shared_prefix.py",
+]
 CHOSEN = "kernel or product or table or format or toy or quantized or q4_1 or q8_0"
 
 

@@ -68,10 +68,9 @@ class NativeProgram:
         """Run the step; it is over when this returns. What does not fit the limits, or itself, is a ValueError."""
         logits = np.empty((len(batch.logits_at), self._vocab), np.float32)
         tokens = np.empty(len(batch.logits_at), np.int32)
-        rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies)
-        self.native.launch(
-            batch.token_ids, batch.positions, batch.slots, batch.row_of_token, *rows, logits=logits, tokens=tokens
-        )
+        of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
+        of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
+        self.native.launch(*of_tokens, *of_rows, logits=logits, tokens=tokens)
         return Step(logits, tokens) if self._vocab else Step(None, None)
 
     def feed(self, value: int, numbers: Array) -> None:

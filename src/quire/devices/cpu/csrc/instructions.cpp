@@ -101,6 +101,42 @@ struct Products {
     }
 };
 
+// An item is a bundle of tokens times some heads of one key head.
+class Attend final : public Instruction {
+  public:
+    Attend(Program &program, const AttendArgs &args) : program_(program), args_(args) {}
+
+    // More heads of an item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better
+    // where threads would idle. It changes no bit.
+    int count(const Step &step) const override {
+        const int num_bundles = static_cast<int>(program_.bundles().size()), threads = program_.pool().size();
+        const double tokens = static_cast<double>(step.num_tokens) / num_bundles;
+        double least = 0.0;
+        for (int heads = std::min(args_.group, MAX_ITEM_HEADS); heads >= 1; --heads) {
+            const int items = num_bundles * args_.cache.num_heads * parts(args_.group, heads);
+            const double cost = parts(items, threads) * (1.5 + heads * tokens);
+            if (least == 0.0 || cost < least) least = cost, heads_ = heads;
+        }
+        return num_bundles * args_.cache.num_heads * parts(args_.group, heads_);
+    }
+
+    void run(const Step &step, int item, int thread) override {
+        const int splits = parts(args_.group, heads_), each = args_.cache.num_heads * splits;
+        const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];  // the longest first
+        const int kv_head = item % each / splits, first = item % splits * heads_;
+        AttendArgs now = args_;
+        now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
+        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, bundle.num_shared,
+                              kv_head,                   first,            std::min(heads_, args_.group - first)};
+        program_.kernels().attend(now, work, program_.scratch(thread));
+    }
+
+  private:
+    Program &program_;
+    const AttendArgs args_;
+    mutable int heads_ = 1;  // of an item, in this step: `count` decides it, before the first item runs
+};
+
 int32_t index_of_largest(const float *x, int count) {
     constexpr int WIDTH = 8;
     float most[WIDTH];
@@ -205,8 +241,6 @@ void Program::write_kv(int id, View k, View v) {
     });
 }
 
-// An item is a tile of tokens times some heads of one key head. Where there are few, heads go one by one, or threads
-// would idle; that costs them the shared unpacking of keys and changes no bit.
 void Program::attend(int id, View q, float scale, View out, int out_quants) {
     AttendArgs args{cache(id), rows(q), 0, scale, nullptr, nullptr, 0, {rows(out), quants(out_quants, q.dim)}};
     const int kv_dim = args.cache.num_heads * args.cache.head_dim;
@@ -215,24 +249,8 @@ void Program::attend(int id, View q, float scale, View out, int out_quants) {
     require(!out.given() || out.dim == q.dim, "attend: the output has another width than the queries");
     require(!args.out.quants.values || args.cache.head_dim % BLOCK == 0, "attend: heads are no whole blocks");
     args.group = q.dim / kv_dim;
-    scratch_floats_ = std::max(scratch_floats_, attend_scratch(args.cache.padded_dim(), args.group));
-    const auto heads_at_once = [this, args] {
-        constexpr int MOST = 4;
-        const bool few = query_tiles_.size() * args.cache.num_heads < 4 * static_cast<size_t>(pool_->size());
-        return few ? 1 : std::min(args.group, MOST);
-    };
-    const auto count = [this, args, heads_at_once](const Step &) {
-        return static_cast<int>(query_tiles_.size()) * args.cache.num_heads * parts(args.group, heads_at_once());
-    };
-    append(std::make_unique<Shared>(count, [this, args, heads_at_once](const Step &step, int item, int thread) {
-        const int heads = heads_at_once(), splits = parts(args.group, heads), each = args.cache.num_heads * splits;
-        const QueryTile tile = query_tiles_[query_tiles_.size() - 1 - item / each];  // the longest first
-        const int kv_head = item % each / splits, first = item % splits * heads;
-        AttendArgs now = args;
-        now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
-        const int num_heads = std::min(heads, args.group - first);
-        kernels_.attend(now, {tile.row, tile.begin, tile.end, kv_head, first, num_heads}, scratch(thread));
-    }));
+    scratch_floats_ = std::max(scratch_floats_, attend_scratch(args.cache.padded_dim()));
+    append(std::make_unique<Attend>(*this, args));
 }
 
 void Program::product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,

@@ -60,13 +60,20 @@ struct AttendArgs {
     Output out;
 };
 
-// Neighbouring tokens of one row, and some query heads of one key head.
-struct AttendItem {
+// Neighbouring tokens of one row.
+struct QueryTile {
     int row, begin, end;
+};
+
+// Tokens of one row or of several, and some query heads of one key head.
+struct AttendItem {
+    const QueryTile *tiles;
+    int num_tiles;
+    int num_shared;                      // blocks that all these rows begin with; 0 for a single row
     int kv_head, first_head, num_heads;  // heads counted inside the group
 };
 
-constexpr int MAX_QUERIES = 32;  // tokens times heads of an item, or more heads of a single token
+constexpr int MAX_ITEM_TOKENS = 16, MAX_ITEM_HEADS = 4, MAX_QUERIES = MAX_ITEM_TOKENS * MAX_ITEM_HEADS;
 
 struct Kernels {
     const char *name;
@@ -84,9 +91,8 @@ struct Kernels {
 };
 
 // Floats that `attend` needs to itself.
-inline size_t attend_scratch(int padded_dim, int group) {
-    const size_t queries = group > MAX_QUERIES ? group : MAX_QUERIES;
-    return 2 * TILE * static_cast<size_t>(padded_dim) + queries * (2 * padded_dim + TILE + 2);
+inline size_t attend_scratch(int padded_dim) {
+    return 2 * TILE * static_cast<size_t>(padded_dim) + static_cast<size_t>(MAX_QUERIES) * (2 * padded_dim + TILE + 2);
 }
 
 }  // namespace quire

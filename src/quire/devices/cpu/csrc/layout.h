@@ -76,11 +76,14 @@ struct QuantRows {
     float *sum(int i) const { return sums + static_cast<size_t>(i) * blocks; }
 };
 
-enum class KvFormat : int { F32, F16, BF16 };
+enum class KvFormat : int { F32, F16, BF16, Q8 };
 
 // One layer's K and V. A block's tokens are cut into tiles of 16; keys are transposed, so that one load has the same
 // dimension of 8 keys. Dimensions are padded to 8, and tiles to 16 tokens; the padding stays zero.
-//   keys   [block][head][tile][dim][16]       values [block][head][tile][16][dim]
+//   keys   [block][head][tile] { number [dim][16]; Q8: f16 scale [dim / 32][16] }
+//   values [block][head][tile] { number [16][dim]; Q8: f16 scale [16][dim / 32] }
+// Q8 is the q8_0 of files: 32 neighbouring dimensions of one key or value are int8 and share a scale. A token has
+// scales of its own, so that writing one never touches another.
 struct KvCache {
     KvFormat format;
     int num_heads, head_dim, window;  // window 0: none
@@ -89,13 +92,15 @@ struct KvCache {
 
     int padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
     int tiles() const { return (block_tokens + TILE - 1) / TILE; }
-    size_t number_bytes() const { return format == KvFormat::F32 ? 4 : 2; }
+    int scales() const { return format == KvFormat::Q8 ? head_dim / BLOCK : 0; }  // of one token and head
+    size_t number_bytes() const { return format == KvFormat::F32 ? 4 : format == KvFormat::Q8 ? 1 : 2; }
     size_t tile_numbers() const { return static_cast<size_t>(TILE) * padded_dim(); }
-    size_t head_numbers() const { return tile_numbers() * tiles(); }
-    size_t block_bytes() const { return head_numbers() * num_heads * number_bytes(); }
+    size_t tile_bytes() const { return tile_numbers() * number_bytes() + sizeof(uint16_t) * TILE * scales(); }
+    size_t block_bytes() const { return tile_bytes() * tiles() * num_heads; }
     size_t tile_at(int block, int head, int tile) const {  // in bytes, for keys and for values
-        return block_bytes() * block + (head_numbers() * head + tile_numbers() * tile) * number_bytes();
+        return block_bytes() * block + tile_bytes() * (static_cast<size_t>(head) * tiles() + tile);
     }
+    uint16_t *scales_of(uint8_t *tile) const { return reinterpret_cast<uint16_t *>(tile + tile_numbers()); }
 };
 
 }  // namespace quire

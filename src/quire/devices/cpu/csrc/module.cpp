@@ -54,7 +54,9 @@ Format format(const std::string &name) {
 }
 
 KvFormat kv_format(const std::string &name) {
-    return named<KvFormat>(name, {{"f32", KvFormat::F32}, {"f16", KvFormat::F16}, {"bf16", KvFormat::BF16}},
+    return named<KvFormat>(name,
+                           {{"f32", KvFormat::F32}, {"f16", KvFormat::F16}, {"bf16", KvFormat::BF16},
+                            {"q8_0", KvFormat::Q8}},
                            "the KV cache cannot be ");
 }
 
@@ -108,18 +110,20 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
 
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
-            const IntRows &copies, const Answer &logits, const Tokens &tokens) {
+            const IntRows &copies, const IntRows &groups, const Answer &logits, const Tokens &tokens) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &slots, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
     require(starts.shape(0) == num_rows + 1, "the arrays of rows differ in length");
     require(block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
     require(copies.shape(1) == 3, "copies: from, to, number of tokens");
+    require(groups.shape(1) == 3, "groups: group, row, number of blocks");
     require(logits.shape(0) == num_logits && tokens.shape(0) == num_logits, "an answer for each of logits_at");
     require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
     step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
+    step.num_grouped = size(groups.shape(0)), step.groups = groups.data();
     step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
     step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
     step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
@@ -212,8 +216,9 @@ void bind_program(nb::module_ &m) {
     bind_instructions(program);
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
-                "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "logits"_a.noconvert(),
-                "tokens"_a.noconvert(), "Run one step; see quire.ops.batch.Batch. `logits` and `tokens` are filled.");
+                "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
+                "logits"_a.noconvert(), "tokens"_a.noconvert(),
+                "Run one step; see quire.ops.batch.Batch. `logits` and `tokens` are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");

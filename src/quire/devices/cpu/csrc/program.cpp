@@ -25,6 +25,19 @@ const Item &at(const std::vector<Item> &items, int id, const char *what) {
 
 int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
 
+// The first `count` of a tile's tokens. Of keys they are the head of every dimension, and of every scale.
+void copy_tile(const KvCache &c, size_t from, size_t to, int count) {
+    const size_t size = c.number_bytes(), tokens = static_cast<size_t>(count);
+    for (size_t d = 0; d < static_cast<size_t>(c.padded_dim()); ++d)
+        std::memcpy(c.keys + to + size * TILE * d, c.keys + from + size * TILE * d, size * tokens);
+    std::memcpy(c.values + to, c.values + from, size * tokens * c.padded_dim());
+    if (c.format != KvFormat::Q8) return;
+    for (size_t b = 0; b < static_cast<size_t>(c.scales()); ++b)
+        std::memcpy(c.scales_of(c.keys + to) + TILE * b, c.scales_of(c.keys + from) + TILE * b,
+                    sizeof(uint16_t) * tokens);
+    std::memcpy(c.scales_of(c.values + to), c.scales_of(c.values + from), sizeof(uint16_t) * tokens * c.scales());
+}
+
 }  // namespace
 
 Memory::Memory(size_t bytes) : base_(std::calloc(bytes + LINE, 1)) {
@@ -127,6 +140,8 @@ int Program::add_quants(int dim, bool for_logits) {
 
 int Program::add_cache(KvFormat format, int num_heads, int head_dim, int window) {
     require(num_heads > 0 && head_dim > 0 && window >= 0, "a cache has heads and dimensions");
+    require(format != KvFormat::Q8 || head_dim % BLOCK == 0,
+            "the KV cache cannot be q8_0: heads are no whole blocks of 32");
     KvCache c{format, num_heads, head_dim, window, bounds_.num_blocks, bounds_.block_tokens, nullptr, nullptr};
     for (uint8_t **place : {&c.keys, &c.values}) {
         cache_memory_.push_back(take(c.block_bytes() * c.num_blocks));
@@ -234,6 +249,26 @@ void Program::check(const Step &s) const {
                 "copies: there is no such block");
         require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
     }
+    check_groups(s);
+}
+
+// Rows of a group follow each other in the list; what they share is there, and is the same.
+void Program::check_groups(const Step &s) const {
+    std::vector<bool> is_member(static_cast<size_t>(s.num_rows));
+    const int32_t *first = s.groups;
+    for (const int32_t *m = s.groups; m < s.groups + 3 * static_cast<size_t>(s.num_grouped); m += 3) {
+        const int row = m[1], num_blocks = m[2];
+        require(row >= 0 && row < s.num_rows && !is_member[row], "groups: no such row, or a row twice");
+        is_member[row] = true;
+        const int held = (s.lengths[row] + bounds_.block_tokens - 1) / bounds_.block_tokens;
+        require(num_blocks >= 1 && num_blocks <= held, "groups: more blocks than a row has");
+        if (m[0] != first[0]) first = m;
+        require(num_blocks == first[2], "groups: rows of one group share the same number of blocks");
+        const size_t stride = static_cast<size_t>(s.table_stride);
+        require(std::equal(s.block_tables + stride * row, s.block_tables + stride * row + num_blocks,
+                           s.block_tables + stride * first[1]),
+                "groups: tables of one group begin with the same blocks");
+    }
 }
 
 // The head of one block to another, in order: a later copy may read what an earlier one wrote.
@@ -245,21 +280,40 @@ void Program::copy_blocks(const Step &s) {
             for (int head = 0; head < c.num_heads; ++head)
                 for (int tile = 0; tile * TILE < copy[2]; ++tile) {
                     const size_t from = c.tile_at(copy[0], head, tile), to = c.tile_at(copy[1], head, tile);
-                    const size_t count = std::min(TILE, copy[2] - tile * TILE), size = c.number_bytes();
-                    for (size_t d = 0; d < static_cast<size_t>(c.padded_dim()); ++d)
-                        std::memcpy(c.keys + to + size * TILE * d, c.keys + from + size * TILE * d, size * count);
-                    std::memcpy(c.values + to, c.values + from, size * count * c.padded_dim());
+                    copy_tile(c, from, to, std::min(TILE, copy[2] - tile * TILE));
                 }
         }
 }
 
-// Neighbouring tokens of a row share the unpacking of keys; see attention.h.
+// Tokens that attention takes together: of one row, or of rows of a group, which then share the reading of their common
+// blocks; see attention.h. As many as leave every thread several items: sharing saves nothing where a thread idles.
 void Program::cut_queries(const Step &s) {
-    constexpr int TOKENS = 8;
-    query_tiles_.clear();
+    constexpr int ITEMS_OF_THREAD = 6;
+    query_tiles_.clear(), bundles_.clear();
+    const int num_heads = caches_.empty() ? 1 : caches_[0].num_heads;
+    const int64_t share = static_cast<int64_t>(s.num_tokens) * num_heads / (ITEMS_OF_THREAD * pool_->size());
+    const int most = static_cast<int>(std::clamp<int64_t>(share, 1, MAX_ITEM_TOKENS));
+    std::vector<bool> is_cut(static_cast<size_t>(s.num_rows));
+    for (int i = 0, room = 0; i < s.num_grouped; ++i) {
+        const int32_t *m = s.groups + 3 * static_cast<size_t>(i);
+        if (i > 0 && m[0] != m[-3]) room = 0;
+        room = cut_row(s, m[1], m[2], most, room);
+        is_cut[static_cast<size_t>(m[1])] = true;
+    }
     for (int row = 0; row < s.num_rows; ++row)
-        for (int begin = s.starts[row]; begin < s.starts[row + 1]; begin += TOKENS)
-            query_tiles_.push_back({row, begin, std::min(begin + TOKENS, s.starts[row + 1])});
+        if (!is_cut[static_cast<size_t>(row)]) cut_row(s, row, 0, most, 0);
+}
+
+// Fills the last bundle, which has room for so many tokens more, then others of `most`. Answers what room is left.
+int Program::cut_row(const Step &s, int row, int num_shared, int most, int room) {
+    for (int begin = s.starts[row]; begin < s.starts[row + 1];) {
+        if (room == 0) bundles_.push_back({static_cast<int>(query_tiles_.size()), 0, num_shared}), room = most;
+        const int end = std::min(begin + room, s.starts[row + 1]);
+        query_tiles_.push_back({row, begin, end});
+        ++bundles_.back().num_tiles;
+        room -= end - begin, begin = end;
+    }
+    return room;
 }
 
 void Program::prepare(const Step &step) {

@@ -65,13 +65,14 @@ struct Bounds {
 
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies;
+    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped;
     const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
     const int32_t *block_tables;                                   // [R][table_stride]
     const int32_t *logits_at;                                      // [L]
     const int32_t *copies;                                         // [C][3]
+    const int32_t *groups;                                         // [M][3]
     float *logits;                                                 // [L][vocab], or null
     int32_t *tokens;                                               // [L] the likeliest, or null
 };
@@ -83,8 +84,9 @@ struct Panels {
     std::shared_ptr<const void> owner;
 };
 
-struct QueryTile {
-    int row, begin, end;
+// Query tiles that attention works on together; see AttendItem.
+struct Bundle {
+    int first, num_tiles, num_shared;
 };
 
 using TokenBody = std::function<void(const Step &, int begin, int end)>;
@@ -143,7 +145,8 @@ class Program {
     const Kernels &kernels() const { return kernels_; }
     Pool &pool() const { return *pool_; }
     const Bounds &bounds() const { return bounds_; }
-    const std::vector<QueryTile> &query_tiles() const { return query_tiles_; }
+    const std::vector<Bundle> &bundles() const { return bundles_; }
+    const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
 
     int vocab() const { return vocab_; }
@@ -178,7 +181,9 @@ class Program {
     void check(const Step &step) const;
     void check_row(const Step &step, int row) const;
     void copy_blocks(const Step &step);
+    void check_groups(const Step &step) const;
     void cut_queries(const Step &step);
+    int cut_row(const Step &step, int row, int num_shared, int most, int room);
 
     const Kernels &kernels_;
     std::shared_ptr<Pool> pool_;
@@ -196,6 +201,7 @@ class Program {
     std::vector<KvCache> caches_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
+    std::vector<Bundle> bundles_;
     Epoch progress_;  // grows whenever an instruction is over
 };
 

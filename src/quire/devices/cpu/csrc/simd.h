@@ -30,6 +30,11 @@ inline F8 load(const uint16_t *p, bool is_bf16) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
 }
 
+inline F8 load(const int8_t *p) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
+}
+
 inline void store_f16(uint16_t *p, F8 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -78,6 +83,8 @@ inline F8 load(const uint16_t *p, bool is_bf16) {
     QUIRE_EACH(is_bf16 ? half::from_bf16(p[i]) : half::from_f16(p[i]));
 }
 
+inline F8 load(const int8_t *p) { QUIRE_EACH(static_cast<float>(p[i])); }
+
 inline void store_f16(uint16_t *p, F8 a) {
     for (int i = 0; i < LANES; ++i) p[i] = half::to_f16(a.v[i]);
 }
@@ -95,7 +102,26 @@ inline F8 between(F8 a, int begin, int end, F8 other) { QUIRE_EACH(begin <= i &&
 
 #endif
 
+#if defined(__GNUC__)
+inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+#else
+inline void prefetch(const void *) {}
+#endif
+
 // Always the same tree, so that a sum does not depend on the variant's instructions for it.
+#if QUIRE_AVX2
+inline float sum(F8 a) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline float largest(F8 a) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 inline float sum(F8 a) {
     float x[LANES];
     store(x, a);
@@ -109,6 +135,7 @@ inline float largest(F8 a) {
     for (int i = 1; i < LANES; ++i) most = x[i] > most ? x[i] : most;
     return most;
 }
+#endif
 
 // e ** x to about one unit in the last place; what would leave the range of float32 is held at its ends.
 inline F8 exponential(F8 x) {

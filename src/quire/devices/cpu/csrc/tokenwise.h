@@ -129,23 +129,50 @@ void rope(const RopeArgs &a, int begin, int end) {
 
 // --- the KV cache
 
-inline void put(const KvCache &c, uint8_t *place, size_t at, float x) {
-    if (c.format == KvFormat::F32) return void(reinterpret_cast<float *>(place)[at] = x);
-    uint16_t *halves = reinterpret_cast<uint16_t *>(place);
-    halves[at] = c.format == KvFormat::F16 ? half::to_f16(x) : half::to_bf16(x);
+// Numbers of one head of a token, `step` apart; eight at a time where there are eight.
+inline void put_halves(bool is_bf16, const float *numbers, int dim, uint16_t *to, int step) {
+    int d = 0;
+    for (; d + LANES <= dim && !is_bf16; d += LANES) {
+        uint16_t part[LANES];
+        store_f16(part, load(numbers + d));
+        for (int i = 0; i < LANES; ++i) to[(d + i) * step] = part[i];
+    }
+    for (; d < dim; ++d) to[d * step] = is_bf16 ? half::to_bf16(numbers[d]) : half::to_f16(numbers[d]);
+}
+
+// The same as blocks of 32 with a scale each; scales lie `scale_step` apart.
+inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint16_t *scales, int scale_step) {
+    for (int b = 0; b < dim / BLOCK; ++b) {
+        int8_t part[BLOCK];
+        float scale, sum;
+        quantize_block(numbers + BLOCK * b, {part, &scale, &sum, 1}, 0, 0);
+        for (int i = 0; i < BLOCK; ++i) to[(BLOCK * b + i) * step] = part[i];
+        scales[b * scale_step] = half::to_f16(scale);
+    }
+}
+
+// One head of one token, into its lane of the tile at `place`.
+inline void put(const KvCache &c, uint8_t *place, int lane, const float *numbers, bool is_key) {
+    const size_t first = is_key ? lane : static_cast<size_t>(lane) * c.padded_dim();
+    const int step = is_key ? TILE : 1;
+    if (c.format == KvFormat::F32) {
+        float *to = reinterpret_cast<float *>(place) + first;
+        for (int d = 0; d < c.head_dim; ++d) to[d * step] = numbers[d];
+    } else if (c.format == KvFormat::Q8) {
+        uint16_t *scales = c.scales_of(place) + (is_key ? lane : lane * c.scales());
+        put_blocks(numbers, c.head_dim, reinterpret_cast<int8_t *>(place) + first, step, scales, step);
+    } else {
+        put_halves(c.format == KvFormat::BF16, numbers, c.head_dim, reinterpret_cast<uint16_t *>(place) + first, step);
+    }
 }
 
 void write_kv(const KvCache &c, const int32_t *slots, Rows k, Rows v, int begin, int end) {
-    const int dim = c.padded_dim();
     for (int token = begin; token < end; ++token) {
         const int block = slots[token] / c.block_tokens, offset = slots[token] % c.block_tokens;
-        const int lane = offset % TILE;
         for (int head = 0; head < c.num_heads; ++head) {
             const size_t place = c.tile_at(block, head, offset / TILE);
-            const float *key = k.row(token) + head * c.head_dim, *value = v.row(token) + head * c.head_dim;
-            for (int d = 0; d < c.head_dim; ++d) put(c, c.keys + place, static_cast<size_t>(d) * TILE + lane, key[d]);
-            const size_t row = static_cast<size_t>(lane) * dim;
-            for (int d = 0; d < c.head_dim; ++d) put(c, c.values + place, row + d, value[d]);
+            put(c, c.keys + place, offset % TILE, k.row(token) + head * c.head_dim, true);
+            put(c, c.values + place, offset % TILE, v.row(token) + head * c.head_dim, false);
         }
     }
 }
