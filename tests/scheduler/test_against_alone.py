@@ -95,7 +95,7 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
         simulator.scheduler.suggest(name, sample, (right, 5) if kind == "right" else (right + 1,))
 
 
-def run_example(arriving: list[dict], config: dict, num_blocks: int, depth: int) -> None:
+def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: int) -> None:
     config = SchedulerConfig(**config, max_context=MAX_CONTEXT, max_wait=1000.0)
     simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth)
     simulator.checks = True
@@ -133,7 +133,7 @@ def run_example(arriving: list[dict], config: dict, num_blocks: int, depth: int)
 @settings(max_examples=2000, deadline=None)
 @examples
 def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_blocks, depth):
-    run_example(arriving, config, num_blocks, depth)
+    check_example(arriving, config, num_blocks, depth)
 
 
 @pytest.mark.slow
@@ -141,4 +141,4 @@ def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_b
 @settings(max_examples=30_000, deadline=None)
 @examples
 def test_every_request_ends_with_the_output_it_has_alone_at_length(arriving, config, num_blocks, depth):
-    run_example(arriving, config, num_blocks, depth)
+    check_example(arriving, config, num_blocks, depth)

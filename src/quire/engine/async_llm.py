@@ -8,18 +8,14 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self
 
-from quire.config import Config
 from quire.devices.base import Device
-from quire.engine.client import Client
-from quire.engine.llm import Conversations, Opened, Place, Prompts, Resolve, Sampling
+from quire.engine.llm import Conversations, Opened, Parts, Place, Prompts, Resolve, Sampling
 from quire.engine.text_side import Answer, Message, Prompt
-from quire.text.template import ChatTemplate
-from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta
 from quire.types.request import SamplingParams
 
 
-class AsyncLLM:
+class AsyncLLM(Parts):
     """LLM's twin. Loading blocks; `await AsyncLLM.open(...)` loads beside the loop."""
 
     def __init__(
@@ -37,26 +33,6 @@ class AsyncLLM:
     async def open(cls, model: str | Path, **arguments: Any) -> Self:
         """Load without holding up the loop."""
         return await asyncio.to_thread(cls, model, **arguments)
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's; None if it came without one."""
-        return self._opened.side.tokenizer
-
-    @property
-    def template(self) -> ChatTemplate:
-        """The model's chat template."""
-        return self._opened.side.template
-
-    @property
-    def config(self) -> Config:
-        """The settings as they were given."""
-        return self._opened.config
-
-    @property
-    def client(self) -> Client:
-        """The engine itself: its limits (`ready`), its counters, requests by token ids."""
-        return self._opened.client
 
     async def generate(self, prompts: Prompts, sampling: Sampling = None) -> list[Completion]:
         """Complete each prompt, in their order."""

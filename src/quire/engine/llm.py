@@ -111,23 +111,10 @@ class Opened:
         return self.side.encode(prompt)  # type: ignore[arg-type]
 
 
-class LLM:
-    """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
+class Parts:
+    """What an opened model lets its users look at."""
 
-    `model` is a file, a folder, or a name as `quire run` takes it; `resolve` gives names another meaning. `settings`
-    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000.
-    """
-
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        device: str | Device = "cpu",
-        in_process: bool = True,
-        resolve: Resolve | None = None,
-        **settings: Any,
-    ) -> None:
-        self._opened = Opened(model, Place(device, in_process), resolve, settings)
+    _opened: Opened
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -148,6 +135,25 @@ class LLM:
     def client(self) -> Client:
         """The engine itself: its limits (`ready`), its counters, requests by token ids."""
         return self._opened.client
+
+
+class LLM(Parts):
+    """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
+
+    `model` is a file, a folder, or a name as `quire run` takes it; `resolve` gives names another meaning. `settings`
+    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | Device = "cpu",
+        in_process: bool = True,
+        resolve: Resolve | None = None,
+        **settings: Any,
+    ) -> None:
+        self._opened = Opened(model, Place(device, in_process), resolve, settings)
 
     def generate(
         self, prompts: Prompts, sampling: Sampling = None, *, progress: bool | None = None
