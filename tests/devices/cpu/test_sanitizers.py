@@ -23,6 +23,12 @@ TESTS = [
 ]
 CHOSEN = "kernel or product or table or format or toy or quantized or q4_1 or q8_0"
 
+# An editable installation finds quire before PYTHONPATH does.
+NOT_EDITABLE = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "ScikitBuildRedirectingFinder"]
+"""
+
 
 def test_kernels_and_programs_touch_only_what_is_theirs(tmp_path):
     libraries = [_library(name) for name in ("libasan.so", "libubsan.so", "libstdc++.so")]
@@ -32,6 +38,7 @@ def test_kernels_and_programs_touch_only_what_is_theirs(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "src" / "quire", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (built,) = (tmp_path / "build").glob("_native*.so")
     shutil.copy(built, tmp_path / "src" / "quire" / "devices" / "cpu")
+    (tmp_path / "src" / "sitecustomize.py").write_text(NOT_EDITABLE)
     env = os.environ | {
         "PYTHONPATH": str(tmp_path / "src"),
         "LD_PRELOAD": " ".join(libraries),
