@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -90,3 +91,20 @@ def test_help_imports_no_http_client_and_no_engine(quire):
     )
     modules = set(done.stdout.splitlines()[-1].split())
     assert {"httpx", "numpy", "huggingface_hub", "torch", "transformers", "tokenizers"} & modules == set()
+
+
+def test_logs_are_written_as_the_settings_say(quire):
+    script = """
+import contextlib, logging
+from quire.cli.main import main
+with contextlib.suppress(SystemExit):
+    main(["run", "no-such-file.gguf", "hi", "--log-format", "json", "--log-level", "error"])
+logging.getLogger("quire.cache").warning("not this")
+logging.getLogger("quire.cache").error("but this")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=100
+    )
+    assert "not this" not in done.stderr
+    said = json.loads(done.stderr.splitlines()[-1])
+    assert (said["level"], said["message"]) == ("error", "but this")

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import typer
 
 from quire.config import Config, Setting, home_folder, load, settings
+from quire.observe.log import start_logging
 from quire.store.store import Store
 from quire.types.errors import QuireError
 
@@ -77,6 +78,7 @@ def command(kind: type, *sections: str) -> Callable[[Callable[[Any, Given], None
             flags = {name: values.pop(name) for name in declared}
             given = Given({name: value for name, value in flags.items() if value is not None})
             try:
+                start_logging(given.config.observe)
                 body(kind(**{name: _frozen(value) for name, value in values.items()}), given)
             except QuireError as error:
                 typer.echo(f"error: {error.public}", err=True)

@@ -19,6 +19,7 @@ import zmq
 from quire.engine.load import Loaded, load
 from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Shutdown
 from quire.engine.wire import decode, encode
+from quire.observe.log import start_logging
 from quire.types.errors import QuireError
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ def _load(sockets: Sockets) -> Loaded | None:
     first = next(iter(sockets.receive(None)), None)
     if not isinstance(first, Configure):
         return None  # told to stop before it began
+    start_logging(first.config.observe)
     try:
         return load(first.model, first.device, first.config, lambda *stage: sockets.send([Loading(*stage)]))
     except QuireError as error:

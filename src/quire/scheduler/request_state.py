@@ -54,7 +54,6 @@ class RequestState:
     seal_at: int = 0  # computed tokens at which there is something to seal
     drafts: tuple[int, ...] = ()  # tried in the next step
     num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
-    num_forced: int = 0
     num_charged: int = 0  # output tokens that its key has been charged for
     num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
     admitted: float | None = None

@@ -86,7 +86,6 @@ class Scheduler:
     def force(self, request_id: str, sample: int, tokens: tuple[int, ...], now: float) -> None:
         """Output that a grammar leaves no choice about: it is known at once, and computed together in the next step."""
         state = self._book.idle_sample(request_id, sample)
-        state.num_forced += len(tokens)
         state.is_on_device = False
         state.settle()
         self._accept(state, PartResult(tokens), now, num_forced=len(tokens))
