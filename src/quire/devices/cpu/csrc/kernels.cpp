@@ -19,6 +19,11 @@ namespace {
 
 #include "simd.h"
 #include "tokenwise.h"
+#if QUIRE_AVX2
+#include "dots_avx2.h"
+#else
+#include "dots_portable.h"
+#endif
 #include "products.h"
 #include "attention.h"
 
