@@ -17,8 +17,8 @@ inline void settle(__m256i &sum) {
 #endif
 }
 
-// Nibbles are at most 15 and values at most 127 in magnitude:
-// the 16 products that a 16-bit lane adds up stay below 30,480, so one widening at the end is enough.
+// Nibbles are at most 15 and values at most 127 in magnitude: the 16 products that a 16-bit lane adds up stay below
+// 30,480, so one widening at the end is enough.
 template <int N>
 inline void block_sums_q4(const uint8_t *quants, const int8_t *const *x, int at, F8 *out) {
     const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
