@@ -30,7 +30,7 @@ JOINS = {
     "engine.text_side": ("text", "weights", "models", "engine.messages"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
-    "serve": ("text", "grammar", "engine.client"),
+    "serve": ("text", "grammar", "engine.client", "engine.launch", "engine.messages", "engine.text_side", "weights"),
     "gateway": ("store", "engine.client", "engine.launch"),
     "bench": INSIDE,
     "advisor": INSIDE,

@@ -17,6 +17,9 @@ class Usage:
     output: int  # tokens, of all samples
     first_token_seconds: float  # from the submit
     seconds: float  # from the submit to the end
+    forced: int = 0  # of the output, tokens that a grammar left no choice about: they were not sampled one by one
+    reasoning: int = 0  # of the output, tokens of thought
+    kept: int = 0  # of the prompt, tokens that the request asked to keep and that were computed for it
 
     @property
     def tokens_per_second(self) -> float:

@@ -64,6 +64,26 @@ class SamplingParams:
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be {takes}.", field=name)
 
 
+class ConstraintKind(StrEnum):
+    """The languages in which a form can be prescribed."""
+
+    JSON = "json_object"  # any JSON object
+    SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "lark"  # with llguidance's additions, such as %json
+    EBNF = "ebnf"  # GBNF, as llama.cpp and xgrammar write it
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A form that the output must have. Equal ones are compiled once."""
+
+    kind: ConstraintKind
+    text: str = ""  # the schema as JSON, the regular expression, the grammar
+    choices: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class CacheKey:
     """Whose prefixes these are. Blocks are shared only between requests with equal keys.

@@ -1,0 +1,1 @@
+"""The HTTP server: dialects in, events out."""

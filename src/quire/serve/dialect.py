@@ -1,0 +1,122 @@
+"""What a dialect is: pure functions between bytes and our own words. `dialects/` has one file for each.
+
+A dialect never sees a socket, a clock or a model, and no dialect goes through another. `decode` raises InvalidRequest
+with the field's name in the client's spelling. `writer` is made by decode, because how an answer is to be written (with
+usage, with token ids, …) is the request's business; it holds no more than the format needs, such as indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from quire.types.answer import Usage
+from quire.types.chat import Answered, Ask, ChatRequest, Event, ModelCard
+from quire.types.errors import QuireError
+
+
+class Reply(NamedTuple):
+    """Facts of an answer that a pure function cannot make."""
+
+    id: str  # unique, without a prefix
+    created: float  # seconds since 1970
+    model: str  # as the client named it
+
+
+class Writer(Protocol):
+    """Writes one answer: open, write*, then close or fail; or whole alone."""
+
+    content_type: str  # of a stream; a whole answer is application/json
+
+    def open(self) -> bytes:
+        """What comes before the first event."""
+
+    def write(self, events: Sequence[Event]) -> bytes:
+        """Some events, as one piece of the body. May be empty."""
+
+    def close(self, usage: Usage) -> bytes:
+        """What comes after the last event."""
+
+    def fail(self, error: QuireError) -> bytes:
+        """The end of a stream that cannot go on."""
+
+    def whole(self, answered: Answered) -> bytes:
+        """The answer to a request that did not ask for a stream."""
+
+
+class Decoded(NamedTuple):
+    """A request, and how its answer is to be written."""
+
+    ask: Ask
+    writer: Callable[[Reply], Writer]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one request may ask for; the server's settings."""
+
+    max_n: int = 128
+    max_stops: int = 64
+    max_stop_chars: int = 1024
+    max_tools: int = 256
+    max_schema_bytes: int = 256 * 1024
+    max_logprobs: int = 20
+    max_prompts: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Generates:
+    """An endpoint that runs the model. POST."""
+
+    path: str
+    decode: Callable[[bytes, Limits], Decoded]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """An endpoint that only counts a prompt's tokens. POST."""
+
+    path: str
+    decode: Callable[[bytes, Limits], ChatRequest]
+    encode: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """An endpoint that shows all models. GET. `only_loaded`: those that are in memory."""
+
+    path: str
+    encode: Callable[[Sequence[ModelCard]], bytes]
+    only_loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shows:
+    """An endpoint that shows one model: GET with {name} in its path, or POST with a body that names it."""
+
+    path: str
+    encode: Callable[[ModelCard], bytes]
+    name_of: Callable[[bytes], str] | None = None  # None: GET
+
+
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """An endpoint that says something fixed of the server. GET. `encode` takes its version."""
+
+    path: str
+    encode: Callable[[str], bytes]
+
+
+Endpoint = Generates | Counts | Lists | Shows | Tells
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """An API."""
+
+    name: str
+    endpoints: tuple[Endpoint, ...]
+    error: Callable[[QuireError], bytes]  # the body; the status is the error's own
+    headers: Mapping[str, str]  # of every answer
+    schemas: Mapping[str, object]  # path -> JSON schema of its body, for /openapi.json
