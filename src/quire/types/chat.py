@@ -1,8 +1,8 @@
 """What a client asks and is told, in our own words. Every dialect decodes into these, and encodes from them.
 
 A `ChatRequest` has messages, a `CompletionRequest` has prompts as they are; both are an `Ask`. What comes back are
-events, PromptEcho? (TextDelta | ReasoningDelta | ToolDelta)* Finish for each choice, interleaved as they come; or all of
-them gathered in an `Answered`. Events are tuples with names: there is one for every token of every stream.
+events, PromptEcho? (TextDelta | ReasoningDelta | ToolDelta)* Finish for each choice, interleaved as they come; or all
+of them gathered in an `Answered`. Events are tuples with names: there is one for every token of every stream.
 """
 
 from __future__ import annotations
