@@ -45,15 +45,19 @@ class Shared final : public Instruction {
   public:
     using Count = std::function<int(const Step &)>;
     using Body = std::function<void(const Step &, int item, int thread)>;
+    using Reads = std::function<Weights(int item)>;
 
-    Shared(Count count, Body body) : count_(std::move(count)), body_(std::move(body)) {}
+    Shared(Count count, Body body, Reads reads)
+        : count_(std::move(count)), body_(std::move(body)), reads_(std::move(reads)) {}
 
     int count(const Step &step) const override { return count_(step); }
     void run(const Step &step, int item, int thread) override { body_(step, item, thread); }
+    Weights weights(int item) const override { return reads_(item); }
 
   private:
     const Count count_;
     const Body body_;
+    const Reads reads_;
 };
 
 // Tokens that are multiplied with one panel after the other: so many that they stay in the second level of cache.
@@ -88,6 +92,15 @@ struct Products {
     }
 
     int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk); }
+
+    Weights weights(int item) const {
+        const int group = item % ends.back();
+        size_t part = 0;
+        while (group >= ends[part]) ++part;
+        const Matrix &m = parts_of[part].matrix;
+        const int first = (group - (part ? ends[part - 1] : 0)) * PANELS;
+        return {{m.panel(first), nullptr}, m.panel_bytes * std::min(PANELS, m.num_panels() - first)};
+    }
 
     void run(const Kernels &kernels, int item, int num_tokens, float *answer) const {
         const int begin = item / ends.back() * chunk, group = item % ends.back();
@@ -271,7 +284,8 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
     require(column == out.dim, "product: the output has another width than the matrices");
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_tokens); },
-        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); }));
+        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); },
+        [products](int item) { return products.weights(item); }));
 }
 
 void Program::gate(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
@@ -292,6 +306,10 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
         [this, args, groups, chunk](const Step &step, int item, int) {
             const int begin = item / groups * chunk;
             kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.num_tokens));
+        },
+        [g, u, groups](int item) -> Weights {
+            const int first = item % groups * PANELS;
+            return {{g.panel(first), u.panel(first)}, g.panel_bytes * std::min(PANELS, g.num_panels() - first)};
         }));
 }
 
@@ -317,7 +335,8 @@ void Program::logits(int id, View x, int in_quants) {
         [products](const Step &step) { return products.num_items(step.num_logits); },
         [this, products](const Step &step, int item, int) {
             products.run(kernels_, item, step.num_logits, step.logits);
-        }));
+        },
+        [products](int item) { return products.weights(item); }));
     append_token_wise(true, [vocab = m.rows](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i)
             step.tokens[i] = index_of_largest(step.logits + static_cast<size_t>(i) * vocab, vocab);
