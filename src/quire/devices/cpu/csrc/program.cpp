@@ -260,6 +260,8 @@ void Program::check(const Step &s) const {
         require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
     }
     check_groups(s);
+    for (int i = 0; i < s.num_logits; ++i)
+        require(s.wanted[i] >= 0 && s.wanted[i] <= std::min(s.most_wanted, vocab_), "wanted: more than there are");
 }
 
 // Rows of a group follow each other in the list; what they share is there, and is the same.

@@ -65,7 +65,7 @@ struct Bounds {
 
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped;
+    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, most_wanted;
     const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
@@ -73,8 +73,10 @@ struct Step {
     const int32_t *logits_at;                                      // [L]
     const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
-    float *logits;                                                 // [L][vocab], or null
-    int32_t *tokens;                                               // [L] the likeliest, or null
+    const int32_t *wanted;                                         // [L] how many of the likeliest
+    float *logits;                                                 // [L][vocab]
+    int32_t *top_tokens;                                           // [L][most_wanted]
+    float *top_logits;                                             // [L][most_wanted]
 };
 
 // A packed matrix in memory that somebody else owns, and what keeps it there.
