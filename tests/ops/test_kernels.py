@@ -102,7 +102,7 @@ class OneOp:
         batch = self.batch()
         if self.op.name == "logits":
             output = program.launch(replace(batch, wanted=np.ones(len(batch.logits_at), np.int32))).result()
-            assert np.array_equal(output.top_tokens[:, 0], output.logits.argmax(1))
+            assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
             return (output.logits,)
         program.launch(batch)
         return tuple(program.fetch(value.id, len(batch.token_ids)) for value in self.graph.nodes[0].outputs)
