@@ -35,6 +35,8 @@ class Sample(NamedTuple):
     label: str | None = None
 
 
+STEP_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
 REQUESTS_RUNNING = Metric(
     "quire_requests_running", Kind.GAUGE, "Requests that have a row.", "vllm:num_requests_running"
 )
