@@ -81,6 +81,7 @@ class LoopReader:
 
     def _start(self) -> None:
         self._loop.add_reader(self._engine.fileno, self._take)
+        self._take()
         self._look()
 
     def _take(self) -> None:
@@ -90,11 +91,12 @@ class LoopReader:
             self._loop.call_soon(self._take)
 
     def _look(self) -> None:
-        if self._engine.read(0):
+        if self._engine.is_alive:
             self._loop.call_later(LOOK_MS / 1e3, self._look)
-        else:
-            self._loop.remove_reader(self._engine.fileno)
-            self._is_over.set()
+            return
+        self._loop.remove_reader(self._engine.fileno)
+        self._engine.read(0)
+        self._is_over.set()
 
 
 def _log_progress(loading: Loading) -> None:
@@ -135,6 +137,11 @@ class ChildEngine:
     def pid(self) -> int:
         """The child's process id."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Does the child run?"""
+        return self._process.poll() is None
 
     @property
     def fileno(self) -> int:
@@ -179,7 +186,7 @@ class ChildEngine:
 
     def _wait_until_ready(self, progress: Progress) -> Ready:
         while True:
-            is_alive = self._process.poll() is None
+            is_alive = self.is_alive
             for message in self._receive(LOOK_MS):
                 if isinstance(message, Ready):
                     return message
@@ -196,7 +203,7 @@ class ChildEngine:
 
     def read(self, wait_ms: int) -> bool:
         """Deliver what has come. False: the child has ended, and all that it said, and its end, was delivered."""
-        is_alive = self._process.poll() is None  # before the look at the socket: what it said last comes first
+        is_alive = self.is_alive  # before the look at the socket: what it said last comes first
         self.take(wait_ms)
         if not is_alive and not self._is_closing.is_set():
             public = f"The engine process {_ending(self._process.returncode)} while this request was running."
