@@ -29,6 +29,7 @@ class Running:
 
     def __init__(self, serving: Serving, service: Service) -> None:
         self.url = serving.url
+        self.listener = serving._socket
         self.service = service
         self.records: list[Record] = []
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
