@@ -1,0 +1,224 @@
+"""Answers as models write them, well and badly, with what is in them. One corpus for every style."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quire.text.parsers.compose import parser_for
+from quire.text.parsers.reasoning import KNOWN
+from quire.text.parsers.registry import by_name
+from quire.text.parsers.style import Arguments, CallBegins, Parser, Piece, Text, Thought
+from quire.types.chat import Tool
+
+TOOLS = (Tool("weather"), Tool("get_time"), Tool("write_file"))
+THINK, BRACKETED = KNOWN[0], KNOWN[1]
+
+NASTY = r'{"path": "a}b{\"c\\", "text": "]}\n<\/b> \u00e9 日本 👍", "deep": {"x": [[{}], {"y": null}]}, "n": -1.5e3}'
+
+
+class Case(NamedTuple):
+    style: str
+    says: str  # what the case shows
+    text: str
+    pieces: list[Piece]
+    thinks: bool = False
+    begins_in_thought: bool = False
+
+    def parser(self) -> Parser:
+        marks = (BRACKETED if self.style == "mistral" else THINK) if self.thinks else None
+        return parser_for(by_name(self.style), marks, TOOLS, self.begins_in_thought)
+
+
+def call(name: str, arguments: str = "{}") -> list[Piece]:
+    return [CallBegins(name), Arguments(arguments)]
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """Neighbours of one kind as one piece."""
+    out: list[Piece] = []
+    for piece in pieces:
+        last = out[-1] if out else None
+        if isinstance(piece, Arguments | Text | Thought) and type(piece) is type(last):
+            out[-1] = type(piece)(last.text + piece.text)  # type: ignore[union-attr]
+        else:
+            out.append(piece)
+    return out
+
+
+def parsed(parser: Parser, parts: Iterable[str]) -> list[Piece]:
+    return merged([piece for part in parts for piece in parser.push(part)] + parser.flush())
+
+
+PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo"}'
+QUOTED = '"{\\"city\\": \\"Oslo\\"}"'
+
+HERMES = [
+    ("only text", "It is sunny.\n\nIs it?", [Text("It is sunny.\n\nIs it?")]),
+    ("whitespace at both ends of a text is text", "\n hi \n", [Text("\n hi \n")]),
+    ("one call", f'<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>', call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f'Let me see.\n\n<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>',
+        [Text("Let me see."), *call("weather", PARIS), *call("get_time")],
+    ),
+    (
+        "text after a call",
+        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>\n\nDone  <b>now</b>. ',
+        [*call("get_time"), Text("Done  <b>now</b>. ")],
+    ),
+    (
+        "arguments before the name",
+        f'<tool_call>\n{{"arguments": {PARIS}, "name": "weather"}}\n</tool_call>',
+        call("weather", PARIS),
+    ),
+    ("parameters", f'<tool_call>{{"name": "weather", "parameters": {PARIS}}}</tool_call>', call("weather", PARIS)),
+    (
+        "braces, escapes and letters of all kinds",
+        f'<tool_call>\n{{"name": "write_file", "arguments": {NASTY}}}\n</tool_call>',
+        call("write_file", NASTY),
+    ),
+    (
+        "a mark within a string",
+        '<tool_call>{"name": "write_file", "arguments": {"text": "</tool_call><tool_call>"}}</tool_call>',
+        call("write_file", '{"text": "</tool_call><tool_call>"}'),
+    ),
+    (
+        "arguments that are spread over lines",
+        '<tool_call>\n{\n  "name" : "weather" ,\n  "arguments" : {\n    "city" : "Oslo"\n  }\n}\n</tool_call>',
+        call("weather", '{\n    "city" : "Oslo"\n  }'),
+    ),
+    ("arguments within a string", f'<tool_call>{{"name": "weather", "arguments": {QUOTED}}}</tool_call>', call("weather", OSLO)),
+    ("an empty string of arguments", '<tool_call>{"name": "get_time", "arguments": ""}</tool_call>', call("get_time")),
+    ("null for arguments", '<tool_call>{"arguments": null, "name": "get_time"}</tool_call>', call("get_time")),
+    ("no arguments", '<tool_call>{"name": "get_time"}</tool_call>', call("get_time")),
+    (
+        "other keys",
+        f'<tool_call>{{"id": 7, "type": "function", "name": "weather", "arguments": {OSLO}, "why": {{"a": [1]}}}}</tool_call>',
+        call("weather", OSLO),
+    ),
+    ("a name with escapes", '<tool_call>{"name": "caf\\u00e9", "arguments": {}}</tool_call>', call("café")),
+    ("a tool that is not there", '<tool_call>{"name": "fly", "arguments": {}}</tool_call>', call("fly")),
+    ("a brace too many", '<tool_call>{"name": "get_time", "arguments": {}}}</tool_call>', call("get_time")),
+    ("a brace too few", '<tool_call>{"name": "get_time", "arguments": {}\n</tool_call>', call("get_time")),
+    ("no end mark", f'<tool_call>\n{{"name": "weather", "arguments": {OSLO}}}\n', call("weather", OSLO)),
+    (
+        "no end mark before the next call",
+        '<tool_call>{"name": "get_time", "arguments": {}}\n<tool_call>{"name": "fly"}',
+        [*call("get_time"), *call("fly")],
+    ),
+    (
+        "a list of calls",
+        f'<tool_call>[{{"name": "get_time", "arguments": {{}}}}, {{"name": "weather", "arguments": {OSLO}}}]</tool_call>',
+        [*call("get_time"), *call("weather", OSLO)],
+    ),
+    ("arguments that were cut off", '<tool_call>{"name": "weather", "arguments": {"city": "Os', call("weather", '{"city": "Os')),
+    ("a call without a mark", f'\n{{"name": "weather", "arguments": {OSLO}}}\n</tool_call>', call("weather", OSLO)),
+]  # fmt: skip
+
+NO_CALLS = [
+    "a < b and <tool> or <tool_calls> <tool_cal",
+    "<tool_call>",
+    "<tool_call> is the mark.",
+    " <tool_call></tool_call> ",
+    '<tool_call>{"name": "wea',
+    '<tool_call>\n{"name": 7, "arguments": {}}\n</tool_call>\n',
+    '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
+    '<tool_call>{"name": "weather", "arguments": "no object"}</tool_call>',
+    '<tool_call>{"city": "Paris"}</tool_call>',
+    "<tool_call>{'name': 'weather'}</tool_call>",
+    '<tool_call>{"name" "weather"}</tool_call>',
+    '<tool_call>{"name": "weather" "arguments": {}}</tool_call>',
+    '<tool_call>{"arguments": {"city": "Oslo"}',
+    "<tool_call><tool_call>\n",
+    "<tool_call>get_time()</tool_call>",
+    '{"name": "Bob", "arguments": {}}',
+    '{"name": "get_time"}',
+    '{"name": "weather", "colour": "red"}',
+    '{"title": "weather", "rows": [{"name": "get_time", "arguments": {}}]}',
+    "{}",
+    "{",
+    '{"name": "get_time", "arguments": ',
+    "{{ name }}",
+    "``` \n",
+]
+
+LLAMA3 = [
+    ("one call", f'{{"name": "weather", "parameters": {PARIS}}}', call("weather", PARIS)),
+    ("after the tag", f'<|python_tag|>{{"name": "weather", "parameters": {PARIS}}}', call("weather", PARIS)),
+    ("after text and the tag", f'Yes. <|python_tag|>{{"name": "fly", "parameters": {PARIS}}}', [Text("Yes."), *call("fly", PARIS)]),
+    (
+        "several",
+        f'{{"name": "weather", "parameters": {PARIS}}}; {{"name": "get_time", "parameters": {{}}}}\n{{"name": "get_time", "arguments": {{}}}}',
+        [*call("weather", PARIS), *call("get_time"), *call("get_time")],
+    ),
+    ("with a type", f'{{"type": "function", "name": "weather", "parameters": {OSLO}}}', call("weather", OSLO)),
+    ("the name as function", f'{{"type": "function", "function": "weather", "parameters": {OSLO}}}', call("weather", OSLO)),
+    ("text after it", f'{{"name": "weather", "parameters": {OSLO}}}\n\nThere.', [*call("weather", OSLO), Text("There.")]),
+    ("code after the tag", "<|python_tag|>print(1)", [Text("<|python_tag|>print(1)")]),
+    ("a tool that is not there and has no tag", '{"name": "fly", "parameters": {}}', [Text('{"name": "fly", "parameters": {}}')]),
+]  # fmt: skip
+
+MISTRAL = [
+    ("a list", f'[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}]', call("weather", PARIS)),
+    (
+        "a list of two with ids",
+        f'[TOOL_CALLS][{{"name": "weather", "arguments": {PARIS}, "id": "abcdefghi"}}, {{"arguments": {{}}, "name": "fly"}}]',
+        [*call("weather", PARIS), *call("fly")],
+    ),
+    ("named", f"[TOOL_CALLS]weather[ARGS]{PARIS}", call("weather", PARIS)),
+    ("named, with an id", f"[TOOL_CALLS]weather[CALL_ID]abc123DEF[ARGS]{PARIS}", call("weather", PARIS)),
+    ("named, without a tag", f"[TOOL_CALLS]weather{PARIS}", call("weather", PARIS)),
+    (
+        "two that are named, after a text",
+        f"I look.[TOOL_CALLS]weather[ARGS]{NASTY}[TOOL_CALLS]get_time[ARGS]{{}}",
+        [Text("I look."), *call("weather", NASTY), *call("get_time")],
+    ),
+    ("a list without a mark", f'[{{"name": "weather", "arguments": {PARIS}}}]', call("weather", PARIS)),
+    ("a list that is text", "[1, 2]", [Text("[1, 2]")]),
+    ("words after the mark", "[TOOL_CALLS] come later.", [Text("[TOOL_CALLS] come later.")]),
+    ("another tag", "[TOOL_CALLS]weather[NOTES]{}", [Text("[TOOL_CALLS]weather[NOTES]{}")]),
+    ("a name alone", "[TOOL_CALLS]weather", [Text("[TOOL_CALLS]weather")]),
+    ("half a mark", "a [TOOL", [Text("a [TOOL")]),
+]
+
+GENERIC = [
+    ("a block of code", f'```json\n{{"name": "weather", "arguments": {PARIS}}}\n```', call("weather", PARIS)),
+    ("a block without a language", f'```\n{{"name": "weather", "arguments": {PARIS}}}\n```\n', call("weather", PARIS)),
+    ("a block of other JSON", '```json\n{"a": 1}\n```', [Text('```json\n{"a": 1}\n```')]),
+    ("a block of code that calls nothing", "```python\nprint()\n```", [Text("```python\nprint()\n```")]),
+    ("a fence alone", "```js", [Text("```js")]),
+    (
+        "a block after text is text",
+        'So:\n```json\n{"name": "get_time", "arguments": {}}\n```',
+        [Text('So:\n```json\n{"name": "get_time", "arguments": {}}\n```')],
+    ),
+]
+
+CALL = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+THOUGHTS = [
+    ("a thought and a text", "<think>\nHm.\n\nSo.\n</think>\n\nYes.", [Thought("Hm.\n\nSo."), Text("Yes.")], False),
+    ("a thought and a call", f"<think>\nHm.\n</think>\n\n{CALL}", [Thought("Hm."), *call("get_time")], False),
+    ("a call within a thought", f"<think>{CALL}</think>No.", [Thought(CALL), Text("No.")], False),
+    ("no thought", " No <think> here", [Text(" No <think> here")], False),
+    ("no thought but a call", f"\n{CALL}", call("get_time"), False),
+    ("an empty thought", "<think>\n\n</think>\n\nYes.", [Text("Yes.")], False),
+    ("half a mark", " <thin", [Text(" <thin")], False),
+    ("a thought that has no end", "\n<think>Hm.\n</thi", [Thought("Hm.\n</thi")], False),
+    ("a second thought is text", "<think>a</think>b<think>c</think>", [Thought("a"), Text("b<think>c</think>")], False),
+    ("the prompt opened it", f"\nHm. <x>\n</think>\nYes.\n{CALL}", [Thought("Hm. <x>"), Text("Yes."), *call("get_time")], True),
+    ("the prompt opened it, and it is all", "Hm.\n ", [Thought("Hm.\n ")], True),
+    ("only whitespace follows", "Hm.</think>\n\n", [Thought("Hm.")], True),
+]  # fmt: skip
+
+CORPUS = [
+    *(Case(style, *case) for style in ("hermes", "generic") for case in HERMES),
+    *(Case(style, "no call", text, [Text(text)]) for style in ("hermes", "generic") for text in NO_CALLS),
+    *(Case("llama3", *case) for case in LLAMA3),
+    *(Case("mistral", *case) for case in MISTRAL),
+    *(Case("generic", *case) for case in GENERIC),
+    *(Case("hermes", says, text, pieces, True, begins) for says, text, pieces, begins in THOUGHTS),
+    Case("mistral", "a bracketed thought", "[THINK]Hm.[/THINK]Yes [x].", [Thought("Hm."), Text("Yes [x].")], True),
+]
