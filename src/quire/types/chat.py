@@ -88,6 +88,7 @@ class ChatRequest:
     continue_last: bool = False  # the last message is the assistant's and is to be gone on with
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     terms: Terms = field(default_factory=Terms)
+    echo: bool = False  # tell the prompt first, in a PromptEcho
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class CompletionRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     constraint: Constraint | None = None
     stream: bool = False
-    echo: bool = False  # begin the answer with the prompt
+    echo: bool = False  # tell the prompt first, in a PromptEcho; whether it becomes part of the text is the writer's
     terms: Terms = field(default_factory=Terms)
 
 
