@@ -100,7 +100,7 @@ class CompletionRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     constraint: Constraint | None = None
     stream: bool = False
-    echo: bool = False  # begin the answer with the prompt
+    echo: bool = False  # tell the prompt first, in a PromptEcho; whether it becomes part of the text is the writer's
     terms: Terms = field(default_factory=Terms)
 
 
