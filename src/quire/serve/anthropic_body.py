@@ -192,7 +192,7 @@ class CountBody(Strict):
     """What makes a prompt."""
 
     model: Name
-    messages: list[Turn]
+    messages: Annotated[list[Turn], msgspec.Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
     tools: list[CustomTool] | None = None
     tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice | None = None
@@ -210,8 +210,8 @@ class MessagesBody(CountBody, kw_only=True):
     max_tokens: Positive
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
     top_k: Whole | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

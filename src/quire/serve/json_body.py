@@ -129,8 +129,8 @@ _VALUE = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
 def _misshapen(error: str, at: str) -> InvalidRequest:
     """msgspec's sentence, with the place first and as clients write it: messages.0.content."""
     what, is_placed, place = error.rpartition(" - at `$")
-    inner = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", place.rstrip("`")).strip(".") if is_placed else ""
-    what = what if is_placed else error
+    inner = re.sub(r"\[(\d+)\]", r".\1", place.rstrip("`").replace("[...]", ".*")).strip(".")
+    what, inner = (what, inner) if is_placed else (error, "")
     field = ".".join(filter(None, (at, inner)))
     if found := _FIELD.fullmatch(what):
         field = ".".join(filter(None, (field, found[2][:MAX_SAID])))

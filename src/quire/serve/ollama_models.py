@@ -53,7 +53,7 @@ def version(number: str) -> bytes:
 
 
 def human_number(number: int) -> str:
-    """A count as Ollama shortens it: 134.52M, 8.0B is 8B, 7.6B."""
+    """A count as Ollama shortens it: 134.52M, 7.6B; 7M and 8B if they are exact."""
     for size, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
         if number >= size:
             return f"{number / size:.{0 if number % size == 0 else digits}f}{letter}"
