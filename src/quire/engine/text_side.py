@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,13 @@ class TextSide:
         """Their text, special tokens by their names; none without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
 
-    def detokenizer(self, stop: tuple[str, ...] = (), *, continues: bool = False) -> Detokenizer | Wordless:
-        """For one answer. `continues`: it goes on from other text, so that its first space is its own."""
+    def detokenizer(
+        self, stop: tuple[str, ...] = (), *, continues: bool = False, shown: Collection[int] = ()
+    ) -> Detokenizer | Wordless:
+        """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
             return Wordless()
-        return Detokenizer(self.tokenizer, stop, continues=continues)
+        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
 
     def request(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> GenerateRequest:
         """A request with an id of its own."""

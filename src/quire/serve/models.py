@@ -23,6 +23,9 @@ from quire.engine.messages import Configure
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
 from quire.serve.errors import ModelLoading, ModelNotServed
+from quire.serve.prompts import Speech
+from quire.text.parsers.reasoning import reasoning_of
+from quire.text.parsers.registry import style_of
 from quire.types.chat import ModelCard
 from quire.types.errors import QuireError
 from quire.weights.checkpoint import open_checkpoint
@@ -46,7 +49,7 @@ class Engine:
     """What a loaded model consists of."""
 
     client: Client
-    side: TextSide
+    speech: Speech
     card: ModelCard
 
 
@@ -149,7 +152,7 @@ class Models:
         """In a thread."""
         path = model.wanted.locate()
         checkpoint = open_checkpoint(path)
-        side = TextSide.of(checkpoint)
+        speech = _speech(TextSide.of(checkpoint))
 
         def opens(deliver: Deliver) -> Link:
             configure = Configure(str(path), self._place.device, config)
@@ -157,7 +160,12 @@ class Models:
             return ChildEngine(configure, deliver, progress=self._progress, entry=self._place.entry, reads=reads)
 
         client = Client(opens)
-        return Engine(client, side, card_of(model.name, checkpoint, side, client.ready))
+        return Engine(client, speech, card_of(model.name, checkpoint, speech, client.ready))
+
+
+def _speech(side: TextSide) -> Speech:
+    sources = side.template.sources.values()
+    return Speech(side, style_of(sources), reasoning_of(sources))
 
 
 async def _in_thread(work: Callable[[], Engine]) -> Engine:
