@@ -51,7 +51,7 @@ MESSAGES = [
     messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 0.5),
     messages.Cancelled("a", True),
     messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
-    messages.Explained(4, 2, "evicted", "2 of 4", 7, None, 1.5),
+    messages.Explained(4, 2, "evicted", 7, None, 1.5),
     messages.Changed(3),
 ]
 

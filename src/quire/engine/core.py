@@ -150,7 +150,7 @@ class EngineCore:
             case Explain(tokens, key):
                 why = self._cache.explain(array("I", tokens), key)
                 ago = None if why.evicted_at is None else now - why.evicted_at
-                return Explained(why.num_tokens, why.num_hit, why.cause, str(why), why.given, why.cached, ago)
+                return Explained(why.num_tokens, why.num_hit, why.cause, why.given, why.cached, ago)
             case PinPrefix(tokens, key, pin):
                 return Changed(self._cache.pin(array("I", tokens), key, pin, now))
             case UnpinPrefix(tokens, key):

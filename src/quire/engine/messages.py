@@ -195,7 +195,6 @@ class Explained:
     num_tokens: int
     num_hit: int
     cause: str  # whole, diverged, evicted, other_salt or unseen
-    text: str  # the same as a sentence
     given: int | None = None  # the prompt's token where the hit ends
     cached: int | None = None  # diverged: the token that the cache has there
     evicted_ago: float | None = None  # evicted: seconds

@@ -51,11 +51,14 @@ class TextSide:
             return cls(tokenizer, template, eos_ids)
         return cls(*_from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent), eos_ids)
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's tokens. Names of special tokens in a text are just text."""
+    def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
+        """A prompt's tokens. Names of special tokens in a text are just text.
+
+        `framed`: with the tokens that begin and end a text. None: as the model has it.
+        """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self._tokenizer().encode(prompt))
+        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""

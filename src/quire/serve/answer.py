@@ -28,7 +28,7 @@ from quire.serve.service import Service
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask
 from quire.types.errors import QuireError
-from quire.types.request import CacheKey, GenerateRequest
+from quire.types.request import GenerateRequest
 
 HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 
@@ -138,8 +138,7 @@ def _time(exchange: Exchange, feed: Feed) -> None:
 
 def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached."""
-    terms = ask.terms
-    salt = f"{key.cache_salt}/{terms.salt}" if key.cache_salt or terms.salt else ""
+    terms, cache = ask.terms, key.cache_key(ask.terms.salt)
     return replace(
         engine.speech.side.request(prompt.tokens, ask.sampling),
         id=id,
@@ -147,7 +146,7 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         key=key.name,
         weight=key.weight,
         deadline=None if terms.timeout is None else time.monotonic() + terms.timeout,
-        cache=CacheKey(salt=salt),
-        session=None if terms.session is None else f"{salt}/{terms.session}",
+        cache=cache,
+        session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
     )

@@ -15,24 +15,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from quire.config import Config, ServeConfig
 from quire.engine.client import Client, Deliver, Link
 from quire.engine.launch import ChildEngine, LoopReader, Progress
-from quire.engine.messages import Configure
+from quire.engine.messages import Configure, Question
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
-from quire.serve.errors import ModelLoading, ModelNotServed
+from quire.serve.errors import EngineBusy, ModelLoading, ModelNotServed
 from quire.serve.prompts import Speech
 from quire.text.parsers.reasoning import reasoning_of
 from quire.text.parsers.registry import style_of
 from quire.types.chat import ModelCard
-from quire.types.errors import QuireError
+from quire.types.errors import InvalidRequest, QuireError
 from quire.weights.checkpoint import open_checkpoint
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
+ANSWER_SECONDS = 10.0  # that an engine may take to answer a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,19 @@ class Engine:
     client: Client
     speech: Speech
     card: ModelCard
+
+    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
+        """Refuse ids that the model does not have."""
+        last = self.client.ready.vocab_size - 1
+        if tokens and not 0 <= min(tokens) <= max(tokens) <= last:
+            raise InvalidRequest(f"{field} has a token that the model does not have: they are 0 to {last}.", field)
+
+    async def ask(self, question: Question) -> Any:
+        """What the engine answers to a question, which it does between two steps."""
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self.client.ask(question)), ANSWER_SECONDS)
+        except TimeoutError:
+            raise EngineBusy(ANSWER_SECONDS) from None
 
 
 @dataclass(frozen=True, slots=True)
