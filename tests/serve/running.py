@@ -44,12 +44,10 @@ class Running:
 @contextmanager
 def running(model: Path, dialects: Sequence[Dialect] = (PLAIN,), **settings: Any) -> Iterator[Running]:
     config = load(SETTINGS | settings, {})
-    loops: list[asyncio.AbstractEventLoop] = []
     is_ready = threading.Event()
 
     def run() -> None:
         with asyncio.Runner(loop_factory=serving._server.config.get_loop_factory()) as runner:
-            loops.append(runner.get_loop())
             try:
                 runner.run(serving.run())
             finally:
@@ -67,5 +65,5 @@ def running(model: Path, dialects: Sequence[Dialect] = (PLAIN,), **settings: Any
         yield made
     finally:
         made.http.close()
-        loops[0].call_soon_threadsafe(serving.stop)
+        serving.stop()
         thread.join()
