@@ -35,6 +35,10 @@ class Server:
         threading.Thread(target=self._read, daemon=True).start()
         assert self._is_serving.wait(60), self.lines
         self.url = next(line.split()[-1] for line in self.lines if line.startswith("Listening"))
+        self.model = next(line.split()[1] for line in self.lines if line.startswith("Serving"))
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", timeout=60, trust_env=False)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -65,20 +69,26 @@ def children(pid: int) -> set[int]:
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
+def wait_for_running(server: Server, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while f'quire_requests_running{{model="{server.model}"}} {count}\n' not in server.get("/metrics").text:
+        assert time.monotonic() < deadline
+
+
 def test_what_was_accepted_is_finished_before_the_server_ends(model_file):
     with serving(model_file, *SMALL) as server:
         engines = children(server.process.pid)
         answers: list[httpx.Response] = []
 
         def ask() -> None:
-            body = ASK | {"max_tokens": 60, "stream": False}
+            body = ASK | {"max_tokens": 200, "stream": False}
             answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False))
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         with httpx.stream(
             "POST",
             f"{server.url}/v1/completions",
-            json=ASK | {"max_tokens": 60, "stream": True},
+            json=ASK | {"max_tokens": 200, "stream": True},
             timeout=60,
             trust_env=False,
         ) as stream:
@@ -86,14 +96,14 @@ def test_what_was_accepted_is_finished_before_the_server_ends(model_file):
             said = next(pieces)
             for thread in threads:
                 thread.start()
-            time.sleep(0.3)
+            wait_for_running(server, 4)
             server.process.send_signal(signal.SIGTERM)
             said += b"".join(pieces)
         for thread in threads:
             thread.join()
         assert server.process.wait(30) == 0
         assert said.rstrip().endswith(b"data: [DONE]")
-        assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [60, 60, 60]
+        assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [200, 200, 200]
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health", trust_env=False)
         assert engines and not any(Path(f"/proc/{pid}").exists() for pid in engines)
