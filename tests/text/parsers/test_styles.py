@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from quire.text.parsers.reasoning import KNOWN, Reasoning, reasoning_of
@@ -34,7 +36,8 @@ def test_a_style_is_known_by_the_template(template: str, name: str) -> None:
 def test_every_style_has_a_name_of_its_own_and_the_generic_one_is_asked_last() -> None:
     styles = all_styles()
     assert {"hermes", "llama3", "mistral", "generic"} <= set(styles) and list(styles)[-1] == "generic"
-    assert all(by_name(name) is style and style.name == name for name, style in styles.items())
+    for name, style in styles.items():
+        assert by_name(name) is style and import_module(f"quire.text.parsers.{name}").STYLE is style
     assert style_of([]).name == "generic"
 
 
