@@ -11,7 +11,7 @@ import pytest
 
 from quire.text.detokenize import Detokenizer
 from quire.text.parsers.compose import constraint_for, parser_for
-from quire.text.parsers.reasoning import KNOWN
+from quire.text.parsers.reasoning import KNOWN, Reasoning
 from quire.text.parsers.registry import all_styles, by_name
 from quire.text.parsers.style import Arguments, CallBegins, Piece, Thought
 from quire.text.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ from tests.text.parsers.guided import CONTROL, USER_DEFINED, Guide, with_marks
 pytestmark = pytest.mark.pure
 
 THINK = KNOWN[0]
-MARKS = [*dict.fromkeys(mark for style in all_styles().values() for mark in style.marks), *THINK.marks]
+MARKS = [*dict.fromkeys(mark for family in (*all_styles().values(), *KNOWN) for mark in family.marks)]
 
 
 STRING = {"type": "string"}
@@ -123,6 +123,17 @@ def test_a_model_that_thinks_may_think_before_it_calls(guides: dict[str, Guide],
             guide, "hermes", guide.walk(constraint, chance, thought), reasoning=THINK, begins_in_thought=begun
         )
         assert pieces[0] == Thought("Hm <tool> {") and check_calls(pieces[1:])
+
+
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kind_of_thought_has_its_grammar(guides: dict[str, Guide], way: str, marks: Reasoning) -> None:
+    guide, thought, call = guides[way], f"Hm [x].{marks.closing}", '{"name": "get_time", "parameters": {}}'
+    for begun, opening in ((True, ""), (False, marks.opening)):
+        constraint = constraint_for(by_name("llama3"), TOOLS, ToolChoice("required"), tokens_of(guide), marks, begun)
+        assert guide.accepts(constraint, f"{opening}{thought}\n\n{call}")
+        assert not guide.accepts(constraint, f"{opening}{thought}\n\nNo.")
+        assert not guide.accepts(constraint, f"{opening}Hm.")
 
 
 GOOD = {
