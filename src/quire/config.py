@@ -21,9 +21,11 @@ class BadSetting(InvalidRequest):
     code = "bad_setting"
 
 
-def setting(default: Any, help: str, *, choices: tuple[Any, ...] = (), low: float | None = None) -> Any:
-    """A field with its help text. `low` is the least value it may have."""
-    return field(default=default, metadata={"help": help, "choices": choices, "low": low})
+def setting(
+    default: Any, help: str, *, choices: tuple[Any, ...] = (), low: float | None = None, secret: bool = False
+) -> Any:
+    """A field with its help text. `low` is the least value it may have; a secret is shown to nobody."""
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "secret": secret})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,30 @@ class StoreConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """The HTTP server."""
+
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine's.")
+    port: int = setting(8000, "Port to listen on; 0: any that is free.", low=0)
+    api_keys: str | None = setting(None, "TOML file of API keys with their limits. None: no key is asked for.")
+    api_key: str | None = setting(None, "API keys without limits, separated by commas.", secret=True)
+    tls_cert: str | None = setting(None, "File of the TLS certificate, with the chain to its root. None: plain HTTP.")
+    tls_key: str | None = setting(None, "File of the certificate's private key.")
+    cors_origins: str = setting("", "Web pages that may call: origins separated by commas, or *.")
+    max_body_mb: float = setting(32.0, "Largest body of a request, in MB.", low=0.001)
+    body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
+    max_prompts: int = setting(1024, "Prompts in one request.", low=1)
+    max_n: int = setting(128, "Samples of one prompt.", low=1)
+    max_stops: int = setting(64, "Stop strings of one request.", low=0)
+    max_tools: int = setting(256, "Tools of one request.", low=0)
+    max_schema_kb: int = setting(256, "Size of a schema or grammar, in KB.", low=1)
+    max_logprobs: int = setting(20, "Alternatives told for each token.", low=0)
+    load_patience: float = setting(10.0, "Seconds that a request waits for a model that is being loaded.", low=0)
+    drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)
+    log_prompts: bool = setting(False, "Put prompts into the log. They may hold secrets.")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings. A setting's full name is section.name, its flag --name, its variable QUIRE_NAME."""
 
@@ -114,6 +140,7 @@ class Config:
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
 
 
 class Setting(NamedTuple):
@@ -126,6 +153,7 @@ class Setting(NamedTuple):
     help: str
     choices: tuple[Any, ...]
     low: float | None
+    secret: bool
 
     @property
     def flag(self) -> str:
@@ -194,8 +222,7 @@ def settings() -> Iterator[Setting]:
 
 
 def _declared(section: str, each: Field[Any], kind: Any) -> Setting:
-    about = each.metadata
-    return Setting(section, each.name, kind, each.default, about["help"], about["choices"], about["low"])
+    return Setting(section, each.name, kind, each.default, **each.metadata)
 
 
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:

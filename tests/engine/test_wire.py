@@ -13,6 +13,7 @@ import msgspec
 from quire.config import Config
 from quire.engine import messages
 from quire.engine.wire import KINDS, decode, encode
+from quire.observe.histogram import Spread
 from quire.types.errors import ContextTooLong, Overloaded, QuireError
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
 from quire.types.step import TokenLogprobs
@@ -38,14 +39,20 @@ MESSAGES = [
     messages.Submit(REQUEST),
     messages.Cancel("a", FinishReason.STOP, 2),
     messages.Snapshot(),
+    messages.Explain((1, 2), CacheKey(salt="t")),
+    messages.PinPrefix((1, 2), CacheKey(), Pin(0, 2, ttl=3.0)),
+    messages.UnpinPrefix((1, 2), CacheKey()),
+    messages.Flush(),
     messages.Shutdown(),
     messages.Loading("drawing", 0.5),
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25),
     messages.Accepted("a"),
     messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS),
-    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4),
+    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 0.5),
     messages.Cancelled("a", True),
-    messages.Counters(num_steps=4, busy_seconds=0.5),
+    messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
+    messages.Explained(4, 2, "evicted", 7, None, 1.5),
+    messages.Changed(3),
 ]
 
 

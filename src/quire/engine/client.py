@@ -15,21 +15,24 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.engine.messages import (
     Accepted,
     Cancel,
     Cancelled,
+    Changed,
     Counters,
     Dead,
     EngineDied,
+    Explained,
     Failed,
     Finished,
     Inward,
     Loading,
     News,
     Outward,
+    Question,
     Ready,
     Snapshot,
     Submit,
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[News], None]  # called from the link's thread: it must not block
+Sink = Callable[[News], None]  # called where the link is read, a thread or an event loop: it must not block
 Deliver = Callable[[Sequence[Outward]], None]
 
 
@@ -100,7 +103,7 @@ class Client:
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._cancels: dict[str, list[Future[bool]]] = {}
-        self._snapshots: deque[Future[Counters]] = deque()
+        self._questions: deque[Future[Any]] = deque()  # answered in their order
         self._is_dead = False
         self._mail: _Mail | None = None
         self._link = opens(self._deliver)
@@ -146,13 +149,18 @@ class Client:
 
     def counters(self, timeout: float = 10.0) -> Counters:
         """The engine's numbers. It answers between two steps."""
-        answer: Future[Counters] = Future()
+        counters: Counters = self.ask(Snapshot()).result(timeout)
+        return counters
+
+    def ask(self, question: Question) -> Future[Any]:
+        """Have the engine answer between two steps: what, stands with the question in messages.py."""
+        answer: Future[Any] = Future()
         with self._lock:
             if self._is_dead:
                 raise EngineDied("The engine is not running.")
-            self._snapshots.append(answer)
-        self._link.send(Snapshot())
-        return answer.result(timeout)
+            self._questions.append(answer)
+            self._link.send(question)  # within the lock: the first to wait is the first to be answered
+        return answer
 
     def relaunch(self) -> None:
         """Start a new engine after the old one has died. Requests that were lost are not sent again."""
@@ -216,10 +224,10 @@ class Client:
                         waiting = self._cancels.pop(request_id, [])
                     for answer in waiting:
                         answer.set_result(found)
-                case Counters():
+                case Counters() | Explained() | Changed():
                     with self._lock:
-                        asked = self._snapshots.popleft() if self._snapshots else None
-                    if asked is not None:
+                        asked = self._questions.popleft() if self._questions else None
+                    if asked is not None and asked.set_running_or_notify_cancel():
                         asked.set_result(message)
                 case Dead(error):
                     self._bury(error)
@@ -243,13 +251,14 @@ class Client:
             self._is_dead = True
             live, self._live = self._live, {}
             cancels, self._cancels = self._cancels, {}
-            snapshots, self._snapshots = self._snapshots, deque()
+            questions, self._questions = self._questions, deque()
         for request_id, each in live.items():
             each.sink(Failed(request_id, None, died))
         for answer in (answer for waiting in cancels.values() for answer in waiting):
             answer.set_result(False)
-        for asked in snapshots:
-            asked.set_exception(died)
+        for asked in questions:
+            if asked.set_running_or_notify_cancel():
+                asked.set_exception(died)
 
 
 def _ended(news: News, num_open: int) -> int:

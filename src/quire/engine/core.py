@@ -7,6 +7,7 @@ own requests; a failure of the loop itself is said aloud (Dead) before the loop 
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,19 +18,27 @@ from quire.engine.messages import (
     Accepted,
     Cancel,
     Cancelled,
+    Changed,
     Configure,
     Counters,
     Dead,
     EngineDied,
+    Explain,
+    Explained,
     Failed,
     Finished,
+    Flush,
     Inward,
     Outward,
+    PinPrefix,
     Shutdown,
     Snapshot,
     Submit,
     Tokens,
+    UnpinPrefix,
 )
+from quire.observe.histogram import Histogram
+from quire.observe.metrics import STEP_SECONDS
 from quire.runner.runner import Flight
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import InvalidRequest, QuireError
@@ -77,6 +86,7 @@ class EngineCore:
         self._depth = depth  # steps in flight: 1 where a launch computes, 2 where it only starts
         self._flights: deque[tuple[StepPlan, Flight]] = deque()
         self._tally = Tally()
+        self._plan_seconds, self._run_seconds, self._commit_seconds = (Histogram(STEP_SECONDS) for _ in range(3))
         self._out: list[Outward] = []
         self._is_open = True
         self.checks = False  # prove all invariants whenever there is nothing to do
@@ -95,6 +105,8 @@ class EngineCore:
                 self._out.append(Cancelled(request_id, found))
             case Snapshot():
                 self._out.append(self.counters())
+            case Explain() | PinPrefix() | UnpinPrefix() | Flush():
+                self._out.append(self._ask_cache(message, now))
             case Shutdown():
                 self._is_open = False
             case Configure():
@@ -133,12 +145,29 @@ class EngineCore:
                 public = f"{field} has the token {wrong}, and the model has the tokens 0 to {self._vocab_size - 1}."
                 raise InvalidRequest(public, field=field)
 
+    def _ask_cache(self, question: Explain | PinPrefix | UnpinPrefix | Flush, now: float) -> Explained | Changed:
+        match question:
+            case Explain(tokens, key):
+                why = self._cache.explain(array("I", tokens), key)
+                ago = None if why.evicted_at is None else now - why.evicted_at
+                return Explained(why.num_tokens, why.num_hit, why.cause, why.given, why.cached, ago)
+            case PinPrefix(tokens, key, pin):
+                return Changed(self._cache.pin(array("I", tokens), key, pin, now))
+            case UnpinPrefix(tokens, key):
+                return Changed(self._cache.unpin(array("I", tokens), key, now))
+            case Flush():
+                before = self._cache.stats().num_cached
+                self._cache.clear(now)
+                return Changed(before)
+
     # ── steps ──
 
     def step(self) -> bool:
         """One turn: plan and launch a step, take in the oldest one. False: there was nothing to do."""
+        began = time.perf_counter()
         plan = self._scheduler.plan(time.monotonic())
         if plan.parts or plan.joins:
+            self._plan_seconds.add(time.perf_counter() - began)
             self._flights.append((plan, self._runner.launch(plan)))
         did = bool(self._flights)
         if self._flights and (len(self._flights) >= self._depth or not plan.parts):
@@ -149,14 +178,17 @@ class EngineCore:
     def _collect(self) -> None:
         plan, flight = self._flights.popleft()
         result = self._runner.collect(flight)
+        began = time.perf_counter()
         self._scheduler.commit(result, time.monotonic())
+        self._commit_seconds.add(time.perf_counter() - began)
+        self._run_seconds.add(result.seconds)
         self._tally.num_steps += 1
         self._tally.computed_tokens += plan.num_tokens
         self._tally.busy_seconds += result.seconds
 
     def _tell(self, outcomes: list[Outcome]) -> None:
         tally = self._tally
-        for request_id, sample, tokens, logprobs, finish, error, num_hit, _, prompt_logprobs in outcomes:
+        for request_id, sample, tokens, logprobs, finish, error, num_hit, _, prompt_logprobs, waited in outcomes:
             tally.output_tokens += len(tokens)
             if error is not None:
                 tally.num_failed += 1
@@ -164,7 +196,7 @@ class EngineCore:
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, num_hit))
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, num_hit, waited))
             else:
                 self._out.append(Tokens(request_id, sample, tokens, logprobs, num_hit, prompt_logprobs))
 
@@ -224,7 +256,13 @@ class EngineCore:
             num_preemptions=work.num_preemptions,
             num_blocks=blocks.num_blocks,
             num_free_blocks=blocks.num_free,
+            num_held_blocks=blocks.num_held,
             num_cached_blocks=blocks.num_cached,
+            num_sessions=blocks.num_sessions,
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,
+            promised_wait=work.promised_wait,
+            plan=self._plan_seconds.spread(),
+            run=self._run_seconds.spread(),
+            commit=self._commit_seconds.spread(),
         )

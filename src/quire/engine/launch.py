@@ -1,7 +1,12 @@
-"""An engine in a child process: started, watched, ended, and never left behind."""
+"""An engine in a child process: started, watched, ended, and never left behind.
+
+What the child says is read by a thread, or by an event loop in between its other work: then sinks are called in the
+loop's own thread, and news of a step reach their tasks without a lock or a wake-up from outside.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 import signal
@@ -12,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import zmq
 
@@ -20,12 +25,78 @@ from quire.engine.client import Deliver
 from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Ready, Shutdown
 from quire.engine.wire import decode, encode
 
+if TYPE_CHECKING:
+    import asyncio
+
 logger = logging.getLogger(__name__)
 
 LOOK_MS = 50  # how often the child's life is looked at when it says nothing
 END_SECONDS = 10.0  # how long it may take to finish the step that it is in
+MAX_FRAMES = 16  # that an event loop takes in before it turns to its other work
 
 Progress = Callable[[Loading], None]
+
+
+class Reading(Protocol):
+    """Someone who takes in what the child says, and tells of its end."""
+
+    def stop(self) -> None:
+        """The child has ended: take in what it said last, and return."""
+
+
+Reads = Callable[["ChildEngine"], Reading]
+
+
+class ThreadReader:
+    """Reads in a thread of its own."""
+
+    def __init__(self, engine: ChildEngine) -> None:
+        self._engine = engine
+        self._thread = threading.Thread(target=self._run, name="quire-link", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Wait for the thread, which ends with the child."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._engine.read(LOOK_MS):
+            pass
+
+
+class LoopReader:
+    """Reads in an event loop. Made in any thread; `stop` is called in another than the loop's."""
+
+    def __init__(self, engine: ChildEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._is_over = threading.Event()
+        loop.call_soon_threadsafe(self._start)
+
+    def stop(self) -> None:
+        """Wait until the loop has seen the child's end."""
+        if not self._loop.is_closed():
+            self._is_over.wait(END_SECONDS)
+
+    def _start(self) -> None:
+        self._loop.add_reader(self._engine.fileno, self._take)
+        self._take()
+        self._look()
+
+    def _take(self) -> None:
+        """The descriptor says when something has come, and only once: what is left is taken in the next turn."""
+        if self._engine.has_more():
+            self._engine.take(0, MAX_FRAMES)
+            self._loop.call_soon(self._take)
+
+    def _look(self) -> None:
+        if self._engine.is_alive:
+            self._loop.call_later(LOOK_MS / 1e3, self._look)
+            return
+        self._loop.remove_reader(self._engine.fileno)
+        self._engine.read(0)
+        self._is_over.set()
 
 
 def _log_progress(loading: Loading) -> None:
@@ -42,6 +113,7 @@ class ChildEngine:
         *,
         progress: Progress = _log_progress,
         entry: str = "quire.engine.process:main",
+        reads: Reads = ThreadReader,
     ) -> None:
         self._deliver = deliver
         self._folder = tempfile.mkdtemp(prefix="quire-")
@@ -59,13 +131,22 @@ class ChildEngine:
         except BaseException:
             self.close(0.0)
             raise
-        self._reader = threading.Thread(target=self._read, name="quire-link", daemon=True)
-        self._reader.start()
+        self._reading = reads(self)
 
     @property
     def pid(self) -> int:
         """The child's process id."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Does the child run?"""
+        return self._process.poll() is None
+
+    @property
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when something may have come."""
+        return int(self._inbox.fileno())
 
     def send(self, message: Inward) -> None:
         """Say it. To a child that is gone, it is said in vain; the reader tells of its end."""
@@ -86,9 +167,9 @@ class ChildEngine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        reader = getattr(self, "_reader", None)
-        if reader is not None and reader is not threading.current_thread():
-            reader.join()
+        reading = getattr(self, "_reading", None)
+        if reading is not None:
+            reading.stop()
         with self._sending:
             self._outbox.close(linger=0)
         self._inbox.close(linger=0)
@@ -105,8 +186,8 @@ class ChildEngine:
 
     def _wait_until_ready(self, progress: Progress) -> Ready:
         while True:
-            is_alive = self._process.poll() is None
-            for message in self._receive():
+            is_alive = self.is_alive
+            for message in self._receive(LOOK_MS):
                 if isinstance(message, Ready):
                     return message
                 if isinstance(message, Dead):
@@ -116,27 +197,35 @@ class ChildEngine:
             if not is_alive:
                 raise EngineDied(f"The engine process {_ending(self._process.returncode)} while it loaded the model.")
 
-    def _receive(self) -> list[Any]:
-        said: list[Any] = []
-        if self._inbox.poll(LOOK_MS):
-            try:
-                while True:
-                    said += decode(self._inbox.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                pass
-        return said
+    def has_more(self) -> bool:
+        """Is there something to read?"""
+        return not self._inbox.closed and bool(int(self._inbox.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
-    def _read(self) -> None:
-        """The reader's thread: deliver what comes; when the child has ended and all it said has come, say so."""
-        is_alive = True
-        while is_alive:
-            is_alive = self._process.poll() is None  # before the look at the socket: what it said last comes first
-            said: list[Outward] = self._receive()
-            if said:
-                self._deliver(said)
-        if not self._is_closing.is_set():
+    def read(self, wait_ms: int) -> bool:
+        """Deliver what has come. False: the child has ended, and all that it said, and its end, was delivered."""
+        is_alive = self.is_alive  # before the look at the socket: what it said last comes first
+        self.take(wait_ms)
+        if not is_alive and not self._is_closing.is_set():
             public = f"The engine process {_ending(self._process.returncode)} while this request was running."
             self._deliver([Dead(EngineDied(public))])
+        return is_alive
+
+    def take(self, wait_ms: int, max_frames: int | None = None) -> None:
+        """Deliver what has come, and no more."""
+        said: list[Outward] = self._receive(wait_ms, max_frames)
+        if said:
+            self._deliver(said)
+
+    def _receive(self, wait_ms: int, max_frames: int | None = None) -> list[Any]:
+        said: list[Any] = []
+        if wait_ms and not self._inbox.poll(wait_ms):
+            return said
+        try:
+            for _ in range(max_frames) if max_frames else itertools.count():
+                said += decode(self._inbox.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            pass
+        return said
 
 
 def _spawn(entry: str, inward: str, outward: str) -> subprocess.Popen[bytes]:

@@ -1,11 +1,13 @@
 """All that is said between an engine and its clients. A closed vocabulary: what is not here cannot be said.
 
-    in    Configure   Submit   Cancel   Snapshot   Shutdown
-    out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Dead
+    in    Configure   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Shutdown
+    out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Explained
+          Changed   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. Every
-Cancel is answered by Cancelled. In one process messages are these objects; only a socket makes bytes of them. Tokens
-and Finished are tuples with names: there is one for every running request in every step.
+Cancel is answered by Cancelled. Questions are answered in their order: Snapshot by Counters, Explain by Explained, the
+others by Changed. In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are
+tuples with names: there is one for every running request in every step.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.config import Config
+from quire.observe.histogram import NO_SPREAD, Spread
 from quire.types.errors import QuireError
-from quire.types.request import FinishReason, GenerateRequest
+from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
 from quire.types.step import TokenLogprobs
 
 
@@ -50,11 +53,42 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Explain:
+    """Why would this prompt hit or miss the prefix tree?"""
+
+    tokens: tuple[int, ...]
+    key: CacheKey
+
+
+@dataclass(frozen=True, slots=True)
+class PinPrefix:
+    """Pin what is cached of these tokens. Changed counts the pin's tokens that are cached."""
+
+    tokens: tuple[int, ...]
+    key: CacheKey
+    pin: Pin
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinPrefix:
+    """Lift the pins from what is cached of these tokens. Changed counts the blocks that had one."""
+
+    tokens: tuple[int, ...]
+    key: CacheKey
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Forget all that is cached. Changed counts the blocks that were."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End every request, then the loop."""
 
 
-Inward = Configure | Submit | Cancel | Snapshot | Shutdown
+Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush
+Inward = Configure | Submit | Cancel | Question | Shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +139,7 @@ class Finished(NamedTuple):
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_hit: int = 0
+    waited: float = 0.0  # seconds in the queue before it first ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +177,34 @@ class Counters:
     num_preemptions: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
+    num_held_blocks: int = 0
     num_cached_blocks: int = 0
+    num_sessions: int = 0
     queried_tokens: int = 0  # of prompts, in the prefix tree
     hit_tokens: int = 0
+    promised_wait: float = 0.0  # of a request that arrives now
+    plan: Spread = NO_SPREAD  # seconds of steps: in the scheduler before,
+    run: Spread = NO_SPREAD  # on the device,
+    commit: Spread = NO_SPREAD  # and in the scheduler after
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """`num_hit` of `num_tokens` tokens are cached; the first that is not is at position `num_hit`."""
+
+    num_tokens: int
+    num_hit: int
+    cause: str  # whole, diverged, evicted, other_salt or unseen
+    given: int | None = None  # the prompt's token where the hit ends
+    cached: int | None = None  # diverged: the token that the cache has there
+    evicted_ago: float | None = None  # evicted: seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The cache did as it was asked."""
+
+    count: int
 
 
 class EngineDied(QuireError):
@@ -161,5 +221,5 @@ class Dead:
     error: QuireError
 
 
-Outward = Loading | Ready | Accepted | Tokens | Finished | Failed | Cancelled | Counters | Dead
+Outward = Loading | Ready | Accepted | Tokens | Finished | Failed | Cancelled | Counters | Explained | Changed | Dead
 News = Accepted | Tokens | Finished | Failed  # what is said about one request

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,16 +51,34 @@ class TextSide:
             return cls(tokenizer, template, eos_ids)
         return cls(*_from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent), eos_ids)
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's tokens. Names of special tokens in a text are just text."""
+    def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
+        """A prompt's tokens. Names of special tokens in a text are just text.
+
+        `framed`: with the tokens that begin and end a text. None: as the model has it.
+        """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self._tokenizer().encode(prompt))
+        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
-        text = self.template.render(messages, tools=tools)
+        return self.encode_rendered(self.template.render(messages, tools=tools))
+
+    def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """Tokens of what the template wrote."""
         return tuple(self._tokenizer().encode(text, special=True, add_bos=False, add_eos=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, special tokens by their names; none without a tokenizer."""
+        return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
+
+    def detokenizer(
+        self, stop: tuple[str, ...] = (), *, continues: bool = False, shown: Collection[int] = ()
+    ) -> Detokenizer | Wordless:
+        """For one answer, as `Detokenizer` says."""
+        if self.tokenizer is None:
+            return Wordless()
+        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
 
     def request(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> GenerateRequest:
         """A request with an id of its own."""
@@ -96,7 +114,7 @@ def _from_folder(folder: Path) -> tuple[Tokenizer | None, ChatTemplate]:
     return tokenizer, ChatTemplate.from_config(config, **_ends(tokenizer))
 
 
-class _Wordless:
+class Wordless:
     """Stands for a detokenizer where there is no tokenizer: tokens are counted, and no text comes of them."""
 
     stopped_by: str | None = None
@@ -105,10 +123,12 @@ class _Wordless:
         self.num_tokens = 0
 
     def push(self, tokens: Sequence[int]) -> str:
+        """Nothing."""
         self.num_tokens += len(tokens)
         return ""
 
     def flush(self) -> str:
+        """Nothing either."""
         return ""
 
 
@@ -116,7 +136,7 @@ class _Wordless:
 class _Sample:
     """One sample while it grows."""
 
-    detokenizer: Detokenizer | _Wordless
+    detokenizer: Detokenizer | Wordless
     text: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -136,11 +156,7 @@ class Answer:
         self._first: float | None = None
         self._num_hit = 0
         self._prompt_logprobs: list[TokenLogprobs] = []
-        stop, tokenizer = request.sampling.stop, side.tokenizer
-        self._samples = [
-            _Sample(_Wordless() if tokenizer is None else Detokenizer(tokenizer, stop))
-            for _ in range(request.sampling.n)
-        ]
+        self._samples = [_Sample(side.detokenizer(request.sampling.stop)) for _ in range(request.sampling.n)]
         self.error: QuireError | None = None
 
     @property

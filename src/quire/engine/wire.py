@@ -21,6 +21,10 @@ KINDS: tuple[type[Any], ...] = (
     messages.Submit,
     messages.Cancel,
     messages.Snapshot,
+    messages.Explain,
+    messages.PinPrefix,
+    messages.UnpinPrefix,
+    messages.Flush,
     messages.Shutdown,
     messages.Loading,
     messages.Ready,
@@ -30,6 +34,8 @@ KINDS: tuple[type[Any], ...] = (
     messages.Failed,
     messages.Cancelled,
     messages.Counters,
+    messages.Explained,
+    messages.Changed,
     messages.Dead,
 )
 _KIND_OF = {kind: place for place, kind in enumerate(KINDS)}

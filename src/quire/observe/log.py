@@ -1,4 +1,4 @@
-"""Logs: lines for people, or one JSON object a line with the request's id. Prompts and answers are never logged."""
+"""Logs: lines for people, or one JSON object a line with the request's id. Prompts are logged only on demand."""
 
 from __future__ import annotations
 
@@ -39,4 +39,12 @@ def start_logging(config: ObserveConfig, stream: TextIO | None = None) -> None:
     logger = logging.getLogger(LOGGER)
     logger.handlers[:] = [handler]
     logger.setLevel(config.log_level.upper())
+    logger.propagate = False
+
+
+def adopt(name: str, level: int = logging.WARNING) -> None:
+    """Send what another package's logger says, from this level on, the way of our own."""
+    logger = logging.getLogger(name)
+    logger.handlers[:] = logging.getLogger(LOGGER).handlers
+    logger.setLevel(level)
     logger.propagate = False

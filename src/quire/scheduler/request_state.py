@@ -88,6 +88,10 @@ class RequestState:
         """Place among the running: walked from the head, preempted from the tail."""
         return (self.urgency, self.arrival)
 
+    def waited(self, now: float) -> float:
+        """Seconds in the queue before it first ran, or so far."""
+        return (now if self.admitted is None else self.admitted) - self.arrived
+
     def start(self, lease: Lease, row: int, block_tokens: int, now: float) -> None:
         """It runs, from where its hit ends."""
         self.lease, self.row = lease, row

@@ -27,9 +27,8 @@ from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
 NO_BLOCKS: tuple[int, ...] = ()
-new_tuple = (
-    tuple.__new__
-)  # of a named tuple, without the cost of its own constructor: for the two loops over all streams
+# Makes a named tuple without the cost of its own constructor: for the two loops over all streams.
+new_tuple = tuple.__new__
 
 
 class Scheduler:
@@ -140,7 +139,8 @@ class Scheduler:
                     known.append(tokens[0])
                     if computed >= state.seal_at:
                         self._seal(state, now)
-                    tell(new_tuple(Outcome, (state.request.id, state.sample, tokens, logprobs, None, None, 0, 0, ())))
+                    news = (state.request.id, state.sample, tokens, logprobs, None, None, 0, 0, (), 0.0)
+                    tell(new_tuple(Outcome, news))
                     continue
             self._take_in(state, part, came, now)
 
@@ -346,7 +346,7 @@ class Scheduler:
         self._shares.leave(state.request.key)
         if state.admitted is not None:
             self._pace.learn_service(now - state.admitted)
-        self._outcomes.append(outcome)
+        self._outcomes.append(outcome._replace(waited=state.waited(now)))
 
     def _vacate(self, state: RequestState, now: float, session: str | None) -> None:
         assert state.lease is not None

@@ -7,7 +7,7 @@ A character is given out when its last byte is there and no stop string can begi
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from quire.text.stops import StopScanner, StopStrings
@@ -23,7 +23,10 @@ class SpellsTokens(Protocol):
 
 
 class Detokenizer:
-    """One answer's text. `continues`: the answer goes on from other text, so its first space is its own."""
+    """One answer's text. `continues`: the answer goes on from other text, so its first space is its own.
+
+    `shown` are special tokens whose names are part of the text all the same, such as the marks around tool calls.
+    """
 
     def __init__(
         self,
@@ -33,9 +36,12 @@ class Detokenizer:
         skip_special: bool = True,
         include_stop: bool = False,
         continues: bool = False,
+        shown: Collection[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special else frozenset()
+        if shown:
+            self._skipped = self._skipped.difference(shown)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._scanner = StopScanner(stop if isinstance(stop, StopStrings) else StopStrings(stop), include_stop)
         self._at_start = not continues

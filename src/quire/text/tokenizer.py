@@ -92,6 +92,10 @@ class Tokenizer:
         found: int | None = self._searching.token_to_id(name)
         return found
 
+    def tokens_named(self, names: Iterable[str]) -> dict[str, int]:
+        """Those of the names that are tokens, with their ids."""
+        return {name: found for name in names if (found := self.token_id(name)) is not None}
+
     def special_text(self, token: int | None) -> str:
         """The name of a special token, as templates want it; empty for none."""
         return "" if token is None else self.token_bytes(token).decode("utf-8", "replace")

@@ -88,18 +88,22 @@ class ChatRequest:
     continue_last: bool = False  # the last message is the assistant's and is to be gone on with
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     terms: Terms = field(default_factory=Terms)
+    echo: bool = False  # tell the prompt first, in a PromptEcho
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Go on with each prompt: a text, or token ids. Choice `i * n + s` is sample s of prompt i."""
+    """Go on with each prompt: a text, or token ids. Choice `i * n + s` is sample s of prompt i.
+
+    No prompt at all asks for the model alone: that it is loaded, or with a `keep_alive` of 0 that it is not.
+    """
 
     model: str
     prompts: tuple[str | tuple[int, ...], ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     constraint: Constraint | None = None
     stream: bool = False
-    echo: bool = False  # begin the answer with the prompt
+    echo: bool = False  # tell the prompt first, in a PromptEcho; whether it becomes part of the text is the writer's
     terms: Terms = field(default_factory=Terms)
 
 
@@ -205,6 +209,7 @@ class ModelCard:
     created: float = 0.0  # seconds since 1970
     num_bytes: int = 0
     digest: str = ""
+    format: str = ""  # of its files: "gguf" or "safetensors"
     architecture: str = ""
     num_parameters: int = 0
     quantization: str = ""
@@ -215,4 +220,5 @@ class ModelCard:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file, as far as it is plain
     is_loaded: bool = True
     loaded_bytes: int = 0
+    accelerator_bytes: int = 0  # of those, in the memory of an accelerator
     expires: float | None = None  # when it will be unloaded; None: never

@@ -105,3 +105,4 @@ class Outcome(NamedTuple):
     num_hit: int = 0  # prompt tokens that came from the prefix tree
     num_forced: int = 0  # output tokens that a grammar forced
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens but the first, as they become known
+    waited: float = 0.0  # of a last one: seconds in the queue before it first ran

@@ -1,16 +1,17 @@
-"""What a family's marks are: a `Style`, and the `Parser` of one answer.
+"""What a family's marks are: a `ToolStyle`, and the `Parser` of one answer.
 
 A parser takes text as it comes, in pieces cut anywhere, and answers what is sure so far: what may yet become a mark is
-held back until it does or does not. Nothing is lost: text that only looked like a call comes out as text.
+held back until it does or does not. Nothing is lost: text that only looked like a call comes out as text. Whitespace
+beside a mark belongs to the mark, because templates write it there themselves when the conversation goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from quire.types.chat import Message, Tool, ToolChoice
-from quire.types.request import Constraint
 
 
 class Text(NamedTuple):
@@ -26,7 +27,7 @@ class Thought(NamedTuple):
 
 
 class CallBegins(NamedTuple):
-    """The next call, whose name is known."""
+    """The next call, whose name is known. It is the model's word: there may be no tool of this name."""
 
     name: str
 
@@ -50,20 +51,22 @@ class Parser(Protocol):
         """The rest: the answer is over."""
 
 
-class ToolStyle(Protocol):
+class Prepared(NamedTuple):
+    """What the chat template is to be given: tools that it is not given have been written into the messages."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStyle:
     """How a family calls tools."""
 
     name: str
-    shown: tuple[str, ...]  # special tokens that are marks: the parser must see their text
-
-    def knows(self, template: str) -> bool:
-        """Is this the style of a model with this chat template?"""
-
-    def parser(self, tools: Sequence[Tool]) -> Parser:
-        """For an answer in which calls may come."""
-
-    def constraint(self, tools: Sequence[Tool], choice: ToolChoice) -> Constraint:
-        """The form of an answer that must be a call: arguments follow the tool's schema, so that they parse."""
-
-    def prepare(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...] | None:
-        """Messages with the tools written into them, for a template that knows none. None: the template does it."""
+    marks: tuple[str, ...]  # where one is a special token, the parser must be shown its text
+    knows: Callable[[str], bool]  # is it the style of a model with this chat template?
+    parser: Callable[[Sequence[Tool]], Parser]  # of an answer in which calls may come
+    # The Lark rules of an answer that must be calls, the first of them named `calls`. Arguments follow the tool's
+    # schema, so they parse. The mapping has the ids of those marks that are tokens of the model's vocabulary.
+    rules: Callable[[Sequence[Tool], ToolChoice, Mapping[str, int]], str]
+    prepare: Callable[[Sequence[Message], Sequence[Tool]], Prepared]

@@ -1,0 +1,93 @@
+"""`quire serve`: models over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from quire.cli.options import Given, argument, command, option
+from quire.cli.progress import shown
+from quire.observe.access import log_access
+from quire.observe.log import adopt
+from quire.store.names import DEFAULT_TAG, ModelName, parse_name
+from quire.store.store import DEFAULT_MODEL, Store
+from quire.types.errors import InvalidRequest
+
+SECTIONS = ("serve", "cache", "scheduler", "observe", "weights", "store")
+LOCAL = ("127.", "localhost", "::1")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options of its own; the server's and the engine's come from config.py."""
+
+    models: tuple[str, ...] = argument((), f"Names or paths, as quire run takes them. Default: {DEFAULT_MODEL}.")
+    alias: tuple[str, ...] = option((), "A further name of the first model; may be given again.")
+    device: str = option("cpu", "Where to compute.")
+
+
+@command(ServeOptions, *SECTIONS)
+def serve(options: ServeOptions, given: Given) -> None:
+    """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
+    config = given.config
+    # By name, here: no other command waits for the packages of a server.
+    app, keys, models, server, service = (
+        import_module(f"quire.serve.{name}") for name in ("app", "keys", "models", "server", "service")
+    )
+    adopt("uvicorn.error")
+    known = keys.read_keys(config.serve)
+    if not known and not config.serve.host.startswith(LOCAL):
+        logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
+    served = models.Models(_wanted(options, given.store), config, models.Place(options.device), _print_loading)
+    observers = (partial(log_access, logging.getLogger("quire.access")),)
+    house = service.Service(config, served, app.all_dialects(), known, observers=observers)
+    serving = server.Serving(house, partial(_print_ready, [model.name for model in served]))
+    print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
+    serving.run_until_signal()
+
+
+def _wanted(options: ServeOptions, store: Store) -> list[object]:
+    models = import_module("quire.serve.models")
+    names = [parse_name(text) for text in options.models or (DEFAULT_MODEL,)]
+    spelled = [_spelled(name) for name in names]
+    twice = next((name for name in spelled if spelled.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequest(f"Two models would be served as {twice}: give each a name of its own.", field="models")
+    return [
+        models.Wanted(
+            shown_as, partial(_locate, store, str(name)), _aliases(name) + (options.alias if not place else ())
+        )
+        for place, (name, shown_as) in enumerate(zip(names, spelled, strict=True))
+    ]
+
+
+def _spelled(name: ModelName) -> str:
+    """What clients call it: a file without its folder and ending."""
+    return name.path.stem if name.kind == "path" else str(name).removesuffix(f":{DEFAULT_TAG}")
+
+
+def _aliases(name: ModelName) -> tuple[str, ...]:
+    """Other spellings of the same."""
+    if name.kind == "path":
+        return (name.name, name.path.name)
+    return (str(name), name.name)
+
+
+def _locate(store: Store, name: str) -> Path:
+    with shown() as progress:
+        return store.resolve(name, progress)
+
+
+def _print_loading(loading: object) -> None:
+    logger.debug("%s", loading)
+
+
+def _print_ready(names: Sequence[str], url: str) -> None:
+    print(f"Serving {', '.join(names)} at {url}", file=sys.stderr, flush=True)

@@ -1,0 +1,26 @@
+"""The access log: one line for each request, with its id. In JSON every fact is a field of its own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from logging import Logger
+
+from quire.observe.record import Record
+
+QUIET = ("/health", "/ready", "/metrics")  # asked for every few seconds by machines
+TIMES = ("at", "arrived", "decoded", "submitted", "first_token", "ended")
+SECONDS_DIGITS = 4
+
+
+def log_access(logger: Logger, record: Record) -> None:
+    """An observer."""
+    log = logger.debug if record.path in QUIET and record.error is None else logger.info
+    seconds = (record.ended or record.arrived) - record.arrived
+    facts = {name: fact for name, fact in asdict(record).items() if fact not in (None, "", 0, []) and name not in TIMES}
+    facts["status"] = record.status or "gone"
+    facts["seconds"] = round(seconds, SECONDS_DIGITS)
+    if record.first_token is not None:
+        facts["first_token_seconds"] = round(record.first_token - record.arrived, SECONDS_DIGITS)
+    cost = f" {record.prompt_tokens}+{record.output_tokens} tokens" if record.submitted is not None else ""
+    said = f"{record.method} {record.path} {facts['status']} {seconds * 1e3:.0f} ms{cost} {record.request_id}"
+    log("%s%s", said, f"\n{record.prompt}" if record.prompt is not None else "", extra=facts)

@@ -1,0 +1,152 @@
+"""The one handler: what a client asks becomes requests of the engine, their news become events, and those an answer.
+
+A stream's status waits for the first token, for a little while: so that a request that is refused or fails early is
+told so by its status. A client that goes away takes its requests with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from quire.serve.dialect import Counts, Generates, Reply, Writer
+from quire.serve.errors import ShuttingDown
+from quire.serve.exchange import Exchange
+from quire.serve.feed import Feed
+from quire.serve.form import manner_of, offered
+from quire.serve.gathering import Gathering
+from quire.serve.keys import Key
+from quire.serve.models import Engine
+from quire.serve.prompts import Prompt, num_chars, prompts_of
+from quire.serve.run import Run
+from quire.serve.service import Service
+from quire.types.answer import Usage
+from quire.types.chat import Answered, Ask
+from quire.types.errors import QuireError
+from quire.types.request import GenerateRequest
+
+HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
+
+
+async def generate(service: Service, exchange: Exchange, endpoint: Generates) -> None:
+    """Answer a request that runs the model."""
+    key, record = exchange.key, exchange.record
+    decoded = endpoint.decode(await service.body(exchange), service.limits(key))
+    ask = offered(decoded.ask)
+    record.client_id, record.decoded = ask.terms.id, time.monotonic()
+    with service.quotas.running(key, record.decoded):
+        model, engine = await service.models.ready(ask.model)
+        record.model = model.name
+        prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
+        if service.config.serve.log_prompts:
+            record.prompt = "\n".join(prompt.text for prompt in prompts)
+        service.quotas.charge(key, sum(len(prompt.tokens) for prompt in prompts))
+        reply = Reply(secrets.token_hex(12), time.time(), ask.model or model.name)
+        writer = decoded.writer(reply)
+        if not prompts:  # it asks for the model alone, and that is loaded
+            await _say_nothing(exchange, writer, ask.stream)
+            return
+        requests = [_request(f"{reply.id}-{place}", prompt, ask, engine, key) for place, prompt in enumerate(prompts)]
+        manner = manner_of(ask, prompts, engine.speech)
+        wakes_late = not ask.stream and not ask.sampling.stop
+        feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
+        run = Run(prompts, requests, manner, feed.stop)
+        with _followed(exchange, feed, run):
+            feed.submit()
+            record.submitted = time.monotonic()
+            await (_stream if ask.stream else _whole)(exchange, writer, feed, run)
+        service.quotas.charge(key, record.output_tokens)
+
+
+async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
+    """Answer how many tokens a prompt has."""
+    ask = endpoint.decode(await service.body(exchange), service.limits(exchange.key))
+    model, engine = await service.models.ready(ask.model)
+    exchange.record.model = model.name
+    prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
+    await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
+
+
+async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:
+    """Write events as they come. Whatever has come while the client did not read is one piece."""
+    news = await feed.take(HEAD_PATIENCE)
+    _time(exchange, feed)
+    await exchange.begin(200, writer.content_type, {"cache-control": "no-cache", "x-accel-buffering": "no"})
+    head = writer.open()
+    try:
+        while True:
+            piece = head + writer.write(run.take(news))
+            if run.is_over:
+                await exchange.write(piece + writer.close(run.usage(feed.first_token)), more=False)
+                return
+            if piece:
+                await exchange.write(piece)
+            head, news = b"", await feed.take()
+    except QuireError as error:
+        exchange.record.error = error.code
+        await exchange.write(writer.fail(error), more=False)
+    except asyncio.CancelledError:
+        feed.cancel()
+        exchange.record.error = ShuttingDown.code
+        await exchange.write(writer.fail(ShuttingDown()), more=False)
+        raise
+
+
+async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:
+    gathering = Gathering()
+    while not run.is_over:
+        gathering.take(run.take(await feed.take()))
+    _time(exchange, feed)
+    await exchange.respond(writer.whole(Answered(gathering.choices(), run.usage(feed.first_token))))
+
+
+async def _say_nothing(exchange: Exchange, writer: Writer, stream: bool) -> None:
+    usage = Usage(0, 0, 0, 0.0, 0.0)
+    if stream:
+        await exchange.respond(writer.open() + writer.close(usage), writer.content_type)
+    else:
+        await exchange.respond(writer.whole(Answered((), usage)))
+
+
+@contextmanager
+def _followed(exchange: Exchange, feed: Feed, run: Run) -> Iterator[None]:
+    """See to it that nothing runs on for nobody, and that the record is complete, whatever happens."""
+    watch = asyncio.ensure_future(exchange.gone())
+    watch.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
+    record = exchange.record
+    try:
+        yield
+    finally:
+        watch.cancel()
+        feed.cancel()
+        usage = run.usage(feed.first_token)
+        record.first_token, record.waited, record.endings = feed.first_token, run.waited, run.endings
+        record.prompt_tokens, record.cached_tokens, record.output_tokens = usage.prompt, usage.cached, usage.output
+        record.forced_tokens, record.reasoning_tokens = usage.forced, usage.reasoning
+
+
+def _time(exchange: Exchange, feed: Feed) -> None:
+    submitted = exchange.record.submitted
+    if feed.first_token is not None and submitted is not None:
+        exchange.timing = {"prepare": submitted - exchange.record.arrived, "first-token": feed.first_token - submitted}
+
+
+def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
+    """What the engine is asked: within what the key allows, and apart from what others have cached."""
+    terms, cache = ask.terms, key.cache_key(ask.terms.salt)
+    return replace(
+        engine.speech.side.request(prompt.tokens, ask.sampling),
+        id=id,
+        priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
+        key=key.name,
+        weight=key.weight,
+        deadline=None if terms.timeout is None else time.monotonic() + terms.timeout,
+        cache=cache,
+        session=None if terms.session is None else f"{cache.salt}/{terms.session}",
+        pins=prompt.pins,
+    )

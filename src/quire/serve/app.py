@@ -1,0 +1,151 @@
+"""The route table: what each dialect declares, and the endpoints of our own. Every error is told in the path's dialect.
+
+A key is asked for on every path but /health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
+from itertools import takewhile
+from pkgutil import iter_modules
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import quire.serve.dialects
+from quire.serve.answer import count, generate
+from quire.serve.catalogue import show_all, show_one, tell
+from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Shows, Tells
+from quire.serve.errors import InternalError, NoSuchPath, ShuttingDown, WrongMethod
+from quire.serve.exchange import ClientGone, Exchange
+from quire.serve.keys import secret_of
+from quire.serve.native import NATIVE
+from quire.serve.routes import OWN_ROUTES, method_of
+from quire.serve.service import Service
+from quire.types.errors import QuireError
+
+logger = logging.getLogger(__name__)
+
+Handle = Callable[[Exchange], Awaitable[None]]
+HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
+    Generates: generate,
+    Counts: count,
+    Lists: show_all,
+    Shows: show_one,
+    Tells: tell,
+}
+KEYLESS = "/health"
+EXCHANGE = "quire.exchange"  # where a scope has it
+EXPOSED = ("x-request-id", "retry-after", "server-timing")
+
+
+def all_dialects() -> tuple[Dialect, ...]:
+    """Files are found, not listed."""
+    folder = quire.serve.dialects
+    modules = [import_module(f"{folder.__name__}.{each.name}") for each in iter_modules(folder.__path__)]
+    return tuple(module.DIALECT for module in modules if hasattr(module, "DIALECT"))
+
+
+def make_app(service: Service) -> ASGIApp:
+    """The whole server as one ASGI application."""
+    origins = [origin for part in service.config.serve.cors_origins.split(",") if (origin := part.strip())]
+    app = App(service)
+    if not origins:
+        return app
+    return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
+
+
+class App:
+    """Lets a request in, hands it to whom it concerns, and sees to it that it is answered and recorded."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
+        own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
+        self._router = Router([*(_route(service, each) for each, _ in endpoints), *own], redirect_slashes=False)
+        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints}
+        self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send, self._dialect_of(scope["path"]))
+        scope[EXCHANGE], scope["app"] = exchange, self
+        try:
+            self._let_in(exchange)
+            await self._router(scope, receive, send)
+        except ClientGone:
+            pass
+        except HTTPException as error:
+            await self._refuse(exchange, _of_router(error, exchange))
+        except QuireError as error:
+            await self._refuse(exchange, error)
+        except asyncio.CancelledError:
+            await self._refuse(exchange, ShuttingDown())
+            raise
+        except Exception:
+            logger.exception("a request failed", extra={"request_id": exchange.id})
+            await self._refuse(exchange, InternalError(exchange.id))
+        finally:
+            exchange.record.ended = time.monotonic()
+            self._service.tell(exchange.record)
+
+    def _let_in(self, exchange: Exchange) -> None:
+        if exchange.record.path != KEYLESS:
+            secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
+            exchange.key = self._service.keys.find(secret)
+            exchange.record.key = exchange.key.name
+
+    async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
+        """If it is too late for a status, the end of the connection in the middle of the body says it as well."""
+        if exchange.has_begun:
+            exchange.record.error = exchange.record.error or error.code
+        else:
+            await exchange.refuse(error)
+
+    def _dialect_of(self, path: str) -> Dialect:
+        """Whose path it is; of one that is nobody's, the one with the most paths of those that begin most like it."""
+        if path in self._spoken:
+            return self._spoken[path]
+        shared = {known: _num_shared(path, known) for known in self._spoken}
+        near = Counter(self._spoken[known].name for known, count in shared.items() if 1 < count == max(shared.values()))
+        name = max(near, key=near.__getitem__, default=NATIVE.name)
+        return next(dialect for dialect in self._spoken.values() if dialect.name == name)
+
+
+class _Handler:
+    """An ASGI application of one handler. Its exchange was made on the way."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handle(scope[EXCHANGE])
+
+
+def _route(service: Service, endpoint: Endpoint) -> Route:
+    path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
+    handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
+    return Route(path, _Handler(handle), methods=[method_of(endpoint)])
+
+
+def _of_router(error: HTTPException, exchange: Exchange) -> QuireError:
+    if error.status_code == 405:
+        headers: dict[str, Any] = dict(error.headers or {})
+        return WrongMethod(exchange.record.method, headers.get("Allow", ""))
+    return NoSuchPath(exchange.record.path)
+
+
+def _num_shared(path: str, known: str) -> int:
+    """The parts that two paths both begin with; every path begins with an empty one."""
+    pairs = zip(path.split("/"), known.split("/"), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,67 @@
+"""What a server says of a model: facts out of its files, and of the engine that runs it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from quire.engine.messages import Ready
+from quire.serve.prompts import Speech
+from quire.types.chat import ModelCard
+from quire.weights.checkpoint import Checkpoint
+
+MAX_FACT_CHARS = 4096
+LICENSE_KEYS = ("general.license", "license")
+
+
+def card_of(name: str, checkpoint: Checkpoint, speech: Speech, ready: Ready) -> ModelCard:
+    """The card of a model that is loaded."""
+    tensors = checkpoint.tensors.values()
+    by_format: Counter[str] = Counter()
+    for tensor in tensors:
+        by_format[tensor.format] += tensor.num_bytes
+    num_bytes = sum(tensor.num_bytes for tensor in tensors)
+    return ModelCard(
+        name=name,
+        created=max(part.file.modified_ns for part in checkpoint.files) / 1e9,
+        num_bytes=sum(part.file.num_bytes for part in checkpoint.files),
+        digest=checkpoint.digest(),
+        format=checkpoint.container,
+        architecture=_architecture(checkpoint, ready),
+        num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
+        quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
+        max_context=ready.max_context,
+        template=speech.side.template.sources.get("default", ""),
+        license=next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
+        capabilities=_capabilities(speech),
+        metadata=_plain(checkpoint.metadata),
+        loaded_bytes=num_bytes,
+    )
+
+
+def _architecture(checkpoint: Checkpoint, ready: Ready) -> str:
+    """As the file spells it: "llama", where we say LlamaForCausalLM."""
+    return str(checkpoint.metadata.get("general.architecture") or checkpoint.metadata.get("model_type") or "") or (
+        ready.architecture
+    )
+
+
+def _capabilities(speech: Speech) -> tuple[str, ...]:
+    """Every model can be shown tools; one can use them if its template knows them."""
+    found = ["completion"]
+    if any("tools" in source for source in speech.side.template.sources.values()):
+        found.append("tools")
+    if speech.reasoning is not None:
+        found.append("thinking")
+    return tuple(found)
+
+
+def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts that fit on a page: no vocabularies, no templates."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= MAX_FACT_CHARS)
+    }

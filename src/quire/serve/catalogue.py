@@ -1,0 +1,28 @@
+"""Endpoints that show what there is: the models, one of them, the version."""
+
+from __future__ import annotations
+
+from quire import __version__
+from quire.serve.dialect import Lists, Shows, Tells
+from quire.serve.exchange import Exchange
+from quire.serve.service import Service
+
+
+async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> None:
+    """All models, or those that are in memory."""
+    cards = [model.card for model in service.models]
+    await exchange.respond(endpoint.encode([card for card in cards if card.is_loaded or not endpoint.only_loaded]))
+
+
+async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> None:
+    """One model, named in the path or in the body."""
+    if endpoint.name_of is None:
+        name: str = exchange.scope["path_params"]["name"]
+    else:
+        name = endpoint.name_of(await service.body(exchange))
+    await exchange.respond(endpoint.encode(service.models.find(name).card))
+
+
+async def tell(service: Service, exchange: Exchange, endpoint: Tells) -> None:
+    """Something fixed."""
+    await exchange.respond(endpoint.encode(__version__))

@@ -1,0 +1,124 @@
+"""What only a server says to a client: beside those of types/errors.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.types.errors import InvalidRequest, QuireError
+
+
+class NoSuchPath(QuireError):
+    """Nothing answers here."""
+
+    code = "not_found"
+    status = 404
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"There is nothing at {path}: /openapi.json lists what there is.")
+
+
+class WrongMethod(QuireError):
+    """The path is right, the verb is not."""
+
+    code = "method_not_allowed"
+    status = 405
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"{method} is not possible here, only {allowed}.")
+        self.allowed = allowed
+
+
+class BodyTooLarge(QuireError):
+    """More bytes than the server takes."""
+
+    code = "body_too_large"
+    status = 413
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"The body is larger than {max_bytes:,} bytes, the most that this server takes.")
+
+
+class BodyTooSlow(QuireError):
+    """The body did not arrive in time."""
+
+    code = "body_timeout"
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The body did not arrive within {seconds:g} s.")
+
+
+class ModelNotServed(InvalidRequest):
+    """The request names a model that is not here."""
+
+    code = "model_not_found"
+    status = 404
+
+    def __init__(self, name: str, served: Sequence[str]) -> None:
+        asked = f"The model {name!r} is not served here" if name else "The request names no model"
+        super().__init__(f"{asked}: choose {' or '.join(served)}.", field="model")
+
+
+class ModelLoading(QuireError):
+    """The model will be there soon."""
+
+    code = "model_loading"
+    status = 503
+
+    def __init__(self, name: str, retry_after: float) -> None:
+        super().__init__(f"The model {name} is still being loaded. Try again in {retry_after:g} s.")
+        self.retry_after = retry_after
+
+
+class EngineBusy(QuireError):
+    """The engine does not answer a question: its step takes too long."""
+
+    code = "engine_busy"
+    status = 503
+    retry_after = 5.0
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The engine has not answered within {seconds:g} s. Try again later.")
+
+
+class ShuttingDown(QuireError):
+    """The server ends."""
+
+    code = "shutting_down"
+    status = 503
+    retry_after = 5.0
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down: send the request again to another one, or a little later.")
+
+
+class Unauthorized(QuireError):
+    """No key, or one that nobody has."""
+
+    code = "invalid_api_key"
+    status = 401
+
+
+class Forbidden(QuireError):
+    """The key may not do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class QuotaExceeded(QuireError):
+    """The key has had its share for now."""
+
+    code = "rate_limited"
+    status = 429
+
+    def __init__(self, public: str, retry_after: float) -> None:
+        super().__init__(f"{public} Try again in {retry_after:.1f} s.")
+        self.retry_after = retry_after
+
+
+class InternalError(QuireError):
+    """A bug of ours. What it was, the log says beside the request's id."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"Something went wrong in the server; its log says what, under the request id {request_id}.")

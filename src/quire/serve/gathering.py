@@ -1,0 +1,74 @@
+"""Events put together to whole answers, for a client that did not ask for a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quire.types.chat import (
+    Choice,
+    Ending,
+    Event,
+    Finish,
+    PromptEcho,
+    ReasoningDelta,
+    ScoredToken,
+    TextDelta,
+    ToolCall,
+    ToolDelta,
+)
+
+
+@dataclass(slots=True)
+class _Growing:
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[tuple[str, str, list[str]]] = field(default_factory=list)  # id, name, arguments
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[ScoredToken] = field(default_factory=list)
+    prompt: PromptEcho | None = None
+    finish: Finish | None = None
+
+
+class Gathering:
+    """All choices of an answer."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Growing] = {}
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Add these."""
+        for event in events:
+            growing = self._choices.setdefault(event.choice, _Growing())
+            match event:
+                case PromptEcho():
+                    growing.prompt = event
+                case TextDelta() | ReasoningDelta():
+                    (growing.text if isinstance(event, TextDelta) else growing.reasoning).append(event.text)
+                    growing.tokens += event.tokens
+                    growing.logprobs += event.logprobs
+                case ToolDelta():
+                    if event.id is not None:
+                        growing.calls.append((event.id, event.name or "", []))
+                    growing.calls[event.call][2].append(event.arguments)
+                case Finish():
+                    growing.finish = event
+
+    def choices(self) -> tuple[Choice, ...]:
+        """In their order."""
+        return tuple(_choice(index, growing) for index, growing in sorted(self._choices.items()))
+
+
+def _choice(index: int, growing: _Growing) -> Choice:
+    finish = growing.finish or Finish(index, Ending.CANCELLED)
+    return Choice(
+        index=index,
+        text="".join(growing.text),
+        ending=finish.ending,
+        reasoning="".join(growing.reasoning),
+        tool_calls=tuple(ToolCall(id, name, "".join(arguments)) for id, name, arguments in growing.calls),
+        stop=finish.stop,
+        tokens=tuple(growing.tokens),
+        logprobs=tuple(growing.logprobs),
+        prompt=growing.prompt,
+    )

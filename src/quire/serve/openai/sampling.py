@@ -1,0 +1,68 @@
+"""How tokens are chosen, out of the fields of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.serve.dialect import Limits
+from quire.serve.openai.fields import Fields
+from quire.types.errors import InvalidRequest
+from quire.types.request import SamplingParams
+
+_SAME = (
+    *("temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "min_tokens", "ignore_eos", "seed", "prompt_logprobs"),
+)
+
+
+def sampling_of(given: Fields, limits: Limits, **own: Any) -> SamplingParams:
+    """`own` are the parameters that each endpoint spells differently; None is the default."""
+    chosen = {name: getattr(given, name) for name in _SAME} | {
+        "top_k": None if given.top_k is None else max(given.top_k, 0),
+        "stop": _stops(given.stop, limits),
+        "stop_token_ids": None if given.stop_token_ids is None else tuple(given.stop_token_ids),
+        "allowed_token_ids": None if given.allowed_token_ids is None else tuple(given.allowed_token_ids),
+        "bad_words": _bad_words(given.bad_words),
+    }
+    _at_most(given.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
+    return SamplingParams(**{name: value for name, value in (chosen | own).items() if value is not None})
+
+
+def num_samples(n: int | None, limits: Limits) -> int:
+    """How many answers to each prompt."""
+    _at_most(n, limits.max_n, "n")
+    return n or 1
+
+
+def num_logprobs(given: int | None, limits: Limits, field: str) -> int | None:
+    """How many alternatives are told for each token."""
+    _at_most(given, limits.max_logprobs, field)
+    return given
+
+
+def _at_most(given: int | None, limit: int, field: str) -> None:
+    if given is not None and given > limit:
+        raise InvalidRequest(f"{field} is {given}; this server allows at most {limit}.", field=field)
+
+
+def _stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
+    stops = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(stops) > limits.max_stops:
+        raise InvalidRequest(f"stop has {len(stops)} strings; at most {limits.max_stops} are allowed.", field="stop")
+    if not all(0 < len(stop) <= limits.max_stop_chars for stop in stops):
+        public = f"A stop string has from 1 to {limits.max_stop_chars} characters."
+        raise InvalidRequest(public, field="stop")
+    return stops
+
+
+def _bad_words(given: list[str | list[int]] | None) -> tuple[tuple[int, ...], ...]:
+    words = []
+    for place, word in enumerate(given or ()):
+        field = f"bad_words[{place}]"
+        if isinstance(word, str):
+            public = f"{field} is a string; give its token ids as a list: a text can be written in many tokens."
+            raise InvalidRequest(public, field=field)
+        if not word:
+            raise InvalidRequest(f"{field} is empty.", field=field)
+        words.append(tuple(word))
+    return tuple(words)

@@ -1,0 +1,120 @@
+"""A server's life: listen at once, load beside it, drain when told to end.
+
+The first SIGTERM or SIGINT ends the listening and lets what was accepted finish, for a while; the second ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from quire.config import BadSetting, ServeConfig
+from quire.serve.app import make_app
+from quire.serve.service import Service
+
+BACKLOG = 2048
+KEEP_ALIVE_SECONDS = 75  # longer than what proxies have, so that they close first
+
+Ready = Callable[[str], None]  # all models are loaded; the server's URL
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: uvicorn would raise them again at its end, and the exit code would not be 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Serving:
+    """One server. It listens from the beginning, and answers once it runs."""
+
+    def __init__(self, service: Service, ready: Ready = lambda url: None) -> None:
+        self._service = service
+        self._ready = ready
+        self._server = _Server(_uvicorn_config(service))
+        self._socket = _listen(service.config.serve)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        scheme = "https" if self._server.config.is_ssl else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def run_until_signal(self) -> None:
+        """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+                runner.run(self.run())
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def run(self) -> None:
+        """Serve until `stop`, or until a model cannot be loaded."""
+        loading = asyncio.create_task(self._load())
+        try:
+            await self._server.serve([self._socket])
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            await self._service.models.close()
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            raise error
+
+    def stop(self) -> None:
+        """End: first in good order, the second time at once. From any thread: the loop looks every 0.1 s."""
+        if self._server.should_exit:
+            self._server.force_exit = True
+        self._service.is_draining = self._server.should_exit = True
+
+    async def _load(self) -> None:
+        try:
+            await self._service.models.load()
+        except BaseException:
+            self._server.should_exit = self._server.force_exit = True
+            raise
+        self._ready(self.url)
+
+
+def _listen(serve: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
+    try:
+        return socket.create_server((serve.host, serve.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        where = f"{serve.host}, port {serve.port}"
+        raise BadSetting(f"The server cannot listen at {where}: {error.strerror or error}.", field="port") from None
+
+
+def _uvicorn_config(service: Service) -> uvicorn.Config:
+    serve = service.config.serve
+    if (serve.tls_cert is None) != (serve.tls_key is None):
+        raise BadSetting("tls_cert and tls_key go together: give both, or none.", field="tls_cert")
+    config = uvicorn.Config(
+        make_app(service),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=serve.drain_seconds,  # type: ignore[arg-type]  # any number will do
+        ssl_certfile=serve.tls_cert,
+        ssl_keyfile=serve.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(f"The TLS certificate or its key cannot be used: {error}", field="tls_cert") from None
+    return config

@@ -1,0 +1,70 @@
+"""All that handlers share: settings, models, keys, quotas, and those who watch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from quire.config import Config
+from quire.observe.meters import Meters
+from quire.observe.record import Observer, Record
+from quire.serve.dialect import Dialect, Limits
+from quire.serve.exchange import Exchange
+from quire.serve.keys import EVERYBODY, Key, Keys
+from quire.serve.models import Models
+from quire.serve.quota import Quotas
+
+T = TypeVar("T")
+LONG_TEXT = 4096  # characters, from which on a prompt is tokenized in a thread: the loop must not wait for it
+NUM_TEXT_THREADS = 2
+
+
+@dataclass(slots=True)
+class Service:
+    """One for a server; used in its event loop's thread."""
+
+    config: Config
+    models: Models
+    dialects: Sequence[Dialect] = ()
+    keys: Keys = field(default_factory=lambda: Keys(()))
+    quotas: Quotas = field(default_factory=Quotas)
+    meters: Meters = field(default_factory=Meters)
+    observers: Sequence[Observer] = ()  # beside the meters
+    is_draining: bool = False
+    began: float = field(default_factory=time.time)
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="quire-text")
+    )
+
+    def limits(self, key: Key = EVERYBODY) -> Limits:
+        """How much one request may ask for."""
+        serve = self.config.serve
+        limits = Limits(
+            max_n=serve.max_n,
+            max_stops=serve.max_stops,
+            max_tools=serve.max_tools,
+            max_schema_bytes=serve.max_schema_kb * 1024,
+            max_logprobs=serve.max_logprobs,
+            max_prompts=serve.max_prompts,
+        )
+        return limits if key.max_n is None else replace(limits, max_n=min(limits.max_n, key.max_n))
+
+    async def body(self, exchange: Exchange) -> bytes:
+        """A request's body, within the limits."""
+        serve = self.config.serve
+        return await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
+
+    async def with_text(self, num_chars: int, work: Callable[[], T]) -> T:
+        """Do something with text: here if there is little of it, else in a thread."""
+        if num_chars < LONG_TEXT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def tell(self, record: Record) -> None:
+        """A request has ended."""
+        for observe in (self.meters.ended, *self.observers):
+            observe(record)

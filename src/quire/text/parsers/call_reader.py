@@ -1,0 +1,208 @@
+"""Reads one call while it comes: the common form, an object with a name and arguments."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from quire.text.parsers.json_value import ValueScanner
+from quire.text.parsers.style import Arguments, CallBegins, Piece
+
+_SPACE = re.compile(r"\s*")
+_SCALAR = re.compile(r"[^\s,\]}]*")
+_NAMES = ("name", "function")
+_ARGUMENTS = ("arguments", "parameters")
+_USUAL = (*_NAMES, *_ARGUMENTS, "type", "id")
+
+
+class Progress(enum.Enum):
+    """How far a reader is."""
+
+    READING = "reading"  # it may still turn out to be no call
+    CALLING = "calling"  # it is one, and said so
+    DONE = "done"
+    FAILED = "failed"  # it is none
+
+
+class CallReader(Protocol):
+    """One call in one of its written forms."""
+
+    progress: Progress
+
+    def read(self, text: str, place: int, out: list[Piece]) -> int:
+        """Take what belongs to the call, and say what is sure. The place of the first character that does not."""
+
+
+class ObjectReader:
+    """{"name": …, "arguments": {…}}: keys in any order, others let pass; "parameters" is as good as "arguments".
+
+    Once the name is known, arguments are given out as they come. With `names` it is a call only if it has arguments,
+    no unusual keys, and one of these names: so much is asked of an object that no mark announced.
+    """
+
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self.progress = Progress.READING
+        self._names = names
+        self._step: Callable[[str, int, list[Piece]], int] = self._open
+        self._scanner: ValueScanner | None = None  # of the value that is being read; None: a number, null, true, false
+        self._parts: list[str] = []
+        self._key = ""
+        self._name: str | None = None
+        self._arguments: str | None = None  # those that came before the name
+        self._streams = False  # the value that is being read is the arguments, and they are given out
+
+    def read(self, text: str, place: int, out: list[Piece]) -> int:
+        while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
+            place = self._step(text, place, out)
+        return place
+
+    def _open(self, text: str, place: int, out: list[Piece]) -> int:
+        self._step = self._before_key
+        return place + 1
+
+    def _before_key(self, text: str, place: int, out: list[Piece]) -> int:
+        place = _after_space(text, place)
+        if text[place : place + 1] == '"':
+            self._scanner, self._step = ValueScanner(), self._in_key
+        elif text[place : place + 1] == "}":
+            return self._close(place + 1, out)
+        elif place < len(text):
+            self._break()
+        return place
+
+    def _in_key(self, text: str, place: int, out: list[Piece]) -> int:
+        assert self._scanner is not None
+        end = self._scanner.scan(text, place)
+        self._parts.append(text[place : end if end >= 0 else len(text)])
+        if end < 0:
+            return len(text)
+        self._key, self._step = _string(self._take()) or "", self._colon
+        if self._names is not None and self._key not in _USUAL:
+            self._break()
+        return end
+
+    def _colon(self, text: str, place: int, out: list[Piece]) -> int:
+        place = _after_space(text, place)
+        if text[place : place + 1] == ":":
+            self._step = self._before_value
+            return place + 1
+        if place < len(text):
+            self._break()
+        return place
+
+    def _before_value(self, text: str, place: int, out: list[Piece]) -> int:
+        place = _after_space(text, place)
+        if place == len(text):
+            return place
+        char = text[place]
+        if self.progress is Progress.READING and (
+            (self._key in _NAMES and char != '"') or (self._key in _ARGUMENTS and char not in '{"n')
+        ):
+            self._break()
+            return place
+        if self._key in _ARGUMENTS and char == "{" and self._name is not None:
+            self._streams = self._begin(out)
+        self._scanner, self._step = ValueScanner() if char in '"{[' else None, self._in_value
+        return place
+
+    def _in_value(self, text: str, place: int, out: list[Piece]) -> int:
+        if self._scanner is not None:
+            end = self._scanner.scan(text, place)
+        else:
+            end = _SCALAR.match(text, place).end()  # type: ignore[union-attr]  # it always matches
+            end = -1 if end == len(text) else end
+        part = text[place : end if end >= 0 else len(text)]
+        if self._streams:
+            out.append(Arguments(part))
+        elif self.progress is Progress.READING:
+            self._parts.append(part)
+        if end < 0:
+            return len(text)
+        self._step, self._streams = self._after_value, False
+        self._note(self._take(), out)
+        return end
+
+    def _after_value(self, text: str, place: int, out: list[Piece]) -> int:
+        place = _after_space(text, place)
+        if text[place : place + 1] == ",":
+            self._step = self._before_key
+            return place + 1
+        if text[place : place + 1] == "}":
+            return self._close(place + 1, out)
+        if place < len(text):
+            self._break()
+        return place
+
+    def _note(self, value: str, out: list[Piece]) -> None:
+        """A whole value that was not given out."""
+        if self.progress is not Progress.READING:
+            return
+        if self._key in _NAMES:
+            self._name = _string(value)
+            if not self._name or (self._names is not None and self._name not in self._names):
+                self._break()
+        elif self._key in _ARGUMENTS:
+            self._arguments = _object(value)
+            if self._arguments is None:
+                self._break()
+        if self._name and self._arguments is not None and self.progress is Progress.READING:
+            self._begin(out)
+            out.append(Arguments(self._arguments))
+
+    def _close(self, place: int, out: list[Piece]) -> int:
+        if self.progress is Progress.READING:
+            if not self._name or self._names is not None:
+                self.progress = Progress.FAILED
+                return place
+            self._begin(out)
+            out.append(Arguments("{}"))
+        self.progress = Progress.DONE
+        return place
+
+    def _begin(self, out: list[Piece]) -> bool:
+        """Say that it is a call. False: that was said before, and its arguments are known."""
+        if self.progress is Progress.CALLING:
+            return False
+        assert self._name is not None
+        self.progress = Progress.CALLING
+        out.append(CallBegins(self._name))
+        return True
+
+    def _break(self) -> None:
+        """What comes is not JSON. A call that was begun ends here: its arguments are whole."""
+        self.progress = Progress.FAILED if self.progress is Progress.READING else Progress.DONE
+
+    def _take(self) -> str:
+        value = "".join(self._parts)
+        self._parts.clear()
+        return value
+
+
+def _after_space(text: str, place: int) -> int:
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  # it always matches
+
+
+def _string(value: str) -> str | None:
+    try:
+        found = json.loads(value, strict=False)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _object(value: str) -> str | None:
+    """The text of an object; some models write it into a string, or null for none."""
+    if value.startswith("{"):
+        return value
+    if value == "null":
+        return "{}"
+    inner = _string(value)
+    if inner is None or not inner.strip():
+        return None if inner is None else "{}"
+    try:
+        return inner.strip() if isinstance(json.loads(inner), dict) else None
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,47 @@
+"""Thoughts and calls together: the parser of an answer, and the form of an answer that must be calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.text.parsers.reasoning import Reasoning, ThoughtParser
+from quire.text.parsers.style import Parser, Piece, Text, ToolStyle
+from quire.types.chat import Tool, ToolChoice
+from quire.types.request import Constraint, ConstraintKind
+
+
+class PlainParser:
+    """An answer in which nothing is marked."""
+
+    def push(self, text: str) -> list[Piece]:
+        return [Text(text)] if text else []
+
+    def flush(self) -> list[Piece]:
+        return []
+
+
+def parser_for(
+    style: ToolStyle, reasoning: Reasoning | None, tools: Sequence[Tool] = (), begins_in_thought: bool = False
+) -> Parser:
+    """Of one answer: Thought*, then Text, and if there are tools, CallBegins and Arguments."""
+    rest = style.parser(tools) if tools else PlainParser()
+    return rest if reasoning is None else ThoughtParser(reasoning, rest, begins_in_thought)
+
+
+def constraint_for(
+    style: ToolStyle,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    tokens: Mapping[str, int],
+    reasoning: Reasoning | None = None,
+    begins_in_thought: bool = False,
+) -> Constraint:
+    """The form of an answer that must be calls, after a thought if the model thinks.
+
+    `tokens` are those marks of style and reasoning that are tokens of the vocabulary, with their ids.
+    """
+    rules = style.rules(tools, choice, tokens)
+    if reasoning is None:
+        return Constraint(ConstraintKind.LARK, f"start: calls\n{rules}\n")
+    thought = reasoning.rules(begins_in_thought, tokens)
+    return Constraint(ConstraintKind.LARK, f"start: thought calls\n{thought}\n{rules}\n")

@@ -1,0 +1,86 @@
+"""For templates that know no tools, or whose way with them we do not: we write the tools into the system message.
+
+Calls are asked for in Hermes's form, of which most models have seen some. Models that were not taught it leave out the
+marks, or fence the object as a block of code: an answer that begins so is read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from quire.text.parsers import hermes
+from quire.text.parsers.calls import CallForm, CallParser
+from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.types.chat import Message, Tool
+
+_FORM = CallForm(opens=(hermes.OPEN,), closes=(hermes.CLOSE, "```"), fenced=True)
+
+_INSTRUCTIONS = """You may call these functions:
+<tools>
+{tools}
+</tools>
+To call one, write its name and its arguments as a JSON object between marks, like this:
+<tool_call>
+{{"name": "function_name", "arguments": {{"argument_name": "value"}}}}
+</tool_call>
+For several calls, write several such blocks. The results will come between <tool_response> and </tool_response>. \
+If no function is needed, just answer."""
+
+
+def knows(template: str) -> bool:
+    return True
+
+
+def parser(tools: Sequence[Tool]) -> Parser:
+    return CallParser(_FORM, tools)
+
+
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
+    written = tuple(_in_plain_words(messages))
+    if tools:
+        described = _INSTRUCTIONS.format(tools="\n".join(map(_described, tools)))
+        if written and written[0].role == "system":
+            text = "\n\n".join(part for part in (written[0].text, described) if part)
+            written = (replace(written[0], text=text), *written[1:])
+        else:
+            written = (Message("system", described), *written)
+    return Prepared(written, ())
+
+
+def _described(tool: Tool) -> str:
+    facts = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return json.dumps({key: value for key, value in facts.items() if value}, ensure_ascii=False)
+
+
+def _in_plain_words(messages: Sequence[Message]) -> Iterator[Message]:
+    """Calls become text of the assistant, results text of the user: all that follow each other in one message."""
+    results: list[Message] = []
+    for message in messages:
+        if message.role == "tool":
+            results.append(message)
+            continue
+        if results:
+            yield _answered(results)
+            results = []
+        yield _called(message) if message.tool_calls else message
+    if results:
+        yield _answered(results)
+
+
+def _called(message: Message) -> Message:
+    calls = [
+        f'{hermes.OPEN}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, '
+        f'"arguments": {call.arguments.strip() or "{}"}}}\n{hermes.CLOSE}'
+        for call in message.tool_calls
+    ]
+    return replace(message, text="\n".join([*([message.text] if message.text else []), *calls]), tool_calls=())
+
+
+def _answered(results: Sequence[Message]) -> Message:
+    text = "\n".join(f"<tool_response>\n{result.text}\n</tool_response>" for result in results)
+    return Message("user", text, keep=max((r.keep for r in results if r.keep is not None), default=None))
+
+
+STYLE = ToolStyle("generic", hermes.STYLE.marks, knows, parser, hermes.rules, prepare)

@@ -1,0 +1,59 @@
+"""Pieces of Lark grammars, in llguidance's dialect: marks, tools that may be called, arguments by their schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from quire.types.chat import Tool, ToolChoice
+from quire.types.errors import InvalidRequest
+
+# As json.dumps writes it, or without its spaces. Any more whitespace, and a model may never come to an end.
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
+
+
+def literal(text: str) -> str:
+    """Exactly this text."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def letters(text: str) -> str:
+    """The same within a regular expression."""
+    return re.escape(text).replace("/", r"\/")
+
+
+def mark_of(mark: str, tokens: Mapping[str, int]) -> str:
+    """A mark: its token where the vocabulary has one, else its letters."""
+    return f"<[{tokens[mark]}]>" if mark in tokens else literal(mark)
+
+
+def one_or_more(choice: ToolChoice, call: str, joint: str) -> str:
+    """A call, and where several are allowed, more of them. A tool that is named is called once."""
+    return f"{call} ({joint} {call})*" if choice.parallel and choice.name is None else call
+
+
+def call_rules(tools: Sequence[Tool], choice: ToolChoice, written: Callable[[Tool], str]) -> str:
+    """The rule `call`: any of the tools that may be called, as `written` says."""
+    chosen = [tool for tool in tools if choice.name in (None, tool.name)]
+    if not chosen:
+        names = ", ".join(tool.name for tool in tools) or "none"
+        raise InvalidRequest(f"tool_choice names {choice.name!r}; the tools are: {names}.", field="tool_choice")
+    rules = [f"call: {' | '.join(f'call_{place}' for place in range(len(chosen)))}"]
+    rules += [f"call_{place}: {written(tool)}" for place, tool in enumerate(chosen)]
+    return "\n".join(rules)
+
+
+def arguments(tool: Tool) -> str:
+    """An object by the tool's schema. If the tool is not strict, what the grammar cannot enforce is let pass."""
+    kind = tool.parameters.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise InvalidRequest(f"The parameters of {tool.name!r} are {kind!r}; they must be an object.", field="tools")
+    options = {**_SPACING, "lenient": not tool.strict}
+    return f"%json {json.dumps({**tool.parameters, 'type': 'object', 'x-guidance': options})}"
+
+
+def object_call(tool: Tool, key: str) -> str:
+    """{"name": …, "<key>": {…}}."""
+    head = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{key}": '
+    return f"{literal(head)} {arguments(tool)} {literal('}')}"

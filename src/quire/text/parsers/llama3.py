@@ -1,0 +1,56 @@
+"""Llama 3: an answer that calls is a JSON object, sometimes after <|python_tag|>; several are parted by semicolons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from quire.text.parsers.calls import CallForm, CallParser
+from quire.text.parsers.lark import call_rules, literal, object_call, one_or_more
+from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.types.chat import Message, Tool, ToolChoice
+
+TAG = "<|python_tag|>"
+
+_FORM = CallForm(opens=(TAG,))
+
+
+def knows(template: str) -> bool:
+    """By the header of its turns, and by the key that its calls have where others have "arguments"."""
+    return "<|start_header_id|>" in template and any(f"{quote}parameters{quote}" in template for quote in ('"', '\\"'))
+
+
+def parser(tools: Sequence[Tool]) -> Parser:
+    return CallParser(_FORM, tools)
+
+
+def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
+    calls = call_rules(tools, choice, lambda tool: object_call(tool, "parameters"))
+    return f"calls: {one_or_more(choice, 'call', literal('; '))}\n{calls}"
+
+
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
+    """Its templates refuse a turn with more than one call: each gets a turn of its own, with its result."""
+    return Prepared(tuple(_one_call_each(messages)), tuple(tools))
+
+
+def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:
+    place = 0
+    while place < len(messages):
+        message = messages[place]
+        place += 1
+        if len(message.tool_calls) < 2:
+            yield message
+            continue
+        end = next((i for i in range(place, len(messages)) if messages[i].role != "tool"), len(messages))
+        results = list(messages[place:end])
+        place = end
+        for call in message.tool_calls:
+            yield replace(message, tool_calls=(call,))
+            yield from (result for result in results if result.tool_call_id == call.id)
+            results = [result for result in results if result.tool_call_id != call.id]
+            message = replace(message, text="", reasoning=None)
+        yield from results
+
+
+STYLE = ToolStyle("llama3", (TAG,), knows, parser, rules, prepare)

@@ -1,0 +1,59 @@
+"""Marks in a text that comes in pieces, and the text between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+def mark_pattern(marks: Iterable[str]) -> re.Pattern[str]:
+    """Group 1 is a whole mark. A match without it is at the end of the text and may become one."""
+    known = sorted(marks, key=len, reverse=True)
+    whole = "|".join(map(re.escape, known))
+    begun = "|".join(map(_beginning, known))
+    return re.compile(rf"({whole})|(?:{begun})\Z")
+
+
+def _beginning(mark: str) -> str:
+    """A pattern for every beginning of the mark: `a(?:b(?:c)?)?`."""
+    pattern = ""
+    for char in reversed(mark):
+        pattern = re.escape(char) + (f"(?:{pattern})?" if pattern else "")
+    return pattern
+
+
+class Flow:
+    """Text between marks. Whitespace waits: beside a mark it belongs to the mark, between words it is text."""
+
+    __slots__ = ("_after_mark", "_space")
+
+    def __init__(self, after_mark: bool = False) -> None:
+        self._after_mark = after_mark
+        self._space: list[str] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, and the next text will be given out as it is, up to whitespace at its end."""
+        return not self._space and not self._after_mark
+
+    def take(self, text: str) -> str:
+        """What is sure now."""
+        if self._after_mark:
+            text = text.lstrip()
+        body = text.rstrip()
+        sure = "".join((*self._space, body)) if body else ""
+        if body:
+            self._after_mark = False
+            self._space.clear()
+        if len(body) < len(text):
+            self._space.append(text[len(body) :])
+        return sure
+
+    def mark(self) -> None:
+        """A mark stands here."""
+        self._after_mark = True
+        self._space.clear()
+
+    def rest(self) -> str:
+        """The whitespace at the end of all."""
+        return "".join(self._space)

@@ -1,0 +1,51 @@
+"""Whatever lies in dialects/ is a dialect."""
+
+import importlib
+import json
+import pkgutil
+
+import pytest
+
+from quire.serve import dialects
+from quire.serve.dialect import Counts, Dialect, Generates, Limits, Shows
+from quire.types.errors import InvalidRequest, StepFailed
+
+pytestmark = pytest.mark.pure
+
+NAMES = [module.name for module in pkgutil.iter_modules(dialects.__path__)]
+
+
+def dialect(name: str) -> Dialect:
+    found = importlib.import_module(f"quire.serve.dialects.{name}").DIALECT
+    assert isinstance(found, Dialect)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_body_has_a_schema(name: str):
+    one = dialect(name)
+    bodies = {each.path for each in one.endpoints if isinstance(each, Generates | Counts)}
+    bodies |= {each.path for each in one.endpoints if isinstance(each, Shows) and each.name_of}
+    assert one.name == name and set(one.schemas) == bodies
+    assert all(json.loads(json.dumps(schema)) for schema in one.schemas.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_error_is_json_with_its_sentence(name: str):
+    for error in (InvalidRequest("No.", field="a"), StepFailed("No.")):
+        body = dialect(name).error(error)
+        assert json.loads(body) and b'"No."' in body
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_body_is_too_odd_to_be_refused(name: str):
+    for endpoint in dialect(name).endpoints:
+        if isinstance(endpoint, Generates | Counts):
+            for body in (b"", b"null", b"[]", b"{}", b"\xff"):
+                with pytest.raises(InvalidRequest):
+                    endpoint.decode(body, Limits())
+
+
+def test_no_two_endpoints_are_one():
+    paths = [endpoint.path for name in NAMES for endpoint in dialect(name).endpoints]
+    assert len(set(paths)) == len(paths)

@@ -1,0 +1,69 @@
+"""A whole server in this process: real sockets, a real engine in a child process, the event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from quire.config import load
+from quire.observe.record import Record
+from quire.serve.dialect import Dialect
+from quire.serve.keys import read_keys
+from quire.serve.models import Models, Place, Wanted
+from quire.serve.server import Serving
+from quire.serve.service import Service
+from tests.serve.plain_dialect import PLAIN
+
+SETTINGS = {"port": 0, "num_blocks": 300, "max_context": 1024, "max_rows": 16, "log_level": "warning"}
+START_SECONDS = 60
+
+
+class Running:
+    """What a test needs of it."""
+
+    def __init__(self, serving: Serving, service: Service) -> None:
+        self.url = serving.url
+        self.listener = serving._socket
+        self.service = service
+        self.records: list[Record] = []
+        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+
+    def counters(self) -> Any:
+        """Of the first model's engine."""
+        engine = next(iter(self.service.models)).engine
+        assert engine is not None
+        return engine.client.counters()
+
+
+@contextmanager
+def running(model: Path, dialects: Sequence[Dialect] = (PLAIN,), **settings: Any) -> Iterator[Running]:
+    config = load(SETTINGS | settings, {})
+    is_ready = threading.Event()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=serving._server.config.get_loop_factory()) as runner:
+            try:
+                runner.run(serving.run())
+            finally:
+                is_ready.set()
+
+    models = Models([Wanted("toy", lambda: model, ("other",))], config, Place(), lambda loading: None)
+    service = Service(config, models, dialects, read_keys(config.serve))
+    serving = Serving(service, lambda url: is_ready.set())
+    made = Running(serving, service)
+    service.observers = (made.records.append,)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert is_ready.wait(START_SECONDS) and models.are_ready, "the server did not start"
+        yield made
+    finally:
+        made.http.close()
+        serving.stop()
+        thread.join()

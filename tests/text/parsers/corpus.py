@@ -1,0 +1,226 @@
+"""Answers as models write them, well and badly, with what is in them. One corpus for every style."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quire.text.parsers.compose import parser_for
+from quire.text.parsers.reasoning import KNOWN
+from quire.text.parsers.registry import by_name
+from quire.text.parsers.style import Arguments, CallBegins, Parser, Piece, Text, Thought
+from quire.types.chat import Tool
+
+TOOLS = (Tool("weather"), Tool("get_time"), Tool("write_file"))
+THINK, BRACKETED = KNOWN[0], KNOWN[1]
+
+NASTY = r'{"path": "a}b{\"c\\", "text": "]}\n<\/b> \u00e9 日本 👍", "deep": {"x": [[{}], {"y": null}]}, "n": -1.5e3}'
+
+
+class Case(NamedTuple):
+    style: str
+    says: str  # what the case shows
+    text: str
+    pieces: list[Piece]
+    thinks: bool = False
+    begins_in_thought: bool = False
+
+    def parser(self) -> Parser:
+        marks = (BRACKETED if self.style == "mistral" else THINK) if self.thinks else None
+        return parser_for(by_name(self.style), marks, TOOLS, self.begins_in_thought)
+
+
+def call(name: str, arguments: str = "{}") -> list[Piece]:
+    return [CallBegins(name), Arguments(arguments)]
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """Neighbours of one kind as one piece."""
+    out: list[Piece] = []
+    for piece in pieces:
+        last = out[-1] if out else None
+        if isinstance(piece, Arguments | Text | Thought) and type(piece) is type(last):
+            out[-1] = type(piece)(last.text + piece.text)  # type: ignore[union-attr]
+        else:
+            out.append(piece)
+    return out
+
+
+def parsed(parser: Parser, parts: Iterable[str]) -> list[Piece]:
+    return merged([piece for part in parts for piece in parser.push(part)] + parser.flush())
+
+
+def written(name: str, arguments: str = "{}", key: str = "arguments") -> str:
+    """A call as an object."""
+    return f'{{"name": "{name}", "{key}": {arguments}}}'
+
+
+def marked(*objects: str) -> str:
+    """In Hermes's marks."""
+    return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
+
+
+PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo"}'
+QUOTED = '"{\\"city\\": \\"Oslo\\"}"'
+SPREAD = '{\n    "city" : "Oslo"\n  }'
+MARK_WITHIN = '{"text": "</tool_call><tool_call>"}'
+
+HERMES = [
+    ("only text", "It is sunny.\n\nIs it?", [Text("It is sunny.\n\nIs it?")]),
+    ("whitespace at both ends of a text is text", "\n hi \n", [Text("\n hi \n")]),
+    ("one call", marked(written("weather", PARIS)), call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f"Let me see.\n\n{marked(written('weather', PARIS), written('get_time'))}",
+        [Text("Let me see."), *call("weather", PARIS), *call("get_time")],
+    ),
+    (
+        "text after a call",
+        f"<tool_call>{written('get_time')}</tool_call>\n\nDone  <b>now</b>. ",
+        [*call("get_time"), Text("Done  <b>now</b>. ")],
+    ),
+    ("arguments before the name", marked(f'{{"arguments": {PARIS}, "name": "weather"}}'), call("weather", PARIS)),
+    ("parameters", marked(written("weather", PARIS, "parameters")), call("weather", PARIS)),
+    ("braces, escapes, letters of all kinds", marked(written("write_file", NASTY)), call("write_file", NASTY)),
+    ("marks within a string", marked(written("write_file", MARK_WITHIN)), call("write_file", MARK_WITHIN)),
+    (
+        "arguments that are spread over lines",
+        marked(f'{{\n  "name" : "weather" ,\n  "arguments" : {SPREAD}\n}}'),
+        call("weather", SPREAD),
+    ),
+    ("arguments within a string", marked(written("weather", QUOTED)), call("weather", OSLO)),
+    ("an empty string of arguments", marked(written("get_time", '""')), call("get_time")),
+    ("null for arguments", marked('{"arguments": null, "name": "get_time"}'), call("get_time")),
+    ("no arguments", marked('{"name": "get_time"}'), call("get_time")),
+    (
+        "other keys",
+        marked(f'{{"id": 7, "type": "function", "name": "weather", "arguments": {OSLO}, "why": {{"a": [1]}}}}'),
+        call("weather", OSLO),
+    ),
+    ("a name with escapes", marked(written("caf\\u00e9")), call("café")),
+    ("a tool that is not there", marked(written("fly")), call("fly")),
+    ("a brace too many", f"<tool_call>{written('get_time')}}}</tool_call>", call("get_time")),
+    ("a brace too few", f"<tool_call>{written('get_time')[:-1]}\n</tool_call>", call("get_time")),
+    ("no end mark", f"<tool_call>\n{written('weather', OSLO)}\n", call("weather", OSLO)),
+    (
+        "no end mark before the next call",
+        f"<tool_call>{written('get_time')}\n<tool_call>{written('fly')}",
+        [*call("get_time"), *call("fly")],
+    ),
+    (
+        "a list of calls",
+        marked(f"[{written('get_time')}, {written('weather', OSLO)}]"),
+        [*call("get_time"), *call("weather", OSLO)],
+    ),
+    ("arguments that were cut off", f"<tool_call>{written('weather', OSLO)[:-5]}", call("weather", OSLO[:-4])),
+    ("a call without a mark", f"\n{written('weather', OSLO)}\n</tool_call>", call("weather", OSLO)),
+]
+
+NO_CALLS = [
+    "a < b and <tool> or <tool_calls> <tool_cal",
+    "<tool_call>",
+    "<tool_call> is the mark.",
+    " <tool_call></tool_call> ",
+    '<tool_call>{"name": "wea',
+    '<tool_call>\n{"name": 7, "arguments": {}}\n</tool_call>\n',
+    '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
+    '<tool_call>{"name": "weather", "arguments": "no object"}</tool_call>',
+    '<tool_call>{"city": "Paris"}</tool_call>',
+    "<tool_call>{'name': 'weather'}</tool_call>",
+    '<tool_call>{"name" "weather"}</tool_call>',
+    '<tool_call>{"name": "weather" "arguments": {}}</tool_call>',
+    '<tool_call>{"arguments": {"city": "Oslo"}',
+    "<tool_call><tool_call>\n",
+    "<tool_call>get_time()</tool_call>",
+    '{"name": "Bob", "arguments": {}}',
+    '{"name": "get_time"}',
+    '{"name": "weather", "colour": "red"}',
+    '{"title": "weather", "rows": [{"name": "get_time", "arguments": {}}]}',
+    "{}",
+    "{",
+    '{"name": "get_time", "arguments": ',
+    "{{ name }}",
+    "``` \n",
+]
+
+LLAMA = written("weather", OSLO, "parameters")
+LLAMA3 = [
+    ("one call", LLAMA, call("weather", OSLO)),
+    ("after the tag", f"<|python_tag|>{LLAMA}", call("weather", OSLO)),
+    ("after text and the tag", f"Yes. <|python_tag|>{written('fly')}", [Text("Yes."), *call("fly")]),
+    (
+        "several",
+        f"{LLAMA}; {written('get_time', key='parameters')}\n{written('get_time')}",
+        [*call("weather", OSLO), *call("get_time"), *call("get_time")],
+    ),
+    ("with a type", LLAMA.replace("{", '{"type": "function", ', 1), call("weather", OSLO)),
+    ("the name as function", LLAMA.replace("name", "function"), call("weather", OSLO)),
+    ("text after it", f"{LLAMA}\n\nThere.", [*call("weather", OSLO), Text("There.")]),
+    ("code after the tag", "<|python_tag|>print(1)", [Text("<|python_tag|>print(1)")]),
+    ("a tool that is not there and has no tag", written("fly"), [Text(written("fly"))]),
+]
+
+MISTRAL = [
+    ("a list", f"[TOOL_CALLS] [{written('weather', PARIS)}]", call("weather", PARIS)),
+    (
+        "a list of two, one with an id",
+        f'[TOOL_CALLS][{written("weather", PARIS)[:-1]}, "id": "abcdefghi"}}, {{"arguments": {{}}, "name": "fly"}}]',
+        [*call("weather", PARIS), *call("fly")],
+    ),
+    ("named", f"[TOOL_CALLS]weather[ARGS]{PARIS}", call("weather", PARIS)),
+    ("named, with an id", f"[TOOL_CALLS]weather[CALL_ID]abc123DEF[ARGS]{PARIS}", call("weather", PARIS)),
+    ("named, without a tag", f"[TOOL_CALLS]weather{PARIS}", call("weather", PARIS)),
+    (
+        "two that are named, after a text",
+        f"I look.[TOOL_CALLS]weather[ARGS]{NASTY}[TOOL_CALLS]get_time[ARGS]{{}}",
+        [Text("I look."), *call("weather", NASTY), *call("get_time")],
+    ),
+    ("a list without a mark", f"[{written('weather', PARIS)}]", call("weather", PARIS)),
+    ("a list that is text", "[1, 2]", [Text("[1, 2]")]),
+    ("words after the mark", "[TOOL_CALLS] come later.", [Text("[TOOL_CALLS] come later.")]),
+    ("another tag", "[TOOL_CALLS]weather[NOTES]{}", [Text("[TOOL_CALLS]weather[NOTES]{}")]),
+    ("a name alone", "[TOOL_CALLS]weather", [Text("[TOOL_CALLS]weather")]),
+    ("half a mark", "a [TOOL", [Text("a [TOOL")]),
+]
+
+IN_CODE = f"```json\n{written('get_time')}\n```"
+GENERIC = [
+    ("a block of code", IN_CODE, call("get_time")),
+    ("a block without a language", f"{IN_CODE.replace('json', '')}\n", call("get_time")),
+    ("a block of other JSON", '```json\n{"a": 1}\n```', [Text('```json\n{"a": 1}\n```')]),
+    ("a block of code that calls nothing", "```python\nprint()\n```", [Text("```python\nprint()\n```")]),
+    ("a fence alone", "```js", [Text("```js")]),
+    ("a block after text is text", f"So:\n{IN_CODE}", [Text(f"So:\n{IN_CODE}")]),
+]
+
+CALL = marked(written("get_time"))
+THOUGHTS = [
+    ("a thought and a text", "<think>\nHm.\n\nSo.\n</think>\n\nYes.", [Thought("Hm.\n\nSo."), Text("Yes.")], False),
+    ("a thought and a call", f"<think>\nHm.\n</think>\n\n{CALL}", [Thought("Hm."), *call("get_time")], False),
+    ("a call within a thought", f"<think>{CALL}</think>No.", [Thought(CALL), Text("No.")], False),
+    ("no thought", " No <think> here", [Text(" No <think> here")], False),
+    ("no thought but a call", f"\n{CALL}", call("get_time"), False),
+    ("an empty thought", "<think>\n\n</think>\n\nYes.", [Text("Yes.")], False),
+    ("half a mark", " <thin", [Text(" <thin")], False),
+    ("a thought that has no end", "\n<think>Hm.\n</thi", [Thought("Hm.\n</thi")], False),
+    ("a second thought is text", "<think>a</think>b<think>c</think>", [Thought("a"), Text("b<think>c</think>")], False),
+    (
+        "the prompt opened it",
+        f"\nHm <x>\n</think>\nYes.\n{CALL}",
+        [Thought("Hm <x>"), Text("Yes."), *call("get_time")],
+        True,
+    ),
+    ("the prompt opened it, and it is all", "Hm.\n ", [Thought("Hm.\n ")], True),
+    ("only whitespace follows", "Hm.</think>\n\n", [Thought("Hm.")], True),
+]
+
+CORPUS = [
+    *(Case(style, *case) for style in ("hermes", "generic") for case in HERMES),
+    *(Case(style, "no call", text, [Text(text)]) for style in ("hermes", "generic") for text in NO_CALLS),
+    *(Case("llama3", *case) for case in LLAMA3),
+    *(Case("mistral", *case) for case in MISTRAL),
+    *(Case("generic", *case) for case in GENERIC),
+    *(Case("hermes", says, text, pieces, True, begins) for says, text, pieces, begins in THOUGHTS),
+    Case("mistral", "a bracketed thought", "[THINK]Hm.[/THINK]Yes [x].", [Thought("Hm."), Text("Yes [x].")], True),
+]

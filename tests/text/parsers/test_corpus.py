@@ -1,0 +1,83 @@
+"""Streaming parsers: what is in an answer does not depend on how it was cut, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.text.parsers.registry import all_styles
+from quire.text.parsers.style import Arguments, CallBegins, Text
+from tests.text.parsers.corpus import CORPUS, Case, merged, parsed
+
+pytestmark = pytest.mark.pure
+
+# What marks, calls and near misses are made of.
+SHREDS = (
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>",
+    "[THINK]", "[/THINK]", "```", "```json", '{"name": "weather", "arguments": {"a": "}"}}', '{"name": "', '"name"',
+    '"arguments"', '"parameters": ', "weather", "null", '"', ": ", "{", "}", "[", "]", ",", ";", "\\", "\n", "  ", "<",
+    "<tool", "é👍", "x", "7",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda case: f"{case.style}: {case.says}")
+def test_an_answer_has_in_it_what_it_has(case: Case) -> None:
+    assert parsed(case.parser(), [case.text]) == case.pieces
+    assert parsed(case.parser(), case.text) == case.pieces  # letter by letter
+
+
+@st.composite
+def cut(draw: st.DrawFn, text: str) -> list[str]:
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_how_an_answer_is_cut_changes_nothing(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(CORPUS))
+    assert parsed(case.parser(), data.draw(cut(case.text))) == case.pieces
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data(), st.sampled_from(sorted(all_styles())), st.booleans(), st.booleans())
+def test_whatever_comes_is_cut_invariant_and_not_lost(
+    data: st.DataObject, style: str, thinks: bool, inside: bool
+) -> None:
+    text = "".join(data.draw(st.lists(st.sampled_from(SHREDS), max_size=14)))
+    case = Case(style, "", text, [], thinks, thinks and inside)
+    pieces = parsed(case.parser(), [text])
+    assert parsed(case.parser(), text) == pieces
+    assert parsed(case.parser(), data.draw(cut(text))) == pieces
+    rest = text
+    for (
+        piece
+    ) in pieces:  # each piece is in the answer, in the same order; names and arguments may be decoded or made up
+        if not isinstance(piece, CallBegins) and not (isinstance(piece, Arguments) and piece.text not in rest):
+            assert piece.text in rest
+            rest = rest[rest.index(piece.text) + len(piece.text) :]
+    if not thinks and not any(isinstance(piece, CallBegins) for piece in pieces):
+        assert pieces == ([Text(text)] if text else [])
+
+
+def test_arguments_come_as_they_are_written() -> None:
+    parser = Case("hermes", "", "", []).parser()
+    assert parser.push('<tool_call>\n{"name": "weather", "argu') == []
+    assert parser.push('ments": {"ci') == [CallBegins("weather"), Arguments('{"ci')]
+    assert parser.push('ty": "Os') == [Arguments('ty": "Os')]
+    assert parser.push('lo"}') == [Arguments('lo"}')]
+    assert parser.push("}\n</tool_call>") == [] and parser.flush() == []
+
+
+def test_text_is_held_back_no_longer_than_it_may_become_a_mark() -> None:
+    parser = Case("hermes", "", "", []).parser()
+    assert parser.push("a <too") == [Text("a")]
+    assert merged(parser.push("ls> b")) == [Text(" <tools> b")]
+    assert parser.push(" c\n") == [Text(" c")] and parser.push("d") == [Text("\nd")]
+
+
+def test_an_answer_in_json_is_not_kept_until_its_end() -> None:
+    parser = Case("llama3", "", "", []).parser()
+    assert merged(parser.push('{"title":')) == [Text('{"title":')]
+    assert parser.push(' "x') == [Text(' "x')]
