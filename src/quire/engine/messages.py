@@ -3,9 +3,11 @@
     in    Configure   Submit   Cancel   Snapshot   Shutdown
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Dead
 
-Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. Every
-Cancel is answered by Cancelled. In one process messages are these objects; only a socket makes bytes of them. Tokens
-and Finished are tuples with names: there is one for every running request in every step.
+Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
+constrained request is answered when its grammar is compiled, so one that came after it may be Accepted before it; what
+cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Cancelled. In one process messages are
+these objects; only a socket makes bytes of them. Tokens and Finished are tuples with names: there is one for every
+running request in every step.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class Tokens(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_hit: int = 0  # prompt tokens that came from the prefix tree
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    num_forced: int = 0  # of these tokens, how many a grammar forced: all or none
 
 
 class Finished(NamedTuple):
@@ -105,6 +108,7 @@ class Finished(NamedTuple):
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_hit: int = 0
+    num_forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class Counters:
     num_cancelled: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
+    forced_tokens: int = 0  # of the output
     busy_seconds: float = 0.0  # in steps
     num_running: int = 0
     num_waiting: int = 0
