@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
@@ -139,9 +138,11 @@ def _time(exchange: Exchange, feed: Feed) -> None:
 def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached."""
     terms, cache = ask.terms, key.cache_key(ask.terms.salt)
-    return replace(
-        engine.speech.side.request(prompt.tokens, ask.sampling),
-        id=id,
+    return GenerateRequest(
+        id,
+        prompt.tokens,
+        ask.sampling,
+        engine.speech.side.eos_ids,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,
