@@ -57,10 +57,6 @@ class StepOutput:
 class Pending(Protocol):
     """A step on its way."""
 
-    def mask(self, bits: Array) -> None:
-        """Grammar masks, one bit a token: uint32 [L, ceil(vocab / 32)]. May come after launch, must before result."""
-        ...
-
     def result(self) -> StepOutput:
         """Wait for it. A second call answers the same."""
         ...

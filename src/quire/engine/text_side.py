@@ -22,7 +22,7 @@ from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
 from quire.types.errors import InvalidRequest, QuireError
-from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from quire.weights.checkpoint import Checkpoint
 
@@ -80,12 +80,14 @@ class TextSide:
             return Wordless()
         return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
 
-    def request(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> GenerateRequest:
+    def request(
+        self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
+    ) -> GenerateRequest:
         """A request with an id of its own."""
         sampling = SamplingParams() if sampling is None else sampling
         if sampling.stop:
             self._tokenizer()
-        return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids)
+        return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids, constraint=constraint)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -155,6 +157,7 @@ class Answer:
         self._began = self._latest = time.monotonic()
         self._first: float | None = None
         self._num_hit = 0
+        self._num_forced = 0
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._samples = [_Sample(side.detokenizer(request.sampling.stop)) for _ in range(request.sampling.n)]
         self.error: QuireError | None = None
@@ -194,6 +197,7 @@ class Answer:
                 self._stop_found(self.request.id, index)
         count = sample.detokenizer.num_tokens - before  # those after a stop string are not part of the answer
         tokens, logprobs = news.tokens[:count], news.logprobs[:count]
+        self._num_forced += min(news.num_forced, count)
         sample.text.append(text)
         sample.tokens += tokens
         sample.logprobs += logprobs
@@ -208,6 +212,7 @@ class Answer:
             output=sum(len(sample.tokens) for sample in self._samples),
             first_token_seconds=(self._first or self._latest) - self._began,
             seconds=self._latest - self._began,
+            forced=self._num_forced,
         )
 
     def completion(self) -> Completion:

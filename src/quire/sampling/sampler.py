@@ -22,10 +22,13 @@ from quire.sampling.adjust import Adjustments
 from quire.sampling.counter import stream_of, uniform
 from quire.sampling.filters import draw, kept_by
 from quire.sampling.logprobs import logprobs_of
+from quire.sampling.mask import allowed_ids
 from quire.types.errors import QuireError, StepFailed
 from quire.types.step import Join, TokenLogprobs
 
 Array = NDArray[Any]
+
+NOTHING = np.full(1, -np.inf, np.float32)  # logits where no token is left
 
 
 class Choice(NamedTuple):
@@ -47,13 +50,15 @@ class Sampler:
         self._is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
         self.is_plain = self._is_greedy and self._adjust is None and join.sampling.logprobs is None
 
-    def choose(self, logits: Array, position: int) -> int:
-        """The token at `position`, by its logits [vocab]. Raises StepFailed if they are no distribution."""
-        x, ids = logits, None
+    def choose(self, logits: Array, position: int, bits: Array | None = None) -> int:
+        """The token at `position`, by its logits [vocab] and a grammar's mask. Raises StepFailed if there is none."""
+        x, ids = logits, None if bits is None else allowed_ids(bits, len(logits))
         if self._adjust is not None:
-            x, ids = self._adjust.apply(logits, position), self._adjust.allowed
-            if ids is not None:
-                x = x[ids]
+            x = self._adjust.apply(logits, position, ids)
+            if self._adjust.allowed is not None:
+                ids = self._adjust.allowed if ids is None else np.intersect1d(self._adjust.allowed, ids)
+        if ids is not None:
+            x = x[ids] if len(ids) else NOTHING
         if self._is_greedy:
             at = int(x.argmax())
             _check(float(x[at]))
@@ -64,13 +69,16 @@ class Sampler:
             self._adjust.told(token)
         return token
 
-    def run(self, logits: Array, position: int, drafts: Sequence[int] = ()) -> Choice:
-        """The tokens from `position` on: logits [1 + drafts, vocab] go as far as the drafts hold, and one further."""
+    def run(self, logits: Array, position: int, drafts: Sequence[int] = (), mask: Array | None = None) -> Choice:
+        """The tokens from `position` on: logits [1 + drafts, vocab] go as far as the drafts hold, and one further.
+
+        A grammar's mask [1 + drafts, words] goes along with them.
+        """
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []
         try:
             for index in range(len(logits)):
-                tokens.append(self.choose(logits[index], position + index))
+                tokens.append(self.choose(logits[index], position + index, None if mask is None else mask[index]))
                 if self.params.logprobs is not None:
                     logprobs.append(logprobs_of(logits[index], tokens[-1], self.params.logprobs))
                 if index < len(drafts) and drafts[index] != tokens[-1]:
@@ -102,11 +110,12 @@ class Task(NamedTuple):
     first: int
     position: int  # of the first token that it chooses
     drafts: tuple[int, ...] = ()
+    mask: Array | None = None  # uint32 [1 + drafts, words]: what a grammar leaves
 
 
 def sample(logits: Array, tasks: Sequence[Task]) -> list[Choice]:
     """What each row chooses, by logits [L, vocab] of the whole step. One row's failure is its own."""
-    if len(tasks) == len(logits) and all(task.sampler.is_plain for task in tasks):
+    if len(tasks) == len(logits) and all(task.sampler.is_plain and task.mask is None for task in tasks):
         tokens = logits.argmax(axis=1)  # the likeliest of all rows at once, which is what most steps of a server are
         if np.isfinite(logits[np.arange(len(tokens)), tokens]).all():
             return [Choice((token,)) for token in tokens[[task.first for task in tasks]].tolist()]
@@ -116,6 +125,6 @@ def sample(logits: Array, tasks: Sequence[Task]) -> list[Choice]:
 def _check(top: float) -> None:
     """The largest of the logits: NaN if any is."""
     if top == float("-inf"):
-        raise StepFailed("No token is left to choose from: the request's parameters rule out all of them.")
+        raise StepFailed("No token is left to choose from: the request's parameters or its grammar rule out all.")
     if not np.isfinite(top):
         raise StepFailed("The model computed no valid distribution for this request (not a number).")

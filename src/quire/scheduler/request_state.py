@@ -62,7 +62,7 @@ class RequestState:
         request = self.request
         self.tokens = array("I", request.prompt)
         self.num_prompt = len(request.prompt)
-        self.id = request.id if request.sampling.n == 1 else f"{request.id}#{self.sample}"
+        self.id = request.sample_id(self.sample)
         eos = () if request.sampling.ignore_eos else request.eos_token_ids
         self.stops = frozenset(request.sampling.stop_token_ids + eos)
         self.urgency = request.priority

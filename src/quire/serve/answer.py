@@ -17,7 +17,7 @@ from quire.serve.dialect import Counts, Generates, Reply, Writer
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
-from quire.serve.form import manner_of, offered
+from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.models import Engine
@@ -150,4 +150,5 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         cache=cache,
         session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
+        constraint=constraint_of(ask, prompt, engine.speech),
     )

@@ -198,21 +198,6 @@ def test_no_tokens_make_no_logits():
     assert program.launch(mid_prompt).result().logits.shape == (0, 131)
 
 
-def test_a_masked_token_cannot_come():
-    program = lower(make_toy("llama").draw())
-    free = program.launch(STEP).result()
-    bits = np.full((3, -(-131 // 32)), 0xFFFFFFFF, np.uint32)
-    forbidden = int(free.tokens[1])
-    bits[1, forbidden // 32] ^= np.uint32(1 << (forbidden % 32))
-    pending = program.launch(STEP)
-    pending.mask(bits)
-    masked = pending.result()
-    assert masked.tokens[0] == free.tokens[0] and masked.tokens[1] == free.logits[1].argsort()[-2]
-    assert masked.logits[1, forbidden] == -np.inf and pending.result() is masked
-    with pytest.raises(RuntimeError, match="before the result"):
-        pending.mask(bits)
-
-
 def test_an_op_without_a_kernel_sends_the_whole_graph_to_the_references(monkeypatch, caplog):
     monkeypatch.delitem(KERNELS, "silu_gate")
     model = make_toy("llama").draw()

@@ -20,35 +20,16 @@ Array = NDArray[Any]
 
 
 class Step:
-    """A step that has run. A mask may still come: it is applied when the result is asked for, once."""
+    """A step that has run."""
 
     def __init__(self, logits: Array | None, tokens: Array | None) -> None:
-        self._logits, self._tokens = logits, tokens
-        self._bits: Array | None = None
-        self._output: StepOutput | None = None
-
-    def mask(self, bits: Array) -> None:
-        """uint32 [L, ceil(vocab / 32)]: tokens whose bit is 0 cannot come."""
-        if self._output is not None:
-            raise RuntimeError("a mask must come before the result is asked for")
-        self._bits = bits
+        if logits is not None and tokens is None:
+            tokens = logits.argmax(axis=1).astype(np.int32)
+        self._output = StepOutput(tokens=tokens, logits=logits)
 
     def result(self) -> StepOutput:
         """Logits, and the likeliest token of each row of them."""
-        if self._output is None:
-            self._output = self._finish()
         return self._output
-
-    def _finish(self) -> StepOutput:
-        logits, tokens = self._logits, self._tokens
-        if logits is not None and self._bits is not None:
-            words = np.ascontiguousarray(self._bits, "<u4")
-            allowed = np.unpackbits(words.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
-            logits = np.where(allowed, logits, np.float32(-np.inf))
-            tokens = None
-        if logits is not None and tokens is None:
-            tokens = logits.argmax(axis=1).astype(np.int32)
-        return StepOutput(tokens=tokens, logits=logits)
 
 
 class NativeProgram:
