@@ -136,7 +136,6 @@ class ServeConfig:
     max_n: int = setting(128, "Samples of one prompt.", low=1)
     max_stops: int = setting(64, "Stop strings of one request.", low=0)
     max_tools: int = setting(256, "Tools of one request.", low=0)
-    max_schema_kb: int = setting(256, "Size of a schema or grammar, in KB.", low=1)
     max_logprobs: int = setting(20, "Alternatives told for each token.", low=0)
     load_patience: float = setting(10.0, "Seconds that a request waits for a model that is being loaded.", low=0)
     drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)

@@ -64,7 +64,7 @@ MESSAGES = [
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25),
     messages.Accepted("a"),
     messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
-    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 0.5, 2),
+    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
     messages.Cancelled("a", True),
     messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
     messages.Explained(4, 2, "evicted", 7, None, 1.5),

@@ -245,19 +245,18 @@ class EngineCore:
 
     def _tell(self, outcomes: list[Outcome]) -> None:
         tally = self._tally
-        for outcome in outcomes:
-            request_id, sample, tokens, logprobs, finish, error, num_hit, num_forced, prompt_logprobs, waited = outcome
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
             tally.output_tokens += len(tokens)
-            tally.forced_tokens += num_forced
+            tally.forced_tokens += forced
             if error is not None:
                 tally.num_failed += 1
                 self._out.append(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, num_hit, waited, num_forced))
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
             else:
-                self._out.append(Tokens(request_id, sample, tokens, logprobs, num_hit, prompt_logprobs, num_forced))
+                self._out.append(Tokens(request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced))
 
     # ── the loop ──
 

@@ -142,8 +142,8 @@ class Finished(NamedTuple):
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_hit: int = 0
-    waited: float = 0.0  # seconds in the queue before it first ran
     num_forced: int = 0
+    waited: float = 0.0  # seconds in the queue before it first ran
 
 
 @dataclass(frozen=True, slots=True)

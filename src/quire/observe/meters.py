@@ -51,7 +51,10 @@ class Meters:
 
     def of(self, model: str) -> ModelMeters:
         """Those of one model."""
-        return self._models.setdefault(model, ModelMeters())
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = ModelMeters()
+        return found
 
     def ended(self, record: Record) -> None:
         """An observer: take in what became of a request."""

@@ -11,14 +11,13 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
-from quire.serve.form import manner_of, offered
+from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.models import Engine
@@ -139,9 +138,11 @@ def _time(exchange: Exchange, feed: Feed) -> None:
 def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached."""
     terms, cache = ask.terms, key.cache_key(ask.terms.salt)
-    return replace(
-        engine.speech.side.request(prompt.tokens, ask.sampling),
-        id=id,
+    return GenerateRequest(
+        id,
+        prompt.tokens,
+        ask.sampling,
+        engine.speech.side.eos_ids,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,
@@ -149,4 +150,5 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         cache=cache,
         session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
+        constraint=constraint_of(ask, prompt, engine.speech),
     )
