@@ -14,6 +14,7 @@ from quire.cli.options import Given, argument, command, option
 from quire.cli.progress import shown
 from quire.observe.access import log_access
 from quire.observe.log import adopt
+from quire.observe.trace import traces_to
 from quire.store.names import DEFAULT_TAG, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
@@ -42,15 +43,17 @@ def serve(options: ServeOptions, given: Given) -> None:
         import_module(f"quire.serve.{name}") for name in ("app", "keys", "models", "server", "service")
     )
     adopt("uvicorn.error")
+    adopt("opentelemetry")
     known = keys.read_keys(config.serve)
     if not known and not config.serve.host.startswith(LOCAL):
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
     served = models.Models(_wanted(options, given.store), config, models.Place(options.device), _print_loading)
-    observers = (partial(log_access, logging.getLogger("quire.access")),)
-    house = service.Service(config, served, app.all_dialects(), known, observers=observers)
-    serving = server.Serving(house, partial(_print_ready, [model.name for model in served]))
-    print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
-    serving.run_until_signal()
+    with traces_to(config.serve.otlp_endpoint) as traces:
+        observers = (partial(log_access, logging.getLogger("quire.access")), *traces)
+        house = service.Service(config, served, app.all_dialects(), known, observers=observers)
+        serving = server.Serving(house, partial(_print_ready, [model.name for model in served]))
+        print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
+        serving.run_until_signal()
 
 
 def _wanted(options: ServeOptions, store: Store) -> list[object]:

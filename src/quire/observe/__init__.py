@@ -1,1 +1,1 @@
-"""What an operator can see: logs and metrics. Standard library only."""
+"""What an operator can see: logs, metrics and traces. Standard library only; OpenTelemetry if it is asked for."""

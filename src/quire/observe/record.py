@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quire.types.request import SamplingParams
+
 
 @dataclass(slots=True)
 class Record:
@@ -25,6 +27,11 @@ class Record:
     error: str | None = None  # the code of what went wrong
     model: str | None = None
     client_id: str | None = None  # the client's own name for it, out of the body
+    traceparent: str = ""  # the caller's place in a trace, as W3C has it
+    tracestate: str = ""
+    operation: str | None = None  # of a request that runs a model: "chat" or "text_completion"
+    sampling: SamplingParams | None = None  # of the same
+    streams: bool = False
     prompt: str | None = None  # only if prompts are to be logged
     decoded: float | None = None  # the body was read and understood
     submitted: float | None = None  # text had become tokens

@@ -25,7 +25,7 @@ from quire.serve.prompts import Prompt, num_chars, prompts_of
 from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
-from quire.types.chat import Answered, Ask
+from quire.types.chat import Answered, Ask, ChatRequest
 from quire.types.errors import QuireError
 from quire.types.request import GenerateRequest
 
@@ -38,6 +38,8 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
     decoded = endpoint.decode(await service.body(exchange), service.limits(key))
     ask = offered(decoded.ask)
     record.client_id, record.decoded = ask.terms.id, time.monotonic()
+    record.operation = "chat" if isinstance(ask, ChatRequest) else "text_completion"
+    record.sampling, record.streams = ask.sampling, ask.stream
     with service.quotas.running(key, record.decoded):
         model, engine = await service.models.ready(ask.model)
         record.model = model.name

@@ -39,6 +39,9 @@ class Exchange:
         given = self.header("x-request-id")
         self.id = given if given and SANE_ID.fullmatch(given) else secrets.token_hex(12)
         self.record = Record(self.id, scope["method"], scope["path"], dialect.name, time.time(), time.monotonic())
+        caller = self.header("traceparent")
+        if caller and SANE_ID.fullmatch(caller):
+            self.record.traceparent, self.record.tracestate = caller, self.header("tracestate") or ""
 
     def header(self, name: str) -> str | None:
         """A header of the request."""
