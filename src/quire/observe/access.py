@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from logging import Logger
 
 from quire.observe.record import Record
 
 QUIET = ("/health", "/ready", "/metrics")  # asked for every few seconds by machines
-TIMES = ("at", "arrived", "decoded", "submitted", "first_token", "ended")
+UNSAID = (
+    *("at", "arrived", "decoded", "submitted", "first_token", "ended"),  # times that mean nothing here
+    *("sampling", "tracestate"),
+)
+SAID = tuple(each.name for each in fields(Record) if each.name not in UNSAID)
+NOTHING: tuple[object, ...] = (None, "", 0, [])
 SECONDS_DIGITS = 4
 
 
@@ -16,11 +21,12 @@ def log_access(logger: Logger, record: Record) -> None:
     """An observer."""
     log = logger.debug if record.path in QUIET and record.error is None else logger.info
     seconds = (record.ended or record.arrived) - record.arrived
-    facts = {name: fact for name, fact in asdict(record).items() if fact not in (None, "", 0, []) and name not in TIMES}
+    facts = {name: fact for name in SAID if (fact := getattr(record, name)) not in NOTHING}
     facts["status"] = record.status or "gone"
     facts["seconds"] = round(seconds, SECONDS_DIGITS)
     if record.first_token is not None:
         facts["first_token_seconds"] = round(record.first_token - record.arrived, SECONDS_DIGITS)
     cost = f" {record.prompt_tokens}+{record.output_tokens} tokens" if record.submitted is not None else ""
-    said = f"{record.method} {record.path} {facts['status']} {seconds * 1e3:.0f} ms{cost} {record.request_id}"
+    path = record.path.encode("unicode_escape").decode()  # a line break in it would make a second line of the log
+    said = f"{record.method} {path} {facts['status']} {seconds * 1e3:.0f} ms{cost} {record.request_id}"
     log("%s%s", said, f"\n{record.prompt}" if record.prompt is not None else "", extra=facts)

@@ -1,0 +1,84 @@
+"""The access log: a line for each request, with its id, and without what it said."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from quire.config import ObserveConfig
+from quire.observe.access import log_access
+from quire.observe.log import LOGGER, start_logging
+from quire.observe.record import Record
+from quire.types.request import SamplingParams
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.fixture(autouse=True)
+def quiet_afterwards():
+    logger = logging.getLogger(LOGGER)
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+
+
+def record(path: str = "/v1/completions", **facts: object) -> Record:
+    made = Record("r-1", "POST", path, "openai", at=1e9, arrived=10.0, status=200, ended=10.5)
+    for name, fact in facts.items():
+        setattr(made, name, fact)
+    return made
+
+
+def logged(given: Record, **settings: str) -> str:
+    stream = io.StringIO()
+    start_logging(ObserveConfig(**settings), stream)
+    log_access(logging.getLogger("quire.access"), given)
+    return stream.getvalue()
+
+
+ANSWERED = {"model": "m", "submitted": 10.1, "first_token": 10.2, "prompt_tokens": 7, "output_tokens": 3}
+
+
+def test_a_line_for_people_has_the_cost_and_the_id():
+    line = logged(record(**ANSWERED))
+    assert line.endswith("INFO quire.access: POST /v1/completions 200 500 ms 7+3 tokens r-1\n")
+
+
+def test_a_line_of_json_has_every_fact_that_there_is_as_a_field():
+    said = json.loads(logged(record(**ANSWERED, traceparent="00-aa-bb-01"), log_format="json"))
+    facts = {
+        "request_id": "r-1",
+        "status": 200,
+        "seconds": 0.5,
+        "first_token_seconds": 0.2,
+        "traceparent": "00-aa-bb-01",
+    }
+    assert facts.items() <= said.items() and said["prompt_tokens"] == 7
+    assert "error" not in said and "client_id" not in said and "arrived" not in said
+
+
+def test_what_a_request_says_is_logged_only_if_the_record_was_given_it():
+    sampling = SamplingParams(stop=("my secret",))
+    for log_format in ("text", "json"):
+        assert "my secret" not in logged(record(**ANSWERED, sampling=sampling), log_format=log_format)
+        assert "my secret" in logged(record(**ANSWERED, prompt="my secret"), log_format=log_format)
+
+
+def test_a_path_cannot_write_a_line_of_its_own():
+    line = logged(record("/v1\n12:00:00 INFO quire.access: POST /forged 200"))
+    assert line.count("\n") == 1 and "/v1\\n12:00:00" in line
+
+
+def test_a_client_who_left_and_one_who_was_refused_are_told_apart():
+    assert " gone " in logged(record(status=0))
+    refused = json.loads(logged(record(status=503, error="overloaded"), log_format="json"))
+    assert (refused["status"], refused["error"]) == (503, "overloaded")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+def test_what_machines_ask_every_few_seconds_is_logged_only_if_it_fails(path):
+    assert logged(record(path)) == "" and logged(record(path), log_level="debug")
+    assert logged(record(path, status=503, error="model_loading"))
