@@ -311,6 +311,15 @@ def test_tokens_can_be_forced_before_the_prompt_is_computed():
     assert sim.stories["a", 0].tokens == [1, 2, 3, *expected_output((*prompt, 1, 2, 3), 5)]
 
 
+def test_forced_tokens_that_are_found_in_the_cache_are_no_hits_of_the_prompt():
+    sim = make()
+    for name in ("a", "b"):
+        sim.submit(request(name, range(8), max_tokens=8, constraint=ANY_JSON))
+        sim.scheduler.force(name, 0, (1, 2, 3, 4), sim.now)
+        sim.run()
+    assert counts(sim.plans[-4]) == {"b": 1} and sim.stories["b", 0].num_hit == 8  # it computed one of twelve
+
+
 def test_forced_tokens_end_a_request_at_its_limit_and_count_up_to_there():
     sim = make()
     sim.submit(request("a", range(10), max_tokens=2, constraint=ANY_JSON))

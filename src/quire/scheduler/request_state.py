@@ -99,7 +99,7 @@ class RequestState:
         self.capacity = len(lease.blocks) * block_tokens
         self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
         if self.admitted is None:
-            self.admitted, self.num_hit = now, lease.num_hit
+            self.admitted, self.num_hit = now, min(lease.num_hit, self.num_prompt)
 
     def advance(self, part: Part, num_accepted: int) -> None:
         """A part of it was computed: all of it, less the drafts that did not hold."""
