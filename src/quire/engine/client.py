@@ -106,6 +106,7 @@ class Client:
         self._questions: deque[Future[Any]] = deque()  # answered in their order
         self._is_dead = False
         self._mail: _Mail | None = None
+        self.num_restarts = 0
         self._link = opens(self._deliver)
 
     @property
@@ -168,6 +169,7 @@ class Client:
         link = self._opens(self._deliver)
         with self._lock:
             self._link, self._is_dead = link, False
+            self.num_restarts += 1
 
     def close(self) -> None:
         """End the engine; what is still live is told."""

@@ -118,6 +118,7 @@ ENDED = Metric(
     label="reason",
     alias_label="finished_reason",
 )
+RESTARTS = Metric("quire_engine_restarts", Kind.COUNTER, "Engines started in the place of one that had died.")
 REFUSED = Metric("quire_requests_refused", Kind.COUNTER, "Requests that got an error, by its code.", label="code")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
