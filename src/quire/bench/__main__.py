@@ -1,12 +1,23 @@
-"""`python -m quire.bench [core | cpu [MODEL]]`: figures of this machine, those of the pure core with their targets."""
+"""`python -m quire.bench [core | cpu [MODEL] [--no-peer] [--quick]]`: figures of this machine, with their goals."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import sys
+import time
+from pathlib import Path
 
-from quire.bench import core, cpu
-from quire.store.store import DEFAULT_MODEL
+from quire.bench import core
+from quire.bench.cpu import QUICK, Sizes, find_tools, measure
+from quire.bench.cpu_figures import figures
+from quire.bench.facts import ModelFacts
+from quire.bench.peer import BUILD
+from quire.bench.table import table
+from quire.config import home_folder, load
+from quire.store.sources.package_index import SMOLLM2_135M
+from quire.store.store import DEFAULT_MODEL, Store
 
 
 def main() -> None:
@@ -14,10 +25,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="quire.bench", description=__doc__)
     parser.add_argument("part", nargs="?", choices=("core", "cpu"), default="core")
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
+    parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
+    parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     asked = parser.parse_args()
-    print(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}", flush=True)
-    for figure in core.run() if asked.part == "core" else cpu.run(asked.model):
-        print(figure, flush=True)
+    if asked.part == "core":
+        print(_machine())
+        print(table(core.run()))
+    else:
+        _cpu(asked.model, asked.quick, not asked.no_peer)
+
+
+def _cpu(model: str, quick: bool, with_peer: bool) -> None:
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+    home = home_folder(load())
+    path = Path(model) if Path(model).exists() else Store(home).resolve(model)
+    facts = ModelFacts.of(path)
+    tools = find_tools(home, facts, say) if with_peer else None
+    load_before = os.getloadavg()[0]
+    results = measure(facts, QUICK if quick else Sizes(), tools, say)
+    say("done")
+    is_default = path.stat().st_size == SMOLLM2_135M.size
+    print(f"{_machine()}; {model}, {facts.format}; load of the machine before: {load_before:.2f}\n")
+    print(table(figures(results, is_default), f"llama.cpp {BUILD}" if tools is not None else None))
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

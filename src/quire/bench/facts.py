@@ -1,0 +1,42 @@
+"""What a model asks of a machine, counted from its file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.models.draw import draw
+from quire.weights.checkpoint import open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Of one file. Attention is left out: with short contexts it is a few per cent."""
+
+    path: Path
+    container: str
+    format: str  # of most weights
+    vocab_size: int
+    decode_bytes: int  # of weights in the file's format, read for one decoded token
+    prompt_multiply_adds: int  # for one token of a prompt, whose last one alone needs the head
+
+    @classmethod
+    def of(cls, path: Path) -> ModelFacts:
+        """Nothing large is read."""
+        checkpoint = open_checkpoint(path)
+        model = draw(checkpoint)
+        matrices = {id(w): w for name, w in model.weights.items() if len(w.shape) == 2 and name != "embed"}
+        head = model.weights["head"]
+        sizes: Counter[str] = Counter()
+        for weight in matrices.values():
+            sizes[weight.format] += weight.source.data.nbytes
+        layers = [weight for weight in matrices.values() if weight is not head]
+        return cls(
+            path=path,
+            container=checkpoint.container,
+            format=sizes.most_common(1)[0][0],
+            vocab_size=model.config.vocab_size,
+            decode_bytes=sizes.total(),
+            prompt_multiply_adds=sum(weight.shape[0] * weight.shape[1] for weight in layers),
+        )
