@@ -50,7 +50,7 @@ def _cpu(model: str, quick: bool, with_peer: bool) -> None:
     say("done")
     is_default = path.stat().st_size == SMOLLM2_135M.size
     print(f"{_machine()}; {model}, {facts.format}; load of the machine before: {load_before:.2f}\n")
-    print(table(figures(results, is_default), f"llama.cpp {BUILD}" if tools is not None else None))
+    print(table(figures(results, is_default), f"llama.cpp {BUILD}"))
 
 
 def _machine() -> str:

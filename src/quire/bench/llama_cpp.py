@@ -25,6 +25,8 @@ from quire.types.errors import QuireError
 TOOL_SECONDS = 600
 START_SECONDS = 120
 POLL_SECONDS = 0.01
+END_SECONDS = 10
+FIRST_PROMPT = (1000,)  # any token
 
 
 class PeerFailed(QuireError):
@@ -118,7 +120,11 @@ class Tools:
             yield process, f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 class LlamaServer:
@@ -143,14 +149,11 @@ class LlamaServer:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                async for _ in self.stream([FIRST_PROMPT], 1):
+                async for _ in self.stream(FIRST_PROMPT, 1):
                     return
             except (httpx.TransportError, httpx.HTTPStatusError):
                 await asyncio.sleep(POLL_SECONDS)
         raise PeerFailed("llama-server did not answer.")
-
-
-FIRST_PROMPT = 1000  # any token
 
 
 @asynccontextmanager

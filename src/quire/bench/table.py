@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from quire.bench.figure import Figure
 
@@ -19,26 +19,22 @@ def number(value: float) -> str:
     return shown if "e" not in shown else f"{value:.1e}"
 
 
-def table(figures: Iterable[Figure], peer: str | None = None) -> str:
-    """One row a figure. The peer's columns are there if it has a name."""
-    heads = ["", "Quire", *([peer, "ratio"] if peer else []), "goal", "", ""]
-    rows = [heads, *(_row(figure, peer is not None) for figure in figures)]
-    used = [any(row[column] for row in rows) or column == 0 for column in range(len(heads))]
-    kept = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows]
+def table(figures: Sequence[Figure], peer: str = "peer") -> str:
+    """One row a figure. Columns in which nothing stands are left out."""
+    heads = ["", "Quire", peer, "ratio", "goal", "", ""]
+    rows = [_row(figure) for figure in figures]
+    used = [column == 0 or any(row[column] for row in rows) for column in range(len(heads))]
+    kept = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
-    lines = [_line(row, widths) for row in kept]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+    head, *lines = (_line(row, widths) for row in kept)
+    return "\n".join([head, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines])
 
 
-def _row(figure: Figure, has_peer: bool) -> list[str]:
-    beside = []
-    if has_peer:
-        beside = [
-            "" if figure.peer is None else f"{number(figure.peer)} {figure.unit}",
-            "" if figure.ratio is None else number(figure.ratio),
-        ]
+def _row(figure: Figure) -> list[str]:
+    peer = "" if figure.peer is None else f"{number(figure.peer)} {figure.unit}"
+    ratio = "" if figure.ratio is None else number(figure.ratio)
     goal = "" if figure.goal is None else str(figure.goal)
-    return [figure.name, f"{number(figure.value)} {figure.unit}", *beside, goal, figure.verdict, figure.note]
+    return [figure.name, f"{number(figure.value)} {figure.unit}", peer, ratio, goal, figure.verdict, figure.note]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
