@@ -1,4 +1,4 @@
-"""Clients in a closed loop: every prompt is asked once, never more at once than there are streams, and times are right."""
+"""Clients in a closed loop: every prompt is asked once, never more at once than there are streams."""
 
 from __future__ import annotations
 
