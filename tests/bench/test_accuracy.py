@@ -16,10 +16,12 @@ from quire.bench.accuracy import (
     divergences,
     held,
     log_probabilities,
-    plain_text,
     read_head,
     read_window,
 )
+from quire.bench.text import plain_text, word_tokens
+from quire.engine.text_side import TextSide
+from quire.weights.checkpoint import open_checkpoint
 from tests.devices.cpu.programs import HAS_NATIVE
 
 VOCAB = 101  # odd: rows are padded
@@ -68,6 +70,14 @@ def test_divergence_is_that_of_kullback_and_leibler():
 @pytest.mark.pure
 def test_every_python_has_enough_text():
     assert len(plain_text()) > 20 * WINDOW * 8
+
+
+@pytest.mark.e2e
+def test_prompts_are_made_of_whole_words(model_file):
+    tokenizer = TextSide.of(open_checkpoint(model_file)).tokenizer
+    words = word_tokens(tokenizer)
+    assert len(words) > 500 and " the" in {tokenizer.decode([token]) for token in words}
+    assert all(tokenizer.decode([token])[1:].isalpha() for token in words)
 
 
 @pytest.mark.e2e

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quire.bench.llama_cpp import LlamaServer, PeerFailed, Tools
+from quire.bench.llama_cpp import UNNAMED, LlamaServer, PeerFailed, Tools
 from quire.bench.peer import BUILD, TOOLS, NoPeer, Peer, get_peer
 
 pytestmark = pytest.mark.pure
@@ -81,7 +81,8 @@ class Speaks(BaseHTTPRequestHandler):
         for number in range(body["n_predict"]):
             event = {"content": "é", "tokens": [number], "stop": False}
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-        self.wfile.write(b'data: {"content": "", "tokens": [], "stop": true}\n\n')
+        last = {"content": "", "tokens": [], "stop": True, "tokens_predicted": body["n_predict"] + 2}
+        self.wfile.write(f"data: {json.dumps(last)}\n\n".encode())
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -100,7 +101,7 @@ def test_llama_server_is_asked_for_the_same_work_as_we_are(url):
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             return [list(batch) async for batch in LlamaServer(client).stream([5, 6, 7], 3)]
 
-    assert [batch for batch in asyncio.run(tokens()) if batch] == [[0], [1], [2]]
+    assert [batch for batch in asyncio.run(tokens()) if batch] == [[0], [1], [2], [UNNAMED, UNNAMED]]
     body = Speaks.bodies[-1]
     assert body["prompt"] == [5, 6, 7] and body["n_predict"] == 3 and body["stream"] is True
     assert body["temperature"] == 0 and body["ignore_eos"] is True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # orderly, so that no server of the peer's stays behind
     if asked.part == "core":
         print(_machine())
         print(table(core.run()))

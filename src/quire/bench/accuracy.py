@@ -15,12 +15,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pydoc_data import topics
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.bench.text import plain_text
 from quire.devices import base
 from quire.engine.text_side import TextSide
 from quire.models.draw import Model, draw
@@ -53,11 +53,6 @@ class Accuracy:
     ours: Divergence
     peer: Divergence | None
     num_positions: int
-
-
-def plain_text() -> str:
-    """English that every Python has: its own reference manual."""
-    return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
 
 
 def compare(model: str, num_windows: int, peer_file: str | None) -> Accuracy:

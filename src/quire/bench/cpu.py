@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from quire.bench.accuracy import NUM_WINDOWS, WINDOW, Accuracy, compare, plain_text
+from quire.bench.accuracy import NUM_WINDOWS, WINDOW, Accuracy, compare
 from quire.bench.child import run_part
 from quire.bench.facts import ModelFacts
 from quire.bench.llama_cpp import PeerFailed, Tools
@@ -21,6 +21,7 @@ from quire.bench.one_stream import OneStream, our_stream
 from quire.bench.peer import NoPeer, Say, get_peer
 from quire.bench.start import our_start
 from quire.bench.streams import Scale, Seen, our_streams
+from quire.bench.text import plain_text
 from quire.devices import base
 from quire.devices.base import Peaks
 from quire.engine.text_side import TextSide
@@ -167,12 +168,12 @@ class _Bench:
         return OneFormat(facts, together, all_rates if peer else None)
 
     def many_streams(self) -> tuple[Many, Many | None]:
-        model, vocab_size, scale = self.facts.path, self.facts.vocab_size, self.sizes.scale
+        model, words, scale = self.facts.path, self.facts.words, self.sizes.scale
         self.say(f"{scale.num_streams} streams")
-        ours = Many(*run_part(our_streams, Seen, str(model), vocab_size, scale))
+        ours = Many(*run_part(our_streams, Seen, str(model), words, scale))
         if self.tools is not None:
             self.say(f"{scale.num_streams} streams of llama-server: minutes")
-        return ours, self.of_peer(lambda tools: Many(*tools.streams(model, vocab_size, scale)))
+        return ours, self.of_peer(lambda tools: Many(*tools.streams(model, words, scale)))
 
     def starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
         self.say("starts")

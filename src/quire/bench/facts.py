@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.bench.text import word_tokens
+from quire.engine.text_side import TextSide
 from quire.models.draw import draw
 from quire.weights.checkpoint import open_checkpoint
 
@@ -18,6 +20,7 @@ class ModelFacts:
     container: str
     format: str  # of most weights
     vocab_size: int
+    words: tuple[int, ...]  # tokens to make prompts of
     decode_bytes: int  # of weights in the file's format, read for one decoded token
     prompt_multiply_adds: int  # for one token of a prompt, whose last one alone needs the head
 
@@ -25,7 +28,7 @@ class ModelFacts:
     def of(cls, path: Path) -> ModelFacts:
         """Nothing large is read."""
         checkpoint = open_checkpoint(path)
-        model = draw(checkpoint)
+        model, tokenizer = draw(checkpoint), TextSide.of(checkpoint).tokenizer
         matrices = {id(w): w for name, w in model.weights.items() if len(w.shape) == 2 and name != "embed"}
         head = model.weights["head"]
         sizes: Counter[str] = Counter()
@@ -37,6 +40,7 @@ class ModelFacts:
             container=checkpoint.container,
             format=sizes.most_common(1)[0][0],
             vocab_size=model.config.vocab_size,
+            words=word_tokens(tokenizer) if tokenizer is not None else tuple(range(model.config.vocab_size)),
             decode_bytes=sizes.total(),
             prompt_multiply_adds=sum(weight.shape[0] * weight.shape[1] for weight in layers),
         )

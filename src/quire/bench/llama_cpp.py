@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from quire.bench.child import peak_bytes
-from quire.bench.load import TokenIds
+from quire.bench.load import ShortAnswer, TokenIds
 from quire.bench.peer import Peer
 from quire.bench.streams import MAX_CONTEXT, Scale, Seen, put_under_load
 from quire.types.errors import QuireError
@@ -27,6 +27,7 @@ START_SECONDS = 120
 POLL_SECONDS = 0.01
 END_SECONDS = 10
 FIRST_PROMPT = (1000,)  # any token
+UNNAMED = -1  # a token that was not told
 
 
 class PeerFailed(QuireError):
@@ -84,16 +85,19 @@ class Tools:
             sizes = ("-c", str(window), "-b", str(window), "--chunks", str(num_windows), "-t", str(self.num_threads))
             self.run("llama-perplexity", "-m", str(model), "-f", str(file), *sizes, "--kl-divergence-base", str(into))
 
-    def streams(self, model: Path, vocab_size: int, scale: Scale) -> tuple[Seen, int | None]:
+    def streams(self, model: Path, words: TokenIds, scale: Scale) -> tuple[Seen, int | None]:
         """Its server under our load, and the most memory that it had."""
 
         async def seen() -> tuple[Seen, int | None]:
             with self._server(model, scale.num_streams) as (process, url):
                 async with _client(url) as server:
                     await server.first_answer(process)
-                    return await put_under_load(server, vocab_size, scale), peak_bytes(process.pid)
+                    return await put_under_load(server, words, scale), peak_bytes(process.pid)
 
-        return asyncio.run(seen())
+        try:
+            return asyncio.run(seen())
+        except (httpx.HTTPError, ShortAnswer) as error:
+            raise PeerFailed(f"llama-server did not bear the load: {error}") from error
 
     def start(self, model: Path, num_streams: int) -> float:
         """Seconds from the start of its server to the first token of an answer."""
@@ -134,15 +138,20 @@ class LlamaServer:
         self._client = client
 
     async def stream(self, prompt: TokenIds, max_tokens: int) -> AsyncIterator[TokenIds]:
-        """Tokens out of server-sent events."""
-        body: dict[str, Any] = {"prompt": list(prompt), "n_predict": max_tokens, "stream": True, "return_tokens": True}
-        async with self._client.stream(
-            "POST", "/completion", json={**body, "temperature": 0, "ignore_eos": True}
-        ) as came:
+        """Tokens out of server-sent events. Those of an incomplete character are only counted, at the end."""
+        body: dict[str, Any] = {"prompt": list(prompt), "n_predict": max_tokens, "temperature": 0, "ignore_eos": True}
+        body |= {"stream": True, "return_tokens": True}
+        num_tokens = 0
+        async with self._client.stream("POST", "/completion", json=body) as came:
             came.raise_for_status()
             async for line in came.aiter_lines():
-                if line.startswith("data: "):
-                    yield json.loads(line.removeprefix("data: ")).get("tokens", [])
+                if not line.startswith("data: "):
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                num_tokens += len(event["tokens"])
+                yield event["tokens"]
+                if event["stop"]:
+                    yield [UNNAMED] * (event["tokens_predicted"] - num_tokens)
 
     async def first_answer(self, process: subprocess.Popen[bytes]) -> None:
         """Ask until it answers: a server that is loading refuses."""

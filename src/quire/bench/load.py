@@ -15,7 +15,15 @@ from typing import Protocol
 
 import numpy as np
 
+from quire.types.errors import QuireError
+
 TokenIds = Sequence[int]
+
+
+class ShortAnswer(QuireError):
+    """A server did not do all of the work that it was asked for."""
+
+    code = "short_answer"
 
 
 class Serves(Protocol):
@@ -97,5 +105,5 @@ async def _ask(server: Serves, prompt: TokenIds, max_tokens: int) -> _Answer:
             arrivals.append(time.perf_counter())
             num_tokens += len(tokens)
     if num_tokens != max_tokens:
-        raise RuntimeError(f"an answer has {num_tokens} tokens instead of {max_tokens}")
+        raise ShortAnswer(f"an answer has {num_tokens} tokens instead of {max_tokens}")
     return _Answer(sent, tuple(arrivals), num_tokens)

@@ -5,7 +5,7 @@
     cold     8 streams at once, 512 shared tokens that nobody has computed, and 32 of their own
     shared   512 shared tokens, computed by now, and 32 of their own in, 64 out
 
-Prompts are random tokens from one seed: the same for everyone, and without the repetitions of a text.
+Prompts are random words from one seed: the same for everyone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from quire.bench.load import Load, Scenario, Serves, TokenIds, closed_loop
 from quire.engine.async_llm import AsyncLLM
 from quire.types.request import SamplingParams
 
-FIRST_TOKEN_ID = 256  # below are special tokens, and the bytes
 UNIQUE, SHARED, OWN, OUT = 256, 512, 32, 64
 COLD_STREAMS, COLD_OUT = 8, 16
 MAX_CONTEXT = 1024  # of a stream
@@ -45,12 +44,12 @@ class Seen:
     shared: Load
 
 
-async def put_under_load(server: Serves, vocab_size: int, scale: Scale) -> Seen:
+async def put_under_load(server: Serves, words: TokenIds, scale: Scale) -> Seen:
     """All loads, one after the other."""
     chance = random.Random(0)
 
     def text(num_tokens: int) -> list[int]:
-        return [chance.randrange(FIRST_TOKEN_ID, vocab_size) for _ in range(num_tokens)]
+        return chance.choices(words, k=num_tokens)
 
     def one(prompt: TokenIds, max_tokens: int) -> Scenario:
         return Scenario((prompt,), 1, max_tokens)
@@ -88,9 +87,9 @@ class InProcess:
                 yield delta.tokens
 
 
-async def our_streams(model: str, vocab_size: int, scale: Scale) -> Seen:
+async def our_streams(model: str, words: tuple[int, ...], scale: Scale) -> Seen:
     """Our engine under load. As many blocks as the streams can use, and some for what is shared."""
     blocks = scale.num_streams * (UNIQUE + OUT) // 16
     settings = {"max_context": MAX_CONTEXT, "num_blocks": blocks + blocks // 8, "max_rows": max(scale.num_streams, 16)}
     async with await AsyncLLM.open(model, in_process=True, **settings) as llm:
-        return await put_under_load(InProcess(llm), vocab_size, scale)
+        return await put_under_load(InProcess(llm), words, scale)
