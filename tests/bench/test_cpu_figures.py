@@ -20,7 +20,7 @@ pytestmark = pytest.mark.pure
 
 
 def one_format(name: str, prompt: float, decode: float, peer: tuple[float, float] | None) -> OneFormat:
-    facts = ModelFacts(Path("m.gguf"), "gguf", name, 49152, (), 100_000_000, 100_000_000)
+    facts = ModelFacts(Path("m.gguf"), name, "gguf", name, 49152, (), 100_000_000, 100_000_000)
     ours = OneStream((prompt, prompt, 1.0), (decode, decode, 1.0), (0.02, 0.02, 0.9))
     return OneFormat(facts, ours, Rates((peer[0],), (peer[1],)) if peer else None)
 

@@ -1,4 +1,4 @@
-"""`python -m quire.bench [core | cpu [MODEL] [--no-peer] [--quick]]`: figures of this machine, with their goals."""
+"""`python -m quire.bench [core | cpu [MODEL] [--no-peer] [--large] [--quick]]`: figures of this machine, with their goals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from quire.bench import core
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("part", nargs="?", choices=("core", "cpu"), default="core")
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
     parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
+    parser.add_argument("--large", action="store_true", help="one stream of a 1B model too, with random weights")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # orderly, so that no server of the peer's stays behind
@@ -34,10 +36,10 @@ def main() -> None:
         print(_machine())
         print(table(core.run()))
     else:
-        _cpu(asked.model, asked.quick, not asked.no_peer)
+        _cpu(asked.model, replace(QUICK if asked.quick else Sizes(), with_large=asked.large), not asked.no_peer)
 
 
-def _cpu(model: str, quick: bool, with_peer: bool) -> None:
+def _cpu(model: str, sizes: Sizes, with_peer: bool) -> None:
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -48,7 +50,7 @@ def _cpu(model: str, quick: bool, with_peer: bool) -> None:
     facts = ModelFacts.of(path)
     tools = find_tools(home, facts, say) if with_peer else None
     load_before = os.getloadavg()[0]
-    results = measure(facts, QUICK if quick else Sizes(), tools, say)
+    results = measure(facts, sizes, tools, say)
     say("done")
     is_default = path.stat().st_size == SMOLLM2_135M.size
     print(f"{_machine()}; {model}, {facts.format}; load of the machine before: {load_before:.2f}\n")

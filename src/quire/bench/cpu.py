@@ -16,6 +16,7 @@ from typing import TypeVar
 from quire.bench.accuracy import NUM_WINDOWS, WINDOW, Accuracy, compare
 from quire.bench.child import run_part
 from quire.bench.facts import ModelFacts
+from quire.bench.large import write_large
 from quire.bench.llama_cpp import PeerFailed, Tools
 from quire.bench.one_stream import OneStream, our_stream
 from quire.bench.peer import NoPeer, Say, get_peer
@@ -34,12 +35,13 @@ Value = TypeVar("Value")
 class Sizes:
     """How much is measured. These take some ten minutes on two cores, of which the peer takes eight."""
 
-    num_rounds: int = 2  # turns of one stream
+    num_turns: int = 2  # of one stream
     num_times: int = 3  # in a turn
     scale: Scale = field(default_factory=Scale)
     num_starts: int = 5
     num_windows: int = NUM_WINDOWS
     formats: tuple[str, ...] = ("q4_0", "q8_0")  # made from the file, besides its own
+    with_large: bool = False  # a model of a billion parameters too, one turn
 
 
 QUICK = Sizes(1, 1, Scale(num_streams=8, num_requests=8, num_cold=1), 1, 2, ("q4_0",))
@@ -144,16 +146,21 @@ class _Bench:
     def all_formats(self) -> tuple[OneFormat, ...]:
         names = [name for name in self.sizes.formats if name != self.facts.format]
         made = [path for name in names if (path := self.made(name)) is not None]
-        return tuple(self.one_format(facts) for facts in (self.facts, *map(ModelFacts.of, made)))
+        measured = [self.one_format(facts, self.sizes.num_turns) for facts in (self.facts, *map(ModelFacts.of, made))]
+        if self.sizes.with_large and self.tools is not None:
+            self.say("a model of a billion parameters: 1.7 GB on disk, minutes")
+            large = write_large(self.facts.path, self.tools.peer.formats / "large.q4_k.gguf")
+            measured.append(self.one_format(ModelFacts.of(large, "1B"), 1))
+        return tuple(measured)
 
     def made(self, format: str) -> Path | None:
         return self.of_peer(lambda tools: tools.reformat(self.facts.path, format))
 
-    def one_format(self, facts: ModelFacts) -> OneFormat:
+    def one_format(self, facts: ModelFacts, num_turns: int) -> OneFormat:
         ours: list[OneStream] = []
         peer: list[Rates] = []
-        for turn in range(self.sizes.num_rounds):
-            self.say(f"one stream, {facts.format}: turn {turn + 1} of {self.sizes.num_rounds}")
+        for turn in range(num_turns):
+            self.say(f"one stream, {facts.label}: turn {turn + 1} of {num_turns}")
             ours.append(run_part(our_stream, OneStream, str(facts.path), facts.vocab_size, self.sizes.num_times)[0])
             rates = self.of_peer(lambda tools: Rates(*map(tuple, tools.measure(facts.path, self.sizes.num_times))))
             peer += [rates] if rates is not None else []

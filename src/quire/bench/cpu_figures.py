@@ -24,7 +24,7 @@ def figures(results: Results, is_default_model: bool) -> list[Figure]:
 def _one_stream(results: Results) -> Iterator[Figure]:
     own, *others = results.formats
     yield Figure(
-        f"prompt of 512 tokens, {own.facts.format}",
+        f"prompt of 512 tokens, {own.facts.label}",
         median(own.ours.prompt_rates),
         "tok/s",
         at_least_times(4),
@@ -33,14 +33,14 @@ def _one_stream(results: Results) -> Iterator[Figure]:
     )
     for other in others:
         goal = at_least_times(2) if other.facts.format == FASTEST_FORMAT else None
-        name, rate = f"prompt of 512 tokens, {other.facts.format}", median(other.ours.prompt_rates)
+        name, rate = f"prompt of 512 tokens, {other.facts.label}", median(other.ours.prompt_rates)
         yield Figure(name, rate, "tok/s", goal, "llama-bench, same file", peer=_peer_prompt(other))
         if goal is not None:
-            name = f"prompt of 512 tokens, {own.facts.format} against {other.facts.format}"
+            name = f"prompt of 512 tokens, {own.facts.label} against {other.facts.label}"
             yield Figure(name, median(own.ours.prompt_rates), "tok/s", goal, peer=_peer_prompt(other))
     for each in results.formats:
         yield Figure(
-            f"decode, one stream, {each.facts.format}",
+            f"decode, one stream, {each.facts.label}",
             median(each.ours.decode_rates),
             "tok/s",
             at_least_times(2) if each is own else None,
@@ -123,7 +123,7 @@ def _limits(results: Results) -> Iterator[Figure]:
         read = median(each.ours.decode_rates) * each.facts.decode_bytes
         peer_read = median(each.peer.decode) * each.facts.decode_bytes if each.peer is not None else None
         yield Figure(
-            f"decode, {each.facts.format}: share of read bandwidth",
+            f"decode, {each.facts.label}: share of read bandwidth",
             100 * read / peaks.read_bytes,
             "%",
             at_least(70) if each is results.formats[0] else None,
@@ -134,7 +134,7 @@ def _limits(results: Results) -> Iterator[Figure]:
         share = 100 * each.facts.prompt_multiply_adds / peaks.multiply_adds
         peer_prompt = _peer_prompt(each)
         yield Figure(
-            f"prompt, {each.facts.format}: share of the int8 multiply-add peak",
+            f"prompt, {each.facts.label}: share of the int8 multiply-add peak",
             share * median(each.ours.prompt_rates),
             "%",
             None,

@@ -17,6 +17,7 @@ class ModelFacts:
     """Of one file. Attention is left out: with short contexts it is a few per cent."""
 
     path: Path
+    label: str  # in a table
     container: str
     format: str  # of most weights
     vocab_size: int
@@ -25,8 +26,8 @@ class ModelFacts:
     prompt_multiply_adds: int  # for one token of a prompt, whose last one alone needs the head
 
     @classmethod
-    def of(cls, path: Path) -> ModelFacts:
-        """Nothing large is read."""
+    def of(cls, path: Path, size: str = "") -> ModelFacts:
+        """Nothing large is read. `size` is told before the format where models of several sizes are compared."""
         checkpoint = open_checkpoint(path)
         model, tokenizer = draw(checkpoint), TextSide.of(checkpoint).tokenizer
         matrices = {id(w): w for name, w in model.weights.items() if len(w.shape) == 2 and name != "embed"}
@@ -35,10 +36,12 @@ class ModelFacts:
         for weight in matrices.values():
             sizes[weight.format] += weight.source.data.nbytes
         layers = [weight for weight in matrices.values() if weight is not head]
+        format = sizes.most_common(1)[0][0]
         return cls(
             path=path,
+            label=f"{size} {format}".strip(),
             container=checkpoint.container,
-            format=sizes.most_common(1)[0][0],
+            format=format,
             vocab_size=model.config.vocab_size,
             words=word_tokens(tokenizer) if tokenizer is not None else tuple(range(model.config.vocab_size)),
             decode_bytes=sizes.total(),
