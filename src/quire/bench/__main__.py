@@ -1,4 +1,4 @@
-"""`python -m quire.bench [core | cpu [MODEL] [--no-peer] [--large] [--quick]]`: figures of this machine, with their goals."""
+"""`python -m quire.bench [core | cpu [MODEL] [OPTIONS]]`: figures of this machine, with their goals."""
 
 from __future__ import annotations
 
