@@ -53,8 +53,9 @@ def _cpu(model: str, sizes: Sizes, with_peer: bool) -> None:
     results = measure(facts, sizes, tools, say)
     say("done")
     is_default = path.stat().st_size == SMOLLM2_135M.size
-    print(f"{_machine()}; {model}, {facts.format}; load of the machine before: {load_before:.2f}\n")
-    print(table(figures(results, is_default), f"llama.cpp {BUILD}"))
+    peer = f"peer: llama.cpp {BUILD}" if tools is not None else "no peer"
+    print(f"{_machine()}; {model}; {peer}; load of the machine before: {load_before:.2f}\n")
+    print(table(figures(results, is_default)))
 
 
 def _machine() -> str:

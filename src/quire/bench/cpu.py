@@ -6,6 +6,7 @@ the machine's mood meets both. If the peer cannot be had, or one of its tools fa
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from quire.bench.accuracy import NUM_WINDOWS, WINDOW, Accuracy, compare
+from quire.bench.accuracy import NUM_WINDOWS, Accuracy, compare
 from quire.bench.child import run_part
 from quire.bench.facts import ModelFacts
 from quire.bench.large import write_large
@@ -95,7 +96,7 @@ def find_tools(home: Path, facts: ModelFacts, say: Say) -> Tools | None:
         return None
     try:
         peaks = _peaks(0.01)
-        return Tools(get_peer(home, say), peaks.num_threads if peaks is not None else 1)
+        return Tools(get_peer(home, say), peaks.num_threads if peaks is not None else os.cpu_count() or 1)
     except NoPeer as missing:
         say(f"{missing} Going on without it.")
         return None
@@ -194,10 +195,9 @@ class _Bench:
         self.say("accuracy")
         model, num_windows = self.facts.path, self.sizes.num_windows
         with tempfile.TemporaryDirectory() as folder:
-            saved = Path(folder) / "distributions"
-            self.of_peer(lambda tools: tools.save_distributions(model, plain_text(), saved, WINDOW, num_windows))
-            peer_file = str(saved) if saved.exists() else None
-            return run_part(compare, Accuracy, str(model), num_windows, peer_file)[0]
+            into = Path(folder) / "distributions"
+            saved = self.of_peer(lambda tools: tools.save_distributions(model, plain_text(), into, num_windows))
+            return run_part(compare, Accuracy, str(model), num_windows, str(saved) if saved is not None else None)[0]
 
 
 def _open(path: Path) -> tuple[float, float]:

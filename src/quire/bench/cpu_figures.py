@@ -72,6 +72,7 @@ def _many_streams(results: Results) -> Iterator[Figure]:
         seen.unique.first_token.p99,
         "s",
         at_most_times(1 / 3),
+        "llama-server",
         peer=theirs.unique.first_token.p99 if theirs else None,
     )
     yield Figure(
@@ -79,6 +80,7 @@ def _many_streams(results: Results) -> Iterator[Figure]:
         seen.unique.gap.p99,
         "s",
         at_most(0.5),
+        "llama-server",
         peer=theirs.unique.gap.p99 if theirs else None,
     )
     yield Figure(

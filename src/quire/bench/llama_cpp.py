@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from quire.bench.accuracy import WINDOW
 from quire.bench.child import peak_bytes
 from quire.bench.load import ShortAnswer, TokenIds
 from quire.bench.peer import Peer
@@ -77,13 +78,14 @@ class Tools:
             partial.rename(made)
         return made
 
-    def save_distributions(self, model: Path, text: str, into: Path, window: int, num_windows: int) -> None:
+    def save_distributions(self, model: Path, text: str, into: Path, num_windows: int) -> Path:
         """llama-perplexity over windows of a text; see accuracy.py for what it writes."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "text"
             file.write_text(text, encoding="utf-8")
-            sizes = ("-c", str(window), "-b", str(window), "--chunks", str(num_windows), "-t", str(self.num_threads))
+            sizes = ("-c", str(WINDOW), "-b", str(WINDOW), "--chunks", str(num_windows), "-t", str(self.num_threads))
             self.run("llama-perplexity", "-m", str(model), "-f", str(file), *sizes, "--kl-divergence-base", str(into))
+        return into
 
     def streams(self, model: Path, words: TokenIds, scale: Scale) -> tuple[Seen, int | None]:
         """Its server under our load, and the most memory that it had."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.store.download import Address, download
+from quire.store.errors import StoreError
 from quire.store.layout import digest_of
 from quire.store.pip import find_link, http_client
 from quire.types.errors import QuireError
@@ -77,7 +78,7 @@ def get_peer(home: Path, say: Say) -> Peer:
         build = _generator()
         source = _sources(peer.folder, say)
         _build(peer, source, build, say)
-    except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
+    except (StoreError, OSError, tarfile.TarError, subprocess.SubprocessError) as error:
         raise NoPeer(f"llama.cpp could not be built: {error}") from error
     if not _runs(peer):
         raise NoPeer(f"llama.cpp was built but does not run: see what {peer.tool(TOOLS[0])} --help says.")

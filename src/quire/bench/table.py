@@ -19,9 +19,9 @@ def number(value: float) -> str:
     return shown if "e" not in shown else f"{value:.1e}"
 
 
-def table(figures: Sequence[Figure], peer: str = "peer") -> str:
+def table(figures: Sequence[Figure]) -> str:
     """One row a figure. Columns in which nothing stands are left out."""
-    heads = ["", "Quire", peer, "ratio", "goal", "", ""]
+    heads = ["", "Quire", "peer", "ratio", "goal", "", ""]
     rows = [_row(figure) for figure in figures]
     used = [column == 0 or any(row[column] for row in rows) for column in range(len(heads))]
     kept = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in (heads, *rows)]
