@@ -29,7 +29,7 @@ test: lint ## Style, types, then the tests; ARGS go to pytest
 bench: $(INSTALLED) ## The pure core's figures, with their targets
 	@$(PY) -m quire.bench core $(ARGS)
 
-bench-cpu: $(INSTALLED) ## The default model on this CPU; ARGS is another model
+bench-cpu: $(INSTALLED) ## The default model on this CPU, beside llama.cpp; ARGS: another model, --quick, …
 	@$(PY) -m quire.bench cpu $(ARGS)
 
 lint: ruff format-check types ## Style and types alone

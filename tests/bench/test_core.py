@@ -3,7 +3,6 @@
 import pytest
 
 from quire.bench import core
-from quire.bench.figure import Figure
 
 pytestmark = pytest.mark.pure
 
@@ -16,7 +15,3 @@ def test_every_figure_of_the_core_can_be_measured():
     ]
     assert all(figure.value >= 0 and figure.note for figure in figures)
     assert figures[0].value > 0 and figures[1].value > 0
-
-
-def test_a_figure_says_whether_its_target_is_reached():
-    assert "reached" in str(Figure("f", 1.0, "ms", 2.0)) and "MISSED" in str(Figure("f", 3.0, "ms", 2.0))

@@ -11,7 +11,7 @@ import time
 from array import array
 from pathlib import Path
 
-from quire.bench.figure import Figure
+from quire.bench.figure import Figure, at_most
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
@@ -41,7 +41,7 @@ def plan_and_commit(num_requests: int = 1000, num_steps: int = 400) -> Figure:
     note = (
         f"90th percentile {seconds[num_steps * 9 // 10] * 1e3:.2f} ms; {num_steps} steps, each sealing about 60 blocks"
     )
-    return Figure("plan + commit, 1,000 running requests", statistics.median(seconds) * 1e3, "ms", 3.0, note)
+    return Figure("plan + commit, 1,000 running requests", statistics.median(seconds) * 1e3, "ms", at_most(3), note)
 
 
 def _step(scheduler: Scheduler, chance: random.Random) -> tuple[StepPlan, float]:
@@ -73,7 +73,7 @@ def match(num_blocks: int = 100_000, prompt_tokens: int = 4096, num_matches: int
         assert hit.num_tokens == prompt_tokens
     seconds.sort()
     note = f"90th percentile {seconds[num_matches * 9 // 10] * 1e6:.0f} µs; 256 blocks found in {len(prompts)} prompts"
-    return Figure("match of 4,096 tokens in 100,000 blocks", statistics.median(seconds) * 1e6, "µs", 150.0, note)
+    return Figure("match of 4,096 tokens in 100,000 blocks", statistics.median(seconds) * 1e6, "µs", at_most(150), note)
 
 
 def million_blocks(num_blocks: int = 1_000_000, chain: int = 256) -> Figure:
@@ -87,7 +87,7 @@ def million_blocks(num_blocks: int = 1_000_000, chain: int = 256) -> Figure:
     assert cache.stats().num_cached == num_blocks // chain * chain
     used = (_resident_bytes() - before) / 1e6
     note = f"chains of {chain} blocks, {used * 1e6 / num_blocks:.0f} bytes a block"
-    return Figure("memory of 1,000,000 cached blocks", used, "MB", 400.0, note)
+    return Figure("memory of 1,000,000 cached blocks", used, "MB", at_most(400), note)
 
 
 def _store(cache: KVCache, tokens: array[int]) -> None:

@@ -96,6 +96,25 @@ class Device(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What this machine could do at most, for benchmarks to measure a program against."""
+
+    read_bytes: float  # a second, from memory that no cache holds
+    multiply_adds: float  # a second, of 8-bit numbers that lie in registers
+    num_threads: int
+    kernels: str  # which of the device's kernels these are the limits of
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A device that can tell its limits."""
+
+    def peaks(self, seconds: float = 1.0) -> Peaks | None:
+        """Measure each for so long. None if it cannot."""
+        ...
+
+
 def available() -> tuple[str, ...]:
     """Names of the devices that are part of this installation. Whether one can run here is known when it is opened."""
     package = importlib.import_module("quire.devices")

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
-from quire.devices.base import KeptWeights, Limits, Program
+from quire.devices.base import KeptWeights, Limits, Peaks, Program
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
@@ -58,6 +58,19 @@ class CpuDevice:
         if kept is not None and packer.num_packed:
             kept.keep(recipe, packer.panels())
         return lowered
+
+    def peaks(self, seconds: float = 1.0) -> Peaks | None:
+        """Measured now, with the threads and the kernels that `lower` would choose. None without native code."""
+        module = native()
+        if module is None:
+            return None
+        variant, pool = module.variants()[0], pool_for(module, None)
+        return Peaks(
+            read_bytes=module.read_bytes_per_second(variant, pool, seconds),
+            multiply_adds=module.multiply_adds_per_second(variant, pool, seconds),
+            num_threads=pool.num_threads,
+            kernels=variant,
+        )
 
 
 def _sizes(limits: Limits) -> list[int]:

@@ -14,6 +14,7 @@
 
 #include "features.h"
 #include "program.h"
+#include "roof.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -229,6 +230,20 @@ void bind_program(nb::module_ &m) {
     program.def_prop_ro("num_bytes", &Program::num_bytes);
 }
 
+// What the machine could do at most, for benchmarks.
+void bind_roof(nb::module_ &m) {
+    const auto bind = [&m](const char *name, double (*measure)(const char *, Pool &, double), const char *doc) {
+        const auto checked = [measure](const std::string &name, const std::shared_ptr<Pool> &pool, double seconds) {
+            const Kernels &kernels = variant(name);  // this machine can run them
+            nb::gil_scoped_release release;
+            return measure(kernels.name, *pool, seconds);
+        };
+        m.def(name, checked, "variant"_a, "pool"_a, "seconds"_a, doc);
+    };
+    bind("multiply_adds_per_second", &multiply_adds_per_second, "Of 8-bit numbers in registers, by all threads.");
+    bind("read_bytes_per_second", &read_bytes_per_second, "From memory that no cache holds, by all threads.");
+}
+
 }  // namespace
 
 }  // namespace quire
@@ -248,4 +263,5 @@ NB_MODULE(_native, m) {
         .def(nb::new_([](int num_threads) { return std::make_shared<Pool>(num_threads); }), "num_threads"_a)
         .def_prop_ro("num_threads", &Pool::size);
     bind_program(m);
+    bind_roof(m);
 }

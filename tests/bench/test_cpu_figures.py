@@ -1,0 +1,102 @@
+"""From results to rows: which ratio stands beside which goal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.bench.accuracy import Accuracy, Divergence
+from quire.bench.cpu import Many, OneFormat, Rates, Results, Sizes
+from quire.bench.cpu_figures import figures
+from quire.bench.facts import ModelFacts
+from quire.bench.load import Load, Spread
+from quire.bench.one_stream import OneStream
+from quire.bench.streams import Seen
+from quire.devices.base import Peaks
+
+pytestmark = pytest.mark.pure
+
+
+def one_format(name: str, prompt: float, decode: float, peer: tuple[float, float] | None) -> OneFormat:
+    facts = ModelFacts(Path("m.gguf"), name, "gguf", name, 49152, (), 100_000_000, 100_000_000)
+    ours = OneStream((prompt, prompt, 1.0), (decode, decode, 1.0), (0.02, 0.02, 0.9))
+    return OneFormat(facts, ours, Rates((peer[0],), (peer[1],)) if peer else None)
+
+
+def seen(rate: float, first_token: float) -> Seen:
+    load = Load(int(rate * 10), 10.0, Spread(1.0, first_token), Spread(0.1, 0.4))
+    return Seen(unique=load, alone_seconds=1.0, cold_seconds=1.25, shared=load)
+
+
+RESULTS = Results(
+    sizes=Sizes(),
+    formats=(one_format("q4_1", 1000.0, 200.0, (200.0, 100.0)), one_format("q4_0", 900.0, 210.0, (450.0, 105.0))),
+    peaks=Peaks(25e9, 400e9, 2, "avx2"),
+    open_seconds=0.01,
+    tokenizer_seconds=0.1,
+    many=Many(seen(200.0, 5.0), 400_000_000),
+    peer_many=Many(seen(40.0, 30.0), 2_000_000_000),
+    start_seconds=(0.7, 0.8, 0.9),
+    peer_start_seconds=(1.0,),
+    accuracy=Accuracy(Divergence(0.003, 0.96), Divergence(0.004, 0.95), 2040),
+)
+ALONE = replace(
+    RESULTS,
+    formats=(replace(RESULTS.formats[0], peer=None),),
+    peer_many=None,
+    peer_start_seconds=None,
+    accuracy=replace(RESULTS.accuracy, peer=None),
+)
+
+
+def row(name: str, results: Results = RESULTS):
+    (found,) = [each for each in figures(results, is_default_model=True) if each.name == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    "name, value, peer, verdict",
+    [
+        ("prompt of 512 tokens, q4_1", 1000, 200, "reached"),
+        ("prompt of 512 tokens, q4_0", 900, 450, "reached"),
+        ("prompt of 512 tokens, q4_1 against q4_0", 1000, 450, "reached"),
+        ("decode, one stream, q4_1", 200, 100, "reached"),
+        ("decode, one stream, q4_0", 210, 105, ""),
+        ("decode, q4_1: share of read bandwidth", 80, 40, "reached"),
+        ("prompt, q4_1: share of the int8 multiply-add peak", 25, 5, ""),
+        ("engine's share of a decoding step, one stream", 2, None, "reached"),
+        ("unique, 32 streams, output", 200, 40, "reached"),
+        ("shared, 32 streams, output", 200, 40, "MISSED"),
+        ("unique, 32 streams, first token p99", 5, 30, "reached"),
+        ("unique, 32 streams, gap between tokens p99", 0.4, 0.4, "reached"),
+        ("shared, 8 streams, cold: first token p99, in prompts' times", 1.25, 1.25, "reached"),
+        ("peak resident memory, 32 streams", 400, 2000, "reached"),
+        ("second start to the first token", 0.8, 1.0, "reached"),
+        ("mean KL from float32", 0.003, 0.004, "reached"),
+        ("unique, 32 streams, against OpenVINO GenAI", 200, 94, "reached"),
+        ("shared, 32 streams, against vLLM-CPU", 200, 158, "MISSED"),
+    ],
+)
+def test_every_goal_has_its_row(name, value, peer, verdict):
+    found = row(name)
+    assert found.value == pytest.approx(value) and found.verdict == verdict
+    assert found.peer == (None if peer is None else pytest.approx(peer))
+
+
+def test_without_the_peer_ratios_are_not_compared_and_the_rest_is_judged():
+    verdicts = {each.name: each.verdict for each in figures(ALONE, is_default_model=True)}
+    assert verdicts["prompt of 512 tokens, q4_1"] == verdicts["unique, 32 streams, output"] == "not compared"
+    assert verdicts["mean KL from float32"] == "not compared"
+    assert verdicts["decode, q4_1: share of read bandwidth"] == verdicts["second start to the first token"] == "reached"
+
+
+def test_published_figures_stand_beside_the_model_that_they_are_of():
+    names = {each.name for each in figures(RESULTS, is_default_model=False)}
+    assert not any("OpenVINO" in name or "vLLM" in name for name in names)
+
+
+def test_without_native_code_there_are_no_limits_to_compare_with():
+    names = [each.name for each in figures(replace(RESULTS, peaks=None), is_default_model=True)]
+    assert names and not any("share of" in name and "engine" not in name for name in names)
