@@ -14,7 +14,7 @@ from quire.models.draw import Model, draw
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch
 from tests.models.toys import BLOCK, VOCAB, MemoryCheckpoint, Session
-from tests.ops.test_kernels import Stored
+from tests.ops.stored import Stored
 
 HAS_NATIVE = native() is not None
 VARIANTS = native().variants() if HAS_NATIVE else []

@@ -19,10 +19,11 @@ namespace {
 
 #include "simd.h"
 #include "tokenwise.h"
+#include "dots_portable.h"
 #if QUIRE_AVX2
 #include "dots_avx2.h"
 #else
-#include "dots_portable.h"
+using portable::block_sums;
 #endif
 #include "products.h"
 #include "attention.h"

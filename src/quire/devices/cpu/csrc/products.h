@@ -40,30 +40,55 @@ inline void fetch_ahead(const uint8_t *p, size_t bytes) {
 #endif
 }
 
+// The scale of a block, a lane for each row; formats with two parts have the rest of it in their sums.
+template <Format F>
+inline F8 block_scale(F8 scale, const int8_t *parts) {
+    constexpr BlockFormat f = block_format(F);
+    if constexpr (f.is_super() && f.parts == 1) return scale * load(parts);
+    return scale;
+}
+
+// What all quants of a block have in common besides their scale: their minimum, or minus the zero.
+template <Format F, int N>
+inline void add_minimum(F8 scale, F8 minimum, const int8_t *parts, const Tokens<N> &x, int b, F8 *acc) {
+    constexpr BlockFormat f = block_format(F);
+    if constexpr (f.has_minimum && f.parts == 2) {
+        const F8 first = load(parts + LANES * 2), second = load(parts + LANES * 3);
+        for (int i = 0; i < N; ++i) {
+            const int16_t *halves = x.halves[i] + 2 * b;
+            const F8 sum = fma(first, set1(halves[0]), second * set1(halves[1]));  // whole numbers, exact
+            acc[i] = fma(sum * minimum, set1(x.scales[i][b]), acc[i]);
+        }
+    } else if constexpr (f.has_minimum || (f.zero && f.parts == 1)) {
+        F8 all = f.has_minimum ? minimum : scale * set1(static_cast<float>(-f.zero));
+        if constexpr (f.has_minimum && f.is_super()) all = all * load(parts + LANES);
+        for (int i = 0; i < N; ++i) acc[i] = fma(all, set1(x.sums[i][b]), acc[i]);
+    }
+}
+
+// Scales times small whole numbers are exact in float32: what is rounded is the product with the activations alone.
 template <Format F, int N>
 inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
-    const int num_blocks = m.num_blocks(), step = head_step(F) / static_cast<int>(sizeof(uint16_t));
-    const uint16_t *head = reinterpret_cast<const uint16_t *>(m.panel(panel));
-    const uint8_t *quants = m.panel(panel) + head_bytes(F, num_blocks);
-    const int8_t *x[N];
-    const float *scales[N], *sums[N];
+    constexpr BlockFormat f = block_format(F);
+    const uint8_t *head = m.panel(panel), *quants = head + heads_size(f, m.num_blocks());
+    Tokens<N> x;
     F8 acc[N];
     for (int i = 0; i < N; ++i) {
-        x[i] = a.xq.row(token + i), scales[i] = a.xq.scale(token + i), sums[i] = a.xq.sum(token + i);
+        x.values[i] = a.xq.row(token + i), x.halves[i] = a.xq.half(token + i);
+        x.scales[i] = a.xq.scale(token + i), x.sums[i] = a.xq.sum(token + i);
         acc[i] = set1(0.0f);
     }
-    for (int b = 0; b < num_blocks; ++b, head += step, quants += quant_bytes(F)) {
-        F8 dots[N];
-        if (N == 1) fetch_ahead(quants, quant_bytes(F));
-        if constexpr (F == Format::Q8)
-            block_sums_q8<N>(quants, x, BLOCK * b, dots);
-        else
-            block_sums_q4<N>(quants, x, BLOCK * b, dots);
-        const F8 scale = load(head, false);
-        for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1(scales[i][b]), acc[i]);
-        if constexpr (F != Format::Q8) {
-            const F8 minimum = F == Format::Q4M ? load(head + LANES, false) : scale * set1(-8.0f);
-            for (int i = 0; i < N; ++i) acc[i] = fma(minimum, set1(sums[i][b]), acc[i]);
+    for (int first = 0; first < m.num_blocks(); first += f.blocks, head += head_step(f)) {
+        const uint16_t *floats = reinterpret_cast<const uint16_t *>(head);
+        const F8 common = load(floats, f.is_bf16), minimum = load(f.has_minimum ? floats + LANES : floats, false);
+        const int8_t *parts = reinterpret_cast<const int8_t *>(head + floats_step(f));
+        for (int b = first; b < first + f.blocks; ++b, quants += quants_step(f), parts += parts_step(f)) {
+            F8 dots[N];
+            if (N == 1) fetch_ahead(quants, quants_step(f));
+            block_sums<F, N>(quants, parts, x, b, dots);
+            const F8 scale = block_scale<F>(common, parts);
+            for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1(x.scales[i][b]), acc[i]);
+            add_minimum<F, N>(scale, minimum, parts, x, b, acc);
         }
     }
     for (int i = 0; i < N; ++i) store(out + LANES * i, acc[i]);
@@ -72,15 +97,15 @@ inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, 
 // Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
 template <Format F, int N>
 inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
-    if constexpr (F == Format::F32 || F == Format::F16 || F == Format::BF16)
-        float_tile<F, N>(m, panel, a, token, out);
-    else
+    if constexpr (is_quantized(F))
         quant_tile<F, N>(m, panel, a, token, out);
+    else
+        float_tile<F, N>(m, panel, a, token, out);
 }
 
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
-    constexpr bool wide = F == Format::F32 || F == Format::F16 || F == Format::BF16;
+    constexpr bool wide = !is_quantized(F);
     if (wide && count == 8) return tile<F, wide ? 8 : 4>(m, panel, a, token, out);
     for (; count >= 4; count -= 4, token += 4, out += 4 * LANES) tile<F, 4>(m, panel, a, token, out);
     switch (count) {
@@ -97,9 +122,19 @@ inline void multiply(const Matrix &m, int panel, const Operand &a, int token, in
         case Format::F32: return some_tokens<Format::F32>(m, panel, a, token, count, out);
         case Format::F16: return some_tokens<Format::F16>(m, panel, a, token, count, out);
         case Format::BF16: return some_tokens<Format::BF16>(m, panel, a, token, count, out);
-        case Format::Q8: return some_tokens<Format::Q8>(m, panel, a, token, count, out);
-        case Format::Q4: return some_tokens<Format::Q4>(m, panel, a, token, count, out);
-        case Format::Q4M: return some_tokens<Format::Q4M>(m, panel, a, token, count, out);
+        case Format::Q8_0: return some_tokens<Format::Q8_0>(m, panel, a, token, count, out);
+        case Format::Q4_0: return some_tokens<Format::Q4_0>(m, panel, a, token, count, out);
+        case Format::Q4_1: return some_tokens<Format::Q4_1>(m, panel, a, token, count, out);
+        case Format::Q5_0: return some_tokens<Format::Q5_0>(m, panel, a, token, count, out);
+        case Format::Q5_1: return some_tokens<Format::Q5_1>(m, panel, a, token, count, out);
+        case Format::Q2_K: return some_tokens<Format::Q2_K>(m, panel, a, token, count, out);
+        case Format::Q3_K: return some_tokens<Format::Q3_K>(m, panel, a, token, count, out);
+        case Format::Q4_K: return some_tokens<Format::Q4_K>(m, panel, a, token, count, out);
+        case Format::Q5_K: return some_tokens<Format::Q5_K>(m, panel, a, token, count, out);
+        case Format::Q6_K: return some_tokens<Format::Q6_K>(m, panel, a, token, count, out);
+        case Format::IQ4_NL: return some_tokens<Format::IQ4_NL>(m, panel, a, token, count, out);
+        case Format::IQ4_XS: return some_tokens<Format::IQ4_XS>(m, panel, a, token, count, out);
+        case Format::MXFP4: return some_tokens<Format::MXFP4>(m, panel, a, token, count, out);
     }
 }
 

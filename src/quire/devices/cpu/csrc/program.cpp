@@ -104,7 +104,7 @@ int Program::adopt_matrix(Format format, int rows, int cols, Panels panels) {
 
 Matrix Program::shape_of(Format format, int rows, int cols) const {
     require(rows > 0 && cols > 0, "a matrix has rows and columns");
-    require(!is_quantized(format) || cols % BLOCK == 0, "a quantized matrix has whole blocks of 32 in its rows");
+    require(!is_quantized(format) || cols % block_columns(format) == 0, "a quantized matrix has whole blocks in its rows");
     return {format, rows, cols, nullptr, panel_size(format, cols)};
 }
 
@@ -129,12 +129,12 @@ int Program::add_rows(int dim, bool for_logits) {
     return index_of_last(rows_.size());
 }
 
-// Values of all rows, then scales, then sums.
+// Values of all rows, then scales, sums, sums of halves.
 int Program::add_quants(int dim, bool for_logits) {
     require(dim > 0 && dim % BLOCK == 0, "a quantized buffer has whole blocks of 32");
     const int num_rows = rows_for(for_logits);
     const size_t numbers = static_cast<size_t>(num_rows) * dim;
-    quants_.push_back({dim, num_rows, take(numbers + 2 * sizeof(float) * (numbers / BLOCK))});
+    quants_.push_back({dim, num_rows, take(numbers + (2 * sizeof(float) + 2 * sizeof(int16_t)) * (numbers / BLOCK))});
     return index_of_last(quants_.size());
 }
 
@@ -180,6 +180,7 @@ QuantRows Program::quants(int id, int dim, bool for_logits) const {
     out.values = reinterpret_cast<int8_t *>(found.memory.data());
     out.scales = reinterpret_cast<float *>(found.memory.data() + numbers);
     out.sums = out.scales + numbers / BLOCK;
+    out.halves = reinterpret_cast<int16_t *>(out.sums + numbers / BLOCK);
     out.blocks = dim / BLOCK;
     return out;
 }
