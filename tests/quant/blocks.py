@@ -26,12 +26,12 @@ def random_blocks(fmt: QuantFormat, num_blocks: int, seed: int) -> np.ndarray:
     return raw
 
 
-def weight_blocks(fmt: QuantFormat, num_blocks: int, seed: int, deviation: float = 0.1) -> np.ndarray:
+def weight_blocks(fmt: QuantFormat, num_blocks: int, seed: int, deviation: float = 0.05) -> np.ndarray:
     """Random quants under scales of one magnitude and either sign, so that every block matters in a product."""
     rng = np.random.default_rng(seed)
     raw = rng.integers(0, 256, (num_blocks, fmt.block_bytes), dtype=np.uint8)
     if fmt.name == "mxfp4":
-        raw[:, 0] = rng.integers(122, 124, num_blocks)
+        raw[:, 0] = rng.integers(120, 123, num_blocks)
         return raw
     scales = rng.uniform(0.5, 1.5, num_blocks) * rng.choice([-1, 1], num_blocks)
     put_scales(fmt, raw, scales)

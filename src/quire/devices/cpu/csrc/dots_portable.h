@@ -4,8 +4,9 @@
 // A variant offers one function, for all block formats; sums are exact, so that their order is free:
 //
 //   block_sums<Format, N>(quants, scales, x, block, out)    out[i] of token i, in each lane:
-//     formats with one part     sum of 32 quants (or their levels) times values; zero and minimum are the caller's
-//     formats with two parts    sum over both parts of scale [part][lane] * (sum of 16 (quant - zero) * value)
+//     formats with one part     sum of 32 level * value; scale, zero and minimum are the caller's
+//     formats with two parts    sum over both parts of scale [part][lane] * (sum of 16 (level - zero) * value); the
+//                               rest of the scale, and the minimum, are the caller's
 //
 // Its own kernel for some formats and portable::block_sums for the others make a variant complete.
 
@@ -19,34 +20,77 @@ struct Tokens {
 
 namespace portable {
 
-// What is multiplied: [vector][lane][4].
-template <Format F>
-inline void unpack(const uint8_t *quants, int8_t *to) {
-    constexpr BlockFormat f = block_format(F);
+// So many vectors a 16-bit number can add up, one product of each; values are at most 127 in magnitude.
+constexpr int vectors_in_16_bits(int largest) {
+    int count = VECTORS;
+    while (count * 127 * largest > INT16_MAX) count /= 2;
+    return count;
+}
+
+// What one plane has of all vectors, to bit AT of the quants.
+template <int WIDTH, int AT>
+inline void add_plane(const uint8_t *plane, int16_t *to) {
     for (int v = 0; v < VECTORS; ++v)
         for (int i = 0; i < VECTOR; ++i) {
-            const int quant = quant_at(f, quants, v, i);
-            to[VECTOR * v + i] = static_cast<int8_t>(f.levels ? f.levels[quant] : quant);
+            const uint16_t byte = plane[VECTOR * (v * WIDTH / 8) + i];
+            const uint16_t bits = static_cast<uint16_t>(byte >> (v * WIDTH % 8)) & ((1 << WIDTH) - 1);
+            to[VECTOR * v + i] = static_cast<int16_t>((AT ? to[VECTOR * v + i] : 0) | bits << AT);
         }
+}
+
+// Levels: [vector][lane][4].
+template <Format F>
+inline void unpack(const uint8_t *quants, int16_t *to) {
+    constexpr BlockFormat f = block_format(F);
+    constexpr int LOW = f.bits & 4 ? 4 : 2, HIGH = f.bits - LOW;
+    if constexpr (f.bits == 8) {
+        for (int i = 0; i < VECTORS * VECTOR; ++i) to[i] = static_cast<int8_t>(quants[i]);
+        return;
+    }
+    add_plane<LOW, 0>(quants, to);
+    if constexpr (HIGH > 0) add_plane<HIGH, LOW>(quants + VECTOR * LOW, to);
+    if constexpr (f.levels != nullptr)
+        for (int i = 0; i < VECTORS * VECTOR; ++i) to[i] = f.levels[to[i]];
+}
+
+// Products of one vector for one token, [lane][4], of 16 bits: what compilers turn into vector instructions.
+inline void add_products(const int16_t *weights, const int8_t *values, int16_t *sums) {
+    const int16_t four[4] = {values[0], values[1], values[2], values[3]};
+    int16_t each[VECTOR];
+    for (int lane = 0; lane < LANES; ++lane) std::memcpy(each + 4 * lane, four, sizeof four);
+    for (int i = 0; i < VECTOR; ++i) sums[i] = static_cast<int16_t>(sums[i] + weights[i] * each[i]);
+}
+
+// Sums of COUNT vectors for one token, a lane for each row.
+template <int COUNT, int RUN>
+inline void dots_of(const int16_t *weights, const int8_t *values, int32_t *dots) {
+    int32_t sums[VECTOR] = {};
+    for (int first = 0; first < COUNT; first += RUN) {
+        int16_t run[VECTOR] = {};
+        for (int v = first; v < first + RUN; ++v) add_products(weights + VECTOR * v, values + 4 * v, run);
+        for (int i = 0; i < VECTOR; ++i) sums[i] += run[i];
+    }
+    for (int lane = 0; lane < LANES; ++lane)
+        dots[lane] = sums[4 * lane] + sums[4 * lane + 1] + sums[4 * lane + 2] + sums[4 * lane + 3];
 }
 
 template <Format F, int N>
 inline void block_sums(const uint8_t *quants, const int8_t *scales, const Tokens<N> &x, int block, F8 *out) {
     constexpr BlockFormat f = block_format(F);
-    int8_t weights[VECTORS * VECTOR];
+    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(f.largest()), RUN = FIT < PART ? FIT : PART;
+    int16_t weights[VECTORS * VECTOR];
     unpack<F>(quants, weights);
     for (int i = 0; i < N; ++i) {
         const int8_t *values = x.values[i] + BLOCK * block;
-        int32_t sums[LANES] = {};
-        for (int part = 0; part < f.parts; ++part) {
-            int32_t dots[LANES] = {};
-            for (int v = VECTORS / f.parts * part; v < VECTORS / f.parts * (part + 1); ++v)
-                for (int lane = 0; lane < LANES; ++lane)
-                    for (int k = 0; k < 4; ++k) dots[lane] += weights[VECTOR * v + 4 * lane + k] * values[4 * v + k];
+        int32_t sums[LANES];
+        dots_of<PART, RUN>(weights, values, sums);
+        if constexpr (f.parts == 2) {
+            const int16_t *halves = x.halves[i] + 2 * block;
+            int32_t others[LANES];
+            dots_of<PART, RUN>(weights + VECTOR * PART, values + 4 * PART, others);
             for (int lane = 0; lane < LANES; ++lane)
-                sums[lane] += f.parts == 1 ? dots[lane]
-                                           : scales[LANES * part + lane] *
-                                                 (dots[lane] - f.zero * x.halves[i][2 * block + part]);
+                sums[lane] = scales[lane] * (sums[lane] - f.zero * halves[0]) +
+                             scales[LANES + lane] * (others[lane] - f.zero * halves[1]);
         }
         float numbers[LANES];
         for (int lane = 0; lane < LANES; ++lane) numbers[lane] = static_cast<float>(sums[lane]);

@@ -1,13 +1,13 @@
 // What each number format is made of, and how its blocks lie in a panel (layout.h). One description covers them all.
 //
-// A block is 32 neighbours of a row, and weight = scale * (quant - zero), or scale * levels[quant], (+ minimum). In a
-// superblock of 8 blocks (K formats, IQ4_XS) scale and minimum are products: a float16 for the superblock, times a
-// small whole number for each part of a block. A part is the whole block, or one of two halves of 16.
+// A block is 32 neighbours of a row; weight = scale * (level - zero) (+ minimum), where a quant is its own level or looks
+// it up. In a superblock of 8 blocks (K formats, IQ4_XS) scale and minimum are products: a float16 for the superblock,
+// times a small whole number for each part of a block. A part is the whole block, or one of two halves of 16.
 //
 // A panel has the heads of all superblocks, padded to 64 bytes, then the quants of all blocks.
 //
 //   head     f16 scale [lane]; f16 minimum [lane], where there are minima; and in a superblock, for each block of it,
-//            int8 scale [part][lane]; int8 minimum [part][lane]. Where a file subtracts its minimum, this one is negative.
+//            int8 scale [part][lane]; int8 minimum [part][lane], negative, since files subtract it
 //   quants   The binary digits of a quant's width are its planes, the widest has its lowest bits: 4 = 4, 5 = 4 + 1,
 //            6 = 4 + 2, 3 = 2 + 1. A block is 8 vectors of 4 columns, [lane][4]; a plane of w bits has w vectors of
 //            bytes: vector v lies in bytes v * w / 8, at their bits v * w % 8 and up.
@@ -31,14 +31,14 @@ enum class Format : int {
     F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4
 };
 
-// What the nibbles of IQ4_NL and IQ4_XS stand for, and those of MXFP4: 4-bit floats, twice over, so that they are whole.
+// Levels of IQ4_NL and IQ4_XS; and of MXFP4: 4-bit floats, doubled to be whole, plus 12 to be unsigned.
 inline constexpr int8_t UNEVEN[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-inline constexpr int8_t DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr int8_t DOUBLED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 struct BlockFormat {
     int bits = 8;                    // of a quant; one of 8 bits has a sign, others have none
-    int zero = 0;                    // the quant that stands for 0
-    const int8_t *levels = nullptr;  // what quants stand for; null: themselves
+    int zero = 0;                    // the level that stands for 0
+    const int8_t *levels = nullptr;  // of the quants; null: themselves
     bool has_minimum = false;
     int blocks = 1;                  // that share a head: 1 or SUPER
     int parts = 1;                   // of a block in a superblock: 1 or 2
@@ -46,12 +46,20 @@ struct BlockFormat {
 
     constexpr bool is_super() const { return blocks > 1; }
 
-    // The largest magnitude of what is multiplied with an activation.
+    // Of the levels: their largest magnitude, and whether some are negative.
     constexpr int largest() const {
-        if (!levels) return bits == 8 ? 128 : (1 << bits) - 1;
-        int most = 0;
-        for (int i = 0; i < 16; ++i) most = levels[i] > most ? levels[i] : -levels[i] > most ? -levels[i] : most;
+        int most = levels ? 0 : bits == 8 ? 128 : (1 << bits) - 1;
+        for (int i = 0; levels && i < 16; ++i) {
+            const int size = levels[i] < 0 ? -levels[i] : levels[i];
+            most = size > most ? size : most;
+        }
         return most;
+    }
+
+    constexpr bool has_sign() const {
+        bool found = bits == 8;
+        for (int i = 0; levels && i < 16; ++i) found |= levels[i] < 0;
+        return found;
     }
 };
 
@@ -59,7 +67,7 @@ static constexpr bool is_quantized(Format f) { return f >= Format::Q8_0; }
 
 static constexpr BlockFormat block_format(Format f) {
     switch (f) {
-        //                          bits zero levels   minimum blocks parts
+        // bits, zero, levels, has_minimum, blocks, parts, is_bf16
         case Format::Q4_0: return {4, 8};
         case Format::Q4_1: return {4, 0, nullptr, true};
         case Format::Q5_0: return {5, 16};
@@ -71,7 +79,7 @@ static constexpr BlockFormat block_format(Format f) {
         case Format::Q6_K: return {6, 32, nullptr, false, SUPER, 2};
         case Format::IQ4_NL: return {4, 0, UNEVEN};
         case Format::IQ4_XS: return {4, 0, UNEVEN, false, SUPER};
-        case Format::MXFP4: return {4, 0, DOUBLED, false, 1, 1, true};
+        case Format::MXFP4: return {4, 12, DOUBLED, false, 1, 1, true};
         default: return {};  // Q8_0
     }
 }
@@ -112,8 +120,7 @@ static constexpr size_t panel_size(Format format, int cols) {
     if (format == Format::F32) return sizeof(float) * LANES * cols;
     if (!is_quantized(format)) return sizeof(uint16_t) * LANES * cols;
     const BlockFormat f = block_format(format);
-    const size_t num_blocks = cols / BLOCK;
-    return (heads_size(f, cols / BLOCK) + quants_step(f) * num_blocks + 63) / 64 * 64;
+    return (heads_size(f, cols / BLOCK) + quants_step(f) * (cols / BLOCK) + 63) / 64 * 64;
 }
 
 }  // namespace quire

@@ -94,15 +94,16 @@ inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, 
     for (int i = 0; i < N; ++i) store(out + LANES * i, acc[i]);
 }
 
-// Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
+// A tile is a function of its own: many of them inlined into one are compiled worse, up to a third more instructions.
 template <Format F, int N>
-inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+[[gnu::noinline]] void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     if constexpr (is_quantized(F))
         quant_tile<F, N>(m, panel, a, token, out);
     else
         float_tile<F, N>(m, panel, a, token, out);
 }
 
+// Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
     constexpr bool wide = !is_quantized(F);

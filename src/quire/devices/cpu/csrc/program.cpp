@@ -104,7 +104,8 @@ int Program::adopt_matrix(Format format, int rows, int cols, Panels panels) {
 
 Matrix Program::shape_of(Format format, int rows, int cols) const {
     require(rows > 0 && cols > 0, "a matrix has rows and columns");
-    require(!is_quantized(format) || cols % block_columns(format) == 0, "a quantized matrix has whole blocks in its rows");
+    require(!is_quantized(format) || cols % block_columns(format) == 0,
+            "a quantized matrix has whole blocks in its rows");
     return {format, rows, cols, nullptr, panel_size(format, cols)};
 }
 
