@@ -16,15 +16,6 @@ inline void settle(__m256i &sum) {
 #endif
 }
 
-// Loops over the vectors of a block are written out, so that every shift and mask in them is a constant.
-#if defined(__clang__)
-#define QUIRE_UNROLL _Pragma("unroll")
-#elif defined(__GNUC__)
-#define QUIRE_UNROLL _Pragma("GCC unroll 8")
-#else
-#define QUIRE_UNROLL
-#endif
-
 // What one plane has of vector v, moved to bit AT of each byte. There are no shifts of bytes; the mask removes what
 // came from a neighbour.
 template <int WIDTH, int AT>
