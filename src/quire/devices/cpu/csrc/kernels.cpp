@@ -17,10 +17,13 @@ namespace {
 #include "simd.h"
 #include "tokenwise.h"
 #include "dots_portable.h"
+#if QUIRE_AVX2
+#include "bytes.h"
 #if QUIRE_AVX512_VNNI || QUIRE_AVX_VNNI
 #include "dots_vnni.h"
-#elif QUIRE_AVX2
-#include "dots_avx2.h"
+#else
+#include "dots_madd.h"
+#endif
 #elif QUIRE_NEON
 #include "dots_neon.h"
 #else

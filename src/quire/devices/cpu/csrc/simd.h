@@ -9,6 +9,9 @@
 //   between(a, begin, end, b)    lanes begin..end - 1 of a, and b elsewhere
 //   sum, largest                 of all lanes; a sum is always the tree ((0+4)+(2+6)) + ((1+5)+(3+7))
 //
+// F8x2 is sixteen of them, with those of the words that are needed: one register in AVX-512, else a pair. Code for any
+// width W says set1<W> and load<W>; Widest is what fills a register.
+//
 // `fma` may round once or twice (portable): a variant is equal to itself at any batch size, not to another one. The
 // compiler must not fuse on its own (-ffp-contract=off), or two places would round the same sum differently.
 
@@ -20,33 +23,72 @@
 #include "simd_portable.h"
 #endif
 
+struct F8x2;
+template <class W>
+inline W set1(float x);
+template <class W>
+inline W load(const float *p);
+template <class W>
+inline W load(const uint16_t *p, bool is_bf16);
+
+template <>
+inline F8 set1<F8>(float x) {
+    return set1(x);
+}
+
+template <>
+inline F8 load<F8>(const float *p) {
+    return load(p);
+}
+
+template <>
+inline F8 load<F8>(const uint16_t *p, bool is_bf16) {
+    return load(p, is_bf16);
+}
+
+#if QUIRE_AVX512
+#include "simd_avx512.h"
+using Widest = F8x2;
+#else
+#include "simd_pair.h"
+using Widest = F8;
+#endif
+
+constexpr int WIDEST = sizeof(Widest) / sizeof(float);
+
+// A number for each row of a panel; where Widest has room for two panels, the second one's lie `apart` bytes further on.
+template <class Number, class... Kind>
+inline Widest load_rows(const Number *p, [[maybe_unused]] size_t apart, Kind... kind) {
+#if QUIRE_AVX512
+    const uint8_t *next = reinterpret_cast<const uint8_t *>(p) + apart;
+    return join(load(p, kind...), load(reinterpret_cast<const Number *>(next), kind...));
+#else
+    return load(p, kind...);
+#endif
+}
+
+inline float sum(F8x2 a) { return sum(low_of(a) + high_of(a)); }
+inline float largest(F8x2 a) { return largest(max(low_of(a), high_of(a))); }
+
 #if defined(__GNUC__)
 inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 #else
 inline void prefetch(const void *) {}
 #endif
 
-// Loops over the vectors of a block are written out, so that every shift and mask in them is a constant.
-#if defined(__clang__)
-#define QUIRE_UNROLL _Pragma("unroll")
-#elif defined(__GNUC__)
-#define QUIRE_UNROLL _Pragma("GCC unroll 8")
-#else
-#define QUIRE_UNROLL
-#endif
-
 // e ** x to about one unit in the last place; what would leave the range of float32 is held at its ends.
-inline F8 exponential(F8 x) {
-    x = min(max(x, set1(-87.0f)), set1(88.0f));
-    const F8 n = nearest(x * set1(1.44269504f));
-    F8 r = fma(n, set1(-0.693359375f), x);
-    r = fma(n, set1(2.12194440e-4f), r);
-    F8 p = set1(1.9875691500e-4f);
-    p = fma(p, r, set1(1.3981999507e-3f));
-    p = fma(p, r, set1(8.3334519073e-3f));
-    p = fma(p, r, set1(4.1665795894e-2f));
-    p = fma(p, r, set1(1.6666665459e-1f));
-    p = fma(p, r, set1(5.0000001201e-1f));
-    p = fma(p * r, r, r + set1(1.0f));
+template <class W>
+inline W exponential(W x) {
+    x = min(max(x, set1<W>(-87.0f)), set1<W>(88.0f));
+    const W n = nearest(x * set1<W>(1.44269504f));
+    W r = fma(n, set1<W>(-0.693359375f), x);
+    r = fma(n, set1<W>(2.12194440e-4f), r);
+    W p = set1<W>(1.9875691500e-4f);
+    p = fma(p, r, set1<W>(1.3981999507e-3f));
+    p = fma(p, r, set1<W>(8.3334519073e-3f));
+    p = fma(p, r, set1<W>(4.1665795894e-2f));
+    p = fma(p, r, set1<W>(1.6666665459e-1f));
+    p = fma(p, r, set1<W>(5.0000001201e-1f));
+    p = fma(p * r, r, r + set1<W>(1.0f));
     return p * power_of_two(n);
 }
