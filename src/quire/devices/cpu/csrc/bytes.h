@@ -15,19 +15,14 @@
 //   add_shorts, multiply_shorts, add_lanes, subtract_lanes, floats_of
 //   settle(sum)                      makes a sum final here. Left alone, GCC reorders all additions of a block, keeps
 //                                    every product until the end, and spills most of them: half the speed.
+//   fixed(p)                         a pointer that the compiler takes as it is. Left alone, GCC makes one of its own
+//                                    for every load from 8 tokens, and spills most of them; with 4 tokens it does not.
 
 #if QUIRE_AVX512
 #include "bytes_avx512.h"
 #else
 #include "bytes_avx2.h"
 #endif
-
-// A pointer that the compiler takes as it is. Left alone, GCC makes one of its own for every load from 8 tokens, and
-// spills most of them.
-inline const int8_t *fixed(const int8_t *p) {
-    __asm__("" : "+r"(p));
-    return p;
-}
 
 // Loops over the vectors of a block are written out, so that every shift and mask in them is a constant.
 #if defined(__clang__)

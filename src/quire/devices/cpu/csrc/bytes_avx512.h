@@ -52,3 +52,8 @@ inline Bytes add_dots(Bytes sums, Bytes a, Bytes b) { return _mm512_dpbusd_epi32
 #endif
 
 inline void settle(Bytes &sum) { __asm__("" : "+v"(sum)); }
+
+inline const int8_t *fixed(const int8_t *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
