@@ -5,6 +5,7 @@
 //   load store set1 + - * /      bit by bit what a float does in every lane
 //   fma max min magnitude nearest
 //   load(halves, is_bf16), load(int8), store_f16
+//   store_bytes(p, a, b)         sixteen whole numbers as bytes, and their sum
 //   power_of_two(a)              2 ** a for whole numbers from -126 to 127
 //   between(a, begin, end, b)    lanes begin..end - 1 of a, and b elsewhere
 //   sum, largest                 of all lanes; a sum is always the tree ((0+4)+(2+6)) + ((1+5)+(3+7))
@@ -21,6 +22,20 @@
 #include "simd_neon.h"
 #else
 #include "simd_portable.h"
+#endif
+
+#if !QUIRE_AVX2
+inline int32_t store_bytes(int8_t *p, F8 a, F8 b) {
+    float x[2 * LANES];
+    store(x, a), store(x + LANES, b);
+    int32_t total = 0;
+    for (int i = 0; i < 2 * LANES; ++i) {
+        const int32_t value = static_cast<int32_t>(x[i]);
+        p[i] = static_cast<int8_t>(value);
+        total += value;
+    }
+    return total;
+}
 #endif
 
 struct F8x2;

@@ -32,6 +32,17 @@ inline void store_f16(uint16_t *p, F8 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline int32_t store_bytes(int8_t *p, F8 a, F8 b) {
+    const __m256i shorts = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_cvtps_epi32(b.v));  // a0..3 b0..3 a4..7 b4..7
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(shorts, shorts),
+                                                      _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_castsi256_si128(bytes));
+    const __m256i eight = _mm256_madd_epi16(shorts, _mm256_set1_epi16(1));
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
 inline F8 power_of_two(F8 a) {
     const __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(127));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(n, 23))};

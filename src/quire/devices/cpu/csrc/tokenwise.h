@@ -9,16 +9,9 @@ void quantize_block(const float *x, const QuantRows &out, int token, int block) 
     const F8 factor = set1(extreme > 0.0f ? 127.0f / extreme : 0.0f);
     int8_t *values = out.row(token) + BLOCK * block;
     int32_t halves[2] = {};
-    for (int i = 0; i < 4; ++i) {
-        float rounded[LANES];
-        // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
-        store(rounded, min(max(nearest(part[i] * factor), set1(-127.0f)), set1(127.0f)));
-        for (int lane = 0; lane < LANES; ++lane) {
-            const int32_t value = static_cast<int32_t>(rounded[lane]);
-            values[LANES * i + lane] = static_cast<int8_t>(value);
-            halves[i / 2] += value;
-        }
-    }
+    // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
+    for (int i = 0; i < 4; ++i) part[i] = min(max(nearest(part[i] * factor), set1(-127.0f)), set1(127.0f));
+    for (int i = 0; i < 2; ++i) halves[i] = store_bytes(values + 2 * LANES * i, part[2 * i], part[2 * i + 1]);
     const float scale = extreme / 127.0f;
     out.scale(token)[block] = scale;
     out.sum(token)[block] = scale * static_cast<float>(halves[0] + halves[1]);
