@@ -6,29 +6,36 @@ struct Bytes {
     int8x16_t low, high;
 };
 
-// Half a vector's quants, gathered from their planes.
-template <int BITS>
-inline int8x16_t quants_at(const uint8_t *quants, int v) {
-    uint8x16_t all = vdupq_n_u8(0);
-    for (int width = 8, done = 0; width > 0; width /= 2) {
-        if (!(BITS & width)) continue;
-        const uint8x16_t bytes = vld1q_u8(quants + VECTOR * (v * width / 8));
-        const int down = v * width % 8 - done;
-        const uint8x16_t moved = down >= 0 ? bytes >> down : bytes << -down;
-        const bool is_alone = width == 8 || (done == 0 && v * width % 8 + width == 8);  // nothing lies above it
-        all |= is_alone ? moved : moved & vdupq_n_u8(static_cast<uint8_t>(((1 << width) - 1) << done));
-        quants += VECTOR * width, done += width;
-    }
-    return vreinterpretq_s8_u8(all);
+// What one plane has of half of vector v, moved to bit AT of each byte; a mask removes the bits of others.
+template <int WIDTH, int AT>
+inline uint8x16_t plane_at(const uint8_t *plane, int v) {
+    const uint8x16_t bytes = vld1q_u8(plane + VECTOR * (v * WIDTH / 8));
+    const int from = v * WIDTH % 8;
+    const uint8x16_t moved = from >= AT ? bytes >> (from - AT) : bytes << (AT - from);
+    if (AT == 0 && from + WIDTH == 8) return moved;  // nothing lay above it
+    return moved & vdupq_n_u8(static_cast<uint8_t>(((1 << WIDTH) - 1) << AT));
 }
 
+// Quants of half of vector v, one in each byte.
+template <int BITS>
+inline int8x16_t half_at(const uint8_t *quants, int v) {
+    constexpr int LOW = BITS & 4 ? 4 : 2, HIGH = BITS - LOW;
+    if constexpr (BITS == 8)
+        return vreinterpretq_s8_u8(vld1q_u8(quants + VECTOR * v));
+    else if constexpr (HIGH == 0)
+        return vreinterpretq_s8_u8(plane_at<LOW, 0>(quants, v));
+    else
+        return vreinterpretq_s8_u8(plane_at<LOW, 0>(quants, v) | plane_at<HIGH, LOW>(quants + VECTOR * LOW, v));
+}
+
+// Levels of vector v.
 template <Format F>
-inline Bytes weights_at(const uint8_t *quants, int v) {
+inline Bytes levels_at(const uint8_t *quants, int v) {
     constexpr BlockFormat f = block_format(F);
-    const Bytes w = {quants_at<f.bits>(quants, v), quants_at<f.bits>(quants + 16, v)};
-    if constexpr (f.levels == nullptr) return w;
+    const Bytes all = {half_at<f.bits>(quants, v), half_at<f.bits>(quants + VECTOR / 2, v)};
+    if constexpr (f.levels == nullptr) return all;
     const int8x16_t levels = vld1q_s8(f.levels);
-    return {vqtbl1q_s8(levels, vreinterpretq_u8_s8(w.low)), vqtbl1q_s8(levels, vreinterpretq_u8_s8(w.high))};
+    return {vqtbl1q_s8(levels, vreinterpretq_u8_s8(all.low)), vqtbl1q_s8(levels, vreinterpretq_u8_s8(all.high))};
 }
 
 // Sums of one token: rows 0..3, rows 4..7.
@@ -174,11 +181,11 @@ struct Sums : LongSums<F, N> {};
 // Vectors V to END - 1 of a block.
 template <int V, int END, Format F, int N>
 inline void add_vectors(Sums<F, N> &sums, const uint8_t *quants, const int8_t *const *x) {
-    sums.template add<V>(weights_at<F>(quants, V), weights_at<F>(quants, V + 1), x);
+    sums.template add<V>(levels_at<F>(quants, V), levels_at<F>(quants, V + 1), x);
     if constexpr (V + 2 < END) add_vectors<V + 2, END>(sums, quants, x);
 }
 
-// Part PART of a block: the sum of (quant - zero) * value, where there are two parts.
+// Part PART of a block: the sum of level * value, or where there are two parts, of (level - zero) * value.
 template <Format F, int PART, int N>
 inline void part_sums(const uint8_t *quants, const Tokens<N> &x, int block, F8 *out) {
     constexpr BlockFormat f = block_format(F);

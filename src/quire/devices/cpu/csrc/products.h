@@ -5,9 +5,8 @@
 // many are multiplied together (law 8). Within a block of 32 sums are whole numbers, exact in any order; across blocks
 // they are float32, first block first.
 
-constexpr int MAX_TOKENS = 8;  // of one tile
-
-constexpr int PANELS = WIDEST / LANES, COLUMNS = PANELS * LANES;  // of one tile
+// Of one tile.
+constexpr int MAX_TOKENS = 8, PANELS = WIDEST / LANES, COLUMNS = PANELS * LANES;
 
 struct Operand {
     Rows x;
@@ -65,7 +64,7 @@ inline void add_minimum(Widest scale, Widest minimum, const int8_t *parts, size_
         const Widest first = load_rows(parts + LANES * 2, apart), second = load_rows(parts + LANES * 3, apart);
         for (int i = 0; i < N; ++i) {
             const int16_t *halves = x.halves[i] + 2 * b;
-            const Widest sum = fma(first, set1<Widest>(halves[0]), second * set1<Widest>(halves[1]));  // whole numbers, exact
+            const Widest sum = fma(first, set1<Widest>(halves[0]), second * set1<Widest>(halves[1]));  // exact
             acc[i] = fma(sum * minimum, set1<Widest>(x.scales[i][b]), acc[i]);
         }
     } else if constexpr (f.has_minimum || (f.zero && f.parts == 1)) {
