@@ -65,8 +65,9 @@ template <Format F>
 inline __m256i levels_at(const uint8_t *quants, int v) {
     constexpr BlockFormat f = block_format(F);
     const __m256i all = vector_at<f.bits>(quants, v);
-    if constexpr (f.levels == nullptr) return all;
-    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i *>(f.levels));
+    if constexpr (f.table == Table::NONE) return all;
+    const int8_t *levels = f.table == Table::IQ4 ? IQ4_LEVELS : MXFP4_LEVELS;
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i *>(levels));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), all);
 }
 
@@ -85,8 +86,9 @@ inline __m256i products_of(__m256i levels, const int8_t *values) {
 template <Format F, int N>
 inline void block_sums(const uint8_t *quants, const int8_t *scales, const Tokens<N> &x, int block, F8 *out) {
     constexpr BlockFormat f = block_format(F);
-    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(f.largest());
+    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(largest_level(f));
     constexpr int RUN = FIT < PART ? FIT : PART, STEP = RUN == VECTORS ? 2 : 1;
+    constexpr bool HAS_SIGN = smallest_level(f) < 0;
     const __m256i ones = _mm256_set1_epi16(1);
     const __m256i factors[2] = {f.parts == 2 ? twice(scales) : ones, f.parts == 2 ? twice(scales + LANES) : ones};
     __m256i sums[N], run[N];
@@ -96,8 +98,8 @@ inline void block_sums(const uint8_t *quants, const int8_t *scales, const Tokens
         const __m256i first = levels_at<F>(quants, v), second = levels_at<F>(quants, v + STEP - 1);
         for (int i = 0; i < N; ++i) {
             const int8_t *values = x.values[i] + BLOCK * block + 4 * v;
-            __m256i pairs = products_of<f.has_sign()>(first, values);
-            if (STEP == 2) pairs = _mm256_add_epi16(pairs, products_of<f.has_sign()>(second, values + 4));
+            __m256i pairs = products_of<HAS_SIGN>(first, values);
+            if (STEP == 2) pairs = _mm256_add_epi16(pairs, products_of<HAS_SIGN>(second, values + 4));
             run[i] = v % RUN == 0 ? pairs : _mm256_add_epi16(run[i], pairs);
             settle(run[i]);
         }
