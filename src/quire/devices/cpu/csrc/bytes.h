@@ -54,6 +54,6 @@ template <Format F>
 inline Bytes levels_at(const uint8_t *quants, size_t apart, int v) {
     constexpr BlockFormat f = block_format(F);
     const Bytes all = vector_at<f.bits>(quants, apart, v);
-    if constexpr (f.levels == nullptr) return all;
-    else return look_up(f.levels, all);
+    if constexpr (f.table == Table::NONE) return all;
+    else return look_up(levels_in(f.table), all);
 }

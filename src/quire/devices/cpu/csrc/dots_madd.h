@@ -25,7 +25,7 @@ template <Format F, int N>
 inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t apart, const Tokens<N> &x, int block,
                        Widest *out) {
     constexpr BlockFormat f = block_format(F);
-    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(f.largest());
+    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(largest_level(f));
     constexpr int RUN = FIT < PART ? FIT : PART, STEP = RUN == VECTORS ? 2 : 1;
     const Bytes ones = each_short(1);
     const Bytes factors[2] = {f.parts == 2 ? twice_at(scales, apart) : ones,
@@ -38,8 +38,8 @@ inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t apart
     for (int v = 0; v < VECTORS; v += STEP) {
         const Bytes first = levels_at<F>(quants, apart, v), second = levels_at<F>(quants, apart, v + STEP - 1);
         for (int i = 0; i < N; ++i) {
-            Bytes pairs = products_of<f.has_sign()>(first, values[i] + 4 * v);
-            if (STEP == 2) pairs = add_shorts(pairs, products_of<f.has_sign()>(second, values[i] + 4 * v + 4));
+            Bytes pairs = products_of<has_sign(f)>(first, values[i] + 4 * v);
+            if (STEP == 2) pairs = add_shorts(pairs, products_of<has_sign(f)>(second, values[i] + 4 * v + 4));
             run[i] = v % RUN == 0 ? pairs : add_shorts(run[i], pairs);
             settle(run[i]);
         }

@@ -33,8 +33,8 @@ template <Format F>
 inline Bytes levels_at(const uint8_t *quants, int v) {
     constexpr BlockFormat f = block_format(F);
     const Bytes all = {half_at<f.bits>(quants, v), half_at<f.bits>(quants + VECTOR / 2, v)};
-    if constexpr (f.levels == nullptr) return all;
-    const int8x16_t levels = vld1q_s8(f.levels);
+    if constexpr (f.table == Table::NONE) return all;
+    const int8x16_t levels = vld1q_s8(levels_in(f.table));
     return {vqtbl1q_s8(levels, vreinterpretq_u8_s8(all.low)), vqtbl1q_s8(levels, vreinterpretq_u8_s8(all.high))};
 }
 
@@ -124,7 +124,7 @@ inline int8x16_t four_bytes(const int8_t *p) {
 // So many vectors of a part a 16-bit lane can add up, one product in each: at least two (128 * 127 each).
 constexpr int vectors_in_16_bits(const BlockFormat &f) {
     int count = VECTORS / f.parts;
-    while (count * 127 * f.largest() > INT16_MAX) count /= 2;
+    while (count * 127 * largest_level(f) > INT16_MAX) count /= 2;
     return count;
 }
 

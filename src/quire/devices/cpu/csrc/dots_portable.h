@@ -51,8 +51,8 @@ inline void unpack(const uint8_t *quants, int16_t *to) {
     }
     add_plane<LOW, 0>(quants, to);
     if constexpr (HIGH > 0) add_plane<HIGH, LOW>(quants + VECTOR * LOW, to);
-    if constexpr (f.levels != nullptr)
-        for (int i = 0; i < VECTORS * VECTOR; ++i) to[i] = f.levels[to[i]];
+    if constexpr (f.table != Table::NONE)
+        for (int i = 0; i < VECTORS * VECTOR; ++i) to[i] = static_cast<int16_t>(level_of(f, to[i]));
 }
 
 // Products of one vector for one token, [lane][4], of 16 bits: what compilers turn into vector instructions.
@@ -79,7 +79,7 @@ inline void dots_of(const int16_t *weights, const int8_t *values, int32_t *dots)
 template <Format F, int N>
 inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t, const Tokens<N> &x, int block, F8 *out) {
     constexpr BlockFormat f = block_format(F);
-    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(f.largest()), RUN = FIT < PART ? FIT : PART;
+    constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(largest_level(f)), RUN = FIT < PART ? FIT : PART;
     int16_t weights[VECTORS * VECTOR];
     unpack<F>(quants, weights);
     for (int i = 0; i < N; ++i) {

@@ -7,14 +7,14 @@ constexpr int SIGN = 128;  // added to a number with a sign, it makes one withou
 template <Format F>
 inline Bytes unsigned_at(const uint8_t *quants, size_t apart, int v) {
     const Bytes levels = levels_at<F>(quants, apart, v);
-    return block_format(F).has_sign() ? levels ^ each_byte(SIGN) : levels;
+    return has_sign(block_format(F)) ? levels ^ each_byte(SIGN) : levels;
 }
 
 // What the sums of a part begin with: what its weights have too much, times the sum of its values.
 template <Format F>
 inline Bytes minus_surplus(int part, const int16_t *halves) {
     constexpr BlockFormat f = block_format(F);
-    constexpr int surplus = f.has_sign() ? SIGN : f.parts == 2 ? f.zero : 0;
+    constexpr int surplus = has_sign(f) ? SIGN : f.parts == 2 ? f.zero : 0;
     if constexpr (surplus == 0) return each_byte(0);
     const auto factor = [part](int half) { return static_cast<int16_t>(f.parts == 1 || part == half ? -surplus : 0); };
     const int16_t factors[2] = {factor(0), factor(1)};

@@ -41,8 +41,7 @@ inline void block_row(const BlockFormat &f, const uint8_t *head, const uint8_t *
     for (int k = 0; k < BLOCK; ++k) {
         const int part = k * f.parts / BLOCK, quant = quant_at(f, quants, k / 4, 4 * lane + k % 4);
         const float scale = f.is_super() ? common * parts[LANES * part] : common;
-        const int level = f.levels ? f.levels[quant] : f.bits == 8 ? static_cast<int8_t>(quant) : quant;
-        to[k] = scale * static_cast<float>(level - f.zero);
+        to[k] = scale * static_cast<float>(level_of(f, quant) - f.zero);
         if (f.has_minimum) to[k] += f.is_super() ? lowest * parts[LANES * (f.parts + part)] : lowest;
     }
 }
