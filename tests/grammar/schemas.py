@@ -19,10 +19,11 @@ import jsonschema
 Schema = dict[str, Any]
 
 WORDS = (
-    "name title city colour price weight height status kind label code owner author genre year month level score "
-    "rating unit amount total currency country street number language version size shape material brand model "
-    "origin target reason comment source speed range limit count"
-).split()
+    "name", "title", "city", "colour", "price", "weight", "height", "status", "kind", "label", "code", "owner",
+    "author", "genre", "year", "month", "level", "score", "rating", "unit", "amount", "total", "currency", "country",
+    "street", "number", "language", "version", "size", "shape", "material", "brand", "model", "origin", "target",
+    "reason", "comment", "source", "speed", "range", "limit", "count",
+)  # fmt: skip
 
 
 class Case(NamedTuple):
