@@ -84,7 +84,7 @@ class Driver:
 
     def run(self) -> Driver:
         """Until nothing is left to do. Every sample has ended then, and all invariants hold."""
-        while self.step() or self.core._grammars.is_compiling:
+        while self.step() or self.core.counters().num_compiling:
             pass
         self.core.prove()
         assert all(told.is_over for told in self.told.values())

@@ -213,6 +213,27 @@ def test_free_requests_answer_as_if_they_were_alone(make: Any) -> None:
         assert mixed.tokens(name) == alone.tokens(name)
 
 
+def test_steps_that_are_planned_ahead_change_nothing(make: Any) -> None:
+    shallow, deep = make(num_blocks=300), make(num_blocks=300)
+    deep.core._depth = 2
+    for driver in (shallow, deep):
+        for number in range(4):
+            driver.submit(f"free {number}", some_tokens(9 + number))
+            ask(driver, f"held {number}", regex(FORM), WAYS["seeded"], prompt=some_tokens(30 + number))
+        driver.run()
+    assert {name: told.tokens for name, told in deep.told.items()} == {
+        n: told.tokens for n, told in shallow.told.items()
+    }
+    ask(deep, "last", regex(FORM), WAYS["seeded"])
+    deep.submit("free", PROMPT)
+    while not deep.told["last", 0].tokens:
+        deep.step()
+    deep.step()
+    deep.core._close()
+    deep._hear()
+    assert deep.told["last", 0].finish is deep.told["free", 0].finish is FinishReason.CANCELLED
+
+
 # ── what cannot be ──
 
 
@@ -303,10 +324,12 @@ def test_others_are_served_while_a_grammar_is_compiled(make: Any) -> None:
     while driver.step():
         pass
     assert len(driver.tokens("free")) == 64 and not driver.told["held", 0].tokens
+    assert driver.core.counters().num_compiling == 1
     gate.opened.set()
     assert len(driver.run().tokens("held")) == 4
     ask(driver, "again", regex("[ab]{4}"))
-    assert Accepted("again") in driver.said, "what is compiled already is not waited for"
+    driver.step()
+    assert Accepted("again") in driver.said and driver.tokens("again"), "what is compiled already is not waited for"
     driver.run()
 
 
@@ -411,4 +434,4 @@ def test_nothing_is_kept_of_requests_that_are_over(make: Any) -> None:
     driver.say(Cancel("3"))
     driver.run()
     grammars = driver.core._grammars
-    assert not grammars._texts and not grammars._of_part and not grammars.is_compiling
+    assert not grammars._texts and not grammars._of_part and not grammars.num_compiling

@@ -140,9 +140,10 @@ def test_a_backend_that_cannot_be_opened_is_an_answer() -> None:
 
 
 def test_threads_end_when_the_compiler_is_closed(held: Held) -> None:
+    before = set(threading.enumerate())
     compiler = Compiler(lambda: held, CONFIG)  # type: ignore[arg-type, return-value]
     result(compiler, compiler.ask(regex("a")))
-    threads = [thread for thread in threading.enumerate() if thread.name == "quire-grammar"]
+    threads = set(threading.enumerate()) - before
     compiler.close()
     for thread in threads:
         thread.join(60)

@@ -123,7 +123,7 @@ class Compiler:
             job.started = time.monotonic()
             return self._backend.compile(job.constraint)
         except QuireError as error:
-            return error
+            return error.with_traceback(None)  # it is kept: what its frames hold need not be
         except Exception as error:
             logger.exception("a constraint of the kind %s broke its compiler", job.constraint.kind)
             return InvalidRequest(

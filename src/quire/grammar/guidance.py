@@ -35,12 +35,13 @@ JSON_FORM = {
 # A name may not be spelled a second way: "\u0061" would be "a" again, with a value that nobody has looked at.
 ESCAPES = 'nrbtf\\"'
 
-# What a mask may cost: some 15 ms and 100 MB in the worst case, and then the request fails by itself.
+# What a mask may cost: some 25 ms and 100 MB in the worst case, and then the request fails by itself. A row has an item
+# for each way in which the text may go on: an enum of 2,000 objects is such a row, so it may be longer than usual.
 LIMITS = llguidance.LLParserLimits(
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_items_in_row=2_000,
+    step_max_items=200_000,
+    max_items_in_row=20_000,
     max_lexer_states=50_000,
     max_grammar_size=500_000,
     verbose_errors=False,
