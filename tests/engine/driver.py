@@ -10,6 +10,7 @@ from quire.config import load as load_config
 from quire.engine.core import EngineCore
 from quire.engine.load import build
 from quire.engine.messages import Cancelled, Failed, Finished, Inward, Outward, Submit, Tokens
+from quire.models.config import CheckpointSource
 from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
@@ -42,6 +43,7 @@ class Told:
     finish: FinishReason | None = None
     error: QuireError | None = None
     num_hit: int = 0
+    num_forced: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -53,11 +55,11 @@ class Driver:
 
     device_name: ClassVar[str] = "stand-in"
 
-    def __init__(self, case: str = "llama", **settings: Any) -> None:
+    def __init__(self, case: str = "llama", checkpoint: CheckpointSource | None = None, **settings: Any) -> None:
         self.toy = make_toy(case)
         self.device = CheckedDevice(device_of(self.device_name))
         config = load_config({"num_blocks": 60, "max_rows": 32, "kv_dtype": "f32", **settings}, environ={})
-        self.core: EngineCore = build(self.toy.checkpoint, self.device, config).core
+        self.core: EngineCore = build(checkpoint or self.toy.checkpoint, self.device, config).core
         self.core.checks = True
         self.told: dict[tuple[str, int], Told] = {}
         self.said: list[Outward] = []
@@ -82,7 +84,7 @@ class Driver:
 
     def run(self) -> Driver:
         """Until nothing is left to do. Every sample has ended then, and all invariants hold."""
-        while self.step():
+        while self.step() or self.core.counters().num_compiling:
             pass
         self.core.prove()
         assert all(told.is_over for told in self.told.values())
@@ -112,6 +114,7 @@ class Driver:
         told.tokens += message.tokens
         told.logprobs += message.logprobs
         told.num_hit = message.num_hit
+        told.num_forced += message.num_forced
         if isinstance(message, Finished):
             told.finish = message.reason
         else:

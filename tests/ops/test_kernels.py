@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,43 +12,29 @@ import pytest
 from quire.devices import base
 from quire.devices.cpu.bindings import native
 from quire.devices.cpu.lower import KERNELS
+from quire.devices.cpu.pack import QUANTIZED
 from quire.graph.graph import Defaults, Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import CacheSpec, PagedCache
 from quire.ops.registry import Op, find_op, relative_error
-from quire.quant.registry import all_formats
+from quire.quant.registry import all_formats, gguf_formats
+from tests.ops.stored import Stored
+from tests.quant.blocks import put_scales, random_blocks
 
 pytestmark = pytest.mark.device
 
 VARIANTS = native().variants() if native() else []
 LIMITS = base.Limits(max_tokens=65, max_rows=65, max_logits=65, max_blocks=300, num_blocks=24)
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in a number format that is not in a file."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: str
-    data: np.ndarray
-
-    @classmethod
-    def of(cls, name: str, array: np.ndarray, fmt: str) -> Stored:
-        blocks = np.ascontiguousarray(array, np.float32).reshape(-1, all_formats()[fmt].block_weights)
-        return cls(name, array.shape, fmt, np.ascontiguousarray(all_formats()[fmt].quantize(blocks)).reshape(-1))
-
-    def dequantize(self) -> np.ndarray:
-        fmt = all_formats()[self.format]
-        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
+EACH_FORMAT = pytest.mark.parametrize("fmt", sorted(QUANTIZED))
 
 
 class OneOp:
-    """A graph of one node around an example's arguments, lowered and run."""
+    """A graph of one node around an example's arguments, lowered and run. Weights may be arrays, which are stored in
+    the given format, or stored already."""
 
-    def __init__(self, op: Op, args: dict[str, Any], fmt: str) -> None:
+    def __init__(self, op: Op, args: dict[str, Any], fmt: str = "f32") -> None:
         self.op, self.args, self.fmt = op, args, fmt
         self.weights: dict[str, Weight] = {}
         bound = {parameter: self._bind(parameter, args[parameter]) for parameter in op.weights}
@@ -68,13 +54,14 @@ class OneOp:
             return tuple(self._bind(f"{parameter}{i}", item) for i, item in enumerate(value))
         if value is None:
             return None
-        fmt = self.fmt if value.ndim == 2 else "f32"
-        self.weights[parameter] = Weight(parameter, value.shape, fmt, Stored.of(parameter, value, fmt))
+        if not isinstance(value, Stored):
+            value = Stored.of(parameter, value, self.fmt if value.ndim == 2 else "f32")
+        self.weights[parameter] = Weight(parameter, value.shape, value.format, value)
         return parameter
 
     def reference(self) -> Any:
         """What the reference answers; on a cache of its own, since attention writes to it."""
-        args = dict(self.args)
+        args = {name: as_numbers(value) for name, value in self.args.items()}
         if self.op.uses_cache:
             cache = args["cache"]
             args["cache"] = PagedCache(cache.spec, cache.keys.copy(), cache.values.copy())
@@ -106,6 +93,12 @@ class OneOp:
             return (output.logits,)
         program.launch(batch)
         return tuple(program.fetch(value.id, len(batch.token_ids)) for value in self.graph.nodes[0].outputs)
+
+
+def as_numbers(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(as_numbers(item) for item in value)
+    return value.dequantize() if isinstance(value, Stored) else value
 
 
 def assert_matches(one: OneOp, variant: str, kv_dtype: str, tolerance: float) -> None:
@@ -165,55 +158,90 @@ def in_blocks(x: np.ndarray) -> np.ndarray:
 
 
 def quantized_examples(op: Op, fmt: str) -> Iterator[dict[str, Any]]:
-    """Examples whose matrices are what the format can hold, whose columns fill whole blocks."""
+    """Examples as wide as the format's blocks demand, with matrices of random bytes."""
+    step, rng = all_formats()[fmt].block_weights, np.random.default_rng(4)
+
+    def widened(name: str, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(widened(name, item) for item in value)
+        if getattr(value, "ndim", 0) != 2:
+            return value
+        rows, width = value.shape[0], -(-value.shape[1] // step) * step
+        if name in op.weights:
+            return Stored.random(name, (rows, width), fmt, seed=int(rng.integers(1 << 30)))
+        return rng.standard_normal((rows, width), dtype=np.float32)
+
     for args in op.example_args():
-        matrices = [name for name in op.weights if getattr(args[name], "ndim", 2) == 2 and args[name] is not None]
-        changed = {name: _rounded(args[name], fmt) for name in matrices if not name.startswith("bias")}
-        yield {**args, **changed}
+        yield {name: widened(name, value) for name, value in args.items()}
 
 
-def _rounded(value: Any, fmt: str) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_rounded(item, fmt) for item in value)
-    return Stored.of("", value, fmt).dequantize()
+def assert_exact_up_to_the_input(one: OneOp, variant: str) -> None:
+    actual = one.run(variant, "f32")
+    one.args["x"] = in_blocks(one.args["x"])
+    expected = one.reference()
+    for mine, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert relative_error(mine, theirs) <= one.op.tolerance["f32"]
 
 
 @EACH_VARIANT
-@pytest.mark.parametrize("fmt", ["q8_0", "q4_0", "q4_1"])
+@EACH_FORMAT
 @pytest.mark.parametrize("name", ["linear", "linear_split", "silu_gate", "logits"])
 def test_a_quantized_product_is_exact_up_to_the_rounding_of_its_input(name, fmt, variant):
-    op = find_op(name)
-    for args in quantized_examples(op, fmt):
-        one = OneOp(op, args, fmt)
-        actual = one.run(variant, "f32")
-        args["x"] = in_blocks(args["x"])
-        expected = one.reference()
-        for mine, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
-            assert relative_error(mine, theirs) <= op.tolerance["f32"]
+    for args in quantized_examples(find_op(name), fmt):
+        assert_exact_up_to_the_input(OneOp(find_op(name), args), variant)
 
 
 @EACH_VARIANT
-@pytest.mark.parametrize("fmt", ["q8_0", "q4_0", "q4_1"])
-def test_rows_of_a_quantized_table_are_its_numbers_to_the_bit(fmt, variant):
-    op = find_op("embed")
-    for args in quantized_examples(op, fmt):
-        assert_matches(OneOp(op, args, fmt), variant, "f32", 0.0)
-
-
-@EACH_VARIANT
-@pytest.mark.parametrize("fmt", ["q5_0", "q5_1", "q6_k", "q4_k", "q2_k", "mxfp4", "iq4_nl"])
-def test_a_format_without_a_kernel_is_close_through_another(fmt, variant):
-    """Random bytes are weights too; scales and minima are given, or most of them would be infinite."""
-    form, rng = all_formats()[fmt], np.random.default_rng(3)
-    raw = rng.integers(0, 256, (40 * 256 // form.block_weights, form.block_bytes), np.uint8)
-    places = {"q6_k": (208,), "q4_k": (0, 2), "q2_k": (80, 82), "q5_1": (0, 2), "mxfp4": ()}.get(fmt, (0,))
-    for at in places:
-        raw[:, at : at + 2] = np.float16(0.03).reshape(1).view(np.uint8)
+@EACH_FORMAT
+@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
+def test_a_quantized_product_of_extremes_does_not_overflow(byte, fmt, variant):
+    """The largest quants and scales of parts, times the largest activations: sums are of 16 bits inside."""
+    form = all_formats()[fmt]
+    raw = np.full((9 * 512 // form.block_weights, form.block_bytes), byte, np.uint8)
     if fmt == "mxfp4":
-        raw[:, 0] = 120
-    stored = Stored("weight", (40, 256), fmt, raw.reshape(-1))
-    x = rng.standard_normal((5, 256), dtype=np.float32)
-    one = OneOp(find_op("linear"), {"x": x, "weight": stored.dequantize(), "bias": None}, "f32")
-    one.weights["weight"] = Weight("weight", (40, 256), fmt, stored)
-    (actual,) = one.run(variant, "f32")
-    assert relative_error(actual, one.reference()) < 1.5e-2
+        raw[:, 0] = 122
+    else:
+        put_scales(form, raw, np.full(len(raw), 0.01))
+    weight = Stored("weight", (9, 512), fmt, raw.reshape(-1))
+    x = np.repeat(np.array([[1], [-1], [3], [-3], [1]], np.float32), 512, axis=1)
+    assert_exact_up_to_the_input(OneOp(find_op("linear"), {"x": x, "weight": weight, "bias": None}), variant)
+
+
+@EACH_VARIANT
+@EACH_FORMAT
+def test_a_quantized_product_of_up_to_9_tokens_and_odd_rows_is_the_same_in_any_company(fmt, variant):
+    rng = np.random.default_rng(5)
+    x, weight = rng.standard_normal((9, 512), dtype=np.float32), Stored.random("weight", (13, 512), fmt, seed=6)
+    together = OneOp(find_op("linear"), {"x": x, "weight": weight, "bias": None})
+    (expected,) = together.run(variant, "f32")
+    for size in range(1, 9):
+        for first in (0, 9 - size):
+            args = {"x": x[first : first + size], "weight": weight, "bias": None}
+            (actual,) = OneOp(find_op("linear"), args).run(variant, "f32")
+            assert np.array_equal(actual, expected[first : first + size]), (first, size)
+
+
+@EACH_VARIANT
+@EACH_FORMAT
+def test_rows_of_a_quantized_table_are_its_numbers_to_the_bit(fmt, variant):
+    """Scales of every magnitude; those of mxfp4 are powers of two, of which 2 ** 128 is none of float32."""
+    form, ids = all_formats()[fmt], np.array([0, 12, 5, 7, 8], np.int32)
+    raw = random_blocks(form, 13 * 512 // form.block_weights, seed=7)
+    if fmt == "mxfp4":
+        raw[:, 0] = np.arange(len(raw)) % 252
+    table = Stored("table", (13, 512), fmt, raw.reshape(-1))
+    assert_matches(OneOp(find_op("embed"), {"token_ids": ids, "table": table}), variant, "f32", 0.0)
+
+
+@EACH_VARIANT
+@EACH_FORMAT
+def test_a_matrix_whose_rows_are_no_whole_blocks_is_multiplied_in_floats(fmt, variant):
+    step = all_formats()[fmt].block_weights
+    weight = Stored.random("weight", (8, step * 3 // 4), fmt, seed=8)
+    x = np.random.default_rng(9).standard_normal((3, step * 3 // 4), dtype=np.float32)
+    one = OneOp(find_op("linear"), {"x": x, "weight": weight, "bias": None})
+    assert_matches(one, variant, "f32", one.op.tolerance["f32"])
+
+
+def test_every_block_format_of_files_has_kernels():
+    assert {fmt.name for fmt in gguf_formats().values() if fmt.block_weights > 1} == QUANTIZED

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 import quire.quant
 from quire.quant.format import QuantFormat, quant_format
 from quire.quant.registry import all_formats, gguf_formats, safetensors_formats
+from tests.quant.blocks import FLOAT16_AT, random_blocks
 
 pytestmark = pytest.mark.pure
 
@@ -24,11 +25,6 @@ def _floating_point_is_quiet():
         yield
 
 
-# Where the float16 scales lie in a block. Random bytes there would be NaN now and then, and NaN proves nothing.
-FLOAT16_AT = {
-    "f16": [0], "q4_0": [0], "q4_1": [0, 2], "q5_0": [0], "q5_1": [0, 2], "q8_0": [0], "q2_k": [80, 82],
-    "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208], "iq4_nl": [0], "iq4_xs": [0],
-}  # fmt: skip
 FLOATS_OF_GGUF = [*FLOAT16_AT, "bf16", "mxfp4"]
 WRITTEN = ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"]
 TORCH_DTYPES = {
@@ -36,16 +32,6 @@ TORCH_DTYPES = {
     "f8_e5m2": "float8_e5m2", "f8_e8m0": "float8_e8m0fnu", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
 }  # fmt: skip
-
-
-def random_blocks(fmt: QuantFormat, num_blocks: int, seed: int) -> np.ndarray:
-    """Random bytes with finite float16 scales of every magnitude and sign."""
-    rng = np.random.default_rng(seed)
-    raw = rng.integers(0, 256, (num_blocks, fmt.block_bytes), dtype=np.uint8)
-    for at in FLOAT16_AT.get(fmt.name, []):
-        bits = raw[:, at : at + 2].view("<u2")
-        bits[(bits & 0x7C00) == 0x7C00] &= 0x83FF  # infinities and NaN become subnormal numbers
-    return raw
 
 
 def blocks_of(name: str, weights: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import pytest
 from quire.devices.base import Limits, StepOutput
 from quire.ops.batch import Batch
 from quire.runner.runner import Runner
+from quire.sampling.mask import blank
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams
 from quire.types.step import Join, Part, StepPlan
@@ -41,8 +42,6 @@ class Echo:
 class Waiting:
     def __init__(self, program: Echo, logits: np.ndarray) -> None:
         self.program, self.logits = program, logits
-
-    def mask(self, bits: np.ndarray) -> None: ...
 
     def result(self) -> StepOutput:
         self.program.num_waiting -= 1
@@ -79,6 +78,27 @@ def test_drafts_are_accepted_as_far_as_they_hold() -> None:
     assert [part.tokens for part in runner.run(plan).parts] == [(6, 7, 8), (6, 7, 8)]
     after = StepPlan(2, (Part("r0", 0, 3, None, 1, ()), Part("r1", 1, 3, None, 1, ())))
     assert [part.tokens for part in runner.run(after).parts] == [(9,), (9,)]
+
+
+def test_masks_hold_for_their_parts_alone_and_an_error_in_their_place_is_the_parts() -> None:
+    runner = Runner(Echo(), LIMITS, VOCAB)
+    parts = tuple(Part(f"r{row}", row, 0, (5,), 1, (row,)) for row in range(3))
+    drafted = Part("r3", 3, 0, (5, 6, 7), 3, (3,))
+    plan = StepPlan(1, (*parts, drafted), tuple(join(row, (5,)) for row in range(4)))
+    mask, of_drafts = blank(1, VOCAB), blank(3, VOCAB)
+    mask[0, 30 // 32], of_drafts[0, 0], of_drafts[1, 0] = 1 << 30, 1 << 6, 1 << 9
+    masks: dict[int, Any] = {1: mask, 2: StepFailed("no grammar"), 3: of_drafts}
+    asked: list[int] = []
+
+    def come() -> dict[int, Any]:
+        asked.append(1)
+        return masks
+
+    flight = runner.launch(plan, come)
+    assert not asked, "masks are not waited for before the step has run"
+    free, held, failed, tried = runner.collect(flight).parts
+    assert free.tokens == (6,) and held.tokens == (30,) and tried.tokens == (6, 9)
+    assert failed.error is masks[2] and not failed.tokens
 
 
 def test_a_bad_row_fails_alone_and_a_bad_launch_takes_its_parts(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quire.sampling.filters import draw
 from quire.sampling.largest import largest
 from quire.sampling.logprobs import logprobs_of, score
+from quire.sampling.mask import WORD_BITS, blank
 from quire.sampling.sampler import MOST_WANTED, Sampler, Task, Top, sample
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams
@@ -203,3 +204,63 @@ def test_a_device_that_found_a_row_without_a_distribution_fails_that_row_alone()
 )
 def test_what_needs_the_whole_distribution_wants_all_of_it(params: SamplingParams) -> None:
     assert sampler_of(params).num_wanted == 0
+
+
+# ── a grammar's masks ──
+
+WAYS = {
+    "greedy": GREEDY,
+    "seeded": SamplingParams(seed=1),
+    "filters": SamplingParams(seed=1, temperature=2.0, top_k=9, top_p=0.7, min_p=0.01, typical_p=0.9),
+    "bias": SamplingParams(seed=1, logit_bias=dict.fromkeys(range(0, VOCAB, 2), 50.0)),
+    "penalties": SamplingParams(seed=1, repetition_penalty=1.5, presence_penalty=1.0, frequency_penalty=1.0),
+}
+
+
+def mask_of(*rows: set[int]) -> np.ndarray:
+    bits = blank(len(rows), VOCAB)
+    for row, tokens in enumerate(rows):
+        for token in tokens:
+            bits[row, token // WORD_BITS] |= np.uint32(1 << token % WORD_BITS)
+    return bits
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_that_the_mask_rules_out_is_never_chosen(way: str) -> None:
+    odd = set(range(1, VOCAB, 2))
+    sampler = sampler_of(WAYS[way])
+    assert {sampler.choose(logits_of(seed)[0], 2 + seed, mask_of(odd)[0]) for seed in range(200)} <= odd
+    one = mask_of({299})[0]
+    assert all(sampler.choose(logits_of(seed)[0], 300 + seed, one) == 299 for seed in range(5))
+
+
+def test_a_mask_changes_nothing_but_what_may_come() -> None:
+    """By the same chance, a mask that rules out nothing gives the same token."""
+    everything = mask_of(set(range(VOCAB)))[0]
+    free, held = sampler_of(SamplingParams(seed=4)), sampler_of(SamplingParams(seed=4))
+    for seed in range(50):
+        logits = logits_of(seed)[0]
+        assert free.choose(logits, seed) == held.choose(logits, seed, everything)
+
+
+def test_a_mask_holds_with_allowed_tokens_and_where_none_is_left_the_row_fails() -> None:
+    sampler = sampler_of(SamplingParams(seed=1, allowed_token_ids=(3, 4, 5)))
+    assert all(sampler.choose(logits_of(seed)[0], seed, mask_of({2, 5})[0]) == 5 for seed in range(5))
+    for tokens in ({2, 6}, set()):
+        choice = sampler.run(logits_of(1), 2, (), mask_of(tokens))
+        assert isinstance(choice.error, StepFailed) and "No token is left" in choice.error.public
+
+
+def test_stops_come_before_min_tokens_only_where_nothing_else_may() -> None:
+    sampler = sampler_of(SamplingParams(seed=1, min_tokens=50), stops=frozenset({7, 8}))
+    assert all(sampler.choose(logits_of(seed)[0], 3, mask_of({7, 8, 9})[0]) == 9 for seed in range(5))
+    assert sampler.choose(logits_of(1)[0], 3, mask_of({7})[0]) == 7
+
+
+def test_rows_with_and_without_masks_share_a_step() -> None:
+    logits = logits_of(8, 4)
+    free = [int(row.argmax()) for row in logits]
+    mask = mask_of({1, 2})
+    tasks = [Task(sampler_of(GREEDY), row, 2, (), mask if row == 2 else None) for row in range(4)]
+    chosen = [choice.tokens[0] for choice in sample(logits, tasks)]
+    assert chosen[:2] + chosen[3:] == free[:2] + free[3:] and chosen[2] == 1 + int(logits[2, 2] > logits[2, 1])

@@ -3,7 +3,7 @@
 import pytest
 
 from quire.types.errors import InvalidRequest
-from quire.types.request import GenerateRequest, SamplingParams
+from quire.types.request import Constraint, ConstraintKind, GenerateRequest, SamplingParams
 
 pytestmark = pytest.mark.pure
 
@@ -51,3 +51,18 @@ def test_a_prompt_without_tokens_or_with_impossible_ones_is_refused(prompt):
 def test_a_weight_must_be_positive():
     with pytest.raises(InvalidRequest, match="weight"):
         GenerateRequest("a", (1,), weight=0.0)
+
+
+@pytest.mark.parametrize("kind", ["choice", "json_schema", "lark", "ebnf"])
+def test_a_constraint_without_content_is_refused(kind):
+    with pytest.raises(InvalidRequest, match=kind) as caught:
+        Constraint(ConstraintKind(kind))
+    assert caught.value.field == "constraint"
+
+
+def test_a_request_with_a_constraint_is_constrained_and_its_samples_have_names():
+    assert not GenerateRequest("a", (1,)).constrained
+    request = GenerateRequest("a", (1,), SamplingParams(n=2), constraint=Constraint(ConstraintKind.JSON))
+    assert request.constrained and [request.sample_id(sample) for sample in (0, 1)] == ["a#0", "a#1"]
+    assert GenerateRequest("a", (1,)).sample_id(0) == "a"
+    assert Constraint(ConstraintKind.CHOICE, choices=("é", "b")).num_bytes == 3

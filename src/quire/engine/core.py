@@ -132,7 +132,7 @@ class EngineCore:
         return out
 
     def _submit(self, request: GenerateRequest, now: float) -> None:
-        """A constrained request is queued when its grammar is compiled: at once, if it was before."""
+        """A constrained request is queued when its grammar is compiled: with the next step, if it was before."""
         try:
             self._check(request)
             if request.constrained:
@@ -140,9 +140,7 @@ class EngineCore:
         except QuireError as error:
             self._refuse(request, error)
         else:
-            if request.constrained:
-                self._take_compiled(now)
-            else:
+            if not request.constrained:
                 self._admit(request, None, now)
 
     def _take_compiled(self, now: float) -> None:
@@ -276,6 +274,7 @@ class EngineCore:
             self._out.append(Dead(EngineDied(f"The engine stopped: {type(error).__name__}: {error}")))
             raise
         finally:
+            self._grammars.close()
             if self._out:
                 send(self.take())
 
@@ -283,7 +282,7 @@ class EngineCore:
         """How long to wait for messages before the next step."""
         if did:
             return 0.0
-        if self._grammars.is_compiling:
+        if self._grammars.num_compiling:
             return COMPILING_SECONDS
         if self._scheduler.is_idle:
             if self.checks:
@@ -295,6 +294,7 @@ class EngineCore:
         """End what still runs: each gets its Finished, as if it had been cancelled."""
         while self._flights:
             self._collect()
+        self._tell_all()
         now = time.monotonic()
         for request in self._grammars.close():
             self._admit(request, None, now)
@@ -316,6 +316,7 @@ class EngineCore:
             **{field.name: getattr(self._tally, field.name) for field in fields(Tally)},
             num_running=work.num_running,
             num_waiting=work.num_waiting,
+            num_compiling=self._grammars.num_compiling,
             num_preemptions=work.num_preemptions,
             num_blocks=blocks.num_blocks,
             num_free_blocks=blocks.num_free,

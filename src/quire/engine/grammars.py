@@ -71,9 +71,9 @@ class Grammars:
         return request_id in self._compiling
 
     @property
-    def is_compiling(self) -> bool:
-        """Is there a request whose grammar is not ready?"""
-        return bool(self._compiling)
+    def num_compiling(self) -> int:
+        """Requests whose grammars are not ready."""
+        return len(self._compiling)
 
     def compile(self, request: GenerateRequest) -> None:
         """Have a request's grammar compiled. Raises a QuireError, and keeps nothing, if it cannot be."""

@@ -179,6 +179,7 @@ class Counters:
     busy_seconds: float = 0.0  # in steps
     num_running: int = 0
     num_waiting: int = 0
+    num_compiling: int = 0  # not in the queue yet: their grammars are on their way
     num_preemptions: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0

@@ -58,7 +58,7 @@ class Compiler:
         self._at_work: list[Job | None] = []  # by worker
 
     def ask(self, constraint: Constraint) -> Job:
-        """A job for this constraint; an old one if it was asked for before. Raises InvalidRequest if it is too large."""
+        """A job for this constraint; an old one if there is one. Raises InvalidRequest if it is too large."""
         job = self._known.get(constraint)
         if job is None:
             if constraint.num_bytes > self._config.max_grammar_bytes:
@@ -123,7 +123,7 @@ class Compiler:
             job.started = time.monotonic()
             return self._backend.compile(job.constraint)
         except QuireError as error:
-            return error
+            return error.with_traceback(None)  # it is kept: what its frames hold need not be
         except Exception as error:
             logger.exception("a constraint of the kind %s broke its compiler", job.constraint.kind)
             return InvalidRequest(

@@ -35,17 +35,19 @@ JSON_FORM = {
 # A name may not be spelled a second way: "\u0061" would be "a" again, with a value that nobody has looked at.
 ESCAPES = 'nrbtf\\"'
 
-# What a mask may cost: some 15 ms and 100 MB in the worst case, and then the request fails by itself.
+# What a mask may cost: some 25 ms and 100 MB in the worst case, and then the request fails by itself. A row has an item
+# for each way in which the text may go on: an enum of 2,000 objects is such a row, so it may be longer than usual.
 LIMITS = llguidance.LLParserLimits(
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_items_in_row=2_000,
+    step_max_items=200_000,
+    max_items_in_row=20_000,
     max_lexer_states=50_000,
     max_grammar_size=500_000,
     verbose_errors=False,
 )
 MAX_REASON = 400  # characters of what the library says
+MAX_EBNF_RULES = 1_000  # its converter is Python, and takes 0.4 s for so many, four times that for twice as many
 
 ANCHOR = "\x01"  # before a text, so that a tokenizer sees no beginning there; it joins with nothing
 
@@ -61,7 +63,11 @@ class Guidance:
     def compile(self, constraint: Constraint) -> GuidanceGrammar:
         """May be called from several threads at once: all but the checks of a schema runs without the interpreter."""
         try:
-            return GuidanceGrammar(self._compile(constraint))
+            matcher = self._compile(constraint)
+            matcher.compute_bitmask()  # the first mask is made here once, for all that start with it
+            if matcher.is_error():
+                raise _refused(constraint.kind, _reason(matcher.get_error()))
+            return GuidanceGrammar(matcher)
         except (RecursionError, UnicodeEncodeError) as error:
             why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is not valid Unicode"
             raise _refused(constraint.kind, why) from error
@@ -100,10 +106,9 @@ class Guidance:
 
 
 class GuidanceGrammar:
-    """A matcher that has seen nothing yet. Its first mask is made once, for all that start here."""
+    """A matcher that has seen nothing yet."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
-        matcher.compute_bitmask()
         self._matcher = matcher
 
     def start(self) -> GuidanceState:
@@ -217,6 +222,8 @@ def _json_grammar(schema: Schema) -> str:
 
 def _from_ebnf(text: str) -> str:
     """GBNF by way of Lark. Escapes of Unicode are resolved here: the library's converter spoils those with zeros."""
+    if text.count("::=") > MAX_EBNF_RULES:
+        raise _refused(ConstraintKind.EBNF, f"it has more than {MAX_EBNF_RULES} rules")
     try:
         return llguidance.grammar_from("ebnf", re.sub(r"\\(?:u([\da-fA-F]{4})|U([\da-fA-F]{8})|.)", _character, text))
     except ValueError as error:
@@ -243,6 +250,8 @@ def _reason(said: str, kind: ConstraintKind = ConstraintKind.SCHEMA) -> str:
         return f"not supported: {found[1].replace(chr(34), '')}"
     if said.startswith("oneOf constraints are not supported"):
         return "oneOf is supported where its branches exclude each other, which these may not; use anyOf"
+    if said.startswith("NoExtensionBias"):
+        return "no token of the model can come next"
     if said.startswith("panic"):
         return "it is too large"
     place = ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.types.errors import InvalidRequest
 
-Schema = dict[str, Any] | bool
+Schema = dict[str, Any]
 Refusal = Callable[[Schema], str | None]  # what a compiler says against a schema; None: it takes it
 
 ONE = ("items", "additionalProperties", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames")
@@ -38,46 +38,49 @@ def read(text: str) -> Schema:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
         raise refused(f"line {error.lineno}, column {error.colno}", error.msg) from error
+    if schema is False:
+        raise refused("#", "nothing is valid by it")
     if not isinstance(schema, dict | bool):
         raise refused("#", f"a schema is an object, not {json.dumps(schema)[:40]}")
-    return schema
+    return schema if isinstance(schema, dict) else {}
 
 
 def exact(schema: Schema) -> Schema:
     """The schema as it is to be compiled. Raises InvalidRequest for what the compiler would take but not keep."""
-    if isinstance(schema, bool):
-        return schema
     own = copy.deepcopy(schema)
     for path, part in parts(own):
         if _counts_repeated_names(part):
             raise refused(path, "minProperties counts names that the schema does not list; list them")
         if part.get("format") in WITH_DATE:
-            part["allOf"] = [*part.get("allOf", []), {"pattern": DAY_EXISTS}]
+            held = part.get("allOf")
+            part["allOf"] = [*(held if isinstance(held, list) else ()), {"pattern": DAY_EXISTS}]
     return own
 
 
-def _counts_repeated_names(part: dict[str, Any]) -> bool:
+def _counts_repeated_names(part: Schema) -> bool:
     """Must two names come that are not listed? Nothing keeps them from being one name, which a reader counts once."""
-    least, listed = part.get("minProperties", 0), part.get("required", ())
+    least, listed = part.get("minProperties"), part.get("required")
     is_open = part.get("additionalProperties", True) is not False or bool(part.get("patternProperties"))
-    return is_open and isinstance(least, int) and least > len(listed) + 1
+    return is_open and isinstance(least, int) and least > 1 + (len(listed) if isinstance(listed, list) else 0)
 
 
 def locate(schema: Schema, refusal: Refusal, said: str) -> str:
-    """The smallest part of a schema that is refused in the same words, as a path from its root."""
+    """The smallest part of a schema that is refused in the same words, as a path from its root.
+
+    First by itself; then with what it refers to, which is how a reference may be wrong though both of its ends are not.
+    """
     deadline = time.monotonic() + SEARCH_SECONDS
-    if isinstance(schema, bool):
-        return "#"
     shared = {key: schema[key] for key in SHARED if key in schema}
-    for path, part in parts(schema):
-        if time.monotonic() > deadline:
-            break
-        if path != "#" and refusal({**shared, **part}) == said:
-            return path
+    for around in ({}, shared) if shared else ({},):
+        for path, part in parts(schema):
+            if time.monotonic() > deadline:
+                return "#"
+            if path != "#" and refusal({**around, **part}) == said:
+                return path
     return "#"
 
 
-def parts(schema: Schema, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+def parts(schema: Any, path: str = "#") -> Iterator[tuple[str, Schema]]:
     """Every schema within a schema, with its path: the innermost first, itself last."""
     if not isinstance(schema, dict):
         return

@@ -29,7 +29,7 @@ def logits(program, model) -> np.ndarray:
 
 
 @pytest.mark.parametrize("precision", ["native", "float"])
-@pytest.mark.parametrize("fmt", ["q4_1", "q4_0", "q8_0", "f16", "bf16"])
+@pytest.mark.parametrize("fmt", sorted(pack.QUANTIZED | {"f16", "bf16"}))
 def test_logits_over_mapped_weights_are_bit_equal(fmt, precision, kept, monkeypatch):
     model = quantized_model(fmt)
     expected = logits(lower(model, precision=precision), model)
@@ -106,7 +106,7 @@ class AtTheEdge:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard is Linux's")
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("fmt", ["q4_1", "q4_0", "q8_0", "f16", "bf16", "f32"])
+@pytest.mark.parametrize("fmt", sorted(pack.QUANTIZED | pack.FLOATS))
 def test_no_kernel_reads_beyond_the_last_panel(fmt, variant):
     model, kept = quantized_model(fmt), AtTheEdge()
     expected = logits(lower(model, kept=kept, variant=variant), model)

@@ -21,6 +21,7 @@ from tests.models.toys import CASES, Session, make_toy, some_tokens
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
 F32 = replace(LIMITS, kv_dtype="f32")
+READ_FORMATS = [(fmt, 32) for fmt in ("q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "mxfp4")]
 
 
 # --- the same as elsewhere
@@ -56,7 +57,7 @@ def test_a_smaller_cache_costs_what_its_numbers_cost(kv_dtype, tolerance):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("fmt, head_dim", [("q4_1", 32), ("q4_0", 16), ("q8_0", 32), ("q4_1", 12)])
+@pytest.mark.parametrize("fmt, head_dim", [("q4_1", 32), ("q4_0", 16), ("q8_0", 32), ("q4_1", 12), *READ_FORMATS])
 def test_a_quantized_model_is_close_to_its_dequantized_weights(fmt, head_dim, variant):
     model, tokens = quantized_model(fmt, head_dim), some_tokens(50)
     expected = Session(model).step({"a": tokens})["a"]
@@ -84,6 +85,10 @@ MODELS = {
     "biased": lambda: make_toy("llama-tied-biased").draw(),
     "q4_1": lambda: quantized_model("q4_1"),
     "q8_0": lambda: quantized_model("q8_0", 16),
+    "q5_0": lambda: quantized_model("q5_0"),
+    "q4_k": lambda: quantized_model("q4_k"),
+    "q6_k": lambda: quantized_model("q6_k"),
+    "iq4_nl": lambda: quantized_model("iq4_nl"),
 }
 ALL_MODELS = pytest.mark.parametrize("name", MODELS)
 

@@ -1,9 +1,8 @@
 """Weights on their way into a native program: which of its formats each one takes, and its bytes in that format.
 
-Formats with kernels of their own: f32, f16, bf16, q8_0, q4_0, q4_1; they are packed without touching a number. Floats
-of 8 bits become f16, which holds every one of their values. All other block formats (q5_0, q5_1, the K formats, iq4,
-mxfp4) are requantized to q8_0 when loaded: one scale for 32 weights, an error of at most 1/254 of the largest of them.
-What is left (integers, f64, rows of a part of a block) becomes f32.
+Formats with kernels of their own: f32, f16, bf16, and every block format that a GGUF file may hold. They are packed
+without touching a number: what a kernel multiplies is what quire.quant says, to the bit. Floats of 8 bits become f16,
+which holds every one of their values. What is left (integers, f64, f8_e8m0, rows of a part of a block) becomes f32.
 """
 
 from __future__ import annotations
@@ -21,20 +20,22 @@ Array = NDArray[Any]
 Precision = Literal["native", "float"]
 
 BLOCK = 32
-QUANTIZED = frozenset({"q8_0", "q4_0", "q4_1"})
-AS_THEY_ARE = frozenset({"f32", "f16", "bf16"}) | QUANTIZED
+FLOATS = frozenset({"f32", "f16", "bf16"})
+SMALL_FLOATS = frozenset({"f8_e4m3", "f8_e5m2"})
+QUANTIZED = frozenset(
+    {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"}
+)
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
     """The format that this weight has inside a program."""
     if precision == "float":
         return "f32"
-    if weight.format in AS_THEY_ARE:
-        return weight.format
-    if weight.format.startswith("f8"):
+    if weight.format in SMALL_FLOATS:
         return "f16"
-    is_block_format = all_formats()[weight.format].block_weights % BLOCK == 0
-    return "q8_0" if is_block_format and weight.shape[-1] % BLOCK == 0 else "f32"
+    has_kernel = weight.format in FLOATS | QUANTIZED
+    has_whole_blocks = weight.shape[-1] % all_formats()[weight.format].block_weights == 0
+    return weight.format if has_kernel and has_whole_blocks else "f32"
 
 
 def packed_rows(weight: Weight, target: str) -> Array:

@@ -63,27 +63,27 @@ inline const float *unpacked_values(const KvCache &c, const uint8_t *place, floa
 }
 
 // A tile may be read as it is stored, where so few queries see it that unpacking it first would cost more.
-inline F8 fetch(const float *p) { return load(p); }
-inline F8 fetch(const uint16_t *p) { return load(p, false); }
+template <class W>
+inline W fetch(const float *p) {
+    return load<W>(p);
+}
+
+template <class W>
+inline W fetch(const uint16_t *p) {
+    return load<W>(p, false);
+}
 
 // Products of N queries with 16 keys, one dimension after the other.
 template <int N, class Number>
 inline void scores(const Queries &s, const Sight *sights, const Number *keys) {
-    F8 low[N], high[N];
+    F8x2 acc[N];
     const float *q[N];
-    for (int i = 0; i < N; ++i) low[i] = high[i] = set1(0.0f), q[i] = s.query(sights[i].query);
+    for (int i = 0; i < N; ++i) acc[i] = set1<F8x2>(0.0f), q[i] = s.query(sights[i].query);
     for (int d = 0; d < s.dim; ++d) {
-        const F8 k0 = fetch(keys + TILE * d), k1 = fetch(keys + TILE * d + LANES);
-        for (int i = 0; i < N; ++i) {
-            const F8 x = set1(q[i][d]);
-            low[i] = fma(k0, x, low[i]);
-            high[i] = fma(k1, x, high[i]);
-        }
+        const F8x2 column = fetch<F8x2>(keys + TILE * d);
+        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<F8x2>(q[i][d]), acc[i]);
     }
-    for (int i = 0; i < N; ++i) {
-        store(s.p + TILE * sights[i].query, low[i]);
-        store(s.p + TILE * sights[i].query + LANES, high[i]);
-    }
+    for (int i = 0; i < N; ++i) store(s.p + TILE * sights[i].query, acc[i]);
 }
 
 template <class Number>
@@ -104,10 +104,8 @@ inline void soften(const Queries &s, const Sight &sight) {
     const int query = sight.query, begin = sight.begin, end = sight.end;
     float *p = s.p + TILE * query, *seen = s.seen_of(query);
     const bool whole = begin == 0 && end == TILE;  // most tiles are: nothing has to be hidden
-    const F8 low = load(p), high = load(p + LANES), hidden = set1(-3.0e38f), none = set1(0.0f);
-    const F8 seen_low = whole ? low : between(low, begin, end, hidden);
-    const F8 seen_high = whole ? high : between(high, begin - LANES, end - LANES, hidden);
-    const float most = largest(max(seen_low, seen_high));
+    const F8x2 scores = load<F8x2>(p);
+    const float most = largest(whole ? scores : between(scores, begin, end, set1<F8x2>(-3.0e38f)));
     if (most > s.most[query]) {
         float shrink[LANES];
         store(shrink, exponential(set1(s.most[query] - most)));
@@ -115,52 +113,54 @@ inline void soften(const Queries &s, const Sight &sight) {
         s.total[query] *= shrink[0];
         s.most[query] = most;
     }
-    const F8 top = set1(s.most[query]);
-    F8 p0 = exponential(low - top), p1 = exponential(high - top);
-    if (!whole) p0 = between(p0, begin, end, none), p1 = between(p1, begin - LANES, end - LANES, none);
-    s.total[query] += sum(p0 + p1);
-    store(p, p0), store(p + LANES, p1);
+    F8x2 weights = exponential(scores - set1<F8x2>(s.most[query]));
+    if (!whole) weights = between(weights, begin, end, set1<F8x2>(0.0f));
+    s.total[query] += sum(weights);
+    store(p, weights);
 }
 
-// seen += weights * values over 8 * WIDTH dimensions from d on, for N queries that see the same keys. Keys that are not
-// in sight are left out rather than weighted with zero: what lies there may be anything, infinities too.
-template <int N, int WIDTH, class Number>
+// seen += weights * values over WIDTH times the dimensions of a W from d on, for N queries that see the same keys. Keys
+// that are not in sight are left out rather than weighted with zero: what lies there may be anything, infinities too.
+template <int N, class W, int WIDTH, class Number>
 inline void gather_values(const Queries &s, const Sight *sights, const Number *values, int d) {
-    F8 acc[N][WIDTH];
+    constexpr int STEP = sizeof(W) / sizeof(float);
+    W acc[N][WIDTH];
     const float *p[N];
     for (int n = 0; n < N; ++n) {
         p[n] = s.p + TILE * sights[n].query;
-        for (int i = 0; i < WIDTH; ++i) acc[n][i] = load(s.seen_of(sights[n].query) + d + LANES * i);
+        for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(sights[n].query) + d + STEP * i);
     }
     for (int key = sights[0].begin; key < sights[0].end; ++key) {
         const Number *row = values + static_cast<size_t>(key) * s.dim + d;
         if constexpr (N < WIDTH) {  // what there is less of stays in registers
-            F8 weight[N];
-            for (int n = 0; n < N; ++n) weight[n] = set1(p[n][key]);
+            W weight[N];
+            for (int n = 0; n < N; ++n) weight[n] = set1<W>(p[n][key]);
             for (int i = 0; i < WIDTH; ++i) {
-                const F8 value = fetch(row + LANES * i);
+                const W value = fetch<W>(row + STEP * i);
                 for (int n = 0; n < N; ++n) acc[n][i] = fma(value, weight[n], acc[n][i]);
             }
         } else {
-            F8 value[WIDTH];
-            for (int i = 0; i < WIDTH; ++i) value[i] = fetch(row + LANES * i);
+            W value[WIDTH];
+            for (int i = 0; i < WIDTH; ++i) value[i] = fetch<W>(row + STEP * i);
             for (int n = 0; n < N; ++n) {
-                const F8 weight = set1(p[n][key]);
+                const W weight = set1<W>(p[n][key]);
                 for (int i = 0; i < WIDTH; ++i) acc[n][i] = fma(value[i], weight, acc[n][i]);
             }
         }
     }
     for (int n = 0; n < N; ++n)
-        for (int i = 0; i < WIDTH; ++i) store(s.seen_of(sights[n].query) + d + LANES * i, acc[n][i]);
+        for (int i = 0; i < WIDTH; ++i) store(s.seen_of(sights[n].query) + d + STEP * i, acc[n][i]);
 }
 
-// Sums that fill 12 of 16 registers, so that each multiplication finds its own one free.
+// Sums that fill 12 of 16 registers, or 24 of 32, so that each multiplication finds its own one free.
 template <int N, class Number>
 inline void see_values(const Queries &s, const Sight *sights, const Number *values) {
-    constexpr int WIDTH = N > 3 ? 2 : 4;
+    constexpr int WIDTH = N > 3 && WIDEST == LANES ? 2 : 4;
     int d = 0;
-    for (; d + WIDTH * LANES <= s.dim; d += WIDTH * LANES) gather_values<N, WIDTH>(s, sights, values, d);
-    for (; d < s.dim; d += LANES) gather_values<N, 1>(s, sights, values, d);
+    for (; d + WIDTH * WIDEST <= s.dim; d += WIDTH * WIDEST) gather_values<N, Widest, WIDTH>(s, sights, values, d);
+    for (; d + WIDEST <= s.dim; d += WIDEST) gather_values<N, Widest, 1>(s, sights, values, d);
+    if constexpr (WIDEST > LANES)
+        for (; d < s.dim; d += LANES) gather_values<N, F8, 1>(s, sights, values, d);
 }
 
 template <class Number>

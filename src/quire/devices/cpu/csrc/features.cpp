@@ -17,6 +17,8 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace quire {
@@ -97,6 +99,20 @@ std::vector<std::string> features() {
 
 #elif defined(__aarch64__)
 
+#if defined(__APPLE__)
+
+namespace {
+
+bool has(const char *name) {
+    int32_t answer = 0;
+    size_t size = sizeof answer;
+    return sysctlbyname(name, &answer, &size, nullptr, 0) == 0 && answer != 0;
+}
+
+}  // namespace
+
+#endif
+
 std::vector<std::string> features() {
     std::vector<std::string> found = {"asimd"};  // part of the base architecture
 #if defined(__linux__)
@@ -106,8 +122,18 @@ std::vector<std::string> features() {
     if (caps & HWCAP_SVE) found.emplace_back("sve");
     if (more & HWCAP2_I8MM) found.emplace_back("i8mm");
     if (more & HWCAP2_BF16) found.emplace_back("bf16");
-#elif defined(__ARM_FEATURE_DOTPROD)
-    found.emplace_back("asimddp");  // elsewhere the compiler's target is the floor that we know
+#elif defined(__APPLE__)
+    if (has("hw.optional.arm.FEAT_FP16")) found.emplace_back("asimdhp");
+    if (has("hw.optional.arm.FEAT_DotProd")) found.emplace_back("asimddp");
+    if (has("hw.optional.arm.FEAT_I8MM")) found.emplace_back("i8mm");
+    if (has("hw.optional.arm.FEAT_BF16")) found.emplace_back("bf16");
+#else  // elsewhere the compiler's target is the floor that we know
+#if defined(__ARM_FEATURE_DOTPROD)
+    found.emplace_back("asimddp");
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    found.emplace_back("i8mm");
+#endif
 #endif
     return found;
 }

@@ -7,11 +7,8 @@
 #include <cmath>
 
 #include "half.h"
+#include "isa.h"
 #include "kernels.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace quire::QUIRE_VARIANT {
 
@@ -19,19 +16,21 @@ namespace {
 
 #include "simd.h"
 #include "tokenwise.h"
-#if QUIRE_AVX2
-#include "dots_avx2.h"
-#else
 #include "dots_portable.h"
+#if QUIRE_AVX2
+#include "bytes.h"
+#if QUIRE_AVX512_VNNI || QUIRE_AVX_VNNI
+#include "dots_vnni.h"
+#else
+#include "dots_madd.h"
+#endif
+#elif QUIRE_NEON
+#include "dots_neon.h"
+#else
+using portable::block_sums;
 #endif
 #include "products.h"
 #include "attention.h"
-
-#if QUIRE_AVX2
-constexpr const char *NEEDS[] = {"avx2", "fma", "f16c", nullptr};
-#else
-constexpr const char *NEEDS[] = {nullptr};
-#endif
 
 #define QUIRE_TEXT(x) #x
 #define QUIRE_NAME(x) QUIRE_TEXT(x)
@@ -40,8 +39,8 @@ constexpr const char *NEEDS[] = {nullptr};
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
-    QUIRE_NAME(QUIRE_VARIANT), NEEDS,  embed,  rms_norm, rms_norm_heads, gather, rope,
-    write_kv,                  attend, product, gate,     add,
+    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, embed,   rms_norm, rms_norm_heads, gather, rope,
+    write_kv,                  attend,          product, gate,     add,
 };
 
 }  // namespace quire::QUIRE_VARIANT

@@ -1,32 +1,20 @@
 // How weights, activations and the KV cache lie in memory. Packing, the program and the kernels agree here.
 //
 // A weight [rows, cols] is cut into panels of 8 rows; one row is one lane of the product. The last panel is filled up
-// with zeros. Where numbers are quantized, 32 of them along a row are a block and share a scale.
+// with zeros. Four neighbours of one row lie together where the product of bytes adds up four neighbours in a lane.
 //
-//   F32 F16 BF16   number [col][lane]
-//   Q8, Q4, Q4M    head, padded to 64 bytes, then quants of all blocks; weight = scale * q (+ minimum)
-//     head           [block] { f16 scale [lane]; Q4M: f16 minimum [lane] }
-//     quants of Q8   [block] int8 [group 0..7][lane][4]: cols 4 * group + 0..3 of the block
-//     quants of Q4   [block] byte [group 0..3][lane][4]: low nibble col 8 * group + 0..3, high col 8 * group + 4..7
-//                    Q4 has no minimum: weight = scale * (q - 8)
-//
-// Four neighbours of one row lie together because the product of bytes adds up four neighbours in a lane.
+//   F32 F16 BF16    number [col][lane]
+//   block formats   heads, then quants, see formats.h
 
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
+
+#include "formats.h"
 
 namespace quire {
 
-constexpr int LANES = 8;   // rows of a panel
-constexpr int BLOCK = 32;  // numbers with one scale
-constexpr int TILE = 16;   // keys that attention looks at together
-
-enum class Format : int { F32, F16, BF16, Q8, Q4, Q4M };
-
-inline bool is_quantized(Format f) { return f >= Format::Q8; }
+constexpr int TILE = 16;  // keys that attention looks at together
 
 struct Matrix {
     Format format;
@@ -40,21 +28,6 @@ struct Matrix {
     const uint8_t *panel(int i) const { return data + panel_bytes * i; }
 };
 
-// Bytes of scales and minima of one block of a panel.
-inline int head_step(Format f) { return f == Format::Q4M ? 4 * LANES : 2 * LANES; }
-
-inline size_t head_bytes(Format f, int num_blocks) {
-    return (static_cast<size_t>(head_step(f)) * num_blocks + 63) / 64 * 64;
-}
-
-inline size_t quant_bytes(Format f) { return f == Format::Q8 ? LANES * BLOCK : LANES * BLOCK / 2; }
-
-inline size_t panel_size(Format f, int cols) {
-    if (f == Format::F32) return sizeof(float) * LANES * cols;
-    if (!is_quantized(f)) return sizeof(uint16_t) * LANES * cols;
-    return head_bytes(f, cols / BLOCK) + quant_bytes(f) * (cols / BLOCK);
-}
-
 // float32 rows: row i begins at data + i * stride.
 struct Rows {
     float *data = nullptr;
@@ -63,17 +36,19 @@ struct Rows {
     float *row(int i) const { return data + stride * i; }
 };
 
-// Activations in blocks of 32: x = scale * value; `sums` is scale times the sum of a block's values, which a minimum
-// of the weights is multiplied with.
+// Activations in blocks of 32: x = scale * value. What weights add to each of their quants (a minimum, the quant that
+// stands for 0) is multiplied with sums: of the numbers of a block, and of the values of its halves.
 struct QuantRows {
-    int8_t *values = nullptr;  // [row][32 * blocks]
-    float *scales = nullptr;   // [row][blocks]
-    float *sums = nullptr;     // [row][blocks]
+    int8_t *values = nullptr;   // [row][32 * blocks]
+    float *scales = nullptr;    // [row][blocks]
+    float *sums = nullptr;      // [row][blocks]: scale times the sum of the values
+    int16_t *halves = nullptr;  // [row][blocks][2]
     int blocks = 0;
 
     int8_t *row(int i) const { return values + static_cast<size_t>(i) * blocks * BLOCK; }
     float *scale(int i) const { return scales + static_cast<size_t>(i) * blocks; }
     float *sum(int i) const { return sums + static_cast<size_t>(i) * blocks; }
+    int16_t *half(int i) const { return halves + static_cast<size_t>(i) * blocks * 2; }
 };
 
 enum class KvFormat : int { F32, F16, BF16, Q8 };

@@ -49,8 +49,12 @@ Value named(const std::string &name, std::initializer_list<std::pair<const char 
 
 Format format(const std::string &name) {
     return named<Format>(name,
-                         {{"f32", Format::F32}, {"f16", Format::F16}, {"bf16", Format::BF16}, {"q8_0", Format::Q8},
-                          {"q4_0", Format::Q4}, {"q4_1", Format::Q4M}},
+                         {{"f32", Format::F32},       {"f16", Format::F16},       {"bf16", Format::BF16},
+                          {"q8_0", Format::Q8_0},     {"q4_0", Format::Q4_0},     {"q4_1", Format::Q4_1},
+                          {"q5_0", Format::Q5_0},     {"q5_1", Format::Q5_1},     {"q2_k", Format::Q2_K},
+                          {"q3_k", Format::Q3_K},     {"q4_k", Format::Q4_K},     {"q5_k", Format::Q5_K},
+                          {"q6_k", Format::Q6_K},     {"iq4_nl", Format::IQ4_NL}, {"iq4_xs", Format::IQ4_XS},
+                          {"mxfp4", Format::MXFP4}},
                          "no kernel for the format ");
 }
 

@@ -2,44 +2,54 @@
 
 #include <stdexcept>
 
+#include "file_blocks.h"
 #include "program.h"
 
 namespace quire {
 
 namespace {
 
-// Blocks as GGUF has them: f16 scale, f16 minimum (Q4_1 alone), then quants; low nibbles are cols 0..15 of the block.
-constexpr size_t Q8_0_BYTES = 34, Q4_0_BYTES = 18, Q4_1_BYTES = 20;
-
-size_t source_block_bytes(Format f) {
-    return f == Format::Q8 ? Q8_0_BYTES : f == Format::Q4 ? Q4_0_BYTES : Q4_1_BYTES;
+// A block's quants into its planes, four neighbours at a time.
+void pack_quants(const uint8_t *from, int bits, int lane, uint8_t *planes) {
+    for (int width = 8, done = 0; width > 0; width /= 2) {
+        if (!(bits & width)) continue;
+        const uint32_t mask = 0x01010101u * ((1u << width) - 1u);
+        for (int v = 0; v < VECTORS; ++v) {
+            uint8_t *place = planes + VECTOR * (v * width / 8) + 4 * lane;
+            uint32_t four, there;
+            std::memcpy(&four, from + 4 * v, 4);
+            std::memcpy(&there, place, 4);
+            there |= (four >> done & mask) << (v * width % 8);
+            std::memcpy(place, &there, 4);
+        }
+        planes += VECTOR * width, done += width;
+    }
 }
 
-void pack_q8(const uint8_t *from, uint8_t *quants, int lane) {
-    for (int k = 0; k < BLOCK; ++k) quants[32 * (k / 4) + 4 * lane + k % 4] = from[k];
-}
-
-void pack_q4(const uint8_t *from, uint8_t *quants, int lane) {
-    for (int k = 0; k < BLOCK; ++k) {
-        const uint8_t nibble = k < 16 ? from[k] & 15 : from[k - 16] >> 4;
-        quants[32 * (k / 8) + 4 * lane + k % 4] |= static_cast<uint8_t>(k % 8 < 4 ? nibble : nibble << 4);
+void pack_head(const FileBlock &from, const BlockFormat &f, int lane, uint8_t *head) {
+    std::memcpy(head + 2 * lane, &from.scale, 2);
+    if (f.has_minimum) std::memcpy(head + 2 * (LANES + lane), &from.minimum, 2);
+    if (!f.is_super()) return;
+    for (int part = 0; part < f.blocks * f.parts; ++part) {
+        uint8_t *place = head + floats_step(f) + parts_step(f) * (part / f.parts) + LANES * (part % f.parts) + lane;
+        place[0] = static_cast<uint8_t>(from.scales[part]);
+        if (f.has_minimum) place[LANES * f.parts] = static_cast<uint8_t>(from.minima[part]);
     }
 }
 
 void pack_blocks(const Matrix &m, const uint8_t *source, uint8_t *target) {
-    const size_t block_bytes = source_block_bytes(m.format), heads = head_step(m.format);
-    const size_t num_scales = m.format == Format::Q4M ? 2 : 1;
+    const BlockFormat f = block_format(m.format);
+    const ReadBlock read = reader_of(m.format);
+    FileBlock from;
     for (int row = 0; row < m.rows; ++row) {
-        uint8_t *panel = target + m.panel_bytes * (row / LANES);
         const int lane = row % LANES;
-        for (int b = 0; b < m.num_blocks(); ++b, source += block_bytes) {
-            uint8_t *quants = panel + head_bytes(m.format, m.num_blocks()) + quant_bytes(m.format) * b;
-            for (size_t i = 0; i < num_scales; ++i)
-                std::memcpy(panel + heads * b + 2 * (LANES * i + lane), source + 2 * i, 2);
-            if (m.format == Format::Q8)
-                pack_q8(source + 2, quants, lane);
-            else
-                pack_q4(source + 2 * num_scales, quants, lane);
+        uint8_t *head = target + m.panel_bytes * (row / LANES), *quants = head + heads_size(f, m.num_blocks());
+        for (int first = 0; first < m.num_blocks(); first += f.blocks, head += head_step(f)) {
+            read(source, from);
+            pack_head(from, f, lane, head);
+            for (int b = 0; b < f.blocks; ++b, quants += quants_step(f))
+                pack_quants(from.quants + BLOCK * b, f.bits, lane, quants);
+            source += file_block_bytes(m.format);
         }
     }
 }
@@ -58,8 +68,8 @@ void pack_numbers(const Matrix &m, const uint8_t *source, uint8_t *target) {
 size_t source_row_bytes(Format format, int cols) {
     if (format == Format::F32) return sizeof(float) * cols;
     if (!is_quantized(format)) return sizeof(uint16_t) * cols;
-    require(cols % BLOCK == 0, "a quantized matrix has whole blocks of 32 in its rows");
-    return source_block_bytes(format) * (cols / BLOCK);
+    require(cols % block_columns(format) == 0, "a quantized matrix has whole blocks in its rows");
+    return file_block_bytes(format) * (cols / block_columns(format));
 }
 
 void pack(const Matrix &matrix, const uint8_t *source, uint8_t *target) {

@@ -1,33 +1,40 @@
-// Matrix products: up to 8 tokens times one panel of 8 rows. Included by kernels.cpp, inside a variant's namespace.
+// Matrix products: up to 8 tokens times a panel of 8 rows, or two of them where registers have room for both. Included
+// by kernels.cpp, inside a variant's namespace.
 //
 // A tile of N tokens does for each token exactly what a tile of one does, so the bits of a token do not depend on how
 // many are multiplied together (law 8). Within a block of 32 sums are whole numbers, exact in any order; across blocks
 // they are float32, first block first.
 
-constexpr int MAX_TOKENS = 8;  // of one tile
+// Of one tile.
+constexpr int MAX_TOKENS = 8, PANELS = WIDEST / LANES, COLUMNS = PANELS * LANES;
 
 struct Operand {
     Rows x;
     QuantRows xq;
 };
 
+// How far the second panel of a tile lies from the first. A last one is its own neighbour; nobody looks at what comes
+// out.
+inline size_t apart_from(const Matrix &m, int panel) { return panel + 1 < m.num_panels() ? m.panel_bytes : 0; }
+
 // --- float weights: one column after the other, a lane for each row
 
 template <Format F, int N>
 inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     const uint8_t *w = m.panel(panel);
+    const size_t apart = apart_from(m, panel);
     const float *x[N];
-    F8 acc[N];
-    for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1(0.0f);
+    Widest acc[N];
+    for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1<Widest>(0.0f);
     for (int k = 0; k < m.cols; ++k) {
-        F8 column;
+        Widest column;
         if constexpr (F == Format::F32)
-            column = load(reinterpret_cast<const float *>(w) + LANES * k);
+            column = load_rows(reinterpret_cast<const float *>(w) + LANES * k, apart);
         else
-            column = load(reinterpret_cast<const uint16_t *>(w) + LANES * k, F == Format::BF16);
-        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1(x[i][k]), acc[i]);
+            column = load_rows(reinterpret_cast<const uint16_t *>(w) + LANES * k, apart, F == Format::BF16);
+        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<Widest>(x[i][k]), acc[i]);
     }
-    for (int i = 0; i < N; ++i) store(out + LANES * i, acc[i]);
+    for (int i = 0; i < N; ++i) store(out + COLUMNS * i, acc[i]);
 }
 
 // --- quantized weights
@@ -40,49 +47,79 @@ inline void fetch_ahead(const uint8_t *p, size_t bytes) {
 #endif
 }
 
+// The scale of a block, a lane for each row; formats with two parts have the rest of it in their sums.
+template <Format F>
+inline Widest block_scale(Widest scale, const int8_t *parts, size_t apart) {
+    constexpr BlockFormat f = block_format(F);
+    if constexpr (f.is_super() && f.parts == 1) return scale * load_rows(parts, apart);
+    return scale;
+}
+
+// What all quants of a block have in common besides their scale: their minimum, or minus the zero.
+template <Format F, int N>
+inline void add_minimum(Widest scale, Widest minimum, const int8_t *parts, size_t apart, const Tokens<N> &x, int b,
+                        Widest *acc) {
+    constexpr BlockFormat f = block_format(F);
+    if constexpr (f.has_minimum && f.parts == 2) {
+        const Widest first = load_rows(parts + LANES * 2, apart), second = load_rows(parts + LANES * 3, apart);
+        for (int i = 0; i < N; ++i) {
+            const int16_t *halves = x.halves[i] + 2 * b;
+            const Widest sum = fma(first, set1<Widest>(halves[0]), second * set1<Widest>(halves[1]));  // exact
+            acc[i] = fma(sum * minimum, set1<Widest>(x.scales[i][b]), acc[i]);
+        }
+    } else if constexpr (f.has_minimum || (f.zero && f.parts == 1)) {
+        Widest all = f.has_minimum ? minimum : scale * set1<Widest>(static_cast<float>(-f.zero));
+        if constexpr (f.has_minimum && f.is_super()) all = all * load_rows(parts + LANES, apart);
+        for (int i = 0; i < N; ++i) acc[i] = fma(all, set1<Widest>(x.sums[i][b]), acc[i]);
+    }
+}
+
+// Scales times small whole numbers are exact in float32: what is rounded is the product with the activations alone.
 template <Format F, int N>
 inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
-    const int num_blocks = m.num_blocks(), step = head_step(F) / static_cast<int>(sizeof(uint16_t));
-    const uint16_t *head = reinterpret_cast<const uint16_t *>(m.panel(panel));
-    const uint8_t *quants = m.panel(panel) + head_bytes(F, num_blocks);
-    const int8_t *x[N];
-    const float *scales[N], *sums[N];
-    F8 acc[N];
+    constexpr BlockFormat f = block_format(F);
+    const uint8_t *head = m.panel(panel), *quants = head + heads_size(f, m.num_blocks());
+    const size_t apart = apart_from(m, panel);
+    Tokens<N> x;
+    Widest acc[N];
     for (int i = 0; i < N; ++i) {
-        x[i] = a.xq.row(token + i), scales[i] = a.xq.scale(token + i), sums[i] = a.xq.sum(token + i);
-        acc[i] = set1(0.0f);
+        x.values[i] = a.xq.row(token + i), x.halves[i] = a.xq.half(token + i);
+        x.scales[i] = a.xq.scale(token + i), x.sums[i] = a.xq.sum(token + i);
+        acc[i] = set1<Widest>(0.0f);
     }
-    for (int b = 0; b < num_blocks; ++b, head += step, quants += quant_bytes(F)) {
-        F8 dots[N];
-        if (N == 1) fetch_ahead(quants, quant_bytes(F));
-        if constexpr (F == Format::Q8)
-            block_sums_q8<N>(quants, x, BLOCK * b, dots);
-        else
-            block_sums_q4<N>(quants, x, BLOCK * b, dots);
-        const F8 scale = load(head, false);
-        for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1(scales[i][b]), acc[i]);
-        if constexpr (F != Format::Q8) {
-            const F8 minimum = F == Format::Q4M ? load(head + LANES, false) : scale * set1(-8.0f);
-            for (int i = 0; i < N; ++i) acc[i] = fma(minimum, set1(sums[i][b]), acc[i]);
+    for (int first = 0; first < m.num_blocks(); first += f.blocks, head += head_step(f)) {
+        const uint16_t *floats = reinterpret_cast<const uint16_t *>(head);
+        const Widest common = load_rows(floats, apart, f.is_bf16);
+        const Widest minimum = load_rows(f.has_minimum ? floats + LANES : floats, apart, false);
+        const int8_t *parts = reinterpret_cast<const int8_t *>(head + floats_step(f));
+        for (int b = first; b < first + f.blocks; ++b, quants += quants_step(f), parts += parts_step(f)) {
+            Widest dots[N];
+            if (N == 1) fetch_ahead(quants, quants_step(f));
+            if (N == 1 && PANELS == 2 && apart) fetch_ahead(quants + apart, quants_step(f));
+            block_sums<F, N>(quants, parts, apart, x, b, dots);
+            const Widest scale = block_scale<F>(common, parts, apart);
+            for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1<Widest>(x.scales[i][b]), acc[i]);
+            add_minimum<F, N>(scale, minimum, parts, apart, x, b, acc);
         }
     }
-    for (int i = 0; i < N; ++i) store(out + LANES * i, acc[i]);
+    for (int i = 0; i < N; ++i) store(out + COLUMNS * i, acc[i]);
+}
+
+// A tile is a function of its own: many of them inlined into one are compiled worse, up to a third more instructions.
+template <Format F, int N>
+[[gnu::noinline]] void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+    if constexpr (is_quantized(F))
+        quant_tile<F, N>(m, panel, a, token, out);
+    else
+        float_tile<F, N>(m, panel, a, token, out);
 }
 
 // Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
-template <Format F, int N>
-inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
-    if constexpr (F == Format::F32 || F == Format::F16 || F == Format::BF16)
-        float_tile<F, N>(m, panel, a, token, out);
-    else
-        quant_tile<F, N>(m, panel, a, token, out);
-}
-
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
-    constexpr bool wide = F == Format::F32 || F == Format::F16 || F == Format::BF16;
+    constexpr bool wide = !is_quantized(F) || PANELS == 2;  // with AVX-512 there are twice as many registers
     if (wide && count == 8) return tile<F, wide ? 8 : 4>(m, panel, a, token, out);
-    for (; count >= 4; count -= 4, token += 4, out += 4 * LANES) tile<F, 4>(m, panel, a, token, out);
+    for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, a, token, out);
     switch (count) {
         case 3: return tile<F, 3>(m, panel, a, token, out);
         case 2: return tile<F, 2>(m, panel, a, token, out);
@@ -91,44 +128,59 @@ inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token,
     }
 }
 
-// `count` tokens, at most MAX_TOKENS, times one panel: out [count][8].
+// `count` tokens, at most MAX_TOKENS, times the panels of a tile: out [count][COLUMNS].
 inline void multiply(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
     switch (m.format) {
         case Format::F32: return some_tokens<Format::F32>(m, panel, a, token, count, out);
         case Format::F16: return some_tokens<Format::F16>(m, panel, a, token, count, out);
         case Format::BF16: return some_tokens<Format::BF16>(m, panel, a, token, count, out);
-        case Format::Q8: return some_tokens<Format::Q8>(m, panel, a, token, count, out);
-        case Format::Q4: return some_tokens<Format::Q4>(m, panel, a, token, count, out);
-        case Format::Q4M: return some_tokens<Format::Q4M>(m, panel, a, token, count, out);
+        case Format::Q8_0: return some_tokens<Format::Q8_0>(m, panel, a, token, count, out);
+        case Format::Q4_0: return some_tokens<Format::Q4_0>(m, panel, a, token, count, out);
+        case Format::Q4_1: return some_tokens<Format::Q4_1>(m, panel, a, token, count, out);
+        case Format::Q5_0: return some_tokens<Format::Q5_0>(m, panel, a, token, count, out);
+        case Format::Q5_1: return some_tokens<Format::Q5_1>(m, panel, a, token, count, out);
+        case Format::Q2_K: return some_tokens<Format::Q2_K>(m, panel, a, token, count, out);
+        case Format::Q3_K: return some_tokens<Format::Q3_K>(m, panel, a, token, count, out);
+        case Format::Q4_K: return some_tokens<Format::Q4_K>(m, panel, a, token, count, out);
+        case Format::Q5_K: return some_tokens<Format::Q5_K>(m, panel, a, token, count, out);
+        case Format::Q6_K: return some_tokens<Format::Q6_K>(m, panel, a, token, count, out);
+        case Format::IQ4_NL: return some_tokens<Format::IQ4_NL>(m, panel, a, token, count, out);
+        case Format::IQ4_XS: return some_tokens<Format::IQ4_XS>(m, panel, a, token, count, out);
+        case Format::MXFP4: return some_tokens<Format::MXFP4>(m, panel, a, token, count, out);
     }
 }
 
 inline int smaller(int a, int b) { return a < b ? a : b; }
 
+// What becomes of one panel's columns of a tile: their bias and a residual are added.
+inline void put_columns(const ProductArgs &p, int panel, int token, int count, const float *tile) {
+    const int column = panel * LANES, width = smaller(LANES, p.matrix.rows - column);
+    const F8 bias = p.bias ? load(p.bias + column) : set1(0.0f);
+    for (int i = 0; i < count; ++i) {
+        float *out = p.out.row(token + i) + column;
+        const float *residual = p.residual.data ? p.residual.row(token + i) + column : nullptr;
+        F8 y = load(tile + COLUMNS * i);
+        if (p.bias) y = y + bias;
+        if (width == LANES) {
+            store(out, residual ? load(residual) + y : y);
+        } else {
+            float last[LANES];
+            store(last, y);
+            for (int c = 0; c < width; ++c) out[c] = residual ? residual[c] + last[c] : last[c];
+        }
+    }
+}
+
 void product(const ProductArgs &p, int first_panel, int last_panel, int begin, int end) {
     const Operand a{p.x, p.xq};
-    float tile[MAX_TOKENS * LANES];
-    for (int panel = first_panel; panel < last_panel; ++panel) {
-        const int column = panel * LANES, width = smaller(LANES, p.matrix.rows - column);
-        const F8 bias = p.bias ? load(p.bias + column) : set1(0.0f);
+    float tile[MAX_TOKENS * COLUMNS];
+    for (int panel = first_panel; panel < last_panel; panel += PANELS)
         for (int token = begin; token < end; token += MAX_TOKENS) {
             const int count = smaller(MAX_TOKENS, end - token);
             multiply(p.matrix, panel, a, token, count, tile);
-            for (int i = 0; i < count; ++i) {
-                float *out = p.out.row(token + i) + column;
-                const float *residual = p.residual.data ? p.residual.row(token + i) + column : nullptr;
-                F8 y = load(tile + LANES * i);
-                if (p.bias) y = y + bias;
-                if (width == LANES) {
-                    store(out, residual ? load(residual) + y : y);
-                } else {
-                    float last[LANES];
-                    store(last, y);
-                    for (int c = 0; c < width; ++c) out[c] = residual ? residual[c] + last[c] : last[c];
-                }
-            }
+            for (int i = 0; i < PANELS && panel + i < last_panel; ++i)
+                put_columns(p, panel + i, token, count, tile + LANES * i);
         }
-    }
 }
 
 inline F8 silu(F8 g) { return g / (set1(1.0f) + exponential(set1(0.0f) - g)); }
@@ -137,18 +189,20 @@ void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
     const int column = group * BLOCK, width = smaller(BLOCK, p.gate.rows - column);
-    float gates[MAX_TOKENS * LANES], ups[MAX_TOKENS * LANES], hidden[MAX_TOKENS][BLOCK] = {};
+    float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK] = {};
     for (int token = begin; token < end; token += MAX_TOKENS) {
         const int count = smaller(MAX_TOKENS, end - token);
-        for (int panel = first; panel < last; ++panel) {
+        for (int panel = first; panel < last; panel += PANELS) {
             multiply(p.gate, panel, a, token, count, gates);
             multiply(p.up, panel, a, token, count, ups);
-            for (int i = 0; i < count; ++i) {
-                F8 g = load(gates + LANES * i), u = load(ups + LANES * i);
-                if (p.gate_bias) g = g + load(p.gate_bias + panel * LANES);
-                if (p.up_bias) u = u + load(p.up_bias + panel * LANES);
-                store(hidden[i] + (panel - first) * LANES, silu(g) * u);
-            }
+            for (int i = 0; i < count; ++i)
+                for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
+                    const int from = COLUMNS * i + LANES * (at - panel);
+                    F8 g = load(gates + from), u = load(ups + from);
+                    if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
+                    if (p.up_bias) u = u + load(p.up_bias + at * LANES);
+                    store(hidden[i] + (at - first) * LANES, silu(g) * u);
+                }
         }
         for (int i = 0; i < count; ++i) {
             if (p.out.rows.data) std::memcpy(p.out.rows.row(token + i) + column, hidden[i], sizeof(float) * width);

@@ -114,7 +114,8 @@ int Program::adopt_matrix(Format format, int rows, int cols, Panels panels) {
 
 Matrix Program::shape_of(Format format, int rows, int cols) const {
     require(rows > 0 && cols > 0, "a matrix has rows and columns");
-    require(!is_quantized(format) || cols % BLOCK == 0, "a quantized matrix has whole blocks of 32 in its rows");
+    require(!is_quantized(format) || cols % block_columns(format) == 0,
+            "a quantized matrix has whole blocks in its rows");
     return {format, rows, cols, nullptr, panel_size(format, cols)};
 }
 
@@ -138,11 +139,12 @@ int Program::add_rows(int dim, bool for_logits) {
     return index_of_last(rows_.size());
 }
 
-// Values of all rows, then scales, then sums.
+// Values of all rows, then scales, sums, sums of halves.
 int Program::add_quants(int dim, bool for_logits) {
     require(dim > 0 && dim % BLOCK == 0, "a quantized buffer has whole blocks of 32");
     const size_t numbers = static_cast<size_t>(rows_for(for_logits)) * dim;
-    quants_.push_back({dim, for_logits, take(numbers + 2 * sizeof(float) * (numbers / BLOCK))});
+    const size_t of_block = 2 * sizeof(float) + 2 * sizeof(int16_t);
+    quants_.push_back({dim, for_logits, take(numbers + of_block * (numbers / BLOCK))});
     return index_of_last(quants_.size());
 }
 
@@ -186,6 +188,7 @@ QuantRows Program::quants(int id, int dim) const {
     out.values = reinterpret_cast<int8_t *>(found.memory.data());
     out.scales = reinterpret_cast<float *>(found.memory.data() + numbers);
     out.sums = out.scales + numbers / BLOCK;
+    out.halves = reinterpret_cast<int16_t *>(out.sums + numbers / BLOCK);
     out.blocks = dim / BLOCK;
     return out;
 }

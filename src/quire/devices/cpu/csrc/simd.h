@@ -1,106 +1,89 @@
 // Eight floats at once, in the words that kernels are written with. Included by kernels.cpp alone, inside the namespace
-// of one variant, so that two variants never share a symbol.
+// of one variant, so that two variants never share a symbol. Each instruction set has a file of:
 //
-// `fma` may round once (AVX2) or twice (portable): a variant is equal to itself at any batch size, not to another one.
-// The compiler must not fuse on its own (-ffp-contract=off), or two places would round the same sum differently.
+//   F8                           eight floats, a lane each
+//   load store set1 + - * /      bit by bit what a float does in every lane
+//   fma max min magnitude nearest
+//   load(halves, is_bf16), load(int8), store_f16
+//   store_bytes(p, a, b)         sixteen whole numbers as bytes, and their sum
+//   power_of_two(a)              2 ** a for whole numbers from -126 to 127
+//   between(a, begin, end, b)    lanes begin..end - 1 of a, and b elsewhere
+//   sum, largest                 of all lanes; a sum is always the tree ((0+4)+(2+6)) + ((1+5)+(3+7))
+//
+// F8x2 is sixteen of them, with those of the words that are needed: one register in AVX-512, else a pair. Code for any
+// width W says set1<W> and load<W>; Widest is what fills a register.
+//
+// `fma` may round once or twice (portable): a variant is equal to itself at any batch size, not to another one. The
+// compiler must not fuse on its own (-ffp-contract=off), or two places would round the same sum differently.
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define QUIRE_AVX2 1
-
-struct F8 {
-    __m256 v;
-};
-
-inline F8 load(const float *p) { return {_mm256_loadu_ps(p)}; }
-inline void store(float *p, F8 a) { _mm256_storeu_ps(p, a.v); }
-inline F8 set1(float x) { return {_mm256_set1_ps(x)}; }
-inline F8 operator+(F8 a, F8 b) { return {_mm256_add_ps(a.v, b.v)}; }
-inline F8 operator-(F8 a, F8 b) { return {_mm256_sub_ps(a.v, b.v)}; }
-inline F8 operator*(F8 a, F8 b) { return {_mm256_mul_ps(a.v, b.v)}; }
-inline F8 operator/(F8 a, F8 b) { return {_mm256_div_ps(a.v, b.v)}; }
-inline F8 fma(F8 a, F8 b, F8 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-inline F8 max(F8 a, F8 b) { return {_mm256_max_ps(a.v, b.v)}; }
-inline F8 min(F8 a, F8 b) { return {_mm256_min_ps(a.v, b.v)}; }
-inline F8 magnitude(F8 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
-inline F8 nearest(F8 a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-
-inline F8 load(const uint16_t *p, bool is_bf16) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
-    if (!is_bf16) return {_mm256_cvtph_ps(half)};
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
-}
-
-inline F8 load(const int8_t *p) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
-}
-
-inline void store_f16(uint16_t *p, F8 a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
-}
-
-// 2 ** a for whole numbers from -126 to 127.
-inline F8 power_of_two(F8 a) {
-    const __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(127));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(n, 23))};
-}
-
-// Lanes begin..end - 1 of a, and `other` elsewhere.
-inline F8 between(F8 a, int begin, int end, F8 other) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin), lane),
-                                               _mm256_cmpgt_epi32(_mm256_set1_epi32(end), lane));
-    return {_mm256_blendv_ps(other.v, a.v, _mm256_castsi256_ps(inside))};
-}
-
+#if QUIRE_AVX2
+#include "simd_avx2.h"
+#elif QUIRE_NEON
+#include "simd_neon.h"
 #else
-
-struct F8 {
-    float v[LANES];
-};
-
-#define QUIRE_EACH(expression)                          \
-    F8 out;                                             \
-    for (int i = 0; i < LANES; ++i) out.v[i] = (expression); \
-    return out
-
-inline F8 load(const float *p) { QUIRE_EACH(p[i]); }
-inline void store(float *p, F8 a) { std::memcpy(p, a.v, sizeof a.v); }
-inline F8 set1(float x) { QUIRE_EACH(x); }
-inline F8 operator+(F8 a, F8 b) { QUIRE_EACH(a.v[i] + b.v[i]); }
-inline F8 operator-(F8 a, F8 b) { QUIRE_EACH(a.v[i] - b.v[i]); }
-inline F8 operator*(F8 a, F8 b) { QUIRE_EACH(a.v[i] * b.v[i]); }
-inline F8 operator/(F8 a, F8 b) { QUIRE_EACH(a.v[i] / b.v[i]); }
-inline F8 fma(F8 a, F8 b, F8 c) { QUIRE_EACH(a.v[i] * b.v[i] + c.v[i]); }
-inline F8 max(F8 a, F8 b) { QUIRE_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-inline F8 min(F8 a, F8 b) { QUIRE_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-inline F8 magnitude(F8 a) { QUIRE_EACH(a.v[i] < 0.0f ? -a.v[i] : a.v[i]); }
-
-// Adding 1.5 * 2 ** 23 leaves no bits below one: ties go to even, as the instruction does.
-inline F8 nearest(F8 a) { QUIRE_EACH((a.v[i] + 12582912.0f) - 12582912.0f); }
-
-inline F8 load(const uint16_t *p, bool is_bf16) {
-    QUIRE_EACH(is_bf16 ? half::from_bf16(p[i]) : half::from_f16(p[i]));
-}
-
-inline F8 load(const int8_t *p) { QUIRE_EACH(static_cast<float>(p[i])); }
-
-inline void store_f16(uint16_t *p, F8 a) {
-    for (int i = 0; i < LANES; ++i) p[i] = half::to_f16(a.v[i]);
-}
-
-inline F8 power_of_two(F8 a) {
-    F8 out;
-    for (int i = 0; i < LANES; ++i) {
-        const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(a.v[i]) + 127) << 23;
-        std::memcpy(&out.v[i], &bits, sizeof bits);
-    }
-    return out;
-}
-
-inline F8 between(F8 a, int begin, int end, F8 other) { QUIRE_EACH(begin <= i && i < end ? a.v[i] : other.v[i]); }
-
+#include "simd_portable.h"
 #endif
+
+#if !QUIRE_AVX2
+inline int32_t store_bytes(int8_t *p, F8 a, F8 b) {
+    float x[2 * LANES];
+    store(x, a), store(x + LANES, b);
+    int32_t total = 0;
+    for (int i = 0; i < 2 * LANES; ++i) {
+        const int32_t value = static_cast<int32_t>(x[i]);
+        p[i] = static_cast<int8_t>(value);
+        total += value;
+    }
+    return total;
+}
+#endif
+
+struct F8x2;
+template <class W>
+inline W set1(float x);
+template <class W>
+inline W load(const float *p);
+template <class W>
+inline W load(const uint16_t *p, bool is_bf16);
+
+template <>
+inline F8 set1<F8>(float x) {
+    return set1(x);
+}
+
+template <>
+inline F8 load<F8>(const float *p) {
+    return load(p);
+}
+
+template <>
+inline F8 load<F8>(const uint16_t *p, bool is_bf16) {
+    return load(p, is_bf16);
+}
+
+#if QUIRE_AVX512
+#include "simd_avx512.h"
+using Widest = F8x2;
+#else
+#include "simd_pair.h"
+using Widest = F8;
+#endif
+
+constexpr int WIDEST = sizeof(Widest) / sizeof(float);
+
+// A number for each row of a panel; where Widest has room for two panels, the second one's lie `apart` bytes further on.
+template <class Number, class... Kind>
+inline Widest load_rows(const Number *p, [[maybe_unused]] size_t apart, Kind... kind) {
+#if QUIRE_AVX512
+    const uint8_t *next = reinterpret_cast<const uint8_t *>(p) + apart;
+    return join(load(p, kind...), load(reinterpret_cast<const Number *>(next), kind...));
+#else
+    return load(p, kind...);
+#endif
+}
+
+inline float sum(F8x2 a) { return sum(low_of(a) + high_of(a)); }
+inline float largest(F8x2 a) { return largest(max(low_of(a), high_of(a))); }
 
 #if defined(__GNUC__)
 inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
@@ -108,47 +91,19 @@ inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 inline void prefetch(const void *) {}
 #endif
 
-// Always the same tree, so that a sum does not depend on the variant's instructions for it.
-#if QUIRE_AVX2
-inline float sum(F8 a) {
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
-inline float largest(F8 a) {
-    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
-#else
-inline float sum(F8 a) {
-    float x[LANES];
-    store(x, a);
-    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-}
-
-inline float largest(F8 a) {
-    float x[LANES];
-    store(x, a);
-    float most = x[0];
-    for (int i = 1; i < LANES; ++i) most = x[i] > most ? x[i] : most;
-    return most;
-}
-#endif
-
 // e ** x to about one unit in the last place; what would leave the range of float32 is held at its ends.
-inline F8 exponential(F8 x) {
-    x = min(max(x, set1(-87.0f)), set1(88.0f));
-    const F8 n = nearest(x * set1(1.44269504f));
-    F8 r = fma(n, set1(-0.693359375f), x);
-    r = fma(n, set1(2.12194440e-4f), r);
-    F8 p = set1(1.9875691500e-4f);
-    p = fma(p, r, set1(1.3981999507e-3f));
-    p = fma(p, r, set1(8.3334519073e-3f));
-    p = fma(p, r, set1(4.1665795894e-2f));
-    p = fma(p, r, set1(1.6666665459e-1f));
-    p = fma(p, r, set1(5.0000001201e-1f));
-    p = fma(p * r, r, r + set1(1.0f));
+template <class W>
+inline W exponential(W x) {
+    x = min(max(x, set1<W>(-87.0f)), set1<W>(88.0f));
+    const W n = nearest(x * set1<W>(1.44269504f));
+    W r = fma(n, set1<W>(-0.693359375f), x);
+    r = fma(n, set1<W>(2.12194440e-4f), r);
+    W p = set1<W>(1.9875691500e-4f);
+    p = fma(p, r, set1<W>(1.3981999507e-3f));
+    p = fma(p, r, set1<W>(8.3334519073e-3f));
+    p = fma(p, r, set1<W>(4.1665795894e-2f));
+    p = fma(p, r, set1<W>(1.6666665459e-1f));
+    p = fma(p, r, set1<W>(5.0000001201e-1f));
+    p = fma(p * r, r, r + set1<W>(1.0f));
     return p * power_of_two(n);
 }

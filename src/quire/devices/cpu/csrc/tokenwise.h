@@ -8,20 +8,14 @@ void quantize_block(const float *x, const QuantRows &out, int token, int block) 
     const float extreme = largest(most);
     const F8 factor = set1(extreme > 0.0f ? 127.0f / extreme : 0.0f);
     int8_t *values = out.row(token) + BLOCK * block;
-    int32_t total = 0;
-    for (int i = 0; i < 4; ++i) {
-        float rounded[LANES];
-        // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
-        store(rounded, min(max(nearest(part[i] * factor), set1(-127.0f)), set1(127.0f)));
-        for (int lane = 0; lane < LANES; ++lane) {
-            const int32_t value = static_cast<int32_t>(rounded[lane]);
-            values[LANES * i + lane] = static_cast<int8_t>(value);
-            total += value;
-        }
-    }
+    int32_t halves[2] = {};
+    // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
+    for (int i = 0; i < 4; ++i) part[i] = min(max(nearest(part[i] * factor), set1(-127.0f)), set1(127.0f));
+    for (int i = 0; i < 2; ++i) halves[i] = store_bytes(values + 2 * LANES * i, part[2 * i], part[2 * i + 1]);
     const float scale = extreme / 127.0f;
     out.scale(token)[block] = scale;
-    out.sum(token)[block] = scale * static_cast<float>(total);
+    out.sum(token)[block] = scale * static_cast<float>(halves[0] + halves[1]);
+    for (int i = 0; i < 2; ++i) out.half(token)[2 * block + i] = static_cast<int16_t>(halves[i]);
 }
 
 inline void deliver(const float *x, int dim, const Output &out, int token) {
@@ -32,27 +26,43 @@ inline void deliver(const float *x, int dim, const Output &out, int token) {
 
 // --- embedding: one row out of its panel
 
-inline float number_at(const uint8_t *panel, const Matrix &m, int lane, int k) {
-    if (m.format == Format::F32) return reinterpret_cast<const float *>(panel)[LANES * k + lane];
-    const uint16_t *halves = reinterpret_cast<const uint16_t *>(panel);
-    if (m.format == Format::F16) return half::from_f16(halves[LANES * k + lane]);
-    if (m.format == Format::BF16) return half::from_bf16(halves[LANES * k + lane]);
-    const int block = k / BLOCK, at = k % BLOCK;
-    const uint16_t *head = halves + block * (head_step(m.format) / 2);
-    const uint8_t *quants = panel + head_bytes(m.format, m.num_blocks()) + quant_bytes(m.format) * block;
-    const float scale = half::from_f16(head[lane]);
-    if (m.format == Format::Q8) return scale * static_cast<int8_t>(quants[32 * (at / 4) + 4 * lane + at % 4]);
-    const uint8_t packed = quants[32 * (at / 8) + 4 * lane + at % 4];
-    const int nibble = at % 8 < 4 ? packed & 15 : packed >> 4;
-    return m.format == Format::Q4 ? scale * static_cast<float>(nibble - 8)
-                                  : scale * static_cast<float>(nibble) + half::from_f16(head[LANES + lane]);
+inline float float_at(const uint8_t *panel, Format format, int at) {
+    if (format == Format::F32) return reinterpret_cast<const float *>(panel)[at];
+    const uint16_t half = reinterpret_cast<const uint16_t *>(panel)[at];
+    return format == Format::F16 ? half::from_f16(half) : half::from_bf16(half);
+}
+
+// Numbers are computed in the order that quire.quant has, so that they are the same to the bit.
+inline void block_row(const BlockFormat &f, const uint8_t *head, const uint8_t *quants, int lane, int b, float *to) {
+    const uint16_t *floats = reinterpret_cast<const uint16_t *>(head);
+    const float common = f.is_bf16 ? half::from_bf16(floats[lane]) : half::from_f16(floats[lane]);
+    const float lowest = f.has_minimum ? half::from_f16(floats[LANES + lane]) : 0.0f;
+    const int8_t *parts = reinterpret_cast<const int8_t *>(head) + floats_step(f) + parts_step(f) * b + lane;
+    for (int k = 0; k < BLOCK; ++k) {
+        const int part = k * f.parts / BLOCK, quant = quant_at(f, quants, k / 4, 4 * lane + k % 4);
+        const float scale = f.is_super() ? common * parts[LANES * part] : common;
+        to[k] = scale * static_cast<float>(level_of(f, quant) - f.zero);
+        if (f.has_minimum) to[k] += f.is_super() ? lowest * parts[LANES * (f.parts + part)] : lowest;
+    }
+}
+
+inline void quant_row(const Matrix &m, const uint8_t *panel, int lane, float *to) {
+    const BlockFormat f = block_format(m.format);
+    const uint8_t *quants = panel + heads_size(f, m.num_blocks());
+    for (int b = 0; b < m.num_blocks(); ++b, quants += quants_step(f), to += BLOCK)
+        block_row(f, panel + head_step(f) * (b / f.blocks), quants, lane, b % f.blocks, to);
 }
 
 void embed(const Matrix &table, const int32_t *ids, Rows out, int begin, int end) {
     for (int token = begin; token < end; ++token) {
         const uint8_t *panel = table.panel(ids[token] / LANES);
-        float *row = out.row(token);
-        for (int k = 0; k < table.cols; ++k) row[k] = number_at(panel, table, ids[token] % LANES, k);
+        const int lane = ids[token] % LANES;
+        if (is_quantized(table.format)) {
+            quant_row(table, panel, lane, out.row(token));
+        } else {
+            float *row = out.row(token);
+            for (int k = 0; k < table.cols; ++k) row[k] = float_at(panel, table.format, LANES * k + lane);
+        }
     }
 }
 
@@ -145,7 +155,8 @@ inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint
     for (int b = 0; b < dim / BLOCK; ++b) {
         int8_t part[BLOCK];
         float scale, sum;
-        quantize_block(numbers + BLOCK * b, {part, &scale, &sum, 1}, 0, 0);
+        int16_t halves[2];
+        quantize_block(numbers + BLOCK * b, {part, &scale, &sum, halves, 1}, 0, 0);
         for (int i = 0; i < BLOCK; ++i) to[(BLOCK * b + i) * step] = part[i];
         scales[b * scale_step] = half::to_f16(scale);
     }

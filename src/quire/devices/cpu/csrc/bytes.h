@@ -1,0 +1,59 @@
+// Bytes at once on x86, in the words that sums of blocks are written with. Included by kernels.cpp alone, inside the
+// namespace of one variant. Each width of registers has a file of:
+//
+//   Bytes                            a register: [lane][4] bytes, or [lane][2] shorts of 16 bits, or lanes of 32
+//   bytes_at(p, apart)               a vector of a panel; AVX-512 has that of the next panel, `apart` bytes on, too
+//   four_bytes, each_byte, each_short   the same ones in every lane
+//   twice_at(p, apart)               a whole number for each lane, as both its shorts
+//   shifted_right, shifted_left      by bits of shorts: there are no shifts of bytes
+//   look_up(levels, a)               levels[a] of each byte below 16
+//   odd_shorts_of(a, b)              even shorts from a, odd ones from b
+//   size_of(w), signed_by(x, w)      a weight without its sign, and a value that has it
+//   byte_pairs(a, b)                 products of bytes without a sign and bytes with one; neighbours are added to shorts
+//   short_pairs(a, b)                products of shorts; neighbours are added to lanes
+//   add_dots(sums, a, b)             VNNI: as byte_pairs, but four neighbours are added to the lanes of sums
+//   add_shorts, multiply_shorts, add_lanes, subtract_lanes, floats_of
+//   settle(sum)                      makes a sum final here. Left alone, GCC reorders all additions of a block, keeps
+//                                    every product until the end, and spills most of them: half the speed.
+//   fixed(p)                         a pointer that the compiler takes as it is. Left alone, GCC makes one of its own
+//                                    for every load from 8 tokens, and spills most of them; with 4 tokens it does not.
+
+#if QUIRE_AVX512
+#include "bytes_avx512.h"
+#else
+#include "bytes_avx2.h"
+#endif
+
+// Loops over the vectors of a block are written out, so that every shift and mask in them is a constant.
+#if defined(__clang__)
+#define QUIRE_UNROLL _Pragma("unroll")
+#else
+#define QUIRE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+// What one plane has of vector v, moved to bit AT of each byte; the mask removes what came from a neighbour.
+template <int WIDTH, int AT>
+inline Bytes plane_at(const uint8_t *plane, size_t apart, int v) {
+    const Bytes bytes = bytes_at(plane + VECTOR * (v * WIDTH / 8), apart);
+    const int down = v * WIDTH % 8 - AT;
+    const Bytes moved = down >= 0 ? shifted_right(bytes, down) : shifted_left(bytes, -down);
+    return moved & each_byte(((1 << WIDTH) - 1) << AT);
+}
+
+// Quants of vector v, one in each byte.
+template <int BITS>
+inline Bytes vector_at(const uint8_t *quants, size_t apart, int v) {
+    constexpr int LOW = BITS & 4 ? 4 : 2, HIGH = BITS - LOW;
+    if constexpr (BITS == 8) return bytes_at(quants + VECTOR * v, apart);
+    else if constexpr (HIGH == 0) return plane_at<LOW, 0>(quants, apart, v);
+    else return plane_at<LOW, 0>(quants, apart, v) | plane_at<HIGH, LOW>(quants + VECTOR * LOW, apart, v);
+}
+
+// Levels of vector v.
+template <Format F>
+inline Bytes levels_at(const uint8_t *quants, size_t apart, int v) {
+    constexpr BlockFormat f = block_format(F);
+    const Bytes all = vector_at<f.bits>(quants, apart, v);
+    if constexpr (f.table == Table::NONE) return all;
+    else return look_up(levels_in(f.table), all);
+}

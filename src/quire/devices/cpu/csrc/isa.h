@@ -1,0 +1,71 @@
+// Which instructions this translation unit is compiled with, out of what the compiler was told. Kernels choose their
+// files by these words, and the features that a CPU must have for them are named here, as features.h names them.
+//
+// QUIRE_PORTABLE keeps a variant to plain C++, where the compiler's own floor has more: every ARM of 64 bits has NEON.
+
+#pragma once
+
+#if !defined(QUIRE_PORTABLE)
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#define QUIRE_AVX2 1
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define QUIRE_AVX512 1
+#if defined(__AVX512VNNI__)
+#define QUIRE_AVX512_VNNI 1
+#endif
+#elif defined(__AVXVNNI__)
+#define QUIRE_AVX_VNNI 1
+#endif
+
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#define QUIRE_NEON 1
+#if defined(__ARM_FEATURE_DOTPROD)
+#define QUIRE_DOTPROD 1
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define QUIRE_I8MM 1
+#endif
+#endif
+
+#endif
+
+#endif
+
+namespace quire {
+
+[[maybe_unused]] static constexpr const char *NEEDED_FEATURES[] = {
+#if QUIRE_AVX2
+    "avx2", "fma", "f16c",
+#endif
+#if QUIRE_AVX512
+    "avx512f", "avx512bw", "avx512vl", "avx512dq",
+#endif
+#if QUIRE_AVX512_VNNI
+    "avx512_vnni",
+#endif
+#if QUIRE_AVX_VNNI
+    "avx_vnni",
+#endif
+#if QUIRE_NEON
+    "asimd",
+#endif
+#if QUIRE_DOTPROD
+    "asimddp",
+#endif
+#if QUIRE_I8MM
+    "i8mm",
+#endif
+    nullptr,
+};
+
+}  // namespace quire

@@ -1,0 +1,343 @@
+// Every kernel of every variant that this CPU runs, against the portable one on random numbers, and against itself with
+// the work cut in another way. CMake builds it with -DQUIRE_COMPARE_VARIANTS=ON, for this architecture or another; what
+// it finds is a line each, and any failure makes its exit status 1. See test_variants.py.
+//
+// Kernels without fused products must agree to the bit; the others may round sums differently, by far less than the
+// numbers' own rounding. Cut in another way, every kernel must agree with itself to the bit.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../../../src/quire/devices/cpu/csrc/features.h"
+#include "../../../src/quire/devices/cpu/csrc/half.h"
+
+namespace quire {
+namespace {
+
+std::mt19937 random_bits(1);
+
+float random_number(float low = -1.0f, float high = 1.0f) {
+    return std::uniform_real_distribution<float>(low, high)(random_bits);
+}
+
+std::vector<float> numbers(size_t count) {
+    std::vector<float> out(count);
+    for (float &x : out) x = random_number();
+    return out;
+}
+
+// --- operands
+
+struct Weights {
+    std::vector<uint8_t> bytes;
+    Matrix matrix;
+};
+
+// Any bytes are quants and whole-number scales; floats must be numbers.
+void fill(const Matrix &m, uint8_t *panel) {
+    for (size_t i = 0; i < m.panel_bytes; ++i) panel[i] = static_cast<uint8_t>(random_bits());
+    uint16_t *halves = reinterpret_cast<uint16_t *>(panel);
+    if (is_quantized(m.format)) {
+        const BlockFormat f = block_format(m.format);
+        for (int b = 0; b < m.num_blocks(); b += f.blocks, halves += head_step(f) / 2)
+            for (int i = 0; i < floats_step(f) / 2; ++i) {
+                const float x = random_number(-0.02f, 0.02f);
+                halves[i] = f.is_bf16 ? half::to_bf16(x) : half::to_f16(x);
+            }
+    } else if (m.format == Format::F32) {
+        for (int i = 0; i < LANES * m.cols; ++i) reinterpret_cast<float *>(panel)[i] = random_number();
+    } else {
+        for (int i = 0; i < LANES * m.cols; ++i)
+            halves[i] = m.format == Format::BF16 ? half::to_bf16(random_number()) : half::to_f16(random_number());
+    }
+}
+
+Weights weights(Format format, int rows, int cols) {
+    Weights out{{}, {format, rows, cols, nullptr, panel_size(format, cols)}};
+    out.bytes.resize(out.matrix.num_bytes());
+    out.matrix.data = out.bytes.data();
+    for (int i = 0; i < out.matrix.num_panels(); ++i) fill(out.matrix, out.bytes.data() + out.matrix.panel_bytes * i);
+    return out;
+}
+
+// float32 rows and their blocks.
+struct Tokens {
+    int count, dim;
+    std::vector<float> x, scales, sums;
+    std::vector<int8_t> values;
+    std::vector<int16_t> halves;
+
+    Tokens(int count_, int dim_) : count(count_), dim(dim_), x(static_cast<size_t>(count_) * dim_) {
+        const size_t blocks = static_cast<size_t>(count) * (dim / BLOCK);
+        scales.resize(blocks), sums.resize(blocks), values.resize(blocks * BLOCK), halves.resize(blocks * 2);
+    }
+
+    Rows rows() { return {x.data(), static_cast<size_t>(dim)}; }
+    QuantRows quants() { return {values.data(), scales.data(), sums.data(), halves.data(), dim / BLOCK}; }
+    Output both() { return {rows(), quants()}; }
+};
+
+Tokens random_tokens(const Kernels &kernels, int count, int dim) {
+    Tokens t(count, dim);
+    t.x = numbers(t.x.size());
+    NormArgs args{t.rows(), nullptr, nullptr, dim, 0.0f, {Rows{}, t.quants()}};
+    kernels.gather(args, 0, count);
+    return t;
+}
+
+// --- comparison
+
+struct Found {
+    double worst = 0.0;  // difference, as a share of the largest number
+    bool same = true;    // to the bit
+
+    void floats(const std::vector<float> &a, const std::vector<float> &b) {
+        double most = 0.0, apart = 0.0;
+        for (size_t i = 0; i < a.size(); ++i) {
+            most = std::fmax(most, std::fabs(a[i]));
+            const double difference = std::fabs(static_cast<double>(a[i]) - b[i]);
+            apart = difference <= apart ? apart : difference;  // a NaN is kept
+        }
+        const double share = most > 0.0 ? apart / most : apart;
+        worst = share <= worst ? worst : share;
+        same = same && std::memcmp(a.data(), b.data(), sizeof(float) * a.size()) == 0;
+    }
+
+    template <class Byte>
+    void bytes(const std::vector<Byte> &a, const std::vector<Byte> &b) {
+        same = same && a == b;
+    }
+
+    // Blocks of numbers that may differ by their last bit: then a value may be rounded to its neighbour.
+    void blocks(const Tokens &a, const Tokens &b) {
+        std::vector<float> x(a.values.size()), y(x.size());
+        for (size_t i = 0; i < x.size(); ++i) {
+            const bool neighbour = std::abs(a.values[i] - b.values[i]) == 1;
+            x[i] = a.scales[i / BLOCK] * static_cast<float>(a.values[i]);
+            y[i] = neighbour ? x[i] : b.scales[i / BLOCK] * static_cast<float>(b.values[i]);
+        }
+        floats(x, y);
+        same = same && a.values == b.values && a.scales == b.scales && a.sums == b.sums && a.halves == b.halves;
+    }
+
+    void tokens(const Tokens &a, const Tokens &b) { floats(a.x, b.x), blocks(a, b); }
+};
+
+constexpr double CLOSE = 1e-5;
+int num_failures = 0;
+
+void report(const Kernels &kernels, const std::string &what, const Found &found, bool exact) {
+    const bool ok = exact ? found.same : found.worst <= CLOSE;
+    num_failures += !ok;
+    std::printf("%-11s %-44s %s %.1e%s\n", kernels.name, what.c_str(), found.same ? "same" : "    ", found.worst,
+                ok ? "" : "  FAILED");
+}
+
+const Kernels *portable = nullptr;
+
+// One kernel's work, done by a table of kernels as a whole or in another cut, into the tokens that it returns.
+using Work = std::function<Tokens(const Kernels &, bool cut)>;
+
+void compare(const Kernels &kernels, const std::string &what, const Work &work, bool exact) {
+    const Tokens whole = work(kernels, false);
+    Found against_portable, against_itself;
+    against_portable.tokens(work(*portable, false), whole);
+    against_itself.tokens(work(kernels, true), whole);
+    report(kernels, what, against_portable, exact);
+    if (!against_itself.same) report(kernels, what + ", cut", against_itself, true);
+}
+
+// --- products
+
+const char *const FORMAT_NAMES[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0", "q4_1",   "q5_0",   "q5_1",
+                                    "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"};
+constexpr int NUM_FORMATS = sizeof FORMAT_NAMES / sizeof *FORMAT_NAMES;
+static_assert(NUM_FORMATS == static_cast<int>(Format::MXFP4) + 1, "a name for each format");
+
+void compare_products(const Kernels &kernels, Format format) {
+    constexpr int ROWS = 77, COLS = 512, TOKENS = 13;  // odd numbers of panels, of a panel's rows, and of tokens
+    const Weights w = weights(format, ROWS, COLS), up = weights(format, ROWS, COLS);
+    const std::string name = FORMAT_NAMES[static_cast<int>(format)];
+    Tokens x = random_tokens(*portable, TOKENS, COLS), residual = random_tokens(*portable, TOKENS, 96);
+    const std::vector<float> bias = numbers(96), up_bias = numbers(96);
+    const int panels = w.matrix.num_panels();
+    for (bool plain : {true, false}) {
+        const Work product = [&](const Kernels &k, bool cut) {
+            Tokens out(TOKENS, 96);
+            ProductArgs args{w.matrix, plain ? nullptr : bias.data(), x.rows(), x.quants(), out.rows(), Rows{}};
+            if (!plain) args.residual = residual.rows();
+            if (!cut) return k.product(args, 0, panels, 0, TOKENS), out;
+            for (int t = 0; t < TOKENS; t += 1 + t % 3)  // one, two, and then three tokens at a time
+                for (int p = 0; p < panels; ++p) k.product(args, p, p + 1, t, std::min(t + 1 + t % 3, TOKENS));
+            return out;
+        };
+        compare(kernels, "product " + name + (plain ? "" : " + bias + residual"), product, false);
+        const Work gate = [&](const Kernels &k, bool cut) {
+            Tokens out(TOKENS, 96);
+            GateArgs args{w.matrix, up.matrix, nullptr, nullptr, x.rows(), x.quants(), out.both()};
+            if (!plain) args.gate_bias = bias.data(), args.up_bias = up_bias.data();
+            for (int group = 0; group < 3; ++group)
+                for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) k.gate(args, group, t, cut ? t + 1 : TOKENS);
+            return out;
+        };
+        compare(kernels, "gate " + name + (plain ? "" : " + biases"), gate, false);
+    }
+    const Work embed = [&](const Kernels &k, bool) {
+        Tokens out(5, COLS);
+        const int32_t ids[] = {0, 7, 76, 33, 8};
+        return k.embed(w.matrix, ids, out.rows(), 0, 5), out;
+    };
+    compare(kernels, "embed " + name, embed, true);
+}
+
+// --- what is done to each token by itself
+
+void compare_token_wise(const Kernels &kernels) {
+    constexpr int TOKENS = 5, DIM = 96;
+    Tokens x = random_tokens(*portable, TOKENS, DIM), y = random_tokens(*portable, TOKENS, DIM);
+    const std::vector<float> weight = numbers(DIM), cos = numbers(TOKENS * 16), sin = numbers(TOKENS * 16);
+    const int32_t at[] = {3, 0, 4, 1, 1};
+    const auto each = [&](const std::string &what, bool exact, auto body) {
+        const Work work = [&](const Kernels &k, bool cut) {
+            Tokens out(TOKENS, DIM);
+            for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) body(k, out, t, cut ? t + 1 : TOKENS);
+            return out;
+        };
+        compare(kernels, what, work, exact);
+    };
+    const auto norm_args = [&](int dim, Output out) { return NormArgs{x.rows(), at, weight.data(), dim, 1e-5f, out}; };
+    each("rms_norm", false, [&](auto &k, Tokens &out, int a, int b) { k.rms_norm(norm_args(DIM, out.both()), a, b); });
+    each("rms_norm to blocks", false, [&](auto &k, Tokens &out, int a, int b) {
+        k.rms_norm(norm_args(DIM, {Rows{}, out.quants()}), a, b);
+    });
+    each("rms_norm of 93", false, [&](auto &k, Tokens &out, int a, int b) {
+        k.rms_norm(norm_args(93, {out.rows(), QuantRows{}}), a, b);
+    });
+    each("rms_norm_heads", false, [&](auto &k, Tokens &out, int a, int b) {
+        k.rms_norm_heads(norm_args(32, {out.rows(), QuantRows{}}), 3, a, b);
+    });
+    each("gather", true, [&](auto &k, Tokens &out, int a, int b) { k.gather(norm_args(DIM, out.both()), a, b); });
+    each("add", true, [&](auto &k, Tokens &out, int a, int b) { k.add(x.rows(), y.rows(), out.rows(), DIM, a, b); });
+    for (bool interleaved : {false, true})
+        each(interleaved ? "rope interleaved" : "rope", true, [&](auto &k, Tokens &out, int a, int b) {
+            for (int t = a; t < b; ++t) std::memcpy(out.rows().row(t), x.rows().row(t), sizeof(float) * DIM);
+            k.rope({out.rows(), cos.data(), sin.data(), 16, 3, 32, interleaved}, a, b);
+        });
+}
+
+// --- attention
+
+constexpr int HEADS = 2, GROUP = 3, NUM_BLOCKS = 24, TABLE = 6;
+
+struct Cache {
+    std::vector<uint8_t> keys, values;
+    KvCache cache;
+};
+
+// `slots` has the places that are written; elsewhere are numbers that nobody may look at.
+Cache filled_cache(const Kernels &kernels, KvCache c, const std::vector<int32_t> &slots, Rows k, Rows v) {
+    c.num_heads = HEADS, c.num_blocks = NUM_BLOCKS;
+    Cache out{std::vector<uint8_t>(c.block_bytes() * NUM_BLOCKS), std::vector<uint8_t>(c.block_bytes() * NUM_BLOCKS), c};
+    out.cache.keys = out.keys.data(), out.cache.values = out.values.data();
+    std::vector<float> wild(static_cast<size_t>(HEADS) * c.head_dim, 1e30f);
+    for (int32_t slot = 0; slot < NUM_BLOCKS * c.block_tokens; ++slot)
+        kernels.write_kv(out.cache, &slot, {wild.data(), 0}, {wild.data(), 0}, 0, 1);
+    kernels.write_kv(out.cache, slots.data(), k, v, 0, static_cast<int>(slots.size()));
+    return out;
+}
+
+// Three rows whose tables begin with the same block; the tokens of a row are neighbours.
+struct Texts {
+    std::vector<int32_t> tables, positions, slots;
+    QueryTile tiles[3];
+
+    explicit Texts(int block_tokens) {
+        const int lengths[] = {3 * block_tokens + 5, 5 * block_tokens + 1, 2 * block_tokens}, tokens[] = {7, 1, 8};
+        int next = 1, begin = 0;
+        for (int row = 0; row < 3; ++row) {
+            for (int i = 0; i < TABLE; ++i) tables.push_back(i ? (next++ * 7) % NUM_BLOCKS : 0);
+            for (int i = 0; i < lengths[row]; ++i)
+                slots.push_back(tables[row * TABLE + i / block_tokens] * block_tokens + i % block_tokens);
+            for (int i = 0; i < tokens[row]; ++i) positions.push_back(lengths[row] - tokens[row] + i);
+            tiles[row] = {row, begin, begin + tokens[row]};
+            begin += tokens[row];
+        }
+    }
+};
+
+void compare_attention(const Kernels &kernels, const std::string &name, const KvCache &shape) {
+    const int dim = shape.head_dim, width = HEADS * GROUP * dim, padded = (width + BLOCK - 1) / BLOCK * BLOCK;
+    const Texts texts(shape.block_tokens);
+    const int num_tokens = static_cast<int>(texts.positions.size()), written = static_cast<int>(texts.slots.size());
+    std::vector<float> k = numbers(static_cast<size_t>(written) * HEADS * dim), v = numbers(k.size());
+    const Rows k_rows{k.data(), static_cast<size_t>(HEADS) * dim}, v_rows{v.data(), static_cast<size_t>(HEADS) * dim};
+    const Cache expected = filled_cache(*portable, shape, texts.slots, k_rows, v_rows);
+    const Cache actual = filled_cache(kernels, shape, texts.slots, k_rows, v_rows);
+    Found same_cache;
+    same_cache.bytes(expected.keys, actual.keys), same_cache.bytes(expected.values, actual.values);
+    report(kernels, "write_kv " + name, same_cache, true);
+    Tokens q(num_tokens, padded);
+    q.x = numbers(q.x.size());
+    for (float &x : q.x) x *= 4.0f;
+    for (int shared : {0, 1}) {
+        const Work attend = [&](const Kernels &table, bool cut) {
+            Tokens out(num_tokens, padded);
+            std::vector<float> scratch(attend_scratch(shape.padded_dim()));
+            AttendArgs args{expected.cache, q.rows(), GROUP, 0.3f, texts.positions.data(), texts.tables.data(), TABLE,
+                            {out.rows(), dim % BLOCK ? QuantRows{} : out.quants()}};
+            const auto item = [&](const QueryTile *tiles, int count, int num_shared) {
+                for (int head = 0; head < HEADS; ++head)
+                    for (int first = 0; first < GROUP; first += cut ? 1 : GROUP)
+                        table.attend(args, {tiles, count, num_shared, head, first, cut ? 1 : GROUP}, scratch.data());
+            };
+            if (shared && !cut) return item(texts.tiles, 3, shared), out;
+            for (const QueryTile &tile : texts.tiles)
+                for (int t = tile.begin; t < tile.end; t += cut ? 1 : tile.end) {
+                    const QueryTile part{tile.row, t, cut ? t + 1 : tile.end};
+                    item(&part, 1, 0);
+                }
+            return out;
+        };
+        compare(kernels, "attend " + name + (shared ? ", shared blocks" : ""), attend, false);
+    }
+}
+
+void compare_attentions(const Kernels &kernels) {
+    const char *const names[] = {"f32", "f16", "bf16", "q8"};
+    for (KvFormat format : {KvFormat::F32, KvFormat::F16, KvFormat::BF16, KvFormat::Q8})
+        for (int dim : {32, 40, 64, 128})
+            for (int block_tokens : {16, 24})
+                for (int window : {0, 20}) {
+                    if (format == KvFormat::Q8 && dim % BLOCK) continue;
+                    const std::string sizes = std::to_string(dim) + ", blocks of " + std::to_string(block_tokens);
+                    const std::string name = std::string(names[static_cast<int>(format)]) + " heads of " + sizes;
+                    compare_attention(kernels, name + (window ? ", window" : ""),
+                                      {format, HEADS, dim, window, NUM_BLOCKS, block_tokens, nullptr, nullptr});
+                }
+}
+
+}  // namespace
+
+int compare_variants() {
+    const std::vector<const Kernels *> usable = usable_kernels();
+    portable = usable.back();
+    std::printf("%s, usable here:", portable->name);
+    for (const Kernels *kernels : usable) std::printf(" %s", kernels->name);
+    std::printf("\nvariant     kernel                                       bits, difference\n");
+    for (const Kernels *kernels : usable) {
+        for (int f = 0; f < NUM_FORMATS; ++f) compare_products(*kernels, static_cast<Format>(f));
+        compare_token_wise(*kernels);
+        compare_attentions(*kernels);
+    }
+    std::printf("%d failures\n", num_failures);
+    return num_failures ? 1 : 0;
+}
+
+}  // namespace quire
+
+int main() { return quire::compare_variants(); }

@@ -1,0 +1,437 @@
+"""Constrained requests through a core driven by hand: a toy model whose words are single characters."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llguidance")
+
+import llguidance
+
+from quire.engine.messages import Accepted, Cancel, Cancelled, Failed, Finished, Inward, Outward, Shutdown, Submit
+from quire.grammar import guidance
+from quire.grammar.grammar import Backend, GrammarUnavailable
+from quire.types.errors import DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.request import Constraint, ConstraintKind, FinishReason, GenerateRequest, SamplingParams
+from quire.weights.checkpoint import open_checkpoint
+from tests.engine.driver import GREEDY_64, Driver
+from tests.models.toys import some_tokens
+
+pytestmark = pytest.mark.device
+
+ENDS = (129, 130)
+PROMPT = some_tokens(21)
+WAYS = {
+    "greedy": SamplingParams(temperature=0.0, max_tokens=64),
+    "seeded": SamplingParams(seed=12, max_tokens=64),
+    "filters": SamplingParams(seed=3, temperature=1.3, top_k=5, top_p=0.8, min_p=0.02, max_tokens=64),
+    "penalties": SamplingParams(
+        seed=7, repetition_penalty=1.3, frequency_penalty=0.5, presence_penalty=0.4, max_tokens=64
+    ),
+    "bias": SamplingParams(seed=7, logit_bias={ord("#"): 100.0, ord("}"): -2.0}, max_tokens=64),
+}
+FORM = r'\{"name": "[a-z]{1,12}", "(left|right)": [1-9]\d{0,3}\}'
+
+
+def regex(text: str) -> Constraint:
+    return Constraint(ConstraintKind.REGEX, text)
+
+
+def text_of(tokens: list[int]) -> str:
+    return "".join(chr(token) for token in tokens if token < 128)
+
+
+@pytest.fixture
+def make(toy_folder: Path) -> Callable[..., Driver]:
+    def driver_of(**settings: Any) -> Driver:
+        return Driver(checkpoint=open_checkpoint(toy_folder), **settings)
+
+    return driver_of
+
+
+def ask(driver: Driver, name: str, constraint: Constraint, sampling: SamplingParams = GREEDY_64, **more: Any) -> None:
+    driver.submit(name, more.pop("prompt", PROMPT), sampling, eos_token_ids=ENDS, constraint=constraint, **more)
+
+
+class Gate:
+    """Holds up the real backend of a driver until it is opened."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.opened = threading.Event()
+        compiler = driver.core._grammars._compiler
+        opens = compiler._opens
+
+        def waits() -> Backend:
+            self.opened.wait(60)
+            return opens()
+
+        compiler._opens = waits
+
+
+# ── sampling ──
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_the_way_of_sampling_the_form_is_kept_and_jumps_change_nothing_but_the_steps(
+    make: Any, way: str
+) -> None:
+    jumping, stepping = make(), make(jump_forward=False)
+    for driver in (jumping, stepping):
+        ask(driver, "a", regex(FORM), WAYS[way])
+        driver.run()
+    assert re.fullmatch(FORM, text_of(jumping.tokens("a"))) and jumping.told["a", 0].finish is FinishReason.STOP
+    assert jumping.tokens("a") == stepping.tokens("a")
+    forced = jumping.told["a", 0].num_forced
+    assert forced >= 20 and stepping.told["a", 0].num_forced == 0
+    assert jumping.core.counters().num_steps == len(jumping.tokens("a")) - forced
+    assert stepping.core.counters().num_steps == len(stepping.tokens("a"))
+    assert jumping.core.counters().forced_tokens == forced
+
+
+def test_what_is_forced_from_the_start_is_computed_together_with_the_prompt(make: Any) -> None:
+    driver = make()
+    ask(driver, "a", regex(r"abcdef\d"))
+    driver.run()
+    assert text_of(driver.tokens("a"))[:6] == "abcdef" and driver.program.batches == [(21 + 6, 1, 1)]
+
+
+def test_a_text_without_any_choice_needs_no_step(make: Any) -> None:
+    driver = make()
+    ask(driver, "a", Constraint(ConstraintKind.CHOICE, choices=("only",)), SamplingParams(n=2))
+    driver.run()
+    assert [text_of(driver.tokens("a", sample)) for sample in (0, 1)] == ["only", "only"]
+    assert driver.core.counters().num_steps == 0 and driver.told["a", 1].num_forced == 4
+
+
+def test_a_whole_text_ends_though_more_tokens_were_asked_for(make: Any) -> None:
+    driver = make()
+    for name, more in {"least": {"min_tokens": 9}, "on": {"ignore_eos": True}}.items():
+        ask(driver, name, regex("[ab]c"), SamplingParams(max_tokens=20, seed=1, **more))
+        ask(driver, f"{name} of many", regex("[ab]{6,}"), SamplingParams(max_tokens=12, seed=1, **more))
+    driver.run()
+    for name in ("least", "on"):
+        assert re.fullmatch("[ab]c", text_of(driver.tokens(name))) and driver.told[name, 0].finish is FinishReason.STOP
+    assert len(text_of(driver.tokens("least of many"))) >= 9
+    assert (
+        len(text_of(driver.tokens("on of many"))) == 12 and driver.told["on of many", 0].finish is FinishReason.LENGTH
+    )
+
+
+def test_the_limit_cuts_a_text_also_among_forced_tokens(make: Any) -> None:
+    driver = make()
+    for name, limit in (("in the choice", 3), ("in what is forced", 6), ("at the start", 1)):
+        ask(driver, name, regex("x[ab]{3}yyyyyy"), SamplingParams(max_tokens=limit, seed=2))
+    driver.run()
+    for name, limit in (("in the choice", 3), ("in what is forced", 6), ("at the start", 1)):
+        told = driver.told[name, 0]
+        assert len(told.tokens) == limit and told.finish is FinishReason.LENGTH
+    assert driver.told["in what is forced", 0].num_forced == 3
+
+
+def test_a_stop_token_ends_a_text_that_is_not_whole(make: Any) -> None:
+    driver = make()
+    ask(driver, "a", regex("[ab]{2}stop[ab]{2}"), SamplingParams(stop_token_ids=(ord("o"),), seed=1))
+    assert text_of(driver.run().tokens("a"))[2:] == "sto" and driver.told["a", 0].finish is FinishReason.STOP
+
+
+def test_every_sample_has_a_way_of_its_own(make: Any) -> None:
+    driver = make()
+    ask(driver, "a", regex(FORM), SamplingParams(n=4, seed=5, max_tokens=64))
+    texts = [text_of(driver.run().tokens("a", sample)) for sample in range(4)]
+    assert all(re.fullmatch(FORM, text) for text in texts) and len(set(texts)) > 1
+    alone = make()
+    ask(alone, "b", regex(FORM), SamplingParams(n=1, seed=5, max_tokens=64))
+    assert text_of(alone.run().tokens("b")) == texts[0]
+
+
+def test_log_probabilities_are_told_of_every_token_so_none_is_jumped_over(make: Any) -> None:
+    driver, jumping = make(), make()
+    asked = SamplingParams(seed=3, max_tokens=64, logprobs=2, prompt_logprobs=1)
+    ask(driver, "a", regex(FORM), asked)
+    ask(jumping, "a", regex(FORM), SamplingParams(seed=3, max_tokens=64))
+    told = driver.run().told["a", 0]
+    assert told.tokens == jumping.run().tokens("a") and told.num_forced == 0
+    assert [each.token for each in told.logprobs] == told.tokens and len(told.prompt_logprobs) == len(PROMPT) - 1
+
+
+def test_drafts_change_the_number_of_steps_and_not_the_text(make: Any) -> None:
+    plain, drafted = make(jump_forward=False), make(jump_forward=False)
+    sampling = SamplingParams(seed=9, max_tokens=64, min_tokens=60)  # more than the form has room for
+    ask(plain, "a", regex(FORM), sampling)
+    text = plain.run().tokens("a")
+    ask(drafted, "a", regex(FORM), sampling)
+    while not drafted.told["a", 0].tokens:
+        drafted.step()
+    while not drafted.told["a", 0].is_over:
+        said = len(drafted.tokens("a"))
+        right = text[said : said + 4]
+        guess = right if said % 3 else [*right[:2], *((token + 1) % 128 for token in right[2:])]
+        drafted.core._scheduler.suggest("a", 0, tuple(guess))
+        drafted.step()
+    assert text_of(drafted.run().tokens("a")) == text_of(text)
+    assert drafted.core.counters().num_steps < plain.core.counters().num_steps
+
+
+def test_a_preempted_text_goes_on_where_it_was(make: Any) -> None:
+    form = r'\{"name": "[a-z]{40}", "value": \d{30}\}'
+    roomy, tight = make(num_blocks=100), make(num_blocks=14)
+    for driver in (roomy, tight):
+        for number in range(3):
+            ask(
+                driver,
+                str(number),
+                regex(form),
+                SamplingParams(seed=number, max_tokens=100),
+                prompt=some_tokens(20 + number),
+            )
+        driver.run()
+    assert tight.core.counters().num_preemptions > 0 and roomy.core.counters().num_preemptions == 0
+    for number in range(3):
+        assert re.fullmatch(form, text_of(tight.tokens(str(number))))
+        assert tight.tokens(str(number)) == roomy.tokens(str(number))
+
+
+def test_free_requests_answer_as_if_they_were_alone(make: Any) -> None:
+    prompts = {f"free {n}": some_tokens(7 + 5 * n) for n in range(6)}
+    alone, mixed = make(num_blocks=300), make(num_blocks=300)
+    for number, (name, prompt) in enumerate(prompts.items()):
+        alone.submit(name, prompt)
+        mixed.submit(name, prompt)
+        ask(mixed, f"held {number}", regex(FORM), WAYS["seeded"], prompt=prompt)
+        mixed.step()
+    alone.run()
+    mixed.run()
+    for name in prompts:
+        assert mixed.tokens(name) == alone.tokens(name)
+
+
+def test_steps_that_are_planned_ahead_change_nothing(make: Any) -> None:
+    shallow, deep = make(num_blocks=300), make(num_blocks=300)
+    deep.core._depth = 2
+    for driver in (shallow, deep):
+        for number in range(4):
+            driver.submit(f"free {number}", some_tokens(9 + number))
+            ask(driver, f"held {number}", regex(FORM), WAYS["seeded"], prompt=some_tokens(30 + number))
+        driver.run()
+    assert {name: told.tokens for name, told in deep.told.items()} == {
+        n: told.tokens for n, told in shallow.told.items()
+    }
+    ask(deep, "last", regex(FORM), WAYS["seeded"])
+    deep.submit("free", PROMPT)
+    while not deep.told["last", 0].tokens:
+        deep.step()
+    deep.step()
+    deep.core._close()
+    deep._hear()
+    assert deep.told["last", 0].finish is deep.told["free", 0].finish is FinishReason.CANCELLED
+
+
+# ── what cannot be ──
+
+
+def test_a_request_without_a_token_left_fails_alone(make: Any) -> None:
+    driver = make()
+    ask(driver, "no such letter", regex("aü"))
+    ask(driver, "no such letter later", regex("[ab][ab]ü"))
+    ask(driver, "not allowed", regex("[ab]{9}"), SamplingParams(allowed_token_ids=(ord("x"), ord("y"))))
+    ask(driver, "fine", regex("[ab]{9}"))
+    driver.submit("free", PROMPT)
+    driver.run()
+    errors = {name: told.error for (name, _), told in driver.told.items() if told.error is not None}
+    assert {name: (type(error), error.public.split(": ")[-1]) for name, error in errors.items()} == {
+        "no such letter": (InvalidRequest, "no token of the model can come next."),
+        "no such letter later": (InvalidRequest, "no token of the model can come next."),
+        "not allowed": (StepFailed, "the request's parameters or its grammar rule out all."),
+    }
+    assert len(driver.tokens("fine")) == 9 and len(driver.tokens("free")) == 64
+
+
+def test_a_grammar_that_breaks_fails_its_request_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    driver = make()
+    ask(driver, "broken", regex("[ab]{9}"))
+    ask(driver, "fine", regex("[ab]{9}"))
+    while not driver.told["fine", 0].tokens:
+        driver.step()
+    text = driver.core._grammars._of_part["broken"]
+    text.state.fill_mask = lambda *arguments: 1 / 0
+    driver.run()
+    error = driver.told["broken", 0].error
+    assert isinstance(error, StepFailed) and "ZeroDivisionError" in error.public and "broken" in caplog.text
+    assert len(driver.tokens("fine")) == 9
+
+
+def test_a_grammar_that_becomes_too_complex_fails_its_request_alone(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guidance, "LIMITS", llguidance.LLParserLimits(step_lexer_fuel=500, verbose_errors=False))
+    driver = make()
+    # Which of the last 300 characters were an a is too much to remember.
+    ask(driver, "complex", regex(r"[ab]*a[ab]{300}b[ab]*"), SamplingParams(seed=1, temperature=9.0, ignore_eos=True))
+    ask(driver, "fine", regex("[ab]{9}"))
+    driver.run()
+    assert len(driver.tokens("fine")) == 9
+    error = driver.told["complex", 0].error
+    assert isinstance(error, InvalidRequest) and re.search(r"any further, after \d+ tokens: .*lexer", error.public)
+    assert driver.told["complex", 0].tokens
+
+
+def test_what_cannot_be_compiled_is_refused_and_never_accepted(make: Any) -> None:
+    driver = make()
+    ask(driver, "a", Constraint(ConstraintKind.SCHEMA, '{"items": {"contains": {}}}'))
+    driver.run()
+    error = driver.told["a", 0].error
+    assert isinstance(error, InvalidRequest) and "#/items" in error.public and "contains" in error.public
+    assert not any(isinstance(message, Accepted) for message in driver.said)
+    assert driver.core.counters().num_refused == 1
+
+
+def test_a_model_without_a_tokenizer_refuses_constraints() -> None:
+    driver = Driver()
+    ask(driver, "a", regex("a"))
+    driver.submit("b", PROMPT)
+    driver.run()
+    assert isinstance(driver.told["a", 0].error, GrammarUnavailable) and len(driver.tokens("b")) == 64
+
+
+def test_an_installation_without_the_library_refuses_constraints_and_serves_the_rest(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "quire.grammar.guidance", raising=False)
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    driver = make()
+    ask(driver, "a", regex("a"))
+    driver.submit("b", PROMPT)
+    driver.run()
+    error = driver.told["a", 0].error
+    assert isinstance(error, GrammarUnavailable) and "llguidance" in error.public and error.status == 501
+    assert len(driver.tokens("b")) == 64
+
+
+# ── while a grammar is compiled ──
+
+
+def test_others_are_served_while_a_grammar_is_compiled(make: Any) -> None:
+    driver = make()
+    gate = Gate(driver)
+    ask(driver, "held", regex("[ab]{4}"))
+    driver.submit("free", PROMPT)
+    while driver.step():
+        pass
+    assert len(driver.tokens("free")) == 64 and not driver.told["held", 0].tokens
+    assert driver.core.counters().num_compiling == 1
+    gate.opened.set()
+    assert len(driver.run().tokens("held")) == 4
+    ask(driver, "again", regex("[ab]{4}"))
+    driver.step()
+    assert Accepted("again") in driver.said and driver.tokens("again"), "what is compiled already is not waited for"
+    driver.run()
+
+
+def test_a_cancel_is_heard_while_the_grammar_is_compiled(make: Any) -> None:
+    driver = make()
+    gate = Gate(driver)
+    ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2))
+    driver.say(Cancel("a"))
+    ended = [Finished("a", sample, FinishReason.CANCELLED) for sample in (0, 1)]
+    assert driver.said == [Accepted("a"), *ended, Cancelled("a", True)]
+    driver.say(Cancel("a"))
+    assert driver.said[-1] == Cancelled("a", False)
+    gate.opened.set()
+    ask(driver, "b", regex("[ab]{4}"))
+    driver.run()
+    assert len(driver.tokens("b")) == 4 and len(driver.core._grammars._texts) == 0
+
+
+def test_one_sample_can_be_cancelled_while_the_grammar_is_compiled(make: Any) -> None:
+    driver = make()
+    gate = Gate(driver)
+    ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2, seed=1))
+    driver.say(Cancel("a", FinishReason.STOP, 1))
+    assert driver.said == [Cancelled("a", True)]
+    gate.opened.set()
+    driver.run()
+    assert len(driver.tokens("a", 0)) == 4 and driver.told["a", 1].finish is FinishReason.STOP
+
+
+def test_an_id_is_taken_while_its_grammar_is_compiled(make: Any) -> None:
+    driver = make()
+    gate = Gate(driver)
+    ask(driver, "a", regex("[ab]{4}"))
+    driver.core.handle(Submit(GenerateRequest("a", (1, 2), GREEDY_64)))
+    (refused,) = driver.core.take()
+    assert isinstance(refused, Failed) and isinstance(refused.error, DuplicateRequest)
+    gate.opened.set()
+    assert len(driver.run().tokens("a")) == 4
+
+
+def test_a_grammar_that_takes_too_long_is_a_bad_request(make: Any) -> None:
+    driver = make(max_grammar_seconds=0.001)
+    slow = " | ".join(f"/[a-z]{{{n}}}x+/" for n in range(1, 800))
+    ask(driver, "slow", Constraint(ConstraintKind.LARK, f"start: A\nA: {slow}"))
+    driver.submit("free", PROMPT)
+    driver.run()
+    error = driver.told["slow", 0].error
+    assert isinstance(error, InvalidRequest) and "longer than 0.001 s" in error.public
+    assert len(driver.tokens("free")) == 64
+
+
+def test_a_shutdown_ends_what_is_being_compiled_and_the_threads(make: Any) -> None:
+    driver = make()
+    gate = Gate(driver)
+    heard: list[Outward] = []
+    request = GenerateRequest("a", tuple(PROMPT), SamplingParams(n=2), ENDS, constraint=regex("[ab]{4}"))
+    said: list[list[Inward]] = [[Submit(request)], [], [Shutdown()]]
+    patience: list[float | None] = []
+
+    def receive(waits: float | None) -> list[Inward]:
+        patience.append(waits)
+        return said.pop(0)
+
+    driver.core.run(receive, heard.extend)
+    assert patience[0] is None and all(waits is not None for waits in patience[1:]), "the loop looks for the grammar"
+    assert heard == [Accepted("a"), *(Finished("a", sample, FinishReason.CANCELLED) for sample in (0, 1))]
+    gate.opened.set()
+
+
+def test_masks_are_made_while_the_step_runs(make: Any) -> None:
+    """The mask of a step waits until the device has begun with it: who makes masks first would wait in vain."""
+    driver = make()
+    ask(driver, "a", regex("[ab]{6}"))
+    while not driver.told["a", 0].tokens:
+        driver.step()
+    begun, made = threading.Event(), threading.Event()
+    state = driver.core._grammars._of_part["a"].state
+    fill, launch = state.fill_mask, driver.program.launch
+
+    def fill_mask(*arguments: Any) -> None:
+        assert begun.wait(30), "the step has not begun"
+        fill(*arguments)
+        made.set()
+
+    def launches(batch: Any) -> Any:
+        begun.set()
+        assert made.wait(30), "the mask is not made while the step runs"
+        return launch(batch)
+
+    state.fill_mask, driver.program.launch = fill_mask, launches
+    driver.step()
+    assert driver.told["a", 0].error is None and len(driver.tokens("a")) == 2
+
+
+def test_nothing_is_kept_of_requests_that_are_over(make: Any) -> None:
+    driver = make()
+    for number in range(5):
+        ask(driver, str(number), regex("[ab]{4}"), SamplingParams(n=2))
+    driver.step()
+    time.sleep(0.2)
+    driver.step()
+    driver.say(Cancel("3"))
+    driver.run()
+    grammars = driver.core._grammars
+    assert not grammars._texts and not grammars._of_part and not grammars.num_compiling

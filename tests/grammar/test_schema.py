@@ -1,0 +1,89 @@
+"""Schemas before they are compiled: read, made exact, and searched."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from quire.grammar.schema import DAY_EXISTS, exact, locate, parts, read
+from quire.types.errors import InvalidRequest
+
+pytestmark = pytest.mark.pure
+
+
+def test_every_schema_within_a_schema_is_found_the_innermost_first():
+    schema = {
+        "properties": {"a/b": {"items": {"anyOf": [{}, {"not": {}}]}}, "c": True},
+        "items": [{"const": 1}],
+        "$defs": {"d": {"enum": [{"properties": {"is": "data"}}]}},
+        "x-mine": {"properties": {}},
+    }
+    assert [path for path, _ in parts(schema)] == [
+        "#/items/0",
+        "#/properties/a~1b/items/anyOf/0",
+        "#/properties/a~1b/items/anyOf/1/not",
+        "#/properties/a~1b/items/anyOf/1",
+        "#/properties/a~1b/items",
+        "#/properties/a~1b",
+        "#/$defs/d",
+        "#",
+    ]
+
+
+def test_the_place_of_an_error_is_the_smallest_part_that_is_refused_in_the_same_words():
+    def refusal(part):
+        return "bad" if '"bad"' in json.dumps(part) else None
+
+    schema = {"properties": {"a": {"items": {"type": "bad"}}, "b": {}}}
+    assert locate(schema, refusal, "bad") == "#/properties/a/items"
+    assert locate(schema, refusal, "worse") == "#"
+
+
+def test_a_part_is_blamed_before_one_that_refers_to_it():
+    def refusal(part):
+        wrong = part.get("type") == "bad" or (
+            part.get("$ref") and part.get("$defs", {}).get("x", {}).get("type") == "bad"
+        )
+        return "bad" if wrong else None
+
+    assert locate({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "bad"}}}, refusal, "bad") == "#/$defs/x"
+
+
+def test_a_february_has_the_days_that_its_year_gives_it():
+    for year in (1, 4, 100, 400, 1900, 1996, 2000, 2023, 2024, 2100, 9999):
+        is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        assert bool(re.match(DAY_EXISTS, f"{year:04}-02-29")) == is_leap
+        assert all(re.match(DAY_EXISTS, f"{year:04}-{day}") for day in ("02-28", "01-31", "12-09", "10-10"))
+
+
+def test_dates_keep_what_else_they_must_match_and_the_given_schema_is_not_changed():
+    given = {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
+    assert exact(given)["items"]["allOf"] == [{"pattern": "^20"}, {"pattern": DAY_EXISTS}]
+    assert given["items"]["allOf"] == [{"pattern": "^20"}]
+
+
+@pytest.mark.parametrize(
+    "schema, is_taken",
+    [
+        ({"minProperties": 1}, True),
+        ({"minProperties": 2}, False),
+        ({"minProperties": 2, "required": ["a"]}, True),
+        ({"minProperties": 3, "required": ["a"]}, False),
+        ({"minProperties": 3, "properties": {}, "additionalProperties": False}, True),
+        ({"minProperties": 3, "patternProperties": {"^x": {}}, "additionalProperties": False}, False),
+    ],
+)
+def test_names_that_must_differ_and_may_not_are_refused(schema, is_taken):
+    if is_taken:
+        assert exact(schema) == schema
+        return
+    with pytest.raises(InvalidRequest, match="at #/items: minProperties"):
+        exact({"items": schema})
+
+
+def test_true_is_any_value_and_false_is_none():
+    assert read("true") == {}
+    with pytest.raises(InvalidRequest, match="nothing is valid"):
+        read("false")

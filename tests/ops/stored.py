@@ -1,0 +1,35 @@
+"""Tensors in number formats that are in no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.quant.registry import all_formats
+from tests.quant.blocks import weight_blocks
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor, as the readers of containers give it."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    data: np.ndarray
+
+    @classmethod
+    def of(cls, name: str, array: np.ndarray, fmt: str) -> Stored:
+        blocks = np.ascontiguousarray(array, np.float32).reshape(-1, all_formats()[fmt].block_weights)
+        return cls(name, array.shape, fmt, np.ascontiguousarray(all_formats()[fmt].quantize(blocks)).reshape(-1))
+
+    @classmethod
+    def random(cls, name: str, shape: tuple[int, ...], fmt: str, seed: int) -> Stored:
+        """In formats that are read alone there is no way from numbers to bytes: bytes are random instead."""
+        num_blocks = int(np.prod(shape)) // all_formats()[fmt].block_weights
+        return cls(name, shape, fmt, weight_blocks(all_formats()[fmt], num_blocks, seed).reshape(-1))
+
+    def dequantize(self) -> np.ndarray:
+        fmt = all_formats()[self.format]
+        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
