@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quire.sampling.filters import draw
 from quire.sampling.largest import largest
 from quire.sampling.logprobs import logprobs_of, score
-from quire.sampling.sampler import Sampler, Task, sample
+from quire.sampling.sampler import MOST_WANTED, Sampler, Task, Top, sample
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams
 from quire.types.step import Join
@@ -153,3 +153,53 @@ def test_a_draw_from_a_vocabulary_is_the_draw_of_a_running_sum() -> None:
             at = draw(x, chance)
             before = reached[at - 1] if at else 0.0
             assert before - 1e-7 <= chance * reached[-1] <= reached[at] + 1e-7
+
+
+def top_of(logits: np.ndarray, k: int) -> Top:
+    """What a device answers."""
+    order = np.stack([largest(row, k) for row in logits]).astype(np.int32)
+    return Top(order, np.take_along_axis(logits, order, 1))
+
+
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    st.integers(1, VOCAB),
+    st.sampled_from([0.2, 0.9, 1.0]),
+    st.sampled_from([0.0, 0.05, 0.5]),
+    st.sampled_from([0.5, 1.0]),
+)
+def test_from_the_likeliest_tokens_a_row_chooses_as_from_all(
+    seed: int, temperature: float, top_k: int, top_p: float, min_p: float, typical_p: float
+) -> None:
+    cut = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "typical_p": typical_p}
+    sampler = sampler_of(SamplingParams(temperature=temperature, seed=seed, **cut))  # type: ignore[arg-type]
+    wanted = 1 if temperature == 0.0 else top_k if top_k <= MOST_WANTED else 0
+    assert sampler.num_wanted == wanted
+    logits = logits_of(seed, 3).round(1)  # with many that are equal
+    drafts = tuple(int(row.argmax()) for row in logits[:2])
+    if wanted:
+        assert sampler.pick(top_of(logits, wanted), 7, drafts) == sampler.run(logits, 7, drafts)
+
+
+def test_a_device_that_found_a_row_without_a_distribution_fails_that_row_alone() -> None:
+    tasks = [Task(sampler_of(GREEDY), row, 2) for row in range(3)]
+    top = top_of(logits_of(1, 3), 1)
+    top.tokens[1] = -1
+    first, second, third = sample(np.zeros((3, VOCAB), np.float32), tasks, top)
+    assert (first.tokens, third.tokens) == ((top.tokens[0, 0],), (top.tokens[2, 0],))
+    assert isinstance(second.error, StepFailed) and "not a number" in second.error.public
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(top_p=0.9),
+        SamplingParams(temperature=0.0, logprobs=0),
+        SamplingParams(top_k=5, repetition_penalty=1.2),
+        SamplingParams(top_k=5, logit_bias={3: 1.0}),
+    ],
+)
+def test_what_needs_the_whole_distribution_wants_all_of_it(params: SamplingParams) -> None:
+    assert sampler_of(params).num_wanted == 0

@@ -43,23 +43,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step answers, one entry for each token of batch.logits_at. A program fills what it was asked for."""
+    """What a step answers, one entry for each token of batch.logits_at."""
 
-    tokens: Array | None = None  # int32 [L] sampled
-    num_accepted: Array | None = None  # int32 [R] drafts that held
-    logprobs: Array | None = None  # float32 [L] of the sampled tokens
-    top_tokens: Array | None = None  # int32 [L, K] likeliest first
-    top_logprobs: Array | None = None  # float32 [L, K]
-    logits: Array | None = None  # float32 [L, vocab]; for tests, and for sampling on the host
+    logits: Array | None  # float32 [L, vocab]; None: the graph has no head
+    # [L, K] as many as batch.wanted says, likeliest first, equal ones by number. None: the device looks for none.
+    top_tokens: Array | None = None  # int32; -1 where a logit of the row is not a number
+    top_logits: Array | None = None  # float32
 
 
 @runtime_checkable
 class Pending(Protocol):
     """A step on its way."""
-
-    def mask(self, bits: Array) -> None:
-        """Grammar masks, one bit a token: uint32 [L, ceil(vocab / 32)]. May come after launch, must before result."""
-        ...
 
     def result(self) -> StepOutput:
         """Wait for it. A second call answers the same."""

@@ -48,6 +48,8 @@ class Batch:
     # [M, 3] group, row, num blocks: rows of one group, next to each other here, whose tables begin with the same
     # blocks. A hint and no meaning: a device may read those blocks once for all of them; the references do not look.
     groups: Array = field(default_factory=_no_triples)
+    # [L] how many of the likeliest tokens are wanted beside the logits; empty: none. A device may leave them out.
+    wanted: Array = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:

@@ -32,6 +32,7 @@ class BatchBuilder:
         self._lengths = np.zeros(limits.max_rows, np.int32)
         self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
         self._logits_at = np.zeros(limits.max_logits, np.int32)
+        self._wanted = np.zeros(limits.max_logits, np.int32)
         self._count = np.arange(max(limits.max_tokens, limits.max_rows), dtype=np.int32)  # 0, 1, 2, …
 
     def build(self, plan: StepPlan, rows: Rows) -> Batch:
@@ -59,6 +60,7 @@ class BatchBuilder:
         block, offset = np.divmod(positions, np.int32(self._block_tokens))
         np.multiply(tables[row_of_token, block], self._block_tokens, out=slots)
         slots += offset
+        logits_at = self._fill_logits(parts, starts, rows)
         return Batch(
             token_ids=self._token_ids[:num_tokens],
             positions=positions,
@@ -67,9 +69,10 @@ class BatchBuilder:
             starts=starts,
             lengths=lengths,
             block_tables=tables,
-            logits_at=self._fill_logits(parts, starts),
+            logits_at=logits_at,
             copies=np.array(plan.copies, np.int32).reshape(-1, 3),
             groups=self._groups_of(plan, lengths),
+            wanted=self._wanted[: len(logits_at)],
         )
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
@@ -106,13 +109,16 @@ class BatchBuilder:
                 members += [(number, row, depth) for row in rows]
         return np.array(members, np.int32).reshape(-1, 3)
 
-    def _fill_logits(self, parts: tuple[Part, ...], starts: Array) -> Array:
+    def _fill_logits(self, parts: tuple[Part, ...], starts: Array, rows: Rows) -> Array:
+        """Where logits are needed, and of how many of the likeliest tokens: scores of a prompt need them all."""
         num_logits = 0
         for index, part in enumerate(parts):
             count = logits_of(part)
             if count:
                 end = starts[index + 1]
                 self._logits_at[num_logits : num_logits + count] = self._count[end - count : end]
+                sampler = rows[part.row].sampler
+                self._wanted[num_logits : num_logits + count] = 0 if part.scores_prompt else sampler.num_wanted
                 num_logits += count
         return self._logits_at[:num_logits]
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quire.devices.base import Limits, Pending, Program
+from quire.devices.base import Limits, Pending, Program, StepOutput
 from quire.runner.batch import BatchBuilder, logits_of
 from quire.runner.rows import Row, Rows
 from quire.sampling.logprobs import score
-from quire.sampling.sampler import Choice, Task, sample
+from quire.sampling.sampler import Choice, Task, Top, sample
 from quire.types.errors import QuireError, StepFailed
 from quire.types.step import Part, PartResult, StepPlan, StepResult, TokenLogprobs
 
@@ -79,15 +79,15 @@ class Runner:
     def _collect_parts(self, flight: Flight) -> tuple[PartResult, ...]:
         if flight.pending is not None:
             try:
-                logits = flight.pending.result().logits
-                if logits is None:
+                output = flight.pending.result()
+                if output.logits is None:
                     raise TypeError("the program gave no logits")
-                return self._sample(flight, logits)
+                return self._sample(flight, output.logits, _top(output))
             except Exception as error:
                 flight.error = _step_failed(flight.plan, error)
         return tuple(PartResult(error=flight.error) for _ in flight.plan.parts)
 
-    def _sample(self, flight: Flight, logits: Array) -> tuple[PartResult, ...]:
+    def _sample(self, flight: Flight, logits: Array, top: Top | None) -> tuple[PartResult, ...]:
         """Every part's tokens, and the scores of its prompt."""
         tasks, whose, results, at = [], [], [], 0
         for index, (part, row) in enumerate(zip(flight.plan.parts, flight.rows, strict=True)):
@@ -100,7 +100,7 @@ class Runner:
                 tasks.append(Task(row.sampler, at + count - part.num_logits, end - part.num_logits + 1, drafts))
                 whose.append(index)
             at += count
-        for index, choice in zip(whose, sample(logits, tasks), strict=True):
+        for index, choice in zip(whose, sample(logits, tasks, top), strict=True):
             results[index] = self._take(flight.plan.parts[index], flight.rows[index], choice, results[index])
         return tuple(results)
 
@@ -110,6 +110,12 @@ class Runner:
         self._rows.last_tokens[part.row] = choice.tokens[-1]
         row.num_told += len(choice.tokens)
         return PartResult(choice.tokens, choice.logprobs, None, scored.prompt_logprobs)
+
+
+def _top(output: StepOutput) -> Top | None:
+    if output.top_tokens is None or output.top_logits is None:
+        return None
+    return Top(output.top_tokens, output.top_logits)
 
 
 def _score(part: Part, row: Row, logits: Array) -> tuple[TokenLogprobs, ...]:

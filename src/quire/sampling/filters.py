@@ -54,11 +54,14 @@ def typical_p(x: Array, mass: float) -> Array:
 
 
 def kept_by(params: SamplingParams, x: Array) -> tuple[Array | None, Array]:
-    """The indices that all filters of a request leave, and their scores. None: all of x."""
+    """The indices that all filters of a request leave, and their scores. None: all of x.
+
+    After top-k they are in order of likelihood, whatever was cut before it.
+    """
     kept: Array | None = None
     for wanted, cut in (
         (params.min_p > 0.0, lambda x: min_p(x, params.min_p)),
-        (params.top_k > 0, lambda x: largest(x, params.top_k) if params.top_k < len(x) else np.arange(len(x))),
+        (0 < params.top_k < len(x), lambda x: largest(x, params.top_k)),
         (params.typical_p < 1.0, lambda x: typical_p(x, params.typical_p)),
         (params.top_p < 1.0, lambda x: top_p(x, params.top_p)),
     ):

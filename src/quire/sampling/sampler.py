@@ -27,6 +27,8 @@ from quire.types.step import Join, TokenLogprobs
 
 Array = NDArray[Any]
 
+MOST_WANTED = 256  # a larger top-k is looked for on the host
+
 
 class Choice(NamedTuple):
     """What came of one row: tokens, or why there are none."""
@@ -45,7 +47,11 @@ class Sampler:
         self._stream = stream_of(secrets.randbits(63) if seed is None else seed, join.sample)
         self._adjust = Adjustments(join, vocab_size) if Adjustments.wanted(join.sampling) else None
         self._is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
-        self.is_plain = self._is_greedy and self._adjust is None and join.sampling.logprobs is None
+        # Tokens among which the choice is surely made, so that a device may look for those alone; 0: among all.
+        self.num_wanted = 0
+        if self._adjust is None and join.sampling.logprobs is None:
+            top_k = 1 if self._is_greedy else join.sampling.top_k
+            self.num_wanted = top_k if top_k <= MOST_WANTED and top_k < vocab_size else 0
 
     def choose(self, logits: Array, position: int) -> int:
         """The token at `position`, by its logits [vocab]. Raises StepFailed if they are no distribution."""
@@ -79,6 +85,21 @@ class Sampler:
             return Choice(error=error)
         return Choice(tuple(tokens), tuple(logprobs))
 
+    def pick(self, top: Top, position: int, drafts: Sequence[int] = ()) -> Choice:
+        """The same as `run`, from the `num_wanted` likeliest tokens of each position."""
+        tokens: list[int] = []
+        try:
+            for index in range(len(top.tokens)):
+                if top.tokens[index, 0] < 0:
+                    _check(float("nan"))
+                at = 0 if self._is_greedy else self._draw(top.logits[index, : self.num_wanted], position + index)
+                tokens.append(int(top.tokens[index, at]))
+                if index < len(drafts) and drafts[index] != tokens[-1]:
+                    break
+        except StepFailed as error:
+            return Choice(error=error)
+        return Choice(tuple(tokens))
+
     def hear(self, tokens: Sequence[int]) -> None:
         """Tokens of the row's text that it did not choose."""
         if self._adjust is not None:
@@ -95,6 +116,13 @@ class Sampler:
         return at if kept is None else int(kept[at])
 
 
+class Top(NamedTuple):
+    """The likeliest tokens of some rows, likeliest first, each row with as many as were wanted of it."""
+
+    tokens: Array  # int32 [rows, K]; -1: the row has no valid distribution
+    logits: Array  # float32 [rows, K]
+
+
 class Task(NamedTuple):
     """A row that needs tokens: its logits are `first`, `first` + 1, … of the step's."""
 
@@ -104,13 +132,23 @@ class Task(NamedTuple):
     drafts: tuple[int, ...] = ()
 
 
-def sample(logits: Array, tasks: Sequence[Task]) -> list[Choice]:
-    """What each row chooses, by logits [L, vocab] of the whole step. One row's failure is its own."""
-    if len(tasks) == len(logits) and all(task.sampler.is_plain for task in tasks):
-        tokens = logits.argmax(axis=1)  # the likeliest of all rows at once, which is what most steps of a server are
-        if np.isfinite(logits[np.arange(len(tokens)), tokens]).all():
-            return [Choice((token,)) for token in tokens[[task.first for task in tasks]].tolist()]
-    return [task.sampler.run(logits[task.first : task.first + 1 + len(task.drafts)], *task[2:]) for task in tasks]
+def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list[Choice]:
+    """What each row chooses, by logits [L, vocab] of the whole step, or by `top` where that is enough.
+
+    One row's failure is its own.
+    """
+    if top is not None and all(task.sampler.num_wanted == 1 and not task.drafts for task in tasks):
+        tokens = top.tokens[[task.first for task in tasks], 0].tolist()  # what most steps of a server are
+        if min(tokens, default=0) >= 0:
+            return [Choice((token,)) for token in tokens]
+    choices = []
+    for task in tasks:
+        rows = slice(task.first, task.first + 1 + len(task.drafts))
+        if top is not None and task.sampler.num_wanted:
+            choices.append(task.sampler.pick(Top(top.tokens[rows], top.logits[rows]), *task[2:]))
+        else:
+            choices.append(task.sampler.run(logits[rows], *task[2:]))
+    return choices
 
 
 def _check(top: float) -> None:

@@ -20,35 +20,14 @@ Array = NDArray[Any]
 
 
 class Step:
-    """A step that has run. A mask may still come: it is applied when the result is asked for, once."""
+    """A step that has run."""
 
-    def __init__(self, logits: Array | None, tokens: Array | None) -> None:
-        self._logits, self._tokens = logits, tokens
-        self._bits: Array | None = None
-        self._output: StepOutput | None = None
-
-    def mask(self, bits: Array) -> None:
-        """uint32 [L, ceil(vocab / 32)]: tokens whose bit is 0 cannot come."""
-        if self._output is not None:
-            raise RuntimeError("a mask must come before the result is asked for")
-        self._bits = bits
+    def __init__(self, output: StepOutput) -> None:
+        self._output = output
 
     def result(self) -> StepOutput:
-        """Logits, and the likeliest token of each row of them."""
-        if self._output is None:
-            self._output = self._finish()
+        """What came of it."""
         return self._output
-
-    def _finish(self) -> StepOutput:
-        logits, tokens = self._logits, self._tokens
-        if logits is not None and self._bits is not None:
-            words = np.ascontiguousarray(self._bits, "<u4")
-            allowed = np.unpackbits(words.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
-            logits = np.where(allowed, logits, np.float32(-np.inf))
-            tokens = None
-        if logits is not None and tokens is None:
-            tokens = logits.argmax(axis=1).astype(np.int32)
-        return StepOutput(tokens=tokens, logits=logits)
 
 
 class NativeProgram:
@@ -66,12 +45,15 @@ class NativeProgram:
 
     def launch(self, batch: Batch) -> Step:
         """Run the step; it is over when this returns. What does not fit the limits, or itself, is a ValueError."""
-        logits = np.empty((len(batch.logits_at), self._vocab), np.float32)
-        tokens = np.empty(len(batch.logits_at), np.int32)
+        num_logits = len(batch.logits_at)
+        wanted = batch.wanted if len(batch.wanted) else np.zeros(num_logits, np.int32)
+        most = int(wanted.max(initial=0))
+        logits = np.empty((num_logits, self._vocab), np.float32)
+        top_tokens, top_logits = np.empty((num_logits, most), np.int32), np.empty((num_logits, most), np.float32)
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
-        self.native.launch(*of_tokens, *of_rows, logits=logits, tokens=tokens)
-        return Step(logits, tokens) if self._vocab else Step(None, None)
+        self.native.launch(*of_tokens, *of_rows, wanted, logits, top_tokens, top_logits)
+        return Step(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
     def feed(self, value: int, numbers: Array) -> None:
         """Set a value that no node makes: [tokens, dim]. For tests of single nodes."""
@@ -100,4 +82,4 @@ class ReferenceProgram:
             or len(batch.logits_at) > limits.max_logits
         ):
             raise ValueError("the step is larger than the program was lowered for")
-        return Step(self._interpreter.run(batch), None)
+        return Step(StepOutput(self._interpreter.run(batch)))

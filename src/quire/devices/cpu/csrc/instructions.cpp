@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 
 #include "program.h"
@@ -45,15 +46,19 @@ class Shared final : public Instruction {
   public:
     using Count = std::function<int(const Step &)>;
     using Body = std::function<void(const Step &, int item, int thread)>;
+    using Reads = std::function<Weights(int item)>;
 
-    Shared(Count count, Body body) : count_(std::move(count)), body_(std::move(body)) {}
+    Shared(Count count, Body body, Reads reads)
+        : count_(std::move(count)), body_(std::move(body)), reads_(std::move(reads)) {}
 
     int count(const Step &step) const override { return count_(step); }
     void run(const Step &step, int item, int thread) override { body_(step, item, thread); }
+    Weights weights(int item) const override { return reads_(item); }
 
   private:
     const Count count_;
     const Body body_;
+    const Reads reads_;
 };
 
 // Tokens that are multiplied with one panel after the other: so many that they stay in the second level of cache.
@@ -88,6 +93,15 @@ struct Products {
     }
 
     int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk); }
+
+    Weights weights(int item) const {
+        const int group = item % ends.back();
+        size_t part = 0;
+        while (group >= ends[part]) ++part;
+        const Matrix &m = parts_of[part].matrix;
+        const int first = (group - (part ? ends[part - 1] : 0)) * PANELS;
+        return {{m.panel(first), nullptr}, m.panel_bytes * std::min(PANELS, m.num_panels() - first)};
+    }
 
     void run(const Kernels &kernels, int item, int num_tokens, float *answer) const {
         const int begin = item / ends.back() * chunk, group = item % ends.back();
@@ -137,17 +151,41 @@ class Attend final : public Instruction {
     mutable int heads_ = 1;  // of an item, in this step: `count` decides it, before the first item runs
 };
 
-int32_t index_of_largest(const float *x, int count) {
+// The largest of some logits; not a number if one of them is none.
+float largest_of(const float *x, int count) {
     constexpr int WIDTH = 8;
-    float most[WIDTH];
+    float most[WIDTH], doubts[WIDTH] = {};
     for (int i = 0; i < WIDTH; ++i) most[i] = x[0];
     int k = 0;
     for (; k + WIDTH <= count; k += WIDTH)
-        for (int i = 0; i < WIDTH; ++i) most[i] = x[k + i] > most[i] ? x[k + i] : most[i];
-    for (; k < count; ++k) most[0] = x[k] > most[0] ? x[k] : most[0];
-    const float top = *std::max_element(most, most + WIDTH);
-    const int found = static_cast<int>(std::find(x, x + count, top) - x);
-    return found < count ? found : 0;  // not found: there are only NaN
+        for (int i = 0; i < WIDTH; ++i) most[i] = x[k + i] > most[i] ? x[k + i] : most[i], doubts[i] += 0.0f * x[k + i];
+    for (; k < count; ++k) most[0] = x[k] > most[0] ? x[k] : most[0], doubts[0] += 0.0f * x[k];
+    float doubt = 0.0f;
+    for (int i = 0; i < WIDTH; ++i) most[0] = std::max(most[0], most[i]), doubt += doubts[i];
+    return most[0] + doubt;
+}
+
+// The likeliest tokens of one row of logits, likeliest first, equal ones by their number. Every 32 tokens have their
+// maximum in `maxima`: tokens below the n-th largest of those are not among the n likeliest, so that few are looked at.
+// A row with a logit that is no number has no likeliest tokens: they are -1.
+void find_likeliest(const float *logits, int vocab, const float *maxima, int num_wanted, int32_t *tokens, float *found) {
+    const int num_groups = parts(vocab, BLOCK);
+    std::vector<float> order(maxima, maxima + num_groups);
+    for (float most : order)
+        if (!std::isfinite(most)) return std::fill_n(tokens, num_wanted, -1), void();
+    float floor = -std::numeric_limits<float>::infinity();
+    if (num_wanted <= num_groups) {
+        std::nth_element(order.begin(), order.begin() + (num_wanted - 1), order.end(), std::greater<float>());
+        floor = order[static_cast<size_t>(num_wanted) - 1];
+    }
+    std::vector<std::pair<float, int32_t>> near;  // minus the logit, the token: they sort as they are
+    for (int group = 0; group < num_groups; ++group) {
+        if (maxima[group] < floor) continue;
+        for (int token = BLOCK * group; token < std::min(BLOCK * (group + 1), vocab); ++token)
+            if (logits[token] >= floor) near.emplace_back(-logits[token], token);
+    }
+    std::partial_sort(near.begin(), near.begin() + num_wanted, near.end());
+    for (int i = 0; i < num_wanted; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
 }
 
 }  // namespace
@@ -271,7 +309,8 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
     require(column == out.dim, "product: the output has another width than the matrices");
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_tokens); },
-        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); }));
+        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); },
+        [products](int item) { return products.weights(item); }));
 }
 
 void Program::gate(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
@@ -292,6 +331,10 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
         [this, args, groups, chunk](const Step &step, int item, int) {
             const int begin = item / groups * chunk;
             kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.num_tokens));
+        },
+        [g, u, groups](int item) -> Weights {
+            const int first = item % groups * PANELS;
+            return {{g.panel(first), u.panel(first)}, g.panel_bytes * std::min(PANELS, g.num_panels() - first)};
         }));
 }
 
@@ -303,7 +346,7 @@ void Program::add(View x, View y, View out) {
     });
 }
 
-// Rows of x are those of logits_at already. The answer goes to the caller's array, then the likeliest token of each.
+// Rows of x are those of logits_at already. The answer goes to the caller's array, then the likeliest tokens of each.
 void Program::logits(int id, View x, int in_quants) {
     const Matrix m = matrix(id);
     require(vocab_ == 0, "logits: a program has one head");
@@ -313,14 +356,26 @@ void Program::logits(int id, View x, int in_quants) {
     check_operand(m, args.x, args.xq, x.dim);
     Products products;
     products.add(args);
+    const int num_groups = parts(vocab_, BLOCK);
+    const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups}, true);
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
-        [this, products](const Step &step, int item, int) {
+        [this, products, maxima, num_groups](const Step &step, int item, int) {
             products.run(kernels_, item, step.num_logits, step.logits);
-        }));
-    append_token_wise(true, [vocab = m.rows](const Step &step, int begin, int end) {
-        for (int i = begin; i < end; ++i)
-            step.tokens[i] = index_of_largest(step.logits + static_cast<size_t>(i) * vocab, vocab);
+            const int group = item % num_groups, begin = item / num_groups * products.chunk;
+            const int end = std::min(begin + products.chunk, step.num_logits), first = BLOCK * group;
+            for (int i = begin; i < end; ++i)
+                maxima.row(i)[group] = largest_of(step.logits + static_cast<size_t>(i) * vocab_ + first,
+                                                  std::min(BLOCK, vocab_ - first));
+        },
+        [products](int item) { return products.weights(item); }));
+    append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {
+        for (int i = begin; i < end; ++i) {
+            const size_t row = static_cast<size_t>(i), at = row * step.most_wanted;
+            if (step.wanted[i] > 0)
+                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.wanted[i], step.top_tokens + at,
+                               step.top_logits + at);
+        }
     });
 }
 

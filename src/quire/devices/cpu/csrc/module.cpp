@@ -29,7 +29,7 @@ using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device
 using Answer = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Tokens = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using TopTokens = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Columns = std::tuple<int, int, int>;  // buffer, offset, dim
 
 View view(const Columns &c) { return {std::get<0>(c), std::get<1>(c), std::get<2>(c)}; }
@@ -110,7 +110,8 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
 
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
-            const IntRows &copies, const IntRows &groups, const Answer &logits, const Tokens &tokens) {
+            const IntRows &copies, const IntRows &groups, const Ints &wanted, const Answer &logits,
+            const TopTokens &top_tokens, const Answer &top_logits) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &slots, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
@@ -118,7 +119,9 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     require(block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
     require(copies.shape(1) == 3, "copies: from, to, number of tokens");
     require(groups.shape(1) == 3, "groups: group, row, number of blocks");
-    require(logits.shape(0) == num_logits && tokens.shape(0) == num_logits, "an answer for each of logits_at");
+    require(logits.shape(0) == num_logits && top_tokens.shape(0) == num_logits && top_logits.shape(0) == num_logits,
+            "an answer for each of logits_at");
+    require(wanted.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1), "wanted: one for each answer");
     require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
@@ -127,7 +130,8 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
     step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
     step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
-    step.logits = logits.data(), step.tokens = tokens.data();
+    step.wanted = wanted.data(), step.most_wanted = size(top_tokens.shape(1));
+    step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
     nb::gil_scoped_release release;
     program.launch(step);
 }
@@ -217,8 +221,9 @@ void bind_program(nb::module_ &m) {
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
-                "logits"_a.noconvert(), "tokens"_a.noconvert(),
-                "Run one step; see quire.ops.batch.Batch. `logits` and `tokens` are filled.");
+                "wanted"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
+                "top_logits"_a.noconvert(),
+                "Run one step; see quire.ops.batch.Batch. The last three are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");

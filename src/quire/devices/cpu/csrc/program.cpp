@@ -16,11 +16,21 @@ namespace quire {
 namespace {
 
 constexpr size_t LINE = 64;
+constexpr int FEW_TOKENS = 8;  // so few that a step waits for memory, not for arithmetic
 
 template <class Item>
 const Item &at(const std::vector<Item> &items, int id, const char *what) {
     require(id >= 0 && static_cast<size_t>(id) < items.size(), what);
     return items[static_cast<size_t>(id)];
+}
+
+// Into the second level of cache.
+void prefetch(const void *p) {
+#if defined(__GNUC__)
+    __builtin_prefetch(p, 0, 2);
+#else
+    static_cast<void>(p);
+#endif
 }
 
 int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
@@ -250,6 +260,8 @@ void Program::check(const Step &s) const {
         require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
     }
     check_groups(s);
+    for (int i = 0; i < s.num_logits; ++i)
+        require(s.wanted[i] >= 0 && s.wanted[i] <= std::min(s.most_wanted, vocab_), "wanted: more than there are");
 }
 
 // Rows of a group follow each other in the list; what they share is there, and is the same.
@@ -320,23 +332,44 @@ void Program::prepare(const Step &step) {
     cut_queries(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
-    for (auto &instruction : instructions_) {
-        instruction->num_items = instruction->count(step);
-        instruction->grain = std::max(1, instruction->num_items / (8 * pool_->size()));
-        instruction->taken.store(0, std::memory_order_relaxed);
-        instruction->finished.store(0, std::memory_order_relaxed);
+    for (auto &instruction : instructions_) instruction->open(step, pool_->size());
+}
+
+void Instruction::open(const Step &step, int num_lanes) {
+    constexpr int GRAINS_OF_THREAD = 8;
+    const int most = GRAINS_OF_THREAD * num_lanes;
+    if (step.num_tokens > FEW_TOKENS) num_lanes = 1;  // side by side, threads share panels in the last level of cache
+    if (static_cast<int>(lanes_.size()) != num_lanes) lanes_ = std::vector<Lane>(static_cast<size_t>(num_lanes));
+    num_items = count(step);
+    grain_ = std::max(1, num_items / most);
+    for (int64_t i = 0; i < num_lanes; ++i) {
+        lanes_[i].begin = static_cast<int>(num_items * i / num_lanes);
+        lanes_[i].next.store(lanes_[i].begin, std::memory_order_relaxed);
+        lanes_[i].end = static_cast<int>(num_items * (i + 1) / num_lanes);
     }
+    finished.store(0, std::memory_order_relaxed);
+}
+
+// The next items for this thread. False: all are taken.
+bool Instruction::take(int thread, int &begin, int &end) {
+    for (size_t i = 0, num_lanes = lanes_.size(); i < num_lanes; ++i) {
+        Lane &lane = lanes_[(static_cast<size_t>(thread) + i) % num_lanes];
+        if (lane.next.load(std::memory_order_relaxed) >= lane.end) continue;
+        begin = lane.next.fetch_add(grain_, std::memory_order_relaxed);
+        end = std::min(begin + grain_, lane.end);
+        if (begin < end) return true;
+    }
+    return false;
 }
 
 // Take items until there are none, then wait for those that others took. A thread that comes late runs through what is
-// over without waiting, and joins where the others are.
+// over without waiting, and joins where the others are. With few tokens the memory is what a step waits for, so that a
+// thread that waits for others fetches what it will need: the memory never rests.
 void Program::work(const Step &step, int thread) {
-    for (auto &instruction : instructions_) {
-        Instruction &now = *instruction;
-        for (;;) {
-            const int begin = now.taken.fetch_add(now.grain, std::memory_order_relaxed);
-            const int end = std::min(begin + now.grain, now.num_items);
-            if (begin >= end) break;
+    Fetched fetched;
+    for (size_t i = 0; i < instructions_.size(); ++i) {
+        Instruction &now = *instructions_[i];
+        for (int begin, end; now.take(thread, begin, end);) {
             for (int item = begin; item < end; ++item) now.run(step, item, thread);
             const int before = now.finished.fetch_add(end - begin, std::memory_order_acq_rel);
             if (before + end - begin == now.num_items) progress_.advance();
@@ -344,9 +377,29 @@ void Program::work(const Step &step, int thread) {
         for (;;) {
             const uint32_t seen = progress_.now();
             if (now.finished.load(std::memory_order_acquire) == now.num_items) break;
+            if (step.num_tokens <= FEW_TOKENS && fetch(i + 1, fetched, thread)) continue;
             progress_.wait_beyond(seen, SPINS_IN_STEP);
         }
     }
+}
+
+// Brings some of the weights that this thread reads next into its cache, while it would only wait. False: that is enough.
+bool Program::fetch(size_t from, Fetched &done, int thread) const {
+    constexpr size_t ENOUGH = 96 * 1024, AT_ONCE = 1024;  // of a second level of cache, and between two looks around
+    if (done.instruction < from) {
+        done = {from, 0};
+        while (done.instruction < instructions_.size() && !instructions_[done.instruction]->weights(0).num_bytes)
+            ++done.instruction;
+    }
+    if (done.instruction == instructions_.size() || done.num_bytes >= ENOUGH) return false;
+    const Instruction &next = *instructions_[done.instruction];
+    const size_t size = next.weights(0).num_bytes, at = done.num_bytes % size, end = std::min(at + AT_ONCE, size);
+    const int item = next.first_of(thread) + static_cast<int>(done.num_bytes / size);
+    if (item >= next.num_items) return false;
+    for (const uint8_t *piece : next.weights(item).pieces)
+        for (size_t b = at; piece && b < end; b += LINE) prefetch(piece + b);
+    done.num_bytes += end - at;
+    return true;
 }
 
 void Program::launch(const Step &step) {

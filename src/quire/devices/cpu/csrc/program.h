@@ -65,7 +65,7 @@ struct Bounds {
 
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped;
+    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, most_wanted;
     const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
@@ -73,8 +73,10 @@ struct Step {
     const int32_t *logits_at;                                      // [L]
     const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
-    float *logits;                                                 // [L][vocab], or null
-    int32_t *tokens;                                               // [L] the likeliest, or null
+    const int32_t *wanted;                                         // [L] how many of the likeliest
+    float *logits;                                                 // [L][vocab]
+    int32_t *top_tokens;                                           // [L][most_wanted]
+    float *top_logits;                                             // [L][most_wanted]
 };
 
 // A packed matrix in memory that somebody else owns, and what keeps it there.
@@ -89,6 +91,12 @@ struct Bundle {
     int first, num_tiles, num_shared;
 };
 
+// Where the weights of an item lie.
+struct Weights {
+    const uint8_t *pieces[2] = {nullptr, nullptr};
+    size_t num_bytes = 0;  // of each piece
+};
+
 using TokenBody = std::function<void(const Step &, int begin, int end)>;
 
 // Items of work that any thread may do, in any order. An instruction is over when all of its items are done.
@@ -99,12 +107,34 @@ class Instruction {
     virtual int count(const Step &) const = 0;
     virtual void run(const Step &, int item, int thread) = 0;
 
+    // Weights that an item reads; at most two pieces. None by default.
+    virtual Weights weights(int) const { return {}; }
+
     // Takes what is done to each token by itself into this instruction's items, where that is possible.
     virtual bool absorb(const TokenBody &) { return false; }
 
-    int num_items = 0, grain = 1;             // of this step
-    alignas(64) std::atomic<int> taken{0};    // items that somebody does or did; zero before a step
-    alignas(64) std::atomic<int> finished{0};
+    // For few tokens every thread has a lane of items that follow each other, so that it reads weights in one stream;
+    // when it is done with its own it takes from those of others. For many there is one lane for all.
+    void open(const Step &step, int num_lanes);
+    bool take(int thread, int &begin, int &end);
+    int first_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].begin; }
+
+    int num_items = 0;  // of this step
+    std::atomic<int> finished{0};
+
+  private:
+    struct alignas(64) Lane {
+        std::atomic<int> next{0};
+        int begin = 0, end = 0;
+    };
+
+    int grain_ = 1;
+    std::vector<Lane> lanes_;
+};
+
+// What a thread has brought into its cache ahead of time: so many bytes of the items of one instruction.
+struct Fetched {
+    size_t instruction = 0, num_bytes = 0;
 };
 
 class Program {
@@ -178,6 +208,7 @@ class Program {
     void append_token_wise(bool at_logits, const TokenBody &body);
     void prepare(const Step &step);
     void work(const Step &step, int thread);
+    bool fetch(size_t from, Fetched &done, int thread) const;
     void check(const Step &step) const;
     void check_row(const Step &step, int row) const;
     void copy_blocks(const Step &step);
