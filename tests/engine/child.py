@@ -1,10 +1,20 @@
-"""The main of a child process whose CPU is the stand-in, so that these tests need no compiler."""
+"""What a test's child process runs: the engine with a stand-in for its CPU, so that these tests need no compiler."""
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 from quire.devices import cpu
 from quire.engine import process
+from quire.runner.runner import Flight, Runner
+from quire.types.step import StepPlan
 from tests.runner.stand_in import InterpreterDevice
+
+POISON = 127  # a token whose prompt ends the process when it is computed
+SLOW_POISON = 126  # one whose prompt does so a little later: when it has some output
+SLOW_TOKENS = 20
 
 
 def main(inward: str, outward: str) -> None:
@@ -14,3 +24,29 @@ def main(inward: str, outward: str) -> None:
 
 def dies(inward: str, outward: str) -> None:
     raise SystemExit(7)
+
+
+def once(inward: str, outward: str) -> None:
+    """An engine that starts once, and then as often as the file `lives` beside its folder says."""
+    lives = Path(inward.removeprefix("ipc://")).parent.parent / "lives"
+    num_left = int(lives.read_text()) if lives.exists() else 1
+    lives.write_text(str(num_left - 1))
+    if num_left <= 0:
+        raise SystemExit(7)
+    main(inward, outward)
+
+
+def mortal(inward: str, outward: str) -> None:
+    """An engine that some prompts kill, as a bug in a kernel would."""
+    Runner.launch = _launch  # type: ignore[method-assign]
+    main(inward, outward)
+
+
+def _launch(runner: Runner, plan: StepPlan, launch=Runner.launch) -> Flight:  # type: ignore[no-untyped-def]
+    flight = launch(runner, plan)
+    for part, row in zip(plan.parts, flight.rows, strict=True):
+        prompt = row.join.tokens[: row.join.num_prompt]
+        num_output = part.start + len(part.tokens or (0,)) - len(prompt)
+        if POISON in prompt or (SLOW_POISON in prompt and num_output >= SLOW_TOKENS):
+            os.kill(os.getpid(), signal.SIGABRT)
+    return flight

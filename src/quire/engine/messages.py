@@ -215,6 +215,16 @@ class EngineDied(QuireError):
     status = 503
 
 
+class PoisonRequest(QuireError):
+    """The engine stopped because of this request, and did so again when it was tried alone."""
+
+    code = "poison_request"
+    may_retry = False
+
+    def __init__(self) -> None:
+        super().__init__("This request has ended the engine twice: it is refused, and the others go on without it.")
+
+
 @dataclass(frozen=True, slots=True)
 class Dead:
     """The engine's last word: nothing more will come, and its live requests are lost."""

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from quire.config import Config, ServeConfig
-from quire.engine.client import Client, Deliver, Link
+from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.launch import ChildEngine, LoopReader, Progress
 from quire.engine.messages import Configure
 from quire.engine.text_side import TextSide
@@ -156,7 +156,7 @@ class Models:
             reads = partial(LoopReader, loop=loop)
             return ChildEngine(configure, deliver, progress=self._progress, entry=self._place.entry, reads=reads)
 
-        client = Client(opens)
+        client = Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
         return Engine(client, side, card_of(model.name, checkpoint, side, client.ready))
 
 
