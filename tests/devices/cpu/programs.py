@@ -35,7 +35,7 @@ class Runs:
         output = self.program.launch(replace(batch, wanted=np.ones(len(batch.logits_at), np.int32))).result()
         assert output.logits is not None
         if output.top_tokens is not None:
-            assert np.array_equal(output.top_tokens[:, 0], output.logits.argmax(1))
+            assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
         return output.logits
 
 

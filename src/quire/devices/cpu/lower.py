@@ -5,7 +5,7 @@ What is fused, and how:
                                      else needs those
     linear_split                     one instruction over all its matrices, one buffer for all its outputs
     add of a linear                  the product's own last step, in place where the residual is not read again
-    rms_norm before the head         only for the tokens that yield logits
+    all after the last attention     only for the tokens that yield logits
     rope, rms_norm_heads             in place
     rope's angles                    once a step, not once a layer
     token-wise neighbours            (norms of heads, rope, KV write) are one instruction, token by token
@@ -64,6 +64,9 @@ class _Lowering:
         for node in graph.nodes:
             for value in node.inputs:
                 self._readers.setdefault(value.id, []).append(node)
+        self._tail = _tail_of(graph)  # from this node on, rows are those of logits_at alone
+        self._late = {id(node) for node in graph.nodes[self._tail :]}
+        self._is_narrow = False
         self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
         self._residual_of: dict[int, tuple[Node, Value]] = {}  # a linear's output -> the linear, what is added to it
         self._angles: dict[tuple[str, float], tuple[Place, Place]] = {}
@@ -75,8 +78,20 @@ class _Lowering:
             self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim)
             self._ensure_quants(value)
         self._find_residuals()
-        for node in self.graph.nodes:
+        for place, node in enumerate(self.graph.nodes):
+            if place == self._tail:
+                self._narrow()
             KERNELS[node.op.name](self, node)
+
+    def _narrow(self) -> None:
+        """What the tail reads of before is gathered: of many tokens of a prompt, one goes on."""
+        self._is_narrow = True
+        crossing = {v.id: v for node in self.graph.nodes[self._tail :] for v in node.inputs if v.id in self.places}
+        for value in crossing.values():
+            wide = self.places.pop(value.id)
+            out, quants = self._place_both(value)
+            self._emit("gather", x=wide.columns, out=out, quants=quants)
+            self.buffers.release(wide)
 
     # --- what is needed of a value
 
@@ -90,25 +105,18 @@ class _Lowering:
                     self._residual_of[product.id] = (linears[product.id], other)
                     break
 
-    def _is_head_input(self, value: Value) -> bool:
-        """Read by the head alone, so that only the rows of logits_at have to be made."""
-        readers = self._readers.get(value.id, [])
-        return len(readers) == 1 and readers[0].op.name == "logits"
-
     def _needs(self, value: Value) -> tuple[bool, bool]:
         """Whether somebody reads it as float32, and whether somebody reads it in blocks."""
-        as_rows = as_blocks = False
-        for node in self._readers.get(value.id, []):
+        readers = self._readers.get(value.id, [])
+        as_rows, as_blocks = not readers, False
+        for node in readers:
+            if not self._is_narrow and id(node) in self._late:
+                as_rows = True  # it is gathered first
+                continue
             kinds = [self.packer.is_quantized(name) for name in _matrices(node)]
-            if node.op.name == "logits" and not self._made_for_head(value):
-                kinds = []  # it is gathered first
             as_blocks |= any(kinds)
             as_rows |= not all(kinds) or not kinds
-        return as_rows or not self._readers.get(value.id), as_blocks
-
-    def _made_for_head(self, value: Value) -> bool:
-        place = self.places.get(value.id) or self.quants.get(value.id)
-        return place is not None and place.buffer.for_logits
+        return as_rows, as_blocks
 
     # --- places
 
@@ -130,8 +138,8 @@ class _Lowering:
                     if value.id in placed:
                         self.buffers.release(placed.pop(value.id))
 
-    def _place(self, value: Value, *, for_logits: bool = False) -> Columns:
-        self.places[value.id] = self.buffers.take(value.dim, for_logits=for_logits)
+    def _place(self, value: Value) -> Columns:
+        self.places[value.id] = self.buffers.take(value.dim, for_logits=self._is_narrow)
         return self.places[value.id].columns
 
     def _place_both(self, value: Value) -> tuple[Columns, int]:
@@ -140,15 +148,15 @@ class _Lowering:
         out = self._place(value) if as_rows else NOWHERE
         return out, self._place_quants(value) if as_blocks else NO_QUANTS
 
-    def _place_quants(self, value: Value, *, for_logits: bool = False) -> int:
-        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=for_logits)
+    def _place_quants(self, value: Value) -> int:
+        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=self._is_narrow)
         return self.quants[value.id].buffer.index
 
     def _ensure_quants(self, value: Value) -> None:
         """Blocks of a value whose instruction wrote rows alone."""
         if value.id not in self.quants and self._needs(value)[1]:
             x = self._read(value)
-            self._emit("gather", x=x, out=NOWHERE, quants=self._place_quants(value), at_logits=False)
+            self._emit("gather", x=x, out=NOWHERE, quants=self._place_quants(value))
 
     # --- ops
 
@@ -159,17 +167,9 @@ class _Lowering:
 
     def _rms_norm(self, node: Node) -> None:
         (x,), (out,) = node.inputs, node.outputs
-        at_logits = self._is_head_input(out)
-        if at_logits:
-            (matrix,) = _matrices(self._readers[out.id][0])
-            quantized = self.packer.is_quantized(matrix)
-            columns = NOWHERE if quantized else self._place(out, for_logits=True)
-            quants = self._place_quants(out, for_logits=True) if quantized else NO_QUANTS
-        else:
-            columns, quants = self._place_both(out)
+        columns, quants = self._place_both(out)
         weight = self.packer.vector(_name(node, "weight"))
-        norm = {"weight": weight, "eps": node.attrs["eps"], "out": columns, "quants": quants}
-        self._emit("rms_norm", x=self._read(x), **norm, at_logits=at_logits)
+        self._emit("rms_norm", x=self._read(x), weight=weight, eps=node.attrs["eps"], out=columns, quants=quants)
         self._release(x)
 
     def _in_place(self, node: Node) -> Columns:
@@ -179,7 +179,7 @@ class _Lowering:
             self._left[x.id] = 0
             self.places[out.id] = self.places.pop(x.id)
         else:
-            self._emit("gather", x=self._read(x), out=self._place(out), quants=NO_QUANTS, at_logits=False)
+            self._emit("gather", x=self._read(x), out=self._place(out), quants=NO_QUANTS)
             self._release(x)
         return self.places[out.id].columns
 
@@ -221,7 +221,8 @@ class _Lowering:
 
     def _product(self, node: Node, bound: tuple[list[Any], list[Any]]) -> None:
         names, biases = bound
-        buffer = self.buffers.take(sum(out.dim for out in node.outputs), num_values=len(node.outputs))
+        width = sum(out.dim for out in node.outputs)
+        buffer = self.buffers.take(width, for_logits=self._is_narrow, num_values=len(node.outputs))
         offset = 0
         for out in node.outputs:
             self.places[out.id] = Place(buffer.buffer, offset, out.dim)
@@ -268,18 +269,19 @@ class _Lowering:
 
     def _logits(self, node: Node) -> None:
         (x,), (name,) = node.inputs, _matrices(node)
-        rows, quants = self._read(x), self._read_quants(x)
-        if not self._made_for_head(x):
-            rows, quants = self._gather_for_head(x, self.packer.is_quantized(name))
-        self._emit("logits", matrix=self.packer.matrix(name), x=rows, quants=quants)
+        self._emit("logits", matrix=self.packer.matrix(name), x=self._read(x), quants=self._read_quants(x))
         self._release(x)
 
-    def _gather_for_head(self, x: Value, quantized: bool) -> tuple[Columns, int]:
-        """The rows of logits_at, as the head reads them."""
-        place = self.buffers.own(x.dim, "quants" if quantized else "rows", for_logits=True)
-        rows, quants = (NOWHERE, place.buffer.index) if quantized else (place.columns, NO_QUANTS)
-        self._emit("gather", x=self._read(x), out=rows, quants=quants, at_logits=True)
-        return (rows if rows != NOWHERE else (-1, 0, x.dim)), quants
+
+def _tail_of(graph: Graph) -> int:
+    """The first of the nodes at the end that look at each token by itself and lead to the head; none without a head.
+
+    Attention looks at other tokens; embed and rope are told what a token is by the step, which knows all of them.
+    """
+    if graph.nodes[-1].op.name != "logits":
+        return len(graph.nodes)
+    mixing = [place for place, node in enumerate(graph.nodes) if node.op.name in ("attention", "embed", "rope")]
+    return max(mixing, default=-1) + 1
 
 
 def _bound(node: Node, parameter: str) -> list[Any]:

@@ -20,9 +20,9 @@ class TokenWise final : public Instruction {
         : pool_(pool), at_logits_(at_logits), bodies_{body} {}
 
     // Rows of logits are other rows than those of tokens, so they begin something new.
-    bool absorb(const TokenBody &body) override {
-        if (!at_logits_) bodies_.push_back(body);
-        return !at_logits_;
+    bool absorb(bool at_logits, const TokenBody &body) override {
+        if (at_logits == at_logits_) bodies_.push_back(body);
+        return at_logits == at_logits_;
     }
 
     int count(const Step &step) const override { return std::min(num_rows(step), 4 * pool_.size()); }
@@ -34,7 +34,7 @@ class TokenWise final : public Instruction {
     }
 
   private:
-    int num_rows(const Step &step) const { return at_logits_ ? step.num_logits : step.num_tokens; }
+    int num_rows(const Step &step) const { return step.count(at_logits_); }
 
     const Pool &pool_;
     const bool at_logits_;
@@ -191,7 +191,7 @@ void find_likeliest(const float *logits, int vocab, const float *maxima, int num
 }  // namespace
 
 void Program::append_token_wise(bool at_logits, const TokenBody &body) {
-    if (at_logits || instructions_.empty() || !instructions_.back()->absorb(body))
+    if (instructions_.empty() || !instructions_.back()->absorb(at_logits, body))
         append(std::make_unique<TokenWise>(*pool_, at_logits, body));
 }
 
@@ -205,14 +205,16 @@ void Program::embed(int table, View out) {
     });
 }
 
-void Program::rms_norm(View x, int weight, float eps, View out, int out_quants, bool at_logits) {
-    const Output to{rows(out, at_logits), quants(out_quants, x.dim, at_logits)};
+void Program::rms_norm(View x, int weight, float eps, View out, int out_quants) {
+    const Output to{rows(out), quants(out_quants, x.dim)};
     const NormArgs args{rows(x), nullptr, vector(weight, x.dim), x.dim, eps, to};
     require(args.x.data && args.weight && (to.rows.data || to.quants.values), "rms_norm: an operand is missing");
     require(!out.given() || out.dim == x.dim, "rms_norm: the output has another width than the input");
-    append_token_wise(at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
+    const bool narrow = at_logits(out, out_quants), chooses = narrow && !at_logits(x);
+    require(narrow || !at_logits(x), "rms_norm: from logits back to tokens");
+    append_token_wise(narrow, [this, args, chooses](const Step &step, int begin, int end) {
         NormArgs now = args;
-        now.at = at_logits ? step.logits_at : nullptr;
+        now.at = chooses ? step.logits_at : nullptr;
         kernels_.rms_norm(now, begin, end);
     });
 }
@@ -224,19 +226,21 @@ void Program::rms_norm_heads(View x, int weight, float eps) {
     require(heads.data && dim > 0 && x.dim % dim == 0, "rms_norm_heads: not a whole number of heads");
     const NormArgs args{heads, nullptr, vector(weight, dim), dim, eps, {heads, {}}};
     const int num_heads = x.dim / dim;
-    append_token_wise(false, [this, args, num_heads](const Step &, int begin, int end) {
+    append_token_wise(at_logits(x), [this, args, num_heads](const Step &, int begin, int end) {
         kernels_.rms_norm_heads(args, num_heads, begin, end);
     });
 }
 
-void Program::gather(View x, View out, int out_quants, bool at_logits) {
-    const Output to{rows(out, at_logits), quants(out_quants, x.dim, at_logits)};
+void Program::gather(View x, View out, int out_quants) {
+    const Output to{rows(out), quants(out_quants, x.dim)};
     const NormArgs args{rows(x), nullptr, nullptr, x.dim, 0.0f, to};
     require(args.x.data && (to.rows.data || to.quants.values), "gather: an operand is missing");
     require(!out.given() || out.dim == x.dim, "gather: the output has another width than the input");
-    append_token_wise(at_logits, [this, args, at_logits](const Step &step, int begin, int end) {
+    const bool narrow = at_logits(out, out_quants), chooses = narrow && !at_logits(x);
+    require(narrow || !at_logits(x), "gather: from logits back to tokens");
+    append_token_wise(narrow, [this, args, chooses](const Step &step, int begin, int end) {
         NormArgs now = args;
-        now.at = at_logits ? step.logits_at : nullptr;
+        now.at = chooses ? step.logits_at : nullptr;
         kernels_.gather(now, begin, end);
     });
 }
@@ -307,9 +311,14 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
         if (added.data) added.data += m.rows;
     }
     require(column == out.dim, "product: the output has another width than the matrices");
+    const bool narrow = at_logits(out);
+    require(at_logits(x, in_quants) == narrow && (!residual.given() || at_logits(residual) == narrow),
+            "product: rows of tokens and of logits");
     append(std::make_unique<Shared>(
-        [products](const Step &step) { return products.num_items(step.num_tokens); },
-        [this, products](const Step &step, int item, int) { products.run(kernels_, item, step.num_tokens, nullptr); },
+        [products, narrow](const Step &step) { return products.num_items(step.count(narrow)); },
+        [this, products, narrow](const Step &step, int item, int) {
+            products.run(kernels_, item, step.count(narrow), nullptr);
+        },
         [products](int item) { return products.weights(item); }));
 }
 
@@ -326,11 +335,13 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
     check_operand(u, args.x, args.xq, x.dim);
     require(args.out.rows.data || args.out.quants.values, "gate: no output");
     const int groups = parts(g.rows, BLOCK), chunk = std::min(tokens_at_once(g), tokens_at_once(u));
+    const bool narrow = at_logits(out, out_quants);
+    require(at_logits(x, in_quants) == narrow, "gate: rows of tokens and of logits");
     append(std::make_unique<Shared>(
-        [=](const Step &step) { return groups * parts(step.num_tokens, chunk); },
-        [this, args, groups, chunk](const Step &step, int item, int) {
+        [=](const Step &step) { return groups * parts(step.count(narrow), chunk); },
+        [this, args, groups, chunk, narrow](const Step &step, int item, int) {
             const int begin = item / groups * chunk;
-            kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.num_tokens));
+            kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
         },
         [g, u, groups](int item) -> Weights {
             const int first = item % groups * PANELS;
@@ -341,7 +352,8 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
 void Program::add(View x, View y, View out) {
     const Rows a = rows(x), b = rows(y), to = rows(out);
     require(a.data && b.data && to.data && x.dim == y.dim && x.dim == out.dim, "add: operands do not fit");
-    append_token_wise(false, [this, a, b, to, dim = x.dim](const Step &, int begin, int end) {
+    require(at_logits(x) == at_logits(out) && at_logits(y) == at_logits(out), "add: rows of tokens and of logits");
+    append_token_wise(at_logits(out), [this, a, b, to, dim = x.dim](const Step &, int begin, int end) {
         kernels_.add(a, b, to, dim, begin, end);
     });
 }
@@ -352,12 +364,13 @@ void Program::logits(int id, View x, int in_quants) {
     require(vocab_ == 0, "logits: a program has one head");
     vocab_ = m.rows;
     const Rows answer{nullptr, static_cast<size_t>(m.rows)};
-    const ProductArgs args{m, nullptr, rows(x, true), quants(in_quants, x.dim, true), answer, {}};
+    const ProductArgs args{m, nullptr, rows(x), quants(in_quants, x.dim), answer, {}};
+    require(at_logits(x, in_quants), "logits: the head takes rows of logits_at");
     check_operand(m, args.x, args.xq, x.dim);
     Products products;
     products.add(args);
     const int num_groups = parts(vocab_, BLOCK);
-    const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups}, true);
+    const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups});
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
         [this, products, maxima, num_groups](const Step &step, int item, int) {

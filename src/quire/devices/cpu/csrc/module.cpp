@@ -144,20 +144,18 @@ void bind_instructions(nb::class_<Program> &program) {
         "embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a);
     program.def(
         "rms_norm",
-        [](Program &p, const Columns &x, int weight, float eps, const Columns &out, int quants, bool at_logits) {
-            p.rms_norm(view(x), weight, eps, view(out), quants, at_logits);
+        [](Program &p, const Columns &x, int weight, float eps, const Columns &out, int quants) {
+            p.rms_norm(view(x), weight, eps, view(out), quants);
         },
-        "x"_a, "weight"_a, "eps"_a, "out"_a, "quants"_a, "at_logits"_a);
+        "x"_a, "weight"_a, "eps"_a, "out"_a, "quants"_a);
     program.def(
         "rms_norm_heads",
         [](Program &p, const Columns &x, int weight, float eps) { p.rms_norm_heads(view(x), weight, eps); }, "x"_a,
         "weight"_a, "eps"_a);
     program.def(
         "gather",
-        [](Program &p, const Columns &x, const Columns &out, int quants, bool at_logits) {
-            p.gather(view(x), view(out), quants, at_logits);
-        },
-        "x"_a, "out"_a, "quants"_a, "at_logits"_a);
+        [](Program &p, const Columns &x, const Columns &out, int quants) { p.gather(view(x), view(out), quants); },
+        "x"_a, "out"_a, "quants"_a);
     program.def(
         "rope_table",
         [](Program &p, int frequencies, double scaling, const Columns &cos, const Columns &sin) {

@@ -134,17 +134,15 @@ int Program::add_vector(const float *numbers, int count) {
 
 int Program::add_rows(int dim, bool for_logits) {
     require(dim > 0, "a buffer has columns");
-    const int num_rows = rows_for(for_logits);
-    rows_.push_back({dim, num_rows, take(sizeof(float) * num_rows * dim)});
+    rows_.push_back({dim, for_logits, take(sizeof(float) * rows_for(for_logits) * dim)});
     return index_of_last(rows_.size());
 }
 
 // Values of all rows, then scales, then sums.
 int Program::add_quants(int dim, bool for_logits) {
     require(dim > 0 && dim % BLOCK == 0, "a quantized buffer has whole blocks of 32");
-    const int num_rows = rows_for(for_logits);
-    const size_t numbers = static_cast<size_t>(num_rows) * dim;
-    quants_.push_back({dim, num_rows, take(numbers + 2 * sizeof(float) * (numbers / BLOCK))});
+    const size_t numbers = static_cast<size_t>(rows_for(for_logits)) * dim;
+    quants_.push_back({dim, for_logits, take(numbers + 2 * sizeof(float) * (numbers / BLOCK))});
     return index_of_last(quants_.size());
 }
 
@@ -171,21 +169,19 @@ const float *Program::vector(int id, int count) const {
     return reinterpret_cast<const float *>(found.memory.data());
 }
 
-Rows Program::rows(View view, bool for_logits) const {
+Rows Program::rows(View view) const {
     if (!view.given()) return {};
     const Buffer &found = at(rows_, view.buffer, "there is no such buffer");
-    require(found.num_rows >= rows_for(for_logits), "a buffer has too few rows");
     require(view.offset >= 0 && view.dim > 0 && view.offset + view.dim <= found.dim, "a view leaves its buffer");
     return {reinterpret_cast<float *>(found.memory.data()) + view.offset, static_cast<size_t>(found.dim)};
 }
 
 // A buffer may be wider than the value in it: rows are packed by the value's own size.
-QuantRows Program::quants(int id, int dim, bool for_logits) const {
+QuantRows Program::quants(int id, int dim) const {
     if (id < 0) return {};
     const Buffer &found = at(quants_, id, "there is no such quantized buffer");
-    require(found.num_rows >= rows_for(for_logits), "a quantized buffer has too few rows");
     require(dim % BLOCK == 0 && dim <= found.dim, "a value does not fit its quantized buffer");
-    const size_t numbers = static_cast<size_t>(found.num_rows) * found.dim;
+    const size_t numbers = static_cast<size_t>(rows_for(found.for_logits)) * found.dim;
     QuantRows out;
     out.values = reinterpret_cast<int8_t *>(found.memory.data());
     out.scales = reinterpret_cast<float *>(found.memory.data() + numbers);
@@ -194,18 +190,26 @@ QuantRows Program::quants(int id, int dim, bool for_logits) const {
     return out;
 }
 
+// Whether what is written there has a row for each of logits_at, and not for each token.
+bool Program::at_logits(View rows, int quants) const {
+    const bool of_rows = rows.given() && at(rows_, rows.buffer, "there is no such buffer").for_logits;
+    const bool of_quants = quants >= 0 && at(quants_, quants, "there is no such quantized buffer").for_logits;
+    require(!rows.given() || quants < 0 || of_rows == of_quants, "rows of tokens and of logits in one instruction");
+    return of_rows || of_quants;
+}
+
 void Program::poke(View to, const float *numbers, int num_rows) {
-    const Rows target = rows(to, true);
+    const Rows target = rows(to);
     require(to.given(), "a view of nothing");
-    require(num_rows <= rows_[static_cast<size_t>(to.buffer)].num_rows, "more rows than the buffer has");
+    require(num_rows <= rows_for(at_logits(to)), "more rows than the buffer has");
     for (int i = 0; i < num_rows; ++i)
         std::memcpy(target.row(i), numbers + static_cast<size_t>(i) * to.dim, sizeof(float) * to.dim);
 }
 
 void Program::peek(View from, float *numbers, int num_rows) const {
-    const Rows source = rows(from, true);
+    const Rows source = rows(from);
     require(from.given(), "a view of nothing");
-    require(num_rows <= rows_[static_cast<size_t>(from.buffer)].num_rows, "more rows than the buffer has");
+    require(num_rows <= rows_for(at_logits(from)), "more rows than the buffer has");
     for (int i = 0; i < num_rows; ++i)
         std::memcpy(numbers + static_cast<size_t>(i) * from.dim, source.row(i), sizeof(float) * from.dim);
 }

@@ -77,6 +77,8 @@ struct Step {
     float *logits;                                                 // [L][vocab]
     int32_t *top_tokens;                                           // [L][most_wanted]
     float *top_logits;                                             // [L][most_wanted]
+
+    int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };
 
 // A packed matrix in memory that somebody else owns, and what keeps it there.
@@ -111,7 +113,7 @@ class Instruction {
     virtual Weights weights(int) const { return {}; }
 
     // Takes what is done to each token by itself into this instruction's items, where that is possible.
-    virtual bool absorb(const TokenBody &) { return false; }
+    virtual bool absorb(bool, const TokenBody &) { return false; }
 
     // For few tokens every thread has a lane of items that follow each other, so that it reads weights in one stream;
     // when it is done with its own it takes from those of others. For many there is one lane for all.
@@ -149,11 +151,12 @@ class Program {
     int add_quants(int dim, bool for_logits);
     int add_cache(KvFormat format, int num_heads, int head_dim, int window);
 
-    // --- instructions, in the order in which they run
+    // --- instructions, in the order in which they run. Each works on the rows that its output has: one for each token,
+    // or one for each of logits_at; `rms_norm` and `gather` also lead from the former to the latter.
     void embed(int table, View out);
-    void rms_norm(View x, int weight, float eps, View out, int quants, bool at_logits);
+    void rms_norm(View x, int weight, float eps, View out, int quants);
     void rms_norm_heads(View x, int weight, float eps);
-    void gather(View x, View out, int quants, bool at_logits);
+    void gather(View x, View out, int quants);
     void rope_table(int frequencies, double scaling, View cos, View sin);
     void rope(View x, View cos, View sin, int head_dim, bool interleaved);
     void write_kv(int cache, View k, View v);
@@ -185,14 +188,14 @@ class Program {
 
     Matrix matrix(int id) const;
     const float *vector(int id, int count) const;  // null for id < 0
-    // With room for a step's tokens, or for its logits.
-    Rows rows(View view, bool for_logits = false) const;
-    QuantRows quants(int id, int dim, bool for_logits = false) const;  // none for id < 0
+    Rows rows(View view) const;
+    QuantRows quants(int id, int dim) const;  // none for id < 0
     KvCache cache(int id) const;
 
   private:
     struct Buffer {
-        int dim, num_rows;
+        int dim;
+        bool for_logits;
         Memory memory;
     };
     struct Vector {
@@ -206,6 +209,7 @@ class Program {
     int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
     void append_token_wise(bool at_logits, const TokenBody &body);
+    bool at_logits(View rows, int quants = -1) const;
     void prepare(const Step &step);
     void work(const Step &step, int thread);
     bool fetch(size_t from, Fetched &done, int thread) const;
