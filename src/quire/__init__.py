@@ -8,8 +8,10 @@ _LATE = {
     "LLM": "quire.engine.llm",
     "AsyncLLM": "quire.engine.async_llm",
     "SamplingParams": "quire.types.request",
+    "Constraint": "quire.types.request",
+    "ConstraintKind": "quire.types.request",
 }
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "Constraint", "ConstraintKind", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -79,6 +79,18 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarConfig:
+    """Answers of a prescribed form."""
+
+    jump_forward: bool = setting(
+        True, "Tokens that a grammar leaves no choice about enter the next step together, and are not sampled."
+    )
+    max_grammar_bytes: int = setting(131072, "Size of a JSON schema, a regular expression or a grammar.", low=1)
+    max_grammar_seconds: float = setting(5.0, "Seconds that one may take to compile.", low=0.001)
+    cached_grammars: int = setting(256, "Compiled ones that are kept for later requests.", low=1)
+
+
+@dataclass(frozen=True, slots=True)
 class ObserveConfig:
     """Logs."""
 
@@ -124,7 +136,6 @@ class ServeConfig:
     max_n: int = setting(128, "Samples of one prompt.", low=1)
     max_stops: int = setting(64, "Stop strings of one request.", low=0)
     max_tools: int = setting(256, "Tools of one request.", low=0)
-    max_schema_kb: int = setting(256, "Size of a schema or grammar, in KB.", low=1)
     max_logprobs: int = setting(20, "Alternatives told for each token.", low=0)
     load_patience: float = setting(10.0, "Seconds that a request waits for a model that is being loaded.", low=0)
     drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)
@@ -137,6 +148,7 @@ class Config:
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     store: StoreConfig = field(default_factory=StoreConfig)

@@ -15,7 +15,15 @@ from quire.engine import messages
 from quire.engine.wire import KINDS, decode, encode
 from quire.observe.histogram import Spread
 from quire.types.errors import ContextTooLong, Overloaded, QuireError
-from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
+from quire.types.request import (
+    CacheKey,
+    Constraint,
+    ConstraintKind,
+    FinishReason,
+    GenerateRequest,
+    Pin,
+    SamplingParams,
+)
 from quire.types.step import TokenLogprobs
 
 pytestmark = pytest.mark.pure
@@ -31,7 +39,15 @@ SAMPLING = SamplingParams(
     logprobs=2,
 )
 REQUEST = GenerateRequest(
-    "a", (1, 2, 3), SAMPLING, (9,), priority=-1, deadline=1.5, cache=CacheKey(salt="t"), pins=(Pin(0, 3, ttl=2.0),)
+    "a",
+    (1, 2, 3),
+    SAMPLING,
+    (9,),
+    priority=-1,
+    deadline=1.5,
+    cache=CacheKey(salt="t"),
+    pins=(Pin(0, 3, ttl=2.0),),
+    constraint=Constraint(ConstraintKind.CHOICE, choices=("yes", "é")),
 )
 LOGPROBS = (TokenLogprobs(5, -0.25, ((5, -0.25), (6, -1.5))),)
 MESSAGES = [
@@ -47,11 +63,11 @@ MESSAGES = [
     messages.Loading("drawing", 0.5),
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25),
     messages.Accepted("a"),
-    messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS),
-    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 0.5),
+    messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
+    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
     messages.Cancelled("a", True),
     messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
-    messages.Explained(4, 2, "evicted", "2 of 4", 7, None, 1.5),
+    messages.Explained(4, 2, "evicted", 7, None, 1.5),
     messages.Changed(3),
 ]
 

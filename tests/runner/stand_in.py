@@ -20,9 +20,6 @@ class Done:
 
     logits: np.ndarray
 
-    def mask(self, bits: np.ndarray) -> None:
-        raise NotImplementedError
-
     def result(self) -> StepOutput:
         return StepOutput(logits=self.logits)
 

@@ -13,12 +13,21 @@ from hypothesis import strategies as st
 
 from quire.config import SchedulerConfig
 from quire.types.errors import DeadlineExceeded
-from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
+from quire.types.request import (
+    CacheKey,
+    Constraint,
+    ConstraintKind,
+    FinishReason,
+    GenerateRequest,
+    Pin,
+    SamplingParams,
+)
 from tests.scheduler.simulator import Simulator, expected_output, fingerprint, sampled
 
 pytestmark = pytest.mark.pure
 
 MAX_CONTEXT = 60
+ANY_JSON = Constraint(ConstraintKind.JSON)
 
 prompts = st.lists(st.integers(1, 2), min_size=1, max_size=30).map(tuple)
 arrivals = st.fixed_dictionaries(
@@ -93,7 +102,7 @@ def new_request(index: int, each: dict) -> GenerateRequest:
         session=each["session"],
         pins=each["pin"],
         deadline=each["deadline"] and each["arrives"] + each["deadline"],
-        constrained=each["constrained"],
+        constraint=ANY_JSON if each["constrained"] else None,
     )
 
 

@@ -16,11 +16,14 @@ from quire.types.errors import (
     Overloaded,
     StepFailed,
 )
-from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from quire.types.request import Constraint, ConstraintKind, FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import PartResult, StepPlan, StepResult
 from tests.scheduler.simulator import Simulator, expected_output, sampled
 
 pytestmark = pytest.mark.pure
+
+
+ANY_JSON = Constraint(ConstraintKind.JSON)
 
 
 def request(
@@ -289,13 +292,32 @@ def test_the_earlier_turn_of_a_session_is_held_for_the_next():
 
 def test_forced_tokens_are_output_at_once_and_computed_together():
     sim = make()
-    sim.submit(request("a", range(10), max_tokens=8, constrained=True))
+    sim.submit(request("a", range(10), max_tokens=8, constraint=ANY_JSON))
     sim.step()
     sim.scheduler.force("a", 0, (1, 2, 3), sim.now)
     sim.run()
     prompt, first = tuple(range(10)), expected_output(tuple(range(10)), 1)
     assert counts(sim.plans[1]) == {"a": 4}
     assert sim.stories["a", 0].tokens == [*first, 1, 2, 3, *expected_output((*prompt, *first, 1, 2, 3), 4)]
+
+
+def test_tokens_can_be_forced_before_the_prompt_is_computed():
+    sim = make()
+    sim.submit(request("a", range(10), max_tokens=8, constraint=ANY_JSON))
+    sim.scheduler.force("a", 0, (1, 2, 3), sim.now)
+    sim.run()
+    prompt = tuple(range(10))
+    assert counts(sim.plans[0]) == {"a": 13}
+    assert sim.stories["a", 0].tokens == [1, 2, 3, *expected_output((*prompt, 1, 2, 3), 5)]
+
+
+def test_forced_tokens_end_a_request_at_its_limit_and_count_up_to_there():
+    sim = make()
+    sim.submit(request("a", range(10), max_tokens=2, constraint=ANY_JSON))
+    sim.scheduler.force("a", 0, (1, 2, 3), sim.now)
+    (told,) = sim.scheduler.drain()
+    assert (told.tokens, told.finish, told.num_forced) == ((1, 2), FinishReason.LENGTH, 2)
+    assert not sim.scheduler.plan(sim.now).parts and sim.scheduler.is_idle
 
 
 def test_drafts_that_hold_are_accepted_and_the_first_that_fails_ends_them():
@@ -356,7 +378,7 @@ def test_a_request_that_turns_out_finished_is_dropped_from_the_step_in_flight():
 
 def test_a_constrained_request_is_not_planned_ahead():
     sim = make()
-    sim.submit(request("a", range(10), constrained=True))
+    sim.submit(request("a", range(10), constraint=ANY_JSON))
     sim.submit(request("b", range(50, 60)))
     assert set(counts(sim.scheduler.plan(0.0))) == {"a", "b"}
     assert set(counts(sim.scheduler.plan(0.0))) == {"b"}

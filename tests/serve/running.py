@@ -41,21 +41,27 @@ class Running:
         return engine.client.counters()
 
 
+def toy(model: Path) -> list[Wanted]:
+    return [Wanted("toy", lambda: model, ("other",))]
+
+
 @contextmanager
-def running(model: Path, dialects: Sequence[Dialect] = (PLAIN,), **settings: Any) -> Iterator[Running]:
+def running(
+    model: Path | list[Wanted], dialects: Sequence[Dialect] = (PLAIN,), waits: bool = True, **settings: Any
+) -> Iterator[Running]:
+    """`waits`: until all models are loaded."""
     config = load(SETTINGS | settings, {})
-    loops: list[asyncio.AbstractEventLoop] = []
     is_ready = threading.Event()
 
     def run() -> None:
         with asyncio.Runner(loop_factory=serving._server.config.get_loop_factory()) as runner:
-            loops.append(runner.get_loop())
             try:
                 runner.run(serving.run())
             finally:
                 is_ready.set()
 
-    models = Models([Wanted("toy", lambda: model, ("other",))], config, Place(), lambda loading: None)
+    wanted = toy(model) if isinstance(model, Path) else model
+    models = Models(wanted, config, Place(), lambda loading: None)
     service = Service(config, models, dialects, read_keys(config.serve))
     serving = Serving(service, lambda url: is_ready.set())
     made = Running(serving, service)
@@ -63,9 +69,9 @@ def running(model: Path, dialects: Sequence[Dialect] = (PLAIN,), **settings: Any
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert is_ready.wait(START_SECONDS) and models.are_ready, "the server did not start"
+        assert not waits or (is_ready.wait(START_SECONDS) and models.are_ready), "the server did not start"
         yield made
     finally:
         made.http.close()
-        loops[0].call_soon_threadsafe(serving.stop)
+        serving.stop()
         thread.join()

@@ -176,6 +176,43 @@ def test_long_prompts_are_tokenized_beside_the_loop_with_the_same_result(server,
     assert counted["count"] == len(offline.tokenizer.encode(rendered, special=True, add_bos=False))
 
 
+def test_an_answer_has_the_form_that_is_prescribed_and_what_was_forced_is_counted(server):
+    schema = {
+        "type": "object",
+        "properties": {"capital": {"type": "string", "maxLength": 12}, "is_large": {"type": "boolean"}},
+        "required": ["capital", "is_large"],
+        "additionalProperties": False,
+    }
+    form = {"kind": "json_schema", "text": json.dumps(schema)}
+    for stream in (False, True):
+        said = lines(chat(server, constraint=form, max_tokens=100, stream=stream))
+        text = text_of(said) if stream else said[0]["choices"][0]["text"]
+        assert set(json.loads(text)) == {"capital", "is_large"}
+        assert 0 < said[-1]["usage"]["forced"] < said[-1]["usage"]["output"]
+    refused = chat(server, constraint={"kind": "json_schema", "text": '{"type": "nonsense"}'}, stream=True)
+    assert refused.status_code == 400
+
+
+def test_a_call_that_is_required_is_made_and_its_arguments_follow_the_schema(server):
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tools = [{"name": "weather", "description": "Today's weather.", "parameters": parameters}]
+    asked = {"tools": tools, "tool_choice": {"mode": "required", "parallel": False}, "max_tokens": 100}
+    (whole,) = lines(chat(server, **asked))
+    (call,) = whole["choices"][0]["tool_calls"]
+    assert call["name"] == "weather" and json.loads(call["arguments"])["city"] in ("Paris", "Rome")
+    assert whole["choices"][0]["ending"] == "tool_calls"
+    said = lines(chat(server, **asked, stream=True))
+    deltas = [each["ToolDelta"] for each in said if "ToolDelta" in each]
+    assert deltas[0]["name"] == "weather" and "".join(d["arguments"] for d in deltas) == call["arguments"]
+    both = chat(server, **asked, constraint={"kind": "json_object"})
+    assert both.status_code == 400 and both.json()["field"] == "tool_choice"
+
+
 @pytest.mark.parametrize(
     "more, status, code",
     [

@@ -127,3 +127,19 @@ def test_text_that_may_begin_a_stop_string_is_held_and_then_let_go() -> None:
 def test_an_empty_stop_string_is_refused(stops: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequest, match="stop string"):
         Detokenizer(TOKENIZERS[0], stops)
+
+
+def test_special_tokens_that_are_marks_can_be_shown() -> None:
+    tokenizer = TOKENIZERS[0]
+    end, a = tokenizer.token_id("<|end|>"), tokenizer.token_id("a")
+    assert end in tokenizer.special_ids and a is not None
+    hidden, shown = Detokenizer(tokenizer), Detokenizer(tokenizer, shown=frozenset({end, a}))
+    assert [hidden.push([i]) for i in (a, end, a)] == ["a", "", "a"]
+    assert [shown.push([i]) for i in (a, end, a)] == ["a", "<|end|>", "a"]
+    stops = Detokenizer(tokenizer, ("<|end",), shown=[end])
+    assert stops.push([a, end, a]) == "a" and stops.stopped_by == "<|end"
+
+
+def test_of_names_those_that_are_tokens_are_found() -> None:
+    found = TOKENIZERS[0].tokens_named(("<|end|>", "<tool é>", "<tool_call>"))
+    assert found == {name: TOKENIZERS[0].token_id(name) for name in ("<|end|>", "<tool é>")}

@@ -12,6 +12,7 @@ from quire import __version__
 COMMANDS = {  # the module and the function of each, in the order of the help page
     "run": ("quire.cli.run", "run"),
     "serve": ("quire.cli.serve", "serve"),
+    "key": ("quire.cli.key", "key"),
     "pull": ("quire.cli.pull", "pull"),
     "list": ("quire.cli.list", "list_all"),
     "ls": ("quire.cli.list", "list_all"),

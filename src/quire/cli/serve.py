@@ -18,7 +18,7 @@ from quire.store.names import DEFAULT_TAG, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
-SECTIONS = ("serve", "cache", "scheduler", "observe", "weights", "store")
+SECTIONS = ("serve", "cache", "scheduler", "grammar", "observe", "weights", "store")
 LOCAL = ("127.", "localhost", "::1")
 
 logger = logging.getLogger(__name__)

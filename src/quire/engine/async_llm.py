@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from quire.devices.base import Device
-from quire.engine.llm import Conversations, Opened, Parts, Place, Prompts, Resolve, Sampling
+from quire.engine.llm import Constraints, Conversations, Opened, Parts, Place, Prompts, Resolve, Sampling
 from quire.engine.text_side import Answer, Message, Prompt
 from quire.types.answer import Completion, Delta
-from quire.types.request import SamplingParams
+from quire.types.request import Constraint, SamplingParams
 
 
 class AsyncLLM(Parts):
@@ -34,21 +34,33 @@ class AsyncLLM(Parts):
         """Load without holding up the loop."""
         return await asyncio.to_thread(cls, model, **arguments)
 
-    async def generate(self, prompts: Prompts, sampling: Sampling = None) -> list[Completion]:
+    async def generate(
+        self, prompts: Prompts, sampling: Sampling = None, *, constraint: Constraints = None
+    ) -> list[Completion]:
         """Complete each prompt, in their order."""
-        return await self._complete(self._opened.answers(self._opened.encode(prompts), sampling))
+        return await self._complete(self._opened.answers(self._opened.encode(prompts), sampling, constraint))
 
     async def chat(
-        self, messages: Conversations, sampling: Sampling = None, *, tools: Sequence[Message] | None = None
+        self,
+        messages: Conversations,
+        sampling: Sampling = None,
+        *,
+        constraint: Constraints = None,
+        tools: Sequence[Message] | None = None,
     ) -> list[Completion]:
         """Answer a conversation, or each of several."""
-        return await self._complete(self._opened.answers(self._opened.encode_chats(messages, tools), sampling))
+        prompts = self._opened.encode_chats(messages, tools)
+        return await self._complete(self._opened.answers(prompts, sampling, constraint))
 
     async def stream(
-        self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request."""
-        answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
+        answer = self._opened.answer(self._opened.encode_one(prompt), sampling, constraint)
         async with aclosing(self.client.generate(answer.request)) as news:
             async for each in news:
                 delta = answer.take(each)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Protocol, assert_never
 
 from quire.cache.kv_cache import KVCache
+from quire.engine.grammars import Grammars
 from quire.engine.messages import (
     Accepted,
     Cancel,
@@ -37,24 +38,26 @@ from quire.engine.messages import (
     Tokens,
     UnpinPrefix,
 )
+from quire.grammar.grammar import Grammar
 from quire.observe.histogram import Histogram
 from quire.observe.metrics import STEP_SECONDS
-from quire.runner.runner import Flight
+from quire.runner.runner import Flight, Masks
 from quire.scheduler.scheduler import Scheduler
-from quire.types.errors import InvalidRequest, QuireError
+from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
 
 Send = Callable[[list[Outward]], None]
 Receive = Callable[[float | None], Sequence[Inward]]  # wait up to so many seconds (None: for ever; 0: not at all)
 
+COMPILING_SECONDS = 0.002  # a grammar is on its way and there is nothing else to do: look again very soon
 STUCK_SECONDS = 0.01  # nothing can be planned though requests wait: look again soon, a deadline or a TTL may change it
 
 
 class RunsPlans(Protocol):
     """What the loop needs of a runner."""
 
-    def launch(self, plan: StepPlan) -> Flight: ...
+    def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight: ...
     def collect(self, flight: Flight) -> StepResult: ...
 
 
@@ -70,18 +73,27 @@ class Tally:
     num_cancelled: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
+    forced_tokens: int = 0
     busy_seconds: float = 0.0
 
 
 class EngineCore:
-    """Scheduler, cache and runner of one model, and the loop that turns them. Used by one thread."""
+    """Scheduler, cache, runner and grammars of one model, and the loop that turns them. Used by one thread."""
 
     def __init__(
-        self, scheduler: Scheduler, cache: KVCache, runner: RunsPlans, vocab_size: int, *, depth: int = 1
+        self,
+        scheduler: Scheduler,
+        cache: KVCache,
+        runner: RunsPlans,
+        grammars: Grammars,
+        vocab_size: int,
+        *,
+        depth: int = 1,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
+        self._grammars = grammars
         self._vocab_size = vocab_size
         self._depth = depth  # steps in flight: 1 where a launch computes, 2 where it only starts
         self._flights: deque[tuple[StepPlan, Flight]] = deque()
@@ -100,8 +112,8 @@ class EngineCore:
             case Submit(request):
                 self._submit(request, now)
             case Cancel(request_id, reason, sample):
-                found = self._scheduler.cancel(request_id, now, reason, sample)
-                self._tell(self._scheduler.drain())
+                found = self._cancel(request_id, reason, sample, now)
+                self._tell_all()
                 self._out.append(Cancelled(request_id, found))
             case Snapshot():
                 self._out.append(self.counters())
@@ -120,18 +132,56 @@ class EngineCore:
         return out
 
     def _submit(self, request: GenerateRequest, now: float) -> None:
+        """A constrained request is queued when its grammar is compiled: at once, if it was before."""
         try:
             self._check(request)
+            if request.constrained:
+                self._grammars.compile(request)
+        except QuireError as error:
+            self._refuse(request, error)
+        else:
+            if request.constrained:
+                self._take_compiled(now)
+            else:
+                self._admit(request, None, now)
+
+    def _take_compiled(self, now: float) -> None:
+        for waited, came in self._grammars.compiled(now):
+            if isinstance(came, QuireError):
+                self._refuse(waited.request, came)
+                continue
+            self._admit(waited.request, came, now)
+            for reason, sample in waited.cancels:
+                self._scheduler.cancel(waited.request.id, now, reason, sample)
+
+    def _admit(self, request: GenerateRequest, grammar: Grammar | None, now: float) -> None:
+        try:
             self._scheduler.add(request, now)
         except QuireError as error:
-            self._tally.num_refused += 1
-            self._out.append(Failed(request.id, None, error))
-        else:
-            self._tally.num_accepted += 1
-            self._out.append(Accepted(request.id))
+            self._refuse(request, error)
+            return
+        self._tally.num_accepted += 1
+        self._out.append(Accepted(request.id))
+        if grammar is not None:
+            self._grammars.start(request, grammar, now)
+
+    def _refuse(self, request: GenerateRequest, error: QuireError) -> None:
+        self._tally.num_refused += 1
+        self._out.append(Failed(request.id, None, error))
+
+    def _cancel(self, request_id: str, reason: FinishReason, sample: int | None, now: float) -> bool:
+        """While its grammar is being compiled a request is not queued: then it is, and leaves the queue at once."""
+        if request_id in self._grammars:
+            request = self._grammars.cancel(request_id, reason, sample)
+            if request is None:
+                return True
+            self._admit(request, None, now)
+        return self._scheduler.cancel(request_id, now, reason, sample)
 
     def _check(self, request: GenerateRequest) -> None:
         """Refuse token ids that the model does not have: they would be read from beyond its tables."""
+        if request.id in self._grammars:
+            raise DuplicateRequest(request.id)
         sampling = request.sampling
         for field, ids in (
             ("prompt", request.prompt),
@@ -151,7 +201,7 @@ class EngineCore:
             case Explain(tokens, key):
                 why = self._cache.explain(array("I", tokens), key)
                 ago = None if why.evicted_at is None else now - why.evicted_at
-                return Explained(why.num_tokens, why.num_hit, why.cause, str(why), why.given, why.cached, ago)
+                return Explained(why.num_tokens, why.num_hit, why.cause, why.given, why.cached, ago)
             case PinPrefix(tokens, key, pin):
                 return Changed(self._cache.pin(array("I", tokens), key, pin, now))
             case UnpinPrefix(tokens, key):
@@ -165,15 +215,16 @@ class EngineCore:
 
     def step(self) -> bool:
         """One turn: plan and launch a step, take in the oldest one. False: there was nothing to do."""
-        began = time.perf_counter()
-        plan = self._scheduler.plan(time.monotonic())
+        now, began = time.monotonic(), time.perf_counter()
+        self._take_compiled(now)
+        plan = self._scheduler.plan(now)
         if plan.parts or plan.joins:
             self._plan_seconds.add(time.perf_counter() - began)
-            self._flights.append((plan, self._runner.launch(plan)))
+            self._flights.append((plan, self._runner.launch(plan, self._grammars.masks(plan))))
         did = bool(self._flights)
         if self._flights and (len(self._flights) >= self._depth or not plan.parts):
             self._collect()
-        self._tell(self._scheduler.drain())
+        self._tell_all()
         return did
 
     def _collect(self) -> None:
@@ -187,19 +238,26 @@ class EngineCore:
         self._tally.computed_tokens += plan.num_tokens
         self._tally.busy_seconds += result.seconds
 
+    def _tell_all(self) -> None:
+        """What became of requests; and as long as grammars force more, what became of that."""
+        while outcomes := self._scheduler.drain():
+            self._tell(outcomes)
+            self._grammars.follow(outcomes, time.monotonic())
+
     def _tell(self, outcomes: list[Outcome]) -> None:
         tally = self._tally
-        for request_id, sample, tokens, logprobs, finish, error, num_hit, _, prompt_logprobs, waited in outcomes:
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
             tally.output_tokens += len(tokens)
+            tally.forced_tokens += forced
             if error is not None:
                 tally.num_failed += 1
                 self._out.append(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, num_hit, waited))
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
             else:
-                self._out.append(Tokens(request_id, sample, tokens, logprobs, num_hit, prompt_logprobs))
+                self._out.append(Tokens(request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced))
 
     # ── the loop ──
 
@@ -226,6 +284,8 @@ class EngineCore:
         """How long to wait for messages before the next step."""
         if did:
             return 0.0
+        if self._grammars.is_compiling:
+            return COMPILING_SECONDS
         if self._scheduler.is_idle:
             if self.checks:
                 self.prove()
@@ -236,8 +296,11 @@ class EngineCore:
         """End what still runs: each gets its Finished, as if it had been cancelled."""
         while self._flights:
             self._collect()
-        self._scheduler.cancel_all(time.monotonic())
-        self._tell(self._scheduler.drain())
+        now = time.monotonic()
+        for request in self._grammars.close():
+            self._admit(request, None, now)
+        self._scheduler.cancel_all(now)
+        self._tell_all()
         if self.checks:
             self.prove()
 

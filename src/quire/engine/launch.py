@@ -129,10 +129,10 @@ class ChildEngine:
         try:
             self.send(configure)
             self.ready = self._wait_until_ready(progress)
+            self._reading = reads(self)
         except BaseException:
             self.close(0.0)
             raise
-        self._reading = reads(self)
 
     @property
     def pid(self) -> int:

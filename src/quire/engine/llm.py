@@ -5,7 +5,8 @@
         print(completion.text)
 
 Without sampling parameters, `SamplingParams()` holds as declared: the model's own distribution, until it ends its
-answer or the context is full. A request that fails raises its error, and what was submitted with it is cancelled.
+answer or the context is full. A `Constraint` prescribes the form of the answer. A request that fails raises its error,
+and what was submitted with it is cancelled.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
-from quire.types.request import FinishReason, SamplingParams
+from quire.types.request import Constraint, FinishReason, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Sequence[int]
 Conversations = Sequence[Message] | Sequence[Sequence[Message]]
 Sampling = SamplingParams | Sequence[SamplingParams] | None
+Constraints = Constraint | Sequence[Constraint | None] | None
 Resolve = Callable[[str], str | Path]  # a name of the store -> where the model lies
 
 LONG_BATCH = 8  # prompts, from which on a terminal shows a progress bar
@@ -76,23 +78,23 @@ class Opened:
         held = Restarts(self.config.scheduler.max_waiting)
         self.client = Client(opens, None if place.in_process else held)
 
-    def answer(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> Answer:
+    def answer(
+        self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
+    ) -> Answer:
         """An answer that has not begun. A stop string in its text ends the sample in the engine."""
 
         def stop_found(request_id: str, sample: int) -> None:
             self.client.cancel(request_id, FinishReason.STOP, sample)
 
-        return Answer(self.side.request(prompt, sampling), self.side, stop_found)
+        return Answer(self.side.request(prompt, sampling, constraint), self.side, stop_found)
 
-    def answers(self, prompts: list[tuple[int, ...]], sampling: Sampling) -> list[Answer]:
-        """One for each prompt, with the parameters of all or each with its own."""
-        each = [sampling] * len(prompts) if sampling is None or isinstance(sampling, SamplingParams) else list(sampling)
-        if len(each) != len(prompts):
-            public = (
-                f"There are {len(prompts)} prompts and {len(each)} sampling parameters: give one for all, or one each."
-            )
-            raise InvalidRequest(public, field="sampling")
-        return [self.answer(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
+    def answers(
+        self, prompts: list[tuple[int, ...]], sampling: Sampling, constraint: Constraints = None
+    ) -> list[Answer]:
+        """One for each prompt, with the parameters and the form of all or each with its own."""
+        params = _for_each(sampling, len(prompts), "sampling", "sampling parameters")
+        forms = _for_each(constraint, len(prompts), "constraint", "constraints")
+        return [self.answer(*each) for each in zip(prompts, params, forms, strict=True)]
 
     def encode(self, prompts: Prompts) -> list[tuple[int, ...]]:
         """Tokens of one prompt or of many."""
@@ -157,22 +159,37 @@ class LLM(Parts):
         self._opened = Opened(model, Place(device, in_process), resolve, settings)
 
     def generate(
-        self, prompts: Prompts, sampling: Sampling = None, *, progress: bool | None = None
+        self,
+        prompts: Prompts,
+        sampling: Sampling = None,
+        *,
+        constraint: Constraints = None,
+        progress: bool | None = None,
     ) -> list[Completion]:
         """Complete each prompt, in their order. Text goes to the model as it is; for a conversation see `chat`."""
-        return self._complete(self._opened.answers(self._opened.encode(prompts), sampling), progress)
+        return self._complete(self._opened.answers(self._opened.encode(prompts), sampling, constraint), progress)
 
     def chat(
-        self, messages: Conversations, sampling: Sampling = None, *, tools: Sequence[Message] | None = None
+        self,
+        messages: Conversations,
+        sampling: Sampling = None,
+        *,
+        constraint: Constraints = None,
+        tools: Sequence[Message] | None = None,
     ) -> list[Completion]:
         """Answer a conversation, or each of several."""
-        return self._complete(self._opened.answers(self._opened.encode_chats(messages, tools), sampling), None)
+        prompts = self._opened.encode_chats(messages, tools)
+        return self._complete(self._opened.answers(prompts, sampling, constraint), None)
 
     def stream(
-        self, prompt: Prompt | Sequence[Message], sampling: SamplingParams | None = None
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
     ) -> Generator[Delta, None, None]:
         """An answer as it comes. Closing the iterator cancels the request."""
-        answer = self._opened.answer(self._opened.encode_one(prompt), sampling)
+        answer = self._opened.answer(self._opened.encode_one(prompt), sampling, constraint)
         news = self.client.stream(answer.request)
         try:
             for each in news:
@@ -226,6 +243,14 @@ class LLM(Parts):
                 if not answer.is_over:
                     self.client.cancel(request_id)
         return [answer.completion() for answer in answers]
+
+
+def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
+    """One for all, or one each."""
+    each = list(given) if isinstance(given, Sequence) else [given] * count
+    if len(each) != count:
+        raise InvalidRequest(f"There are {count} prompts and {len(each)} {what}: give one for all, or one each.", field)
+    return each
 
 
 def _from_store(config: Config) -> Resolve:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 from quire import __version__
@@ -13,7 +14,10 @@ from quire.config import Config, DeviceFacts, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, KeptWeights, Limits
 from quire.engine.core import EngineCore
+from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
+from quire.grammar.compiler import Compiler
+from quire.grammar.grammar import Words, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import Model, draw
 from quire.runner.memory import block_bytes, host_bytes, plan_blocks, used_bytes
@@ -61,7 +65,9 @@ def build(
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
-    core = EngineCore(Scheduler(cache, config.scheduler), cache, runner, vocab_size)
+    scheduler = Scheduler(cache, config.scheduler)
+    compiler = Compiler(lambda: open_backend(words_of(checkpoint, vocab_size)), config.grammar)
+    core = EngineCore(scheduler, cache, runner, Grammars(scheduler, compiler, config, vocab_size), vocab_size)
     core.checks = config.observe.log_level == "debug"
     ready = Ready(
         device=place.name,
@@ -85,6 +91,16 @@ def fit(config: Config, model: Model) -> Config:
         block_bytes=block_bytes(model.graph, config),
     )
     return plan_blocks(config, facts)
+
+
+def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
+    """The model's words, for grammars. None: it came without a tokenizer."""
+    if not isinstance(checkpoint, Checkpoint):
+        return None
+    text_side = import_module("quire.engine.text_side")  # here, because most engines need no tokenizer of their own
+    side = text_side.TextSide.of(checkpoint)
+    ends = tuple(token for token in side.eos_ids if token < vocab_size)
+    return None if side.tokenizer is None else Words(side.tokenizer, vocab_size, ends)
 
 
 def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:

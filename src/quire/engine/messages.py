@@ -4,10 +4,12 @@
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Explained
           Changed   Dead
 
-Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. Every
-Cancel is answered by Cancelled. Questions are answered in their order: Snapshot by Counters, Explain by Explained, the
-others by Changed. In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are
-tuples with names: there is one for every running request in every step.
+Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
+constrained request is answered when its grammar is compiled, so one that came after it may be Accepted before it; what
+cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Cancelled. Questions are answered in their
+order: Snapshot by Counters, Explain by Explained, the others by Changed. In one process messages are these objects;
+only a socket makes bytes of them. Tokens and Finished are tuples with names: there is one for every running request in
+every step.
 """
 
 from __future__ import annotations
@@ -128,6 +130,7 @@ class Tokens(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_hit: int = 0  # prompt tokens that came from the prefix tree
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    num_forced: int = 0  # of these tokens, how many a grammar forced: all or none
 
 
 class Finished(NamedTuple):
@@ -139,6 +142,7 @@ class Finished(NamedTuple):
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_hit: int = 0
+    num_forced: int = 0
     waited: float = 0.0  # seconds in the queue before it first ran
 
 
@@ -171,6 +175,7 @@ class Counters:
     num_cancelled: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
+    forced_tokens: int = 0  # of the output
     busy_seconds: float = 0.0  # in steps
     num_running: int = 0
     num_waiting: int = 0
@@ -195,7 +200,6 @@ class Explained:
     num_tokens: int
     num_hit: int
     cause: str  # whole, diverged, evicted, other_salt or unseen
-    text: str  # the same as a sentence
     given: int | None = None  # the prompt's token where the hit ends
     cached: int | None = None  # diverged: the token that the cache has there
     evicted_ago: float | None = None  # evicted: seconds

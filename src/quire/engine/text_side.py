@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
 from quire.types.errors import InvalidRequest, QuireError
-from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from quire.weights.checkpoint import Checkpoint
 
@@ -51,11 +51,14 @@ class TextSide:
             return cls(tokenizer, template, eos_ids)
         return cls(*_from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent), eos_ids)
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's tokens. Names of special tokens in a text are just text."""
+    def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
+        """A prompt's tokens. Names of special tokens in a text are just text.
+
+        `framed`: with the tokens that begin and end a text. None: as the model has it.
+        """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self._tokenizer().encode(prompt))
+        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
@@ -69,18 +72,22 @@ class TextSide:
         """Their text, special tokens by their names; none without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
 
-    def detokenizer(self, stop: tuple[str, ...] = (), *, continues: bool = False) -> Detokenizer | Wordless:
-        """For one answer. `continues`: it goes on from other text, so that its first space is its own."""
+    def detokenizer(
+        self, stop: tuple[str, ...] = (), *, continues: bool = False, shown: Collection[int] = ()
+    ) -> Detokenizer | Wordless:
+        """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
             return Wordless()
-        return Detokenizer(self.tokenizer, stop, continues=continues)
+        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
 
-    def request(self, prompt: tuple[int, ...], sampling: SamplingParams | None) -> GenerateRequest:
+    def request(
+        self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
+    ) -> GenerateRequest:
         """A request with an id of its own."""
         sampling = SamplingParams() if sampling is None else sampling
         if sampling.stop:
             self._tokenizer()
-        return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids)
+        return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids, constraint=constraint)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -150,6 +157,7 @@ class Answer:
         self._began = self._latest = time.monotonic()
         self._first: float | None = None
         self._num_hit = 0
+        self._num_forced = 0
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._samples = [_Sample(side.detokenizer(request.sampling.stop)) for _ in range(request.sampling.n)]
         self.error: QuireError | None = None
@@ -189,6 +197,7 @@ class Answer:
                 self._stop_found(self.request.id, index)
         count = sample.detokenizer.num_tokens - before  # those after a stop string are not part of the answer
         tokens, logprobs = news.tokens[:count], news.logprobs[:count]
+        self._num_forced += min(news.num_forced, count)
         sample.text.append(text)
         sample.tokens += tokens
         sample.logprobs += logprobs
@@ -203,6 +212,7 @@ class Answer:
             output=sum(len(sample.tokens) for sample in self._samples),
             first_token_seconds=(self._first or self._latest) - self._began,
             seconds=self._latest - self._began,
+            forced=self._num_forced,
         )
 
     def completion(self) -> Completion:

@@ -22,7 +22,6 @@ class ModelMeters:
         self.prompt: Counter[str] = Counter(computed=0, cached=0)
         self.output: Counter[str] = Counter(sampled=0, forced=0, drafted=0)
         self.ended: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
 
     def samples(self, model: str) -> Iterator[Sample]:
         """Its numbers."""
@@ -39,28 +38,31 @@ class ModelMeters:
             (metrics.PROMPT_SOURCES, self.prompt),
             (metrics.OUTPUT_SOURCES, self.output),
             (metrics.ENDED, self.ended),
-            (metrics.REFUSED, self.refused),
         ):
             yield from (Sample(metric, count, model, label) for label, count in sorted(counter.items()))
 
 
 class Meters:
-    """All models'. The one without a name has what concerns none of them. Used by one thread."""
+    """All models'. Used by one thread."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelMeters] = {}
+        self._refused: Counter[tuple[str, str]] = Counter()  # by model, "" if it concerned none, and by code
 
     def of(self, model: str) -> ModelMeters:
         """Those of one model."""
-        return self._models.setdefault(model, ModelMeters())
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = ModelMeters()
+        return found
 
     def ended(self, record: Record) -> None:
         """An observer: take in what became of a request."""
-        meters = self.of(record.model or "")
         if record.error is not None:
-            meters.refused[record.error] += 1
-        if record.submitted is None:
+            self._refused[record.model or "", record.error] += 1
+        if record.model is None or record.submitted is None:
             return
+        meters = self.of(record.model)
         meters.prompt["cached"] += record.cached_tokens
         meters.prompt["computed"] += record.prompt_tokens - record.cached_tokens
         meters.output["forced"] += record.forced_tokens
@@ -76,3 +78,5 @@ class Meters:
         """All numbers."""
         for model, meters in self._models.items():
             yield from meters.samples(model)
+        for (model, code), count in sorted(self._refused.items()):
+            yield Sample(metrics.REFUSED, count, model, code)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from quire.types.errors import QuireError, StepFailed
 from quire.types.step import Part, PartResult, StepPlan, StepResult, TokenLogprobs
 
 Array = NDArray[Any]
+Mask = Array | QuireError  # uint32 [num_logits, words] of one part, or why its grammar has none
+Masks = Callable[[], Mapping[int, Mask]]  # waits until they are there; by the part's place in the plan
 logger = logging.getLogger(__name__)
 
 
@@ -33,6 +36,7 @@ class Flight:
     plan: StepPlan
     rows: list[Row]  # of its parts, as they were: another request may have taken the row meanwhile
     began: float
+    masks: Masks | None = None
     pending: Pending | None = None
     error: QuireError | None = None
     result: StepResult | None = None
@@ -51,13 +55,13 @@ class Runner:
         """A whole step."""
         return self.collect(self.launch(plan))
 
-    def launch(self, plan: StepPlan) -> Flight:
-        """Start a step. Plans come in the order in which they were made."""
+    def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight:
+        """Start a step. Plans come in the order in which they were made; masks may be on their way until it ends."""
         if self._last is not None and self._last.result is None:
             self.collect(self._last)  # tokens are sampled on the host: the next step's first tokens come from there
         began = time.perf_counter()
         self._rows.update(plan)
-        flight = self._last = Flight(plan, [self._rows[part.row] for part in plan.parts], began)
+        flight = self._last = Flight(plan, [self._rows[part.row] for part in plan.parts], began, masks)
         if not plan.parts:
             return flight
         try:
@@ -73,7 +77,7 @@ class Runner:
         if flight.result is None:
             parts = self._collect_parts(flight)
             flight.result = StepResult(flight.plan.number, parts, time.perf_counter() - flight.began)
-            flight.pending = None
+            flight.pending = flight.masks = None
         return flight.result
 
     def _collect_parts(self, flight: Flight) -> tuple[PartResult, ...]:
@@ -89,15 +93,19 @@ class Runner:
 
     def _sample(self, flight: Flight, logits: Array, top: Top | None) -> tuple[PartResult, ...]:
         """Every part's tokens, and the scores of its prompt."""
+        masks = flight.masks() if flight.masks is not None else {}
         tasks, whose, results, at = [], [], [], 0
         for index, (part, row) in enumerate(zip(flight.plan.parts, flight.rows, strict=True)):
             count = logits_of(part)
             scores = _score(part, row, logits[at : at + count]) if part.scores_prompt else ()
+            mask = masks.get(index)
             results.append(PartResult(prompt_logprobs=scores))
-            if part.num_logits:
+            if isinstance(mask, QuireError):
+                results[index] = PartResult(error=mask)
+            elif part.num_logits:
                 end = part.start + (1 if part.tokens is None else len(part.tokens))
-                drafts = part.tokens[len(part.tokens) - part.num_logits + 1 :] if part.tokens else ()
-                tasks.append(Task(row.sampler, at + count - part.num_logits, end - part.num_logits + 1, drafts))
+                first, position = at + count - part.num_logits, end - part.num_logits + 1
+                tasks.append(Task(row.sampler, first, position, part.drafts, mask))
                 whose.append(index)
             at += count
         for index, choice in zip(whose, sample(logits, tasks, top), strict=True):

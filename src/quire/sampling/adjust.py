@@ -62,14 +62,17 @@ class Adjustments:
         if self._text is not None:
             self._text.append(token)
 
-    def apply(self, logits: Array, position: int) -> Array:
-        """Adjusted logits [vocab] for the token at `position`. What came in is not changed: a device may own it."""
+    def apply(self, logits: Array, position: int, left: Array | None = None) -> Array:
+        """Adjusted logits [vocab] for the token at `position`. What came in is not changed: a device may own it.
+
+        `left` are the tokens that a grammar leaves, if one does. Where they only end the text, min_tokens is in vain.
+        """
         x = logits.copy()
         if self._text is not None:
             for word in self._params.bad_words:
                 if word and tuple(self._text[len(self._text) - len(word) + 1 :]) == word[:-1]:
                     x[word[-1]] = NEVER
-        if self._stops is not None and position < self._min_total:
+        if self._stops is not None and position < self._min_total and not _all_in(left, self._stops):
             x[self._stops] = NEVER
         if len(self._bias):
             x[self._bias_ids] += self._bias
@@ -81,3 +84,7 @@ class Adjustments:
             x -= np.float32(self._params.frequency_penalty) * self._counts
             x -= np.float32(self._params.presence_penalty) * (self._counts > 0)
         return x
+
+
+def _all_in(left: Array | None, stops: Array) -> bool:
+    return left is not None and len(left) <= len(stops) and bool(np.isin(left, stops).all())

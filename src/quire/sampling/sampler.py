@@ -22,12 +22,14 @@ from quire.sampling.adjust import Adjustments
 from quire.sampling.counter import stream_of, uniform
 from quire.sampling.filters import draw, kept_by
 from quire.sampling.logprobs import logprobs_of
+from quire.sampling.mask import allowed_ids
 from quire.types.errors import QuireError, StepFailed
 from quire.types.step import Join, TokenLogprobs
 
 Array = NDArray[Any]
 
 MOST_WANTED = 256  # a larger top-k is looked for on the host
+NOTHING = np.full(1, -np.inf, np.float32)  # logits where no token is left
 
 
 class Choice(NamedTuple):
@@ -53,13 +55,15 @@ class Sampler:
             top_k = 1 if self._is_greedy else join.sampling.top_k
             self.num_wanted = top_k if top_k <= MOST_WANTED and top_k < vocab_size else 0
 
-    def choose(self, logits: Array, position: int) -> int:
-        """The token at `position`, by its logits [vocab]. Raises StepFailed if they are no distribution."""
-        x, ids = logits, None
+    def choose(self, logits: Array, position: int, bits: Array | None = None) -> int:
+        """The token at `position`, by its logits [vocab] and a grammar's mask. Raises StepFailed if there is none."""
+        x, ids = logits, None if bits is None else allowed_ids(bits, len(logits))
         if self._adjust is not None:
-            x, ids = self._adjust.apply(logits, position), self._adjust.allowed
-            if ids is not None:
-                x = x[ids]
+            x = self._adjust.apply(logits, position, ids)
+            if self._adjust.allowed is not None:
+                ids = self._adjust.allowed if ids is None else np.intersect1d(self._adjust.allowed, ids)
+        if ids is not None:
+            x = x[ids] if len(ids) else NOTHING
         if self._is_greedy:
             at = int(x.argmax())
             _check(float(x[at]))
@@ -70,13 +74,16 @@ class Sampler:
             self._adjust.told(token)
         return token
 
-    def run(self, logits: Array, position: int, drafts: Sequence[int] = ()) -> Choice:
-        """The tokens from `position` on: logits [1 + drafts, vocab] go as far as the drafts hold, and one further."""
+    def run(self, logits: Array, position: int, drafts: Sequence[int] = (), mask: Array | None = None) -> Choice:
+        """The tokens from `position` on: logits [1 + drafts, vocab] go as far as the drafts hold, and one further.
+
+        A grammar's mask [1 + drafts, words] goes along with them.
+        """
         tokens: list[int] = []
         logprobs: list[TokenLogprobs] = []
         try:
             for index in range(len(logits)):
-                tokens.append(self.choose(logits[index], position + index))
+                tokens.append(self.choose(logits[index], position + index, None if mask is None else mask[index]))
                 if self.params.logprobs is not None:
                     logprobs.append(logprobs_of(logits[index], tokens[-1], self.params.logprobs))
                 if index < len(drafts) and drafts[index] != tokens[-1]:
@@ -130,6 +137,12 @@ class Task(NamedTuple):
     first: int
     position: int  # of the first token that it chooses
     drafts: tuple[int, ...] = ()
+    mask: Array | None = None  # uint32 [1 + drafts, words]: what a grammar leaves
+
+    @property
+    def is_simple(self) -> bool:
+        """Is the likeliest of all tokens wanted, and no more?"""
+        return self.sampler.num_wanted == 1 and not self.drafts and self.mask is None
 
 
 def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list[Choice]:
@@ -137,15 +150,15 @@ def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list
 
     One row's failure is its own.
     """
-    if top is not None and all(task.sampler.num_wanted == 1 and not task.drafts for task in tasks):
+    if top is not None and all(task.is_simple for task in tasks):
         tokens = top.tokens[[task.first for task in tasks], 0].tolist()  # what most steps of a server are
         if min(tokens, default=0) >= 0:
             return [Choice((token,)) for token in tokens]
     choices = []
     for task in tasks:
         rows = slice(task.first, task.first + 1 + len(task.drafts))
-        if top is not None and task.sampler.num_wanted:
-            choices.append(task.sampler.pick(Top(top.tokens[rows], top.logits[rows]), *task[2:]))
+        if top is not None and task.sampler.num_wanted and task.mask is None:
+            choices.append(task.sampler.pick(Top(top.tokens[rows], top.logits[rows]), task.position, task.drafts))
         else:
             choices.append(task.sampler.run(logits[rows], *task[2:]))
     return choices
@@ -154,6 +167,6 @@ def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list
 def _check(top: float) -> None:
     """The largest of the logits: NaN if any is."""
     if top == float("-inf"):
-        raise StepFailed("No token is left to choose from: the request's parameters rule out all of them.")
+        raise StepFailed("No token is left to choose from: the request's parameters or its grammar rule out all.")
     if not np.isfinite(top):
         raise StepFailed("The model computed no valid distribution for this request (not a number).")

@@ -67,7 +67,7 @@ class RequestState:
         self.num_resumed = self.num_charged = len(resumed)
         if resumed:
             self.num_scored = self.num_prompt - 1  # it had output: all of its prompt was told
-        self.id = request.id if request.sampling.n == 1 else f"{request.id}#{self.sample}"
+        self.id = request.sample_id(self.sample)
         eos = () if request.sampling.ignore_eos else request.eos_token_ids
         self.stops = frozenset(request.sampling.stop_token_ids + eos)
         self.urgency = request.priority

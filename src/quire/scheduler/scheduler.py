@@ -87,7 +87,7 @@ class Scheduler:
         state = self._book.idle_sample(request_id, sample)
         state.is_on_device = False
         state.settle()
-        self._accept(state, PartResult(tokens), now, num_forced=len(tokens))
+        self._accept(state, PartResult(tokens), now, is_forced=True)
 
     def suggest(self, request_id: str, sample: int, drafts: tuple[int, ...]) -> None:
         """Tokens that may come next: tried in the next step, whose result accepts as many as hold.
@@ -181,11 +181,11 @@ class Scheduler:
         if news:
             self._outcomes.append(Outcome(state.request.id, state.sample, num_hit=state.num_hit, prompt_logprobs=news))
 
-    def _accept(self, state: RequestState, came: PartResult, now: float, num_forced: int = 0) -> None:
+    def _accept(self, state: RequestState, came: PartResult, now: float, is_forced: bool = False) -> None:
         """Output tokens: append them up to a stop or the limit, tell, and end the request if it is done."""
         tokens, finish = state.cut(came.tokens)
         state.tokens.extend(tokens)
-        logprobs = came.logprobs[: len(tokens)]
+        logprobs, num_forced = came.logprobs[: len(tokens)], len(tokens) if is_forced else 0
         told = Outcome(state.request.id, state.sample, tokens, logprobs, finish, None, state.num_hit, num_forced)
         if finish is None:
             self._outcomes.append(told)

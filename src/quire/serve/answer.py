@@ -11,24 +11,23 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
+from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.models import Engine
 from quire.serve.prompts import Prompt, num_chars, prompts_of
 from quire.serve.run import Run
-from quire.serve.scribe import Manner
 from quire.serve.service import Service
 from quire.types.answer import Usage
-from quire.types.chat import Answered, Ask, ChatRequest
+from quire.types.chat import Answered, Ask
 from quire.types.errors import QuireError
-from quire.types.request import CacheKey, GenerateRequest
+from quire.types.request import GenerateRequest
 
 HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 
@@ -37,12 +36,12 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
     """Answer a request that runs the model."""
     key, record = exchange.key, exchange.record
     decoded = endpoint.decode(await service.body(exchange), service.limits(key))
-    ask = decoded.ask
+    ask = offered(decoded.ask)
     record.client_id, record.decoded = ask.terms.id, time.monotonic()
     with service.quotas.running(key, record.decoded):
         model, engine = await service.models.ready(ask.model)
         record.model = model.name
-        prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.side))
+        prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)
         service.quotas.charge(key, sum(len(prompt.tokens) for prompt in prompts))
@@ -52,7 +51,7 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
             await _say_nothing(exchange, writer, ask.stream)
             return
         requests = [_request(f"{reply.id}-{place}", prompt, ask, engine, key) for place, prompt in enumerate(prompts)]
-        manner = Manner(ask.sampling, engine.side, _continues(ask), ask.echo)
+        manner = manner_of(ask, prompts, engine.speech)
         wakes_late = not ask.stream and not ask.sampling.stop
         feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
         run = Run(prompts, requests, manner, feed.stop)
@@ -68,7 +67,7 @@ async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     ask = endpoint.decode(await service.body(exchange), service.limits(exchange.key))
     model, engine = await service.models.ready(ask.model)
     exchange.record.model = model.name
-    prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.side))
+    prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
     await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
 
 
@@ -136,22 +135,20 @@ def _time(exchange: Exchange, feed: Feed) -> None:
         exchange.timing = {"prepare": submitted - exchange.record.arrived, "first-token": feed.first_token - submitted}
 
 
-def _continues(ask: Ask) -> bool:
-    return ask.continue_last if isinstance(ask, ChatRequest) else True
-
-
 def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached."""
-    terms = ask.terms
-    salt = f"{key.cache_salt}/{terms.salt}" if key.cache_salt or terms.salt else ""
-    return replace(
-        engine.side.request(prompt.tokens, ask.sampling),
-        id=id,
+    terms, cache = ask.terms, key.cache_key(ask.terms.salt)
+    return GenerateRequest(
+        id,
+        prompt.tokens,
+        ask.sampling,
+        engine.speech.side.eos_ids,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,
         deadline=None if terms.timeout is None else time.monotonic() + terms.timeout,
-        cache=CacheKey(salt=salt),
-        session=None if terms.session is None else f"{salt}/{terms.session}",
+        cache=cache,
+        session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
+        constraint=constraint_of(ask, prompt, engine.speech),
     )

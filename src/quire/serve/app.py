@@ -28,7 +28,8 @@ from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Sho
 from quire.serve.errors import InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
 from quire.serve.keys import secret_of
-from quire.serve.native import NATIVE, ROUTES
+from quire.serve.native import NATIVE
+from quire.serve.routes import OWN_ROUTES, method_of
 from quire.serve.service import Service
 from quire.types.errors import QuireError
 
@@ -69,12 +70,10 @@ class App:
     def __init__(self, service: Service) -> None:
         self._service = service
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
-        natives = [Route(path, _Handler(partial(handle, service)), methods=[verb]) for verb, path, handle in ROUTES]
-        self._router = Router(
-            [*(_route(service, endpoint) for endpoint, _ in endpoints), *natives], redirect_slashes=False
-        )
+        own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
+        self._router = Router([*(_route(service, each) for each, _ in endpoints), *own], redirect_slashes=False)
         self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints}
-        self._spoken |= {path: NATIVE for _, path, _ in ROUTES}
+        self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -135,9 +134,8 @@ class _Handler:
 
 def _route(service: Service, endpoint: Endpoint) -> Route:
     path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
-    is_read = isinstance(endpoint, Lists | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
     handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
-    return Route(path, _Handler(handle), methods=["GET" if is_read else "POST"])
+    return Route(path, _Handler(handle), methods=[method_of(endpoint)])
 
 
 def _of_router(error: HTTPException, exchange: Exchange) -> QuireError:

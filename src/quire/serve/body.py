@@ -17,6 +17,7 @@ from quire.types.errors import InvalidRequest
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
+MAX_SHOWN = 80  # characters of what a client sent, in a sentence about it
 MAX_DEPTH = 64  # of what has no shape of its own: schemas, variables of a template
 
 _NOUNS = {
@@ -76,6 +77,12 @@ def check_depth(value: object, field: str) -> None:
     raise InvalidRequest(f"{field} is nested too deeply: at most {MAX_DEPTH} levels.", field=field)
 
 
+def shown(value: object) -> str:
+    """A value as a sentence may quote it."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
 def schema_of(shape: type[msgspec.Struct], refused: Mapping[str, Refusal] | None = None) -> dict[str, Any]:
     """The JSON schema of a body, in one piece: it holds no references."""
     schema = dict(_schema(shape))
@@ -111,6 +118,7 @@ def _check_names(given: Mapping[str, msgspec.Raw], shape: type[msgspec.Struct], 
 
 
 def _unknown(field: str) -> InvalidRequest:
+    field = field[:MAX_SHOWN]
     return InvalidRequest(f"Unrecognized request argument supplied: {field}", field=field)
 
 
@@ -131,9 +139,10 @@ def _invalid(error: msgspec.ValidationError, shape: type[msgspec.Struct], start:
         wanted = " or ".join(_NOUNS.get(name, name) for name in expected["wanted"].split(" | "))
         rest = f", not {_NOUNS.get(got, got)}" if (got := expected["got"]) else expected["rule"] or ""
         return InvalidRequest(f"{subject} must be {wanted}{rest}.", field=field or None)
-    if value := _VALUE.fullmatch(what):
+    if given := _VALUE.fullmatch(what):
         choices = ", ".join(repr(choice) for choice in _choices(_schema(shape), path) if choice is not None)
-        return InvalidRequest(f"{subject} is {value['value']}; it must be one of {choices}.", field=field or None)
+        public = f"{subject} is {given['value'][:MAX_SHOWN]}; it must be one of {choices}."
+        return InvalidRequest(public, field=field or None)
     return InvalidRequest(f"{subject}: {what[:1].lower()}{what[1:]}.", field=field or None)
 
 

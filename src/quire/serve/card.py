@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.engine.messages import Ready
-from quire.engine.text_side import TextSide
+from quire.serve.prompts import Speech
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import Checkpoint
 
@@ -16,7 +16,7 @@ MAX_FACT_CHARS = 4096
 LICENSE_KEYS = ("general.license", "license")
 
 
-def card_of(name: str, checkpoint: Checkpoint, side: TextSide, ready: Ready) -> ModelCard:
+def card_of(name: str, checkpoint: Checkpoint, speech: Speech, ready: Ready) -> ModelCard:
     """The card of a model that is loaded."""
     tensors = checkpoint.tensors.values()
     by_format: Counter[str] = Counter()
@@ -28,12 +28,14 @@ def card_of(name: str, checkpoint: Checkpoint, side: TextSide, ready: Ready) -> 
         created=max(part.file.modified_ns for part in checkpoint.files) / 1e9,
         num_bytes=sum(part.file.num_bytes for part in checkpoint.files),
         digest=checkpoint.digest(),
+        format=checkpoint.container,
         architecture=_architecture(checkpoint, ready),
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
         max_context=ready.max_context,
-        template=side.template.sources.get("default", ""),
+        template=speech.side.template.sources.get("default", ""),
         license=next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
+        capabilities=_capabilities(speech),
         metadata=_plain(checkpoint.metadata),
         loaded_bytes=num_bytes,
     )
@@ -44,6 +46,16 @@ def _architecture(checkpoint: Checkpoint, ready: Ready) -> str:
     return str(checkpoint.metadata.get("general.architecture") or checkpoint.metadata.get("model_type") or "") or (
         ready.architecture
     )
+
+
+def _capabilities(speech: Speech) -> tuple[str, ...]:
+    """Every model can be shown tools; one can use them if its template knows them."""
+    found = ["completion"]
+    if any("tools" in source for source in speech.side.template.sources.values()):
+        found.append("tools")
+    if speech.reasoning is not None:
+        found.append("thinking")
+    return tuple(found)
 
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:

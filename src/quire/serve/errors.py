@@ -70,6 +70,17 @@ class ModelLoading(QuireError):
         self.retry_after = retry_after
 
 
+class EngineBusy(QuireError):
+    """The engine does not answer a question: its step takes too long."""
+
+    code = "engine_busy"
+    status = 503
+    retry_after = 5.0
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The engine has not answered within {seconds:g} s. Try again later.")
+
+
 class ShuttingDown(QuireError):
     """The server ends."""
 

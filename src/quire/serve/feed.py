@@ -161,5 +161,6 @@ def folded(news: Sequence[Tokens | Finished]) -> list[Tokens | Finished]:
             before.logprobs + each.logprobs,
             max(before.num_hit, each.num_hit),
             before.prompt_logprobs + each.prompt_logprobs,
+            before.num_forced + each.num_forced,
         )
     return told

@@ -21,6 +21,7 @@ from typing import Any, get_args, get_type_hints
 
 from quire.config import BadSetting, ServeConfig
 from quire.serve.errors import Unauthorized
+from quire.types.request import CacheKey
 
 PREFIX = "quire-"
 POSITIVE = ("weight", "requests_per_minute", "tokens_per_minute", "max_concurrent", "max_n")
@@ -41,10 +42,10 @@ class Key:
     salt: str | None = None  # keys with equal ones share cached prefixes; None: its own
     admin: bool = False  # may see and change what belongs to all: settings, metrics, the cache
 
-    @property
-    def cache_salt(self) -> str:
-        """What separates its cached prefixes from those of others."""
-        return self.name if self.salt is None else self.salt
+    def cache_key(self, salt: str) -> CacheKey:
+        """Under which its prefixes are cached: apart from those of others, and of its own with another salt."""
+        own = self.name if self.salt is None else self.salt
+        return CacheKey(salt=f"{own}/{salt}" if own or salt else "")
 
 
 EVERYBODY = Key(salt="", admin=True)

@@ -15,21 +15,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from quire.config import Config, ServeConfig
 from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.launch import ChildEngine, LoopReader, Progress
-from quire.engine.messages import Configure
+from quire.engine.messages import Configure, Question
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
-from quire.serve.errors import ModelLoading, ModelNotServed
+from quire.serve.errors import EngineBusy, ModelLoading, ModelNotServed
+from quire.serve.prompts import Speech
+from quire.text.parsers.reasoning import reasoning_of
+from quire.text.parsers.registry import style_of
 from quire.types.chat import ModelCard
-from quire.types.errors import QuireError
+from quire.types.errors import InvalidRequest, QuireError
 from quire.weights.checkpoint import open_checkpoint
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
+ANSWER_SECONDS = 10.0  # that an engine may take to answer a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,21 @@ class Engine:
     """What a loaded model consists of."""
 
     client: Client
-    side: TextSide
+    speech: Speech
     card: ModelCard
+
+    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
+        """Refuse ids that the model does not have."""
+        last = self.client.ready.vocab_size - 1
+        if tokens and not 0 <= min(tokens) <= max(tokens) <= last:
+            raise InvalidRequest(f"{field} has a token that the model does not have: they are 0 to {last}.", field)
+
+    async def ask(self, question: Question) -> Any:
+        """What the engine answers to a question, which it does between two steps."""
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self.client.ask(question)), ANSWER_SECONDS)
+        except TimeoutError:
+            raise EngineBusy(ANSWER_SECONDS) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +167,7 @@ class Models:
         """In a thread."""
         path = model.wanted.locate()
         checkpoint = open_checkpoint(path)
-        side = TextSide.of(checkpoint)
+        speech = _speech(TextSide.of(checkpoint))
 
         def opens(deliver: Deliver) -> Link:
             configure = Configure(str(path), self._place.device, config)
@@ -157,7 +175,12 @@ class Models:
             return ChildEngine(configure, deliver, progress=self._progress, entry=self._place.entry, reads=reads)
 
         client = Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
-        return Engine(client, side, card_of(model.name, checkpoint, side, client.ready))
+        return Engine(client, speech, card_of(model.name, checkpoint, speech, client.ready))
+
+
+def _speech(side: TextSide) -> Speech:
+    sources = side.template.sources.values()
+    return Speech(side, style_of(sources), reasoning_of(sources))
 
 
 async def _in_thread(work: Callable[[], Engine]) -> Engine:

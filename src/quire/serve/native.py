@@ -1,27 +1,49 @@
-"""Endpoints of our own."""
+"""Endpoints of our own: life, version, settings, metrics, and tokens without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
 
 import msgspec
 
 from quire import __version__
+from quire.config import settings
+from quire.engine.messages import EngineDied, Snapshot
+from quire.observe.metrics import CONTENT_TYPE, Sample, engine_samples, render
+from quire.serve.asked import PromptBody, ask_of
+from quire.serve.body import read
 from quire.serve.dialect import Dialect
-from quire.serve.errors import ModelLoading, ShuttingDown
+from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.models import RETRY_SECONDS
+from quire.serve.prompts import num_chars, prompts_of
 from quire.serve.service import Service
-from quire.types.errors import QuireError
+from quire.types.errors import InvalidRequest, QuireError
 
 
 def error_body(error: QuireError) -> bytes:
-    """What goes wrong, plainly."""
+    """What went wrong, plainly."""
     facts = {"code": error.code, "message": error.public, "field": getattr(error, "field", None)}
     return msgspec.json.encode({"error": {name: fact for name, fact in facts.items() if fact is not None}})
 
 
 NATIVE = Dialect("native", endpoints=(), error=error_body, headers={}, schemas={})
+
+
+class TokenizeBody(PromptBody, kw_only=True):
+    """As vLLM (prompt) and llama.cpp (content) have it."""
+
+    content: str | None = None
+    add_special_tokens: bool | None = None  # None: as the model has it; of a prompt that is text
+
+
+class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Tokens to be spelled."""
+
+    tokens: list[int]
+    model: str = ""
 
 
 async def health(service: Service, exchange: Exchange) -> None:
@@ -46,9 +68,65 @@ async def version(service: Service, exchange: Exchange) -> None:
     await exchange.respond(msgspec.json.encode({"version": __version__}))
 
 
-Handle = Callable[[Service, Exchange], Awaitable[None]]
-ROUTES: tuple[tuple[str, str, Handle], ...] = (
-    ("GET", "/health", health),
-    ("GET", "/ready", ready),
-    ("GET", "/version", version),
-)
+async def props(service: Service, exchange: Exchange) -> None:
+    """Settings, without secrets; limits; and what the models are."""
+    only_admin(exchange)
+    config = service.config
+    values = {each.name: getattr(getattr(config, each.section), each.name) for each in settings() if not each.secret}
+    models = {
+        model.name: None if model.engine is None else asdict(model.engine.client.ready) for model in service.models
+    }
+    said = {
+        "version": __version__,
+        "dialects": [dialect.name for dialect in service.dialects],
+        "models": models,
+        "limits": asdict(service.limits(exchange.key)),
+        "settings": values,
+    }
+    await exchange.respond(msgspec.json.encode(said))
+
+
+async def metrics(service: Service, exchange: Exchange) -> None:
+    """In Prometheus' text format. An engine that does not answer is left out."""
+    samples: list[Sample] = list(service.meters.samples())
+    for model in service.models:
+        if model.engine is not None:
+            with suppress(EngineBusy, EngineDied):
+                counters = await model.engine.ask(Snapshot())
+                samples += engine_samples(model.name, {name: getattr(counters, name) for name in counters.__slots__})
+    await exchange.respond(render(samples).encode(), CONTENT_TYPE)
+
+
+async def tokenize(service: Service, exchange: Exchange) -> None:
+    """A prompt's tokens."""
+    given = read(await service.body(exchange), TokenizeBody)
+    if given.content is not None:
+        if given.prompt is not None:
+            raise InvalidRequest("Give one of prompt and content.", field="content")
+        given.prompt = given.content
+    _, engine = await service.models.ready(given.model)
+    side = engine.speech.side
+    if isinstance(given.prompt, str) and given.add_special_tokens is not None:
+        framed = partial(side.encode, given.prompt, framed=given.add_special_tokens)
+        tokens = await service.with_text(len(given.prompt), framed)
+    else:
+        ask = ask_of(given, service.dialects, service.limits(exchange.key))
+        (prompt,) = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
+        tokens = prompt.tokens
+    said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
+    await exchange.respond(msgspec.json.encode(said))
+
+
+async def detokenize(service: Service, exchange: Exchange) -> None:
+    """The text of tokens, special ones by their names; under the names that vLLM and llama.cpp have for it."""
+    given = read(await service.body(exchange), DetokenizeBody)
+    _, engine = await service.models.ready(given.model)
+    engine.check_tokens(given.tokens, "tokens")
+    text = engine.speech.side.decode(given.tokens)
+    await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
+
+
+def only_admin(exchange: Exchange) -> None:
+    """Refuse keys that may not see or change what belongs to all."""
+    if not exchange.key.admin:
+        raise Forbidden(f"The key {exchange.key.name} may not do this: it needs a key with admin = true.")

@@ -7,14 +7,26 @@ rendered too, and the pin ends where the tokens of the two part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from quire.engine.text_side import TextSide
+from quire.text.parsers.conversation import as_template_messages, as_template_tools
+from quire.text.parsers.reasoning import Reasoning
+from quire.text.parsers.style import Prepared, ToolStyle
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Message, Terms
 from quire.types.errors import InvalidRequest
 from quire.types.request import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How a model speaks: its text side, and the marks that it puts around calls and thoughts."""
+
+    side: TextSide
+    style: ToolStyle
+    reasoning: Reasoning | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,7 @@ class Prompt:
     tokens: tuple[int, ...]
     text: str
     pins: tuple[Pin, ...] = ()
+    begins_in_thought: bool = False  # the template has opened one
 
     @property
     def num_kept(self) -> int:
@@ -31,11 +44,11 @@ class Prompt:
         return max((pin.end for pin in self.pins), default=0)
 
 
-def prompts_of(ask: Ask, side: TextSide) -> list[Prompt]:
+def prompts_of(ask: Ask, speech: Speech) -> list[Prompt]:
     """All prompts of a request."""
     if isinstance(ask, ChatRequest):
-        return [_chat(ask, side)]
-    return [_plain(prompt, ask, side) for prompt in ask.prompts]
+        return [_chat(ask, speech)]
+    return [_plain(prompt, ask, speech.side) for prompt in ask.prompts]
 
 
 def num_chars(ask: Ask) -> int:
@@ -51,37 +64,43 @@ def _plain(given: str | tuple[int, ...], ask: CompletionRequest, side: TextSide)
     return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)))
 
 
-def _chat(ask: ChatRequest, side: TextSide) -> Prompt:
-    text = _render(ask, side, ask.messages)
-    tokens = _encode(side, text)
+def _chat(ask: ChatRequest, speech: Speech) -> Prompt:
+    text = _render(ask, speech, ask.messages)
+    tokens = speech.side.encode_rendered(text)
     pins = [
         Pin(0, end, ask.terms.keep_rank, message.keep)
         for count, message in enumerate(ask.messages, 1)
-        if message.keep is not None and (end := _num_common(tokens, _head(ask, side, count)))
+        if message.keep is not None and (end := _num_common(tokens, _head(ask, speech, count)))
     ]
-    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))))
+    begins_in_thought = speech.reasoning is not None and speech.reasoning.begins_in(text)
+    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begins_in_thought)
 
 
 def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:
     return () if terms.keep is None or not num_tokens else (Pin(0, num_tokens, terms.keep_rank, terms.keep),)
 
 
-def _render(ask: ChatRequest, side: TextSide, messages: Sequence[Message], opens: bool = True) -> str:
+def _render(ask: ChatRequest, speech: Speech, messages: Sequence[Message], opens: bool = True) -> str:
     """`opens`: end where the answer begins, or goes on."""
     variables: dict[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
-    variables |= ask.template_variables
     goes_on = opens and ask.continue_last
-    plain = [_as_template_has_it(message) for message in (messages[:-1] if goes_on else messages)]
-    text = side.template.render(plain, tools=None, add_generation_prompt=opens, **variables)
+    given = messages[:-1] if goes_on else messages
+    ready = speech.style.prepare(given, ask.tools) if ask.tools else Prepared(tuple(given), ())
+    text = speech.side.template.render(
+        as_template_messages(ready.messages),
+        tools=as_template_tools(ready.tools),
+        add_generation_prompt=opens,
+        **(variables | dict(ask.template_variables)),
+    )
     return text + messages[-1].text if goes_on else text
 
 
-def _head(ask: ChatRequest, side: TextSide, count: int) -> tuple[int, ...]:
+def _head(ask: ChatRequest, speech: Speech, count: int) -> tuple[int, ...]:
     """The tokens of the first `count` messages. What a template refuses alone it may take with a question after it."""
     head = ask.messages[:count]
     for messages in (head, (*head, Message("user", "\x00"))):
         try:
-            return _encode(side, _render(replace(ask, continue_last=False), side, messages, opens=False))
+            return speech.side.encode_rendered(_render(ask, speech, messages, opens=False))
         except InvalidRequest:
             continue
     return ()
@@ -89,11 +108,3 @@ def _head(ask: ChatRequest, side: TextSide, count: int) -> tuple[int, ...]:
 
 def _num_common(tokens: Sequence[int], head: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, head, strict=False)))
-
-
-def _encode(side: TextSide, text: str) -> tuple[int, ...]:
-    return side.encode_rendered(text)
-
-
-def _as_template_has_it(message: Message) -> dict[str, Any]:
-    return {"role": message.role, "content": message.text}

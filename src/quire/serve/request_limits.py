@@ -21,7 +21,7 @@ def stops(values: Sequence[str], limits: Limits, field: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def tools(names: Sequence[str], limits: Limits, field: str) -> None:
+def check_tools(names: Sequence[str], limits: Limits, field: str) -> None:
     """Not too many tools, each with a name of its own."""
     if len(names) > limits.max_tools:
         raise InvalidRequest(f"{field}: {len(names)} tools are more than the {limits.max_tools} allowed", field)

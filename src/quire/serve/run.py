@@ -65,6 +65,7 @@ class Run:
         out: list[Event] = []
         for each in news:
             place = self._places[each.request_id]
+            self.num_forced += each.num_forced
             if not each.sample and each.num_hit > self._hits[place]:
                 self._hits[place] = each.num_hit  # that of the others is what they share with the first
             if place not in self._echoes:

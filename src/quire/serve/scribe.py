@@ -7,7 +7,7 @@ is incomplete, or a stop string or a mark may be beginning; its tokens then wait
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from quire.engine.messages import Finished, Tokens
@@ -33,6 +33,7 @@ class Manner:
     continues: bool = False  # answers go on from text, so that their first space is their own
     echo: bool = False  # the prompt is told first
     parser: Callable[[], Parser] | None = None  # None: all of it is text
+    shown: Collection[int] = ()  # special tokens whose names the parser must see
 
     def scores(self, logprobs: Sequence[TokenLogprobs]) -> tuple[ScoredToken, ...]:
         """Tokens with their log probabilities and their spelling."""
@@ -62,7 +63,9 @@ class Scribe:
         self.num_reasoning = 0
         self._stop_ids = frozenset(manner.sampling.stop_token_ids)
         self._scores = manner.scores if manner.sampling.logprobs is not None else None
-        self._detokenizer = manner.side.detokenizer(manner.sampling.stop, continues=manner.continues)
+        self._detokenizer = manner.side.detokenizer(
+            manner.sampling.stop, continues=manner.continues, shown=manner.shown
+        )
         self._parser = manner.parser() if manner.parser is not None else None
         self._tokens: tuple[int, ...] = ()  # those whose text has not come yet
         self._scored: tuple[ScoredToken, ...] = ()

@@ -50,10 +50,13 @@ class Serving:
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
-        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                runner.get_loop().add_signal_handler(number, self.stop)
-            runner.run(self.run())
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+                runner.run(self.run())
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded."""
@@ -68,7 +71,7 @@ class Serving:
             raise error
 
     def stop(self) -> None:
-        """End: first in good order, the second time at once. Called in the loop's thread."""
+        """End: first in good order, the second time at once. From any thread: the loop looks every 0.1 s."""
         if self._server.should_exit:
             self._server.force_exit = True
         self._service.is_draining = self._server.should_exit = True

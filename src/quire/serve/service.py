@@ -47,7 +47,7 @@ class Service:
             max_n=serve.max_n,
             max_stops=serve.max_stops,
             max_tools=serve.max_tools,
-            max_schema_bytes=serve.max_schema_kb * 1024,
+            max_schema_bytes=self.config.grammar.max_grammar_bytes,
             max_logprobs=serve.max_logprobs,
             max_prompts=serve.max_prompts,
         )

@@ -83,6 +83,17 @@ class Constraint:
     text: str = ""  # the schema as JSON, the regular expression, the grammar
     choices: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.kind is ConstraintKind.CHOICE and not self.choices:
+            raise InvalidRequest("A choice has no choices: give at least one.", field="constraint")
+        if not self.text and self.kind in (ConstraintKind.SCHEMA, ConstraintKind.LARK, ConstraintKind.EBNF):
+            raise InvalidRequest(f"A constraint of the kind {self.kind} has no text.", field="constraint")
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size, as limits count it."""
+        return sum(len(text.encode(errors="replace")) for text in (self.text, *self.choices))
+
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
@@ -134,9 +145,18 @@ class GenerateRequest:
     cache: CacheKey = field(default_factory=CacheKey)
     session: str | None = None  # its last context stays held between turns
     pins: tuple[Pin, ...] = ()
-    constrained: bool = False  # a grammar follows the output: plan no step before the last one's token is known
+    constraint: Constraint | None = None
     # Of a request that an engine had accepted before it died: each sample's output so far; None: that sample is over.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
+
+    @property
+    def constrained(self) -> bool:
+        """Does a grammar follow the output? Then no step is planned before the last one's token is known."""
+        return self.constraint is not None
+
+    def sample_id(self, sample: int) -> str:
+        """What one of its samples is called in plans."""
+        return self.id if self.sampling.n == 1 else f"{self.id}#{sample}"
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -24,6 +24,11 @@ class Part(NamedTuple):
     new_blocks: tuple[int, ...]  # appended to the row's block table
     scores_prompt: bool = False  # besides, every position tells how likely the prompt's next token was
 
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The last of its tokens, as many as it has distributions but one: they may turn out wrong."""
+        return self.tokens[len(self.tokens) - self.num_logits + 1 :] if self.tokens and self.num_logits else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Join:

@@ -50,72 +50,71 @@ def parsed(parser: Parser, parts: Iterable[str]) -> list[Piece]:
     return merged([piece for part in parts for piece in parser.push(part)] + parser.flush())
 
 
+def written(name: str, arguments: str = "{}", key: str = "arguments") -> str:
+    """A call as an object."""
+    return f'{{"name": "{name}", "{key}": {arguments}}}'
+
+
+def marked(*objects: str) -> str:
+    """In Hermes's marks."""
+    return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
+
+
 PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo"}'
 QUOTED = '"{\\"city\\": \\"Oslo\\"}"'
+SPREAD = '{\n    "city" : "Oslo"\n  }'
+MARK_WITHIN = '{"text": "</tool_call><tool_call>"}'
 
 HERMES = [
     ("only text", "It is sunny.\n\nIs it?", [Text("It is sunny.\n\nIs it?")]),
     ("whitespace at both ends of a text is text", "\n hi \n", [Text("\n hi \n")]),
-    ("one call", f'<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>', call("weather", PARIS)),
+    ("one call", marked(written("weather", PARIS)), call("weather", PARIS)),
     (
         "two calls after a text",
-        f'Let me see.\n\n<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>',
+        f"Let me see.\n\n{marked(written('weather', PARIS), written('get_time'))}",
         [Text("Let me see."), *call("weather", PARIS), *call("get_time")],
     ),
     (
         "text after a call",
-        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>\n\nDone  <b>now</b>. ',
+        f"<tool_call>{written('get_time')}</tool_call>\n\nDone  <b>now</b>. ",
         [*call("get_time"), Text("Done  <b>now</b>. ")],
     ),
-    (
-        "arguments before the name",
-        f'<tool_call>\n{{"arguments": {PARIS}, "name": "weather"}}\n</tool_call>',
-        call("weather", PARIS),
-    ),
-    ("parameters", f'<tool_call>{{"name": "weather", "parameters": {PARIS}}}</tool_call>', call("weather", PARIS)),
-    (
-        "braces, escapes and letters of all kinds",
-        f'<tool_call>\n{{"name": "write_file", "arguments": {NASTY}}}\n</tool_call>',
-        call("write_file", NASTY),
-    ),
-    (
-        "a mark within a string",
-        '<tool_call>{"name": "write_file", "arguments": {"text": "</tool_call><tool_call>"}}</tool_call>',
-        call("write_file", '{"text": "</tool_call><tool_call>"}'),
-    ),
+    ("arguments before the name", marked(f'{{"arguments": {PARIS}, "name": "weather"}}'), call("weather", PARIS)),
+    ("parameters", marked(written("weather", PARIS, "parameters")), call("weather", PARIS)),
+    ("braces, escapes, letters of all kinds", marked(written("write_file", NASTY)), call("write_file", NASTY)),
+    ("marks within a string", marked(written("write_file", MARK_WITHIN)), call("write_file", MARK_WITHIN)),
     (
         "arguments that are spread over lines",
-        '<tool_call>\n{\n  "name" : "weather" ,\n  "arguments" : {\n    "city" : "Oslo"\n  }\n}\n</tool_call>',
-        call("weather", '{\n    "city" : "Oslo"\n  }'),
+        marked(f'{{\n  "name" : "weather" ,\n  "arguments" : {SPREAD}\n}}'),
+        call("weather", SPREAD),
     ),
-    ("arguments within a string", f'<tool_call>{{"name": "weather", "arguments": {QUOTED}}}</tool_call>', call("weather", OSLO)),
-    ("an empty string of arguments", '<tool_call>{"name": "get_time", "arguments": ""}</tool_call>', call("get_time")),
-    ("null for arguments", '<tool_call>{"arguments": null, "name": "get_time"}</tool_call>', call("get_time")),
-    ("no arguments", '<tool_call>{"name": "get_time"}</tool_call>', call("get_time")),
+    ("arguments within a string", marked(written("weather", QUOTED)), call("weather", OSLO)),
+    ("an empty string of arguments", marked(written("get_time", '""')), call("get_time")),
+    ("null for arguments", marked('{"arguments": null, "name": "get_time"}'), call("get_time")),
+    ("no arguments", marked('{"name": "get_time"}'), call("get_time")),
     (
         "other keys",
-        f'<tool_call>{{"id": 7, "type": "function", "name": "weather", "arguments": {OSLO}, "why": {{"a": [1]}}}}</tool_call>',
+        marked(f'{{"id": 7, "type": "function", "name": "weather", "arguments": {OSLO}, "why": {{"a": [1]}}}}'),
         call("weather", OSLO),
     ),
-    ("a name with escapes", '<tool_call>{"name": "caf\\u00e9", "arguments": {}}</tool_call>', call("café")),
-    ("a tool that is not there", '<tool_call>{"name": "fly", "arguments": {}}</tool_call>', call("fly")),
-    ("a brace too many", '<tool_call>{"name": "get_time", "arguments": {}}}</tool_call>', call("get_time")),
-    ("a brace too few", '<tool_call>{"name": "get_time", "arguments": {}\n</tool_call>', call("get_time")),
-    ("no end mark", f'<tool_call>\n{{"name": "weather", "arguments": {OSLO}}}\n', call("weather", OSLO)),
+    ("a name with escapes", marked(written("caf\\u00e9")), call("café")),
+    ("a tool that is not there", marked(written("fly")), call("fly")),
+    ("a brace too many", f"<tool_call>{written('get_time')}}}</tool_call>", call("get_time")),
+    ("a brace too few", f"<tool_call>{written('get_time')[:-1]}\n</tool_call>", call("get_time")),
+    ("no end mark", f"<tool_call>\n{written('weather', OSLO)}\n", call("weather", OSLO)),
     (
         "no end mark before the next call",
-        '<tool_call>{"name": "get_time", "arguments": {}}\n<tool_call>{"name": "fly"}',
+        f"<tool_call>{written('get_time')}\n<tool_call>{written('fly')}",
         [*call("get_time"), *call("fly")],
     ),
     (
         "a list of calls",
-        f'<tool_call>[{{"name": "get_time", "arguments": {{}}}}, {{"name": "weather", "arguments": {OSLO}}}]</tool_call>',
+        marked(f"[{written('get_time')}, {written('weather', OSLO)}]"),
         [*call("get_time"), *call("weather", OSLO)],
     ),
-    ("arguments that were cut off", '<tool_call>{"name": "weather", "arguments": {"city": "Os', call("weather", '{"city": "Os')),
-    ("a call without a mark", f'\n{{"name": "weather", "arguments": {OSLO}}}\n</tool_call>', call("weather", OSLO)),
-]  # fmt: skip
+    ("arguments that were cut off", f"<tool_call>{written('weather', OSLO)[:-5]}", call("weather", OSLO[:-4])),
+    ("a call without a mark", f"\n{written('weather', OSLO)}\n</tool_call>", call("weather", OSLO)),
+]
 
 NO_CALLS = [
     "a < b and <tool> or <tool_calls> <tool_cal",
@@ -145,27 +144,28 @@ NO_CALLS = [
     "``` \n",
 ]
 
+LLAMA = written("weather", OSLO, "parameters")
 LLAMA3 = [
-    ("one call", f'{{"name": "weather", "parameters": {PARIS}}}', call("weather", PARIS)),
-    ("after the tag", f'<|python_tag|>{{"name": "weather", "parameters": {PARIS}}}', call("weather", PARIS)),
-    ("after text and the tag", f'Yes. <|python_tag|>{{"name": "fly", "parameters": {PARIS}}}', [Text("Yes."), *call("fly", PARIS)]),
+    ("one call", LLAMA, call("weather", OSLO)),
+    ("after the tag", f"<|python_tag|>{LLAMA}", call("weather", OSLO)),
+    ("after text and the tag", f"Yes. <|python_tag|>{written('fly')}", [Text("Yes."), *call("fly")]),
     (
         "several",
-        f'{{"name": "weather", "parameters": {PARIS}}}; {{"name": "get_time", "parameters": {{}}}}\n{{"name": "get_time", "arguments": {{}}}}',
-        [*call("weather", PARIS), *call("get_time"), *call("get_time")],
+        f"{LLAMA}; {written('get_time', key='parameters')}\n{written('get_time')}",
+        [*call("weather", OSLO), *call("get_time"), *call("get_time")],
     ),
-    ("with a type", f'{{"type": "function", "name": "weather", "parameters": {OSLO}}}', call("weather", OSLO)),
-    ("the name as function", f'{{"type": "function", "function": "weather", "parameters": {OSLO}}}', call("weather", OSLO)),
-    ("text after it", f'{{"name": "weather", "parameters": {OSLO}}}\n\nThere.', [*call("weather", OSLO), Text("There.")]),
+    ("with a type", LLAMA.replace("{", '{"type": "function", ', 1), call("weather", OSLO)),
+    ("the name as function", LLAMA.replace("name", "function"), call("weather", OSLO)),
+    ("text after it", f"{LLAMA}\n\nThere.", [*call("weather", OSLO), Text("There.")]),
     ("code after the tag", "<|python_tag|>print(1)", [Text("<|python_tag|>print(1)")]),
-    ("a tool that is not there and has no tag", '{"name": "fly", "parameters": {}}', [Text('{"name": "fly", "parameters": {}}')]),
-]  # fmt: skip
+    ("a tool that is not there and has no tag", written("fly"), [Text(written("fly"))]),
+]
 
 MISTRAL = [
-    ("a list", f'[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}]', call("weather", PARIS)),
+    ("a list", f"[TOOL_CALLS] [{written('weather', PARIS)}]", call("weather", PARIS)),
     (
-        "a list of two with ids",
-        f'[TOOL_CALLS][{{"name": "weather", "arguments": {PARIS}, "id": "abcdefghi"}}, {{"arguments": {{}}, "name": "fly"}}]',
+        "a list of two, one with an id",
+        f'[TOOL_CALLS][{written("weather", PARIS)[:-1]}, "id": "abcdefghi"}}, {{"arguments": {{}}, "name": "fly"}}]',
         [*call("weather", PARIS), *call("fly")],
     ),
     ("named", f"[TOOL_CALLS]weather[ARGS]{PARIS}", call("weather", PARIS)),
@@ -176,7 +176,7 @@ MISTRAL = [
         f"I look.[TOOL_CALLS]weather[ARGS]{NASTY}[TOOL_CALLS]get_time[ARGS]{{}}",
         [Text("I look."), *call("weather", NASTY), *call("get_time")],
     ),
-    ("a list without a mark", f'[{{"name": "weather", "arguments": {PARIS}}}]', call("weather", PARIS)),
+    ("a list without a mark", f"[{written('weather', PARIS)}]", call("weather", PARIS)),
     ("a list that is text", "[1, 2]", [Text("[1, 2]")]),
     ("words after the mark", "[TOOL_CALLS] come later.", [Text("[TOOL_CALLS] come later.")]),
     ("another tag", "[TOOL_CALLS]weather[NOTES]{}", [Text("[TOOL_CALLS]weather[NOTES]{}")]),
@@ -184,20 +184,17 @@ MISTRAL = [
     ("half a mark", "a [TOOL", [Text("a [TOOL")]),
 ]
 
+IN_CODE = f"```json\n{written('get_time')}\n```"
 GENERIC = [
-    ("a block of code", f'```json\n{{"name": "weather", "arguments": {PARIS}}}\n```', call("weather", PARIS)),
-    ("a block without a language", f'```\n{{"name": "weather", "arguments": {PARIS}}}\n```\n', call("weather", PARIS)),
+    ("a block of code", IN_CODE, call("get_time")),
+    ("a block without a language", f"{IN_CODE.replace('json', '')}\n", call("get_time")),
     ("a block of other JSON", '```json\n{"a": 1}\n```', [Text('```json\n{"a": 1}\n```')]),
     ("a block of code that calls nothing", "```python\nprint()\n```", [Text("```python\nprint()\n```")]),
     ("a fence alone", "```js", [Text("```js")]),
-    (
-        "a block after text is text",
-        'So:\n```json\n{"name": "get_time", "arguments": {}}\n```',
-        [Text('So:\n```json\n{"name": "get_time", "arguments": {}}\n```')],
-    ),
+    ("a block after text is text", f"So:\n{IN_CODE}", [Text(f"So:\n{IN_CODE}")]),
 ]
 
-CALL = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+CALL = marked(written("get_time"))
 THOUGHTS = [
     ("a thought and a text", "<think>\nHm.\n\nSo.\n</think>\n\nYes.", [Thought("Hm.\n\nSo."), Text("Yes.")], False),
     ("a thought and a call", f"<think>\nHm.\n</think>\n\n{CALL}", [Thought("Hm."), *call("get_time")], False),
@@ -208,10 +205,15 @@ THOUGHTS = [
     ("half a mark", " <thin", [Text(" <thin")], False),
     ("a thought that has no end", "\n<think>Hm.\n</thi", [Thought("Hm.\n</thi")], False),
     ("a second thought is text", "<think>a</think>b<think>c</think>", [Thought("a"), Text("b<think>c</think>")], False),
-    ("the prompt opened it", f"\nHm. <x>\n</think>\nYes.\n{CALL}", [Thought("Hm. <x>"), Text("Yes."), *call("get_time")], True),
+    (
+        "the prompt opened it",
+        f"\nHm <x>\n</think>\nYes.\n{CALL}",
+        [Thought("Hm <x>"), Text("Yes."), *call("get_time")],
+        True,
+    ),
     ("the prompt opened it, and it is all", "Hm.\n ", [Thought("Hm.\n ")], True),
     ("only whitespace follows", "Hm.</think>\n\n", [Thought("Hm.")], True),
-]  # fmt: skip
+]
 
 CORPUS = [
     *(Case(style, *case) for style in ("hermes", "generic") for case in HERMES),

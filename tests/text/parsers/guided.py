@@ -68,7 +68,7 @@ class Guide:
         return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
     def walk(self, constraint: Constraint, chance: random.Random, begin: str = "") -> list[int]:
-        """The tokens of an answer that begins so. Whatever is allowed may come; later, what ends a value comes first."""
+        """The tokens of an answer that begins so. Whatever is allowed may come; later, first what ends a value."""
         matcher, ids = self.matcher(constraint), self.encode(begin)
         assert matcher.try_consume_tokens(ids) == len(ids)
         while True:

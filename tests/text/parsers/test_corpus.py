@@ -14,9 +14,10 @@ pytestmark = pytest.mark.pure
 
 # What marks, calls and near misses are made of.
 SHREDS = (
-    "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "[THINK]",
-    "[/THINK]", "```", "```json", '{"name": "weather", "arguments": {"a": "}"}}', '{"name": "', '"name"', '"arguments"',
-    '"parameters": ', "weather", "null", '"', ": ", "{", "}", "[", "]", ",", ";", "\\", "\n", "  ", "<", "<tool", "é👍", "x", "7",
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>",
+    "[THINK]", "[/THINK]", "```", "```json", '{"name": "weather", "arguments": {"a": "}"}}', '{"name": "', '"name"',
+    '"arguments"', '"parameters": ', "weather", "null", '"', ": ", "{", "}", "[", "]", ",", ";", "\\", "\n", "  ", "<",
+    "<tool", "é👍", "x", "7",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from quire.text.detokenize import Detokenizer
 from quire.text.parsers.compose import constraint_for, parser_for
-from quire.text.parsers.reasoning import KNOWN
+from quire.text.parsers.reasoning import KNOWN, Reasoning
 from quire.text.parsers.registry import all_styles, by_name
 from quire.text.parsers.style import Arguments, CallBegins, Piece, Thought
 from quire.text.tokenizer import Tokenizer
@@ -20,26 +20,37 @@ from quire.types.errors import InvalidRequest
 from tests.text.parsers.corpus import merged
 from tests.text.parsers.guided import CONTROL, USER_DEFINED, Guide, with_marks
 
+pytestmark = pytest.mark.pure
+
 THINK = KNOWN[0]
-MARKS = [*dict.fromkeys(mark for style in all_styles().values() for mark in style.marks), *THINK.marks]
+MARKS = [*dict.fromkeys(mark for family in (*all_styles().values(), *KNOWN) for mark in family.marks)]
+
+
+STRING = {"type": "string"}
 
 
 def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), **more}
 
 
+ITEM = _object({"id": {"type": "integer", "minimum": 1}, "note": {"type": ["string", "null"]}})
+ITEMS = {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 3}
+CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}
+NODE = _object({"value": {"type": "boolean"}, "children": CHILDREN}, additionalProperties=False)
+LATITUDE = {"type": "number", "minimum": -90, "maximum": 90}
+CLOSED = {"additionalProperties": False}
 TOOLS = (
     Tool("get_time"),
-    Tool("weather", "Of a city", _object({"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}})),
-    Tool("weather_at", "", _object({"lat": {"type": "number", "minimum": -90, "maximum": 90}}, additionalProperties=False)),
-    Tool("order", "", _object({"items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 3}},
-         **{"$defs": {"item": _object({"id": {"type": "integer", "minimum": 1}, "note": {"type": ["string", "null"]}})}})),
-    Tool("tree", "", {"$ref": "#/$defs/node", "$defs": {"node": _object({"value": {"type": "boolean"}, "children": {
-         "type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}}, additionalProperties=False)}}),
-    Tool("either", "", {"anyOf": [_object({"a": {"const": 1}}), _object({"b": {"type": "string", "pattern": "^[a-z]{2,5}$"}})]}),
-    Tool("tags", "", {"type": "object", "additionalProperties": {"type": "string", "maxLength": 5}}),
-    Tool("größe-3.x", "", _object({"größe \"m\"": {"type": "string", "format": "date"}}, additionalProperties=False), strict=True),
-)  # fmt: skip
+    Tool("weather", "Of a city", _object({"city": STRING, "unit": {"enum": ["C", "F"]}})),
+    Tool("weather_at", "", _object({"lat": LATITUDE}, **CLOSED)),
+    Tool("order", "", _object({"items": ITEMS}, **{"$defs": {"item": ITEM}})),
+    Tool("tree", "", {"$ref": "#/$defs/node", "$defs": {"node": NODE}}),
+    Tool(
+        "either", "", {"anyOf": [_object({"a": {"const": 1}}), _object({"b": {**STRING, "pattern": "^[a-z]{2,5}$"}})]}
+    ),
+    Tool("tags", "", {"type": "object", "additionalProperties": {**STRING, "maxLength": 5}}),
+    Tool("größe-3.x", "", _object({'größe "m"': {**STRING, "format": "date"}}, **CLOSED), strict=True),
+)
 BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
@@ -112,6 +123,17 @@ def test_a_model_that_thinks_may_think_before_it_calls(guides: dict[str, Guide],
             guide, "hermes", guide.walk(constraint, chance, thought), reasoning=THINK, begins_in_thought=begun
         )
         assert pieces[0] == Thought("Hm <tool> {") and check_calls(pieces[1:])
+
+
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kind_of_thought_has_its_grammar(guides: dict[str, Guide], way: str, marks: Reasoning) -> None:
+    guide, thought, call = guides[way], f"Hm [x].{marks.closing}", '{"name": "get_time", "parameters": {}}'
+    for begun, opening in ((True, ""), (False, marks.opening)):
+        constraint = constraint_for(by_name("llama3"), TOOLS, ToolChoice("required"), tokens_of(guide), marks, begun)
+        assert guide.accepts(constraint, f"{opening}{thought}\n\n{call}")
+        assert not guide.accepts(constraint, f"{opening}{thought}\n\nNo.")
+        assert not guide.accepts(constraint, f"{opening}Hm.")
 
 
 GOOD = {

@@ -25,7 +25,7 @@ from quire.serve.anthropic_conversation import conversation
 from quire.serve.anthropic_events import MessageWriter, error_body
 from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits
 from quire.serve.json_body import parse, schema_of, shape
-from quire.serve.request_limits import schema_text, stops, tools
+from quire.serve.request_limits import check_tools, schema_text, stops
 from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
@@ -93,7 +93,7 @@ def _request(asked: CountBody, limits: Limits, sampling: SamplingParams, stream:
 
 
 def _tools(given: list[CustomTool], limits: Limits) -> tuple[Tool, ...]:
-    tools([tool.name for tool in given], limits, "tools")
+    check_tools([tool.name for tool in given], limits, "tools")
     return tuple(_tool(tool, limits, f"tools.{place}") for place, tool in enumerate(given))
 
 

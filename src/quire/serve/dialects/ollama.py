@@ -23,7 +23,7 @@ from quire.serve.ollama_body import (
 from quire.serve.ollama_conversation import conversation
 from quire.serve.ollama_lines import LineWriter, LoadWriter, error_body
 from quire.serve.ollama_models import running, shown, tags, version
-from quire.serve.request_limits import schema_text, stops, tools
+from quire.serve.request_limits import check_tools, schema_text, stops
 from quire.types.chat import ChatRequest, CompletionRequest, Message, Terms, Tool
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
@@ -177,7 +177,7 @@ def _constraint(asked: Common, limits: Limits) -> Constraint | None:
 
 
 def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
-    tools([tool.function.name for tool in given], limits, "tools")
+    check_tools([tool.function.name for tool in given], limits, "tools")
     for place, tool in enumerate(given):
         schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
     functions = [tool.function for tool in given]

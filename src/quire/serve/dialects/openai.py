@@ -13,7 +13,7 @@ from quire.serve.dialect import Decoded, Dialect, Generates, Limits, Lists, Show
 from quire.serve.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.openai.completion_writer import CompletionForm, CompletionWriter
 from quire.serve.openai.constraints import constraint_of
-from quire.serve.openai.fields import REFUSED, Count, CountOrNone, Effort, Fields, Reasoning, ResponseFormat, TokenId
+from quire.serve.openai.fields import REFUSED, Count, CountOrZero, Effort, Fields, Reasoning, ResponseFormat, TokenId
 from quire.serve.openai.messages import ChatMessage, messages_of
 from quire.serve.openai.replies import encode, error_body
 from quire.serve.openai.sampling import num_logprobs, num_samples, sampling_of
@@ -40,7 +40,7 @@ class GenerationBody(Fields, kw_only=True):
 
     model: str
     n: Count | None = None
-    max_tokens: CountOrNone | None = None
+    max_tokens: CountOrZero | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -52,7 +52,7 @@ class ChatBody(GenerationBody, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: CountOrNone | None = None
+    top_logprobs: CountOrZero | None = None
     tools: list[ChatTool] | None = None
     tool_choice: str | Choice | None = None
     parallel_tool_calls: bool | None = None
@@ -70,7 +70,7 @@ class CompletionBody(GenerationBody, kw_only=True):
 
     prompt: str | list[str | TokenId | list[TokenId]]
     best_of: Count | None = None
-    logprobs: CountOrNone | None = None
+    logprobs: CountOrZero | None = None
     echo: bool | None = None
 
 

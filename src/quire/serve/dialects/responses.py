@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.body import Refusal, Schemas, read, shaped
+from quire.serve.body import Refusal, Schemas, read, shaped, shown
 from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits
 from quire.serve.openai.constraints import constraint_of
-from quire.serve.openai.fields import REFUSED, Count, CountOrNone, Fields, Reasoning, ResponseFormat
+from quire.serve.openai.fields import REFUSED, Count, CountOrZero, Fields, Reasoning, ResponseFormat
 from quire.serve.openai.items import conversation
 from quire.serve.openai.replies import encode, error_body
 from quire.serve.openai.response_object import ResponseForm
@@ -64,7 +64,7 @@ class ResponseBody(Fields, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: Text | None = None
-    top_logprobs: CountOrNone | None = None
+    top_logprobs: CountOrZero | None = None
     include: list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -129,7 +129,7 @@ def _included(given: ResponseBody) -> list[str]:
         if name not in _INCLUDABLE:
             field = f"include[{place}]"
             known = " or ".join(map(repr, _INCLUDABLE))
-            raise InvalidRequest(f"{field} is {name!r}; it must be {known}.", field=field)
+            raise InvalidRequest(f"{field} is {shown(name)}; it must be {known}.", field=field)
     return given.include or []
 
 
@@ -146,6 +146,8 @@ def _tools(given: ResponseBody, limits: Limits) -> list[Tool]:
 def _format(text: Text | None) -> ResponseFormat | None:
     if text is None or text.format is None:
         return None
+    if text.format.type == "json_schema" and text.format.schema is None:
+        raise InvalidRequest("Missing required parameter: text.format.schema", field="text.format.schema")
     return ResponseFormat(text.format.type, schema=text.format.schema)
 
 

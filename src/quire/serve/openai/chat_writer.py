@@ -118,7 +118,7 @@ class ChatWriter:
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         calls = [_call(call.id, call.name, call.arguments) for call in choice.tool_calls]
         text = None if calls and not choice.text else choice.text
-        message = {"role": "assistant", "content": text, "refusal": None, "annotations": ()}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": ()}
         message |= _thought(choice.reasoning) if choice.reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
         ended = {"logprobs": None, **replies.finish_of(choice.ending, choice.stop)}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from quire.serve.body import shown
 from quire.serve.openai.terms import CacheBreakpoint, CacheControl, seconds_of
 from quire.types.errors import InvalidRequest
 
@@ -62,7 +63,7 @@ def said(content: Content | None, field: str) -> Said:
 def _text(part: Part, field: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     if name == "text" and part.type not in TEXTS:
-        public = f"{field}.type is {part.type!r}; only text is supported, for example of the type 'text'."
+        public = f"{field}.type is {shown(part.type)}; only text is supported, for example of the type 'text'."
         raise InvalidRequest(public, field=f"{field}.type")
     text: str | None = getattr(part, name)
     if text is None:

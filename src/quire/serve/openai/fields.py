@@ -14,7 +14,7 @@ from quire.serve.body import Refusal
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Count = Annotated[int, Meta(ge=1, lt=1 << 31)]
-CountOrNone = Annotated[int, Meta(ge=0, lt=1 << 31)]
+CountOrZero = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -97,9 +97,9 @@ class Fields(Struct, kw_only=True):
     # When the answer ends, and what is told of it.
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
-    min_tokens: CountOrNone | None = None
+    min_tokens: CountOrZero | None = None
     ignore_eos: bool | None = None
-    prompt_logprobs: CountOrNone | None = None
+    prompt_logprobs: CountOrZero | None = None
     return_token_ids: bool | None = None
 
     # What form it has.
@@ -134,7 +134,7 @@ class Fields(Struct, kw_only=True):
 
 
 _NO_BEAMS = Refusal("answers are sampled; there is no beam search.", (False,))
-_ALL_IN_ONE = Refusal("thoughts are always told apart from the answer, as they come.", (True,))
+_THOUGHTS = Refusal("thoughts are always told apart from the answer, as they come.", (True,))
 
 REFUSED = {
     "store": Refusal("nothing is stored here; leave it out or give false.", (False,)),
@@ -161,8 +161,8 @@ REFUSED = {
     "kv_transfer_params": Refusal("prompts and answers are computed in one place."),
     "lora_path": Refusal("there are no adapters."),
     "mm_processor_kwargs": Refusal("only text is taken."),
-    "separate_reasoning": _ALL_IN_ONE,
-    "stream_reasoning": _ALL_IN_ONE,
-    "include_reasoning": _ALL_IN_ONE,
+    "separate_reasoning": _THOUGHTS,
+    "stream_reasoning": _THOUGHTS,
+    "include_reasoning": _THOUGHTS,
     "cache_prompt": Refusal("prompts are always cached; see cache_salt.", (True,)),
 }

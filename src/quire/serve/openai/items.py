@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.body import shaped
+from quire.serve.body import shaped, shown
 from quire.serve.openai.content import Content, Part, said
 from quire.serve.openai.messages import arguments_text
 from quire.types.chat import Message, Role, ToolCall
@@ -91,7 +91,7 @@ def _item(given: dict[str, Any], field: str) -> Item:
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         known = ", ".join(map(repr, SHAPES))
-        raise InvalidRequest(f"{field}.type is {kind!r}; it must be one of {known}.", field=f"{field}.type")
+        raise InvalidRequest(f"{field}.type is {shown(kind)}; it must be one of {known}.", field=f"{field}.type")
     filled = {name: value for name, value in given.items() if value is not None}
     if "encrypted_content" in filled:
         public = f"{field}.encrypted_content cannot be read here; give the thoughts as content, or leave the item out."

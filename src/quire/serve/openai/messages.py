@@ -74,14 +74,13 @@ def arguments_text(given: str | dict[str, Any], field: str) -> str:
 def _message(given: ChatMessage, field: str) -> Message:
     _refuse(given, field)
     text, keep = said(given.content, f"{field}.content")
+    calls = [_call(call, f"{field}.tool_calls[{place}]") for place, call in enumerate(given.tool_calls or ())]
     marks = [mark for mark in (keep, seconds_of(given.cache_control)) if mark is not None]
     return Message(
         _ROLES[given.role],
         text or given.refusal or "",
         reasoning=given.reasoning_content or given.reasoning or None,
-        tool_calls=tuple(
-            _call(call, f"{field}.tool_calls[{place}]") for place, call in enumerate(given.tool_calls or ())
-        ),
+        tool_calls=tuple(calls),
         tool_call_id=given.tool_call_id,
         name=given.name,
         keep=max(marks, default=None),

@@ -14,7 +14,7 @@ from quire.types.errors import ContextTooLong, QuireError
 EVENT_STREAM = "text/event-stream"
 LOWEST = -9999.0  # stands for minus infinity, which JSON does not have
 
-# A cancelled answer is not a whole one: "abort", as vLLM and SGLang say it, is no word of OpenAI's, but "stop" would lie.
+# "abort", as vLLM and SGLang say it, is no word of OpenAI's; but "stop" would say that a cancelled answer is whole.
 _FINISH_REASONS = {
     Ending.STOP: "stop",
     Ending.STOP_TEXT: "stop",

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from quire.serve.body import check_depth
 from quire.serve.openai.fields import CacheOptions, Effort, Fields, Keep, Lifetime
 from quire.types.chat import Terms
 from quire.types.errors import InvalidRequest
@@ -32,6 +33,7 @@ def terms_of(given: Fields) -> Terms:
     """What the client asks for; an API key may allow less."""
     if given.request_id is not None and given.rid is not None and given.request_id != given.rid:
         raise InvalidRequest("request_id and rid differ: give one of them.", field="rid")
+    check_depth(given.metadata, "metadata")
     keep, rank = _kept(given)
     return Terms(
         id=given.request_id or given.rid,

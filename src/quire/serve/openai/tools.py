@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from quire.serve.body import shown
 from quire.serve.dialect import Limits
 from quire.serve.openai.constraints import schema_text
 from quire.serve.openai.fields import Name
@@ -102,7 +103,7 @@ def chat_tools(given: Sequence[ChatTool], limits: Limits) -> Iterable[Tool]:
 
 def unsupported_tool(kind: object, field: str) -> InvalidRequest:
     """Tools that a server would have to run itself, or whose calls are not JSON."""
-    return InvalidRequest(f"{field}.type is {kind!r}; only 'function' is supported.", field=f"{field}.type")
+    return InvalidRequest(f"{field}.type is {shown(kind)}; only 'function' is supported.", field=f"{field}.type")
 
 
 def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool | None, limits: Limits) -> Offer:
@@ -117,7 +118,8 @@ def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool 
     mode, name, allowed = _wanted(choice)
     for wanted in (*(allowed or ()), *([name] if name is not None else ())):
         if wanted not in known:
-            raise InvalidRequest(f"tool_choice names {wanted!r}, which is not one of the tools.", field="tool_choice")
+            public = f"tool_choice names {shown(wanted)}, which is not one of the tools."
+            raise InvalidRequest(public, field="tool_choice")
     offered = tuple(tool for tool in known.values() if allowed is None or tool.name in allowed)
     if mode == "required" and not offered:
         raise InvalidRequest("tool_choice demands a call, and there are no tools.", field="tool_choice")
@@ -146,8 +148,8 @@ def _wanted(choice: str | Choice | None) -> _Wanted:
             if mode is not None and tools is not None:
                 named = [_name(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(tools)]
                 return _Wanted(mode, allowed=tuple(named))
-    shown = repr(choice) if isinstance(choice, str) else f"of the type {choice.type!r}" if choice else None
-    public = f"tool_choice is {shown}; it must be 'auto', 'none', 'required', or an object of the type 'function' "
+    given = shown(choice) if isinstance(choice, str) else f"of the type {shown(choice.type)}"
+    public = f"tool_choice is {given}; it must be 'auto', 'none', 'required', or an object of the type 'function' "
     raise InvalidRequest(f"{public}or 'allowed_tools' with its mode and tools.", field="tool_choice")
 
 

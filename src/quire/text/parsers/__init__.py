@@ -1,1 +1,1 @@
-"""How families of models mark thoughts and tool calls in their text. One file for each, found by its name."""
+"""How families of models mark thoughts and tool calls in their text. A style is one file, with a `STYLE` in it."""

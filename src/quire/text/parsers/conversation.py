@@ -29,7 +29,7 @@ def as_template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def as_template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    """For `ChatTemplate.render`; None if there are none, for some templates speak of tools even if the list is empty."""
+    """For `ChatTemplate.render`. None if there are none: some templates would speak of tools for an empty list."""
     return [_tool(tool) for tool in tools] or None
 
 

@@ -47,9 +47,8 @@ def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:
         place = end
         for call in message.tool_calls:
             yield replace(message, tool_calls=(call,))
-            answers = [result for result in results if result.tool_call_id == call.id]
-            yield from answers
-            results = [result for result in results if result not in answers]
+            yield from (result for result in results if result.tool_call_id == call.id)
+            results = [result for result in results if result.tool_call_id != call.id]
             message = replace(message, text="", reasoning=None)
         yield from results
 

@@ -1,4 +1,4 @@
-"""Mistral: after [TOOL_CALLS] a list of JSON objects or, from the eleventh tokenizer on, name[ARGS]{…} for each call."""
+"""Mistral: after [TOOL_CALLS] a list of JSON objects or, since its eleventh tokenizer, name[ARGS]{…} for each call."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""Which form an answer has: what the model is held to, and what is made out of its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from quire.serve.prompts import Prompt, Speech
+from quire.serve.scribe import Manner
+from quire.text.parsers.compose import constraint_for, parser_for
+from quire.types.chat import Ask, ChatRequest
+from quire.types.errors import InvalidRequest
+from quire.types.request import Constraint
+
+
+def offered(ask: Ask) -> Ask:
+    """The same without tools that must not be called: the model is not shown what it may not use."""
+    if isinstance(ask, ChatRequest) and ask.tool_choice.mode == "none":
+        return replace(ask, tools=())
+    return ask
+
+
+def constraint_of(ask: Ask, prompt: Prompt, speech: Speech) -> Constraint | None:
+    """The grammar that the answer must follow: the client's own, or that of a call which it requires."""
+    if not isinstance(ask, ChatRequest) or ask.tool_choice.mode != "required":
+        return ask.constraint
+    if ask.constraint is not None:
+        raise InvalidRequest("An answer that must be a call cannot have another form too.", field="tool_choice")
+    if not ask.tools:
+        raise InvalidRequest("A call is required, and there are no tools.", field="tool_choice")
+    return constraint_for(
+        speech.style, ask.tools, ask.tool_choice, _marks(speech), speech.reasoning, prompt.begins_in_thought
+    )
+
+
+def manner_of(ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> Manner:
+    """How the answer is to be told. In a form that the client prescribes there is no room for thoughts and calls."""
+    if not isinstance(ask, ChatRequest):
+        return Manner(ask.sampling, speech.side, continues=True, echo=ask.echo)
+    plain = Manner(ask.sampling, speech.side, continues=ask.continue_last, echo=ask.echo)
+    if ask.constraint is not None or not (ask.tools or speech.reasoning):
+        return plain
+    parser = partial(parser_for, speech.style, speech.reasoning, ask.tools, prompts[0].begins_in_thought)
+    return replace(plain, parser=parser, shown=tuple(_marks(speech).values()))
+
+
+def _marks(speech: Speech) -> dict[str, int]:
+    """Those marks of the model that are tokens of its vocabulary."""
+    names = (*speech.style.marks, *(speech.reasoning.marks if speech.reasoning else ()))
+    return speech.side.tokenizer.tokens_named(names) if speech.side.tokenizer is not None else {}

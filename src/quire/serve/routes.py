@@ -1,0 +1,90 @@
+"""The table of our own endpoints, and the description of all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from quire import __version__
+from quire.serve import native, retention
+from quire.serve.asked import PromptBody
+from quire.serve.body import schema_of
+from quire.serve.dialect import Dialect, Endpoint, Lists, Shows, Tells
+from quire.serve.exchange import Exchange
+from quire.serve.service import Service
+
+
+class OwnRoute(NamedTuple):
+    """One of them. Its docstring says what it is for."""
+
+    method: str
+    path: str
+    handle: Callable[[Service, Exchange], Awaitable[None]]
+    shape: type[msgspec.Struct] | None = None  # of its body
+
+
+async def openapi(service: Service, exchange: Exchange) -> None:
+    """This description."""
+    await exchange.respond(msgspec.json.encode(describe(service.dialects, bool(service.keys))))
+
+
+OWN_ROUTES = (
+    OwnRoute("GET", "/health", native.health),
+    OwnRoute("GET", "/ready", native.ready),
+    OwnRoute("GET", "/version", native.version),
+    OwnRoute("GET", "/props", native.props),
+    OwnRoute("GET", "/metrics", native.metrics),
+    OwnRoute("GET", "/openapi.json", openapi),
+    OwnRoute("POST", "/tokenize", native.tokenize, native.TokenizeBody),
+    OwnRoute("POST", "/detokenize", native.detokenize, native.DetokenizeBody),
+    OwnRoute("GET", "/v1/cache", retention.stats),
+    OwnRoute("POST", "/v1/cache/explain", retention.explain, PromptBody),
+    OwnRoute("POST", "/v1/cache/pin", retention.pin, retention.PinBody),
+    OwnRoute("POST", "/v1/cache/unpin", retention.unpin, PromptBody),
+    OwnRoute("POST", "/v1/cache/flush", retention.flush, retention.FlushBody),
+)
+
+
+def method_of(endpoint: Endpoint) -> str:
+    """The verb of a dialect's endpoint."""
+    is_read = isinstance(endpoint, Lists | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
+    return "GET" if is_read else "POST"
+
+
+def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
+    """The whole server in OpenAPI 3.1."""
+    paths: dict[str, dict[str, Any]] = {}
+    for dialect in dialects:
+        for endpoint in dialect.endpoints:
+            summary = (type(endpoint).__doc__ or "").split(". ")[0]
+            method = method_of(endpoint)
+            said = _operation(method, endpoint.path, summary, dialect.schemas.get(endpoint.path))
+            paths.setdefault(endpoint.path, {})[method.lower()] = said | {"tags": [dialect.name]}
+    for method, path, handle, shape in OWN_ROUTES:
+        schema = None if shape is None else schema_of(shape)
+        said = _operation(method, path, (handle.__doc__ or "").split("\n")[0], schema)
+        paths.setdefault(path, {})[method.lower()] = said | {"tags": ["quire"]}
+    secured: dict[str, Any] = {
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}],
+    }
+    head = {"openapi": "3.1.0", "info": {"title": "Quire", "version": __version__}, "paths": paths}
+    return head | (secured if has_keys else {})
+
+
+def _operation(method: str, path: str, summary: str, schema: object | None) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "operationId": f"{method.lower()}{path}".replace("/", "_").replace("{", "").replace("}", ""),
+        "summary": summary,
+        "responses": {
+            "200": {"description": "As asked."},
+            "default": {"description": "An error, in the same dialect."},
+        },
+    }
+    if "{name}" in path:
+        said["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if schema is not None:
+        said["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return said

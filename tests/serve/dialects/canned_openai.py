@@ -1,0 +1,117 @@
+"""A server without sockets, clock or model: the real client's requests are decoded, canned events are the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import httpx2
+import openai
+
+from quire.serve.dialect import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
+from quire.serve.dialects import openai as chat
+from quire.serve.dialects import responses
+from quire.types.answer import Usage
+from quire.types.chat import (
+    Answered,
+    Ask,
+    Choice,
+    Ending,
+    Event,
+    Finish,
+    ModelCard,
+    PromptEcho,
+    ReasoningDelta,
+    ScoredToken,
+    TextDelta,
+    ToolCall,
+    ToolDelta,
+)
+from quire.types.errors import QuireError
+
+REPLY = Reply("0123abcd", 1_700_000_000.25, "tiny")
+USAGE = Usage(prompt=11, cached=8, output=7, first_token_seconds=0.1, seconds=2.0, forced=2, reasoning=3, kept=1)
+CARDS = (ModelCard("tiny", created=5.5, max_context=2048), ModelCard("hf.co/org/repo:q4_0"))
+PATHS = {endpoint.path: endpoint for dialect in (chat.DIALECT, responses.DIALECT) for endpoint in dialect.endpoints}
+
+
+def scored(text: str, logprob: float | None, *others: tuple[str, float]) -> ScoredToken:
+    top = tuple(ScoredToken(100 + place, word, word.encode(), value) for place, (word, value) in enumerate(others))
+    return ScoredToken(7, text, text.encode(), logprob, top)
+
+
+class Canned:
+    """Answers every request with the same events. `asked` is what the last request was decoded into."""
+
+    def __init__(self, *events: Event, failure: QuireError | None = None) -> None:
+        self.events = events
+        self.failure = failure  # in place of the end of a stream
+        self.asked: Ask | None = None
+        transport = httpx2.MockTransport(self.answer)
+        self.client = openai.OpenAI(
+            base_url="http://quire/v1", api_key="none", max_retries=0, http_client=httpx2.Client(transport=transport)
+        )
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        try:
+            match PATHS.get(path) or PATHS["/v1/models/{name}"]:
+                case Generates(_, decode):
+                    return self._generate(decode(request.read(), Limits()))
+                case Counts(_, decode, encode):
+                    self.asked = decode(request.read(), Limits())
+                    return _json(encode(42))
+                case Lists(_, encode):
+                    return _json(encode(CARDS))
+                case Shows(_, encode):
+                    named = {card.name: card for card in CARDS}
+                    return _json(encode(named[path.removeprefix("/v1/models/")]))
+        except QuireError as error:
+            return _json(chat.DIALECT.error(error), error.status)
+        raise AssertionError(path)
+
+    def _generate(self, decoded: Decoded) -> httpx2.Response:
+        self.asked = decoded.ask
+        writer = decoded.writer(REPLY)
+        if decoded.ask.stream:
+            pieces = self._stream(writer)
+            return httpx2.Response(200, headers={"content-type": writer.content_type}, content=pieces)
+        return _json(writer.whole(gathered(self.events)))
+
+    def _stream(self, writer: Writer) -> Iterator[bytes]:
+        yield writer.open()
+        yield writer.write(self.events[:1])
+        yield writer.write(self.events[1:])
+        yield writer.fail(self.failure) if self.failure is not None else writer.close(USAGE)
+
+
+def _json(body: bytes, status: int = 200) -> httpx2.Response:
+    return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
+
+
+def gathered(events: Sequence[Event]) -> Answered:
+    """What the events amount to."""
+    indices = sorted({event.choice for event in events})
+    return Answered(tuple(_choice(index, [e for e in events if e.choice == index]) for index in indices), USAGE)
+
+
+def _choice(index: int, events: Sequence[Event]) -> Choice:
+    prompt: PromptEcho | None = None
+    text, reasoning, ending, stop = "", "", Ending.STOP, None
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[ScoredToken, ...] = ()
+    calls: list[ToolCall] = []
+    for event in events:
+        match event:
+            case PromptEcho():
+                prompt = event
+            case TextDelta(_, more, ids, scores):
+                text, tokens, logprobs = text + more, tokens + ids, logprobs + scores
+            case ReasoningDelta(_, more, ids, scores):
+                reasoning, tokens, logprobs = reasoning + more, tokens + ids, logprobs + scores
+            case ToolDelta(_, _, arguments, call_id, str() as name):
+                calls.append(ToolCall(call_id or "", name, arguments))
+            case ToolDelta(_, call, arguments):
+                calls[call] = ToolCall(calls[call].id, calls[call].name, calls[call].arguments + arguments)
+            case Finish(_, ending, stop):
+                pass
+    return Choice(index, text, ending, reasoning, tuple(calls), stop, tokens, logprobs, prompt)

@@ -1,0 +1,108 @@
+"""The libraries that people use, against a whole server with the real model."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.serve.app import all_dialects
+from tests.serve.running import running
+
+anthropic = pytest.importorskip("anthropic")
+ollama = pytest.importorskip("ollama")
+openai = pytest.importorskip("openai")
+
+pytestmark = pytest.mark.e2e
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def server(model_file):
+    with running(model_file, all_dialects()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def by_openai(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_openai_chat_streams_what_it_answers_whole(by_openai):
+    asked = {"model": "toy", "messages": QUESTION, "max_tokens": 16, "temperature": 0}
+    whole = by_openai.chat.completions.create(**asked)
+    assert whole.choices[0].message.content and whole.choices[0].finish_reason == "length"
+    assert whole.usage.completion_tokens == 16 and whole.model == "toy"
+    chunks = list(by_openai.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_openai_completions_have_logprobs_and_echo(by_openai):
+    done = by_openai.completions.create(
+        model="toy", prompt=["Once upon", "The sky is"], max_tokens=4, temperature=0, logprobs=2, echo=True
+    )
+    assert [choice.text.split()[0] for choice in done.choices] == ["Once", "The"]
+    assert done.choices[0].logprobs.token_logprobs[0] is None
+    assert len(done.choices[0].logprobs.tokens) == len(done.choices[0].logprobs.token_logprobs)
+
+
+def test_openai_is_told_of_models_and_of_errors(by_openai):
+    assert [model.id for model in by_openai.models.list()] == ["toy"]
+    assert by_openai.models.retrieve("toy").id == "toy"
+    with pytest.raises(openai.NotFoundError, match="nobody"):
+        by_openai.chat.completions.create(model="nobody", messages=QUESTION)
+    with pytest.raises(openai.BadRequestError, match="context"):
+        by_openai.completions.create(model="toy", prompt="word " * 3000)
+
+
+def test_openai_responses_stream(by_openai):
+    asked = {"model": "toy", "input": "Say hello.", "max_output_tokens": 16, "temperature": 0}
+    with by_openai.responses.stream(**asked) as stream:
+        events = list(stream)
+    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert events[0].type == "response.created" and said == by_openai.responses.create(**asked).output_text
+    assert events[-1].type in ("response.completed", "response.incomplete")
+
+
+def test_tools_are_shown_to_the_model_and_not_required_to_be_called(by_openai):
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    asked = {"model": "toy", "messages": QUESTION, "max_tokens": 8, "temperature": 0}
+    without = by_openai.chat.completions.create(**asked)
+    shown = by_openai.chat.completions.create(**asked, tools=[tool])
+    hidden = by_openai.chat.completions.create(**asked, tools=[tool], tool_choice="none")
+    assert shown.usage.prompt_tokens > without.usage.prompt_tokens == hidden.usage.prompt_tokens
+    assert shown.choices[0].finish_reason in ("length", "stop", "tool_calls")
+
+
+def test_anthropic_messages_stream_and_count(server):
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        asked = {"model": "toy", "messages": QUESTION, "max_tokens": 16, "extra_body": {"temperature": 0}}
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            assert "".join(stream.text_stream) == whole.content[0].text
+        assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 16
+        counted = client.messages.count_tokens(model="toy", messages=QUESTION)
+        assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+        with pytest.raises(anthropic.NotFoundError):
+            client.messages.create(**asked | {"model": "nobody"})
+
+
+def test_ollama_chat_generate_and_lists(server):
+    with ollama.Client(host=server.url) as client:
+        check_ollama(client)
+
+
+def check_ollama(client):
+    options = {"num_predict": 12, "temperature": 0}
+    whole = client.chat("toy", QUESTION, options=options)
+    pieces = list(client.chat("toy", QUESTION, options=options, stream=True))
+    assert "".join(piece.message.content or "" for piece in pieces) == whole.message.content
+    assert whole.done and whole.eval_count == 12
+    assert client.generate("toy", "Once upon a time", options=options).response
+    assert [model.model for model in client.list().models] == ["toy"]
+    assert client.show("toy").modelinfo["general.architecture"] == "llama"
+    assert [model.model for model in client.ps().models] == ["toy"]
+    with pytest.raises(ollama.ResponseError):
+        client.generate("nobody", "hello")

@@ -1,0 +1,174 @@
+"""Conversations with tools through chat templates: what a template writes of a call, the style's parser reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from quire.text.errors import RejectedMessages
+from quire.text.parsers.compose import parser_for
+from quire.text.parsers.conversation import as_template_messages, as_template_tools
+from quire.text.parsers.registry import style_of
+from quire.text.parsers.style import Arguments, CallBegins
+from quire.text.template import ChatTemplate
+from quire.types.chat import Message, Tool, ToolCall
+from tests.text.parsers.corpus import parsed
+
+pytestmark = pytest.mark.pure
+
+# Templates of our own that ask of messages what the families' templates ask, and refuse what those refuse.
+HERMES = """{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>
+{% endfor %}{% for message in messages %}[{{ message.role }}]
+{%- if message.reasoning_content is defined %}<think>{{ message.reasoning_content }}</think>{% endif %}
+{{- message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{% endfor %}"""
+LLAMA = """{% for tool in tools or [] %}{{ tool | tojson(indent=4) }}
+{% endfor %}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
+{%- if 'tool_calls' in message %}
+{%- if message.tool_calls | length != 1 %}{{ raise_exception("only single tool calls") }}{% endif %}
+{%- set call = message.tool_calls[0].function %}
+{"name": "{{ call.name }}", "parameters": {{ call.arguments | tojson }}}
+{%- else %}{{ message.content | trim }}{% endif %}
+{% endfor %}"""
+MISTRAL = """{% macro nine(id) %}
+{%- if id | length != 9 %}{{ raise_exception("ids have nine letters") }}{% endif %}{{ id }}{% endmacro %}
+{%- for message in messages %}
+{%- if message.tool_calls is defined %}AS_WRITTEN
+{%- elif message.role == "tool" %}[TOOL_RESULTS]{{ nine(message.tool_call_id) }} {{ message.content }}[/TOOL_RESULTS]
+{%- else %}[{{ message.role }}]{{ message.content }}{% endif %}
+{% endfor %}"""
+IN_A_LIST = """[TOOL_CALLS][{% for call in message.tool_calls %}
+{{- (call.function | tojson)[:-1] }}, "id": "{{ nine(call.id) }}"}{{ "" if loop.last else ", " }}
+{%- endfor %}]"""
+BY_NAME = """{% for call in message.tool_calls %}[TOOL_CALLS]{{ call.function.name }}
+{{- "[CALL_ID]" + nine(call.id) }}[ARGS]{{ call.function.arguments | tojson }}
+{%- endfor %}"""
+MISTRAL_LIST, MISTRAL_NAMED = MISTRAL.replace("AS_WRITTEN", IN_A_LIST), MISTRAL.replace("AS_WRITTEN", BY_NAME)
+PLAIN = "{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n{% endfor %}"
+TEMPLATES = [
+    ("hermes", HERMES),
+    ("llama3", LLAMA),
+    ("mistral", MISTRAL_LIST),
+    ("mistral", MISTRAL_NAMED),
+    ("generic", PLAIN),
+]
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = (Tool("weather", "Of a <city>", SCHEMA), Tool("get_time"))
+ODD = '{"city": "Zürich \\"Höngg\\" {", "days": [1, null, {"a": 0.5}]}'
+CALLS = (ToolCall("call_abc-1", "weather", ODD), ToolCall("call_abc-2", "get_time", ""))
+CHAT = (
+    Message("system", "Be brief."),
+    Message("user", "Weather?"),
+    Message("assistant", "", reasoning="I must look.", tool_calls=CALLS),
+    Message("tool", '{"sky": "blau"}', tool_call_id="call_abc-1"),
+    Message("tool", "12:00", tool_call_id="call_abc-2"),
+    Message("user", "And?"),
+)
+
+
+def rendered(source: str, chat: Sequence[Message], tools: Sequence[Tool] = TOOLS) -> str:
+    messages, left = style_of([source]).prepare(chat, tools)
+    template = ChatTemplate(source)
+    return template.render(as_template_messages(messages), tools=as_template_tools(left))
+
+
+@pytest.mark.parametrize("family, source", TEMPLATES)
+def test_what_a_template_writes_the_parser_reads(family: str, source: str) -> None:
+    style = style_of([source])
+    assert style.name == family
+    lines = rendered(source, CHAT)
+    assert "weather" in lines and "blau" in lines and "12:00" in lines and "Be brief." in lines
+    before = rendered(source, CHAT[:2])
+    answer = lines[len(before) :]
+    begin = min(place for mark in ("<tool_call>", "[TOOL_CALLS]", '{"name"') if (place := answer.find(mark)) >= 0)
+    found = []
+    for turn in answer[begin:].split("<|start_header_id|>assistant<|end_header_id|>"):  # one for each call, or all
+        found += [p for p in parsed(parser_for(style, None, TOOLS), [turn]) if isinstance(p, CallBegins | Arguments)]
+    assert [piece.name for piece in found[::2]] == ["weather", "get_time"]  # type: ignore[union-attr]
+    assert [json.loads(piece.text) for piece in found[1::2]] == [json.loads(ODD), {}]  # type: ignore[union-attr]
+
+
+def test_templates_get_objects_and_no_keys_that_a_message_has_not() -> None:
+    plain = as_template_messages(CHAT)
+    assert plain[0] == {"role": "system", "content": "Be brief."}
+    assert plain[2] == {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "I must look.",
+        "tool_calls": [
+            {"id": "call_abc-1", "type": "function", "function": {"name": "weather", "arguments": json.loads(ODD)}},
+            {"id": "call_abc-2", "type": "function", "function": {"name": "get_time", "arguments": {}}},
+        ],
+    }
+    assert plain[4] == {"role": "tool", "content": "12:00", "tool_call_id": "call_abc-2", "name": "get_time"}
+
+
+def test_arguments_that_a_model_once_wrote_badly_do_not_end_the_conversation() -> None:
+    broken = Message("assistant", tool_calls=(ToolCall("1", "weather", '{"city": "Os'),))
+    assert as_template_messages([broken])[0]["tool_calls"][0]["function"]["arguments"] == '{"city": "Os'
+    assert "Os" in rendered(HERMES, [broken])
+
+
+def test_tools_have_all_that_templates_ask_of_them() -> None:
+    assert as_template_tools(TOOLS) == [
+        {"type": "function", "function": {"name": "weather", "description": "Of a <city>", "parameters": SCHEMA}},
+        {
+            "type": "function",
+            "function": {"name": "get_time", "description": "", "parameters": {"type": "object", "properties": {}}},
+        },
+    ]
+    assert as_template_tools(()) is None
+
+
+def test_llama_gets_one_call_a_turn_each_followed_by_its_result() -> None:
+    with pytest.raises(RejectedMessages, match="single tool calls"):
+        ChatTemplate(LLAMA).render(as_template_messages(CHAT))
+    messages, tools = style_of([LLAMA]).prepare(CHAT, TOOLS)
+    assert tools == TOOLS
+    assert [(m.role, m.text, [call.name for call in m.tool_calls]) for m in messages[2:]] == [
+        ("assistant", "", ["weather"]),
+        ("tool", '{"sky": "blau"}', []),
+        ("assistant", "", ["get_time"]),
+        ("tool", "12:00", []),
+        ("user", "And?", []),
+    ]
+    assert [m.reasoning for m in messages if m.role == "assistant"] == ["I must look.", None]
+    stray = Message("tool", "?", tool_call_id="nobody's")
+    assert stray in style_of([LLAMA]).prepare([*CHAT[:4], stray, *CHAT[4:]], TOOLS).messages
+
+
+def test_mistral_gets_ids_of_nine_letters_and_results_keep_to_their_calls() -> None:
+    with pytest.raises(RejectedMessages, match="nine letters"):
+        ChatTemplate(MISTRAL_LIST).render(as_template_messages(CHAT))
+    messages = style_of([MISTRAL_LIST]).prepare(CHAT, TOOLS).messages
+    ids = [call.id for call in messages[2].tool_calls]
+    assert ids == [messages[3].tool_call_id, messages[4].tool_call_id] and len(set(ids)) == 2
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+    good = Message("assistant", tool_calls=(ToolCall("aB3dE6gH9", "get_time", "{}"),))
+    assert style_of([MISTRAL_LIST]).prepare([good], ()).messages == (good,)
+
+
+def test_a_template_that_knows_no_tools_is_told_in_words() -> None:
+    style = style_of([PLAIN])
+    messages, tools = style.prepare(CHAT, TOOLS)
+    assert tools == ()
+    assert [m.role for m in messages] == ["system", "user", "assistant", "user", "user"]
+    assert messages[0].text.startswith("Be brief.\n\n")
+    assert (
+        f'{{"name": "weather", "description": "Of a <city>", "parameters": {json.dumps(SCHEMA)}}}' in messages[0].text
+    )
+    assert '\n{"name": "get_time"}\n' in messages[0].text
+    assert messages[2].reasoning == "I must look." and not messages[2].tool_calls
+    assert messages[3].text == (
+        '<tool_response>\n{"sky": "blau"}\n</tool_response>\n<tool_response>\n12:00\n</tool_response>'
+    )
+    alone = style.prepare([Message("user", "Hi")], TOOLS).messages
+    assert [m.role for m in alone] == ["system", "user"] and alone[0].text in messages[0].text
+    assert style.prepare([Message("user", "Hi")], ()).messages == (Message("user", "Hi"),)

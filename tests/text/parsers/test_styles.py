@@ -1,0 +1,59 @@
+"""Which style and which thoughts a model has, by its chat template or by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from quire.text.parsers.reasoning import KNOWN, Reasoning, reasoning_of
+from quire.text.parsers.registry import all_styles, by_name, style_of
+from quire.types.errors import InvalidRequest
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    "template, name",
+    [
+        ('<tool_call>\\n{"name": "{{ name }}", "arguments": {{ arguments }}}\\n</tool_call>', "hermes"),
+        ('return {\\"name\\": x, \\"arguments\\": y} within <tool_call></tool_call>', "hermes"),
+        ("<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>", "generic"),
+        ("<tool_call>{{ name }}\\n<arg_key>{{ tool_call.arguments }}", "generic"),
+        ('<|start_header_id|>assistant<|end_header_id|>{"name": "a", "parameters": {}}', "llama3"),
+        ("<|start_header_id|>assistant<|end_header_id|>{{ message.content }}", "generic"),
+        ("[TOOL_CALLS][{{ call | tojson }}]", "mistral"),
+        ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", "mistral"),
+        ("<|im_start|>{{ message.role }}", "generic"),
+        ("", "generic"),
+    ],
+)
+def test_a_style_is_known_by_the_template(template: str, name: str) -> None:
+    assert style_of([template]).name == name
+    assert style_of(["plain", template]).name == name  # one of several templates may be for tools
+
+
+def test_every_style_has_a_name_of_its_own_and_the_generic_one_is_asked_last() -> None:
+    styles = all_styles()
+    assert {"hermes", "llama3", "mistral", "generic"} <= set(styles) and list(styles)[-1] == "generic"
+    for name, style in styles.items():
+        assert by_name(name) is style and import_module(f"quire.text.parsers.{name}").STYLE is style
+    assert style_of([]).name == "generic"
+
+
+def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidRequest, match=r"'gpt'; there are: .*hermes, llama3, mistral.*, generic"):
+        by_name("gpt")
+
+
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening)
+def test_thoughts_are_known_by_the_template(marks: Reasoning) -> None:
+    assert reasoning_of(["plain", f"{{{{ content.split('{marks.closing}')[-1] }}}}"]) == marks
+    assert reasoning_of(["plain"]) is None
+
+
+def test_an_answer_begins_in_a_thought_if_the_prompt_ends_with_its_mark() -> None:
+    think = KNOWN[0]
+    assert think.begins_in("<|im_start|>assistant\n<think>\n") and think.begins_in("<|Assistant|><think>")
+    assert not think.begins_in("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not think.begins_in("<|im_start|>user\nWhat does <think> mean?<|im_end|>\n<|im_start|>assistant\n")
