@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from quire import __version__
-from quire.config import settings
+from quire.config import ServeConfig, settings
+from quire.serve.keys import read_keys
 from tests.cli.conftest import install_default
 
 pytestmark = pytest.mark.pure
@@ -65,13 +66,22 @@ def test_a_home_can_be_given_as_a_flag(quire, tmp_path):
 def test_help_names_every_command(quire, flag):
     done = quire(flag)
     assert done.returncode == 0
-    for name in ("run", "pull", "list", "show", "cp", "rm"):
+    for name in ("run", "serve", "key", "pull", "list", "show", "cp", "rm"):
         assert f" {name} " in done.stdout
 
 
-def test_help_of_run_has_a_flag_for_every_engine_setting(quire):
-    shown = quire("run", "--help").stdout
-    assert [each.flag for each in settings() if each.flag not in shown] == []
+@pytest.mark.parametrize("command, without", [("run", {"serve", "grammar"}), ("serve", set())])
+def test_help_has_a_flag_for_every_setting_that_concerns_the_command(quire, command, without):
+    shown = quire(command, "--help").stdout
+    assert [each.flag for each in settings() if each.section not in without and each.flag not in shown] == []
+
+
+def test_a_key_is_made_with_a_secret_that_opens_it(quire, tmp_path):
+    done = quire("key", 'a "friend"')
+    path = tmp_path / "keys.toml"
+    path.write_text(done.stdout)
+    secret = done.stderr.split()[-1]
+    assert read_keys(ServeConfig(api_keys=str(path))).find(secret).name == 'a "friend"' and secret not in done.stdout
 
 
 def test_the_version_is_answered_without_importing_anything(quire):

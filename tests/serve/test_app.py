@@ -134,6 +134,13 @@ def test_web_pages_of_the_given_origins_may_call(server):
     assert seen.headers["access-control-allow-origin"] == "https://a.example"
 
 
+def test_other_web_pages_may_not_even_ask_where_no_key_protects_the_server(server):
+    foreign = server.http.post("/plain/chat", content=b"{}", headers={"Origin": "https://evil.example"})
+    assert foreign.status_code == 403 and "evil.example" in foreign.json()["message"]
+    own = server.http.get("/plain/models", headers={"Origin": server.url})
+    assert own.status_code == 200
+
+
 def test_a_connection_serves_many_requests_one_after_another(server):
     where = urlsplit(server.url)
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from quire.cli.options import Given, argument, command, option
 from quire.cli.progress import shown
+from quire.engine.messages import Loading
 from quire.observe.access import log_access
 from quire.observe.log import adopt
 from quire.store.names import DEFAULT_TAG, ModelName, parse_name
@@ -85,8 +86,8 @@ def _locate(store: Store, name: str) -> Path:
         return store.resolve(name, progress)
 
 
-def _print_loading(loading: object) -> None:
-    logger.debug("%s", loading)
+def _print_loading(loading: Loading) -> None:
+    print(f"{loading.stage} … ({loading.seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _print_ready(names: Sequence[str], url: str) -> None:

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
 from quire.serve.errors import ShuttingDown
@@ -21,7 +20,7 @@ from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.models import Engine
-from quire.serve.prompts import Prompt, num_chars, prompts_of
+from quire.serve.prompts import Prompt
 from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
@@ -35,13 +34,13 @@ HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 async def generate(service: Service, exchange: Exchange, endpoint: Generates) -> None:
     """Answer a request that runs the model."""
     key, record = exchange.key, exchange.record
-    decoded = endpoint.decode(await service.body(exchange), service.limits(key))
+    decoded = await service.decoded(exchange, endpoint.decode)
     ask = offered(decoded.ask)
     record.client_id, record.decoded = ask.terms.id, time.monotonic()
     with service.quotas.running(key, record.decoded):
         model, engine = await service.models.ready(ask.model)
         record.model = model.name
-        prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
+        prompts = await service.prompts(ask, engine.speech)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)
         service.quotas.charge(key, sum(len(prompt.tokens) for prompt in prompts))
@@ -64,10 +63,10 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
 
 async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     """Answer how many tokens a prompt has."""
-    ask = endpoint.decode(await service.body(exchange), service.limits(exchange.key))
+    ask = await service.decoded(exchange, endpoint.decode)
     model, engine = await service.models.ready(ask.model)
     exchange.record.model = model.name
-    prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
+    prompts = await service.prompts(ask, engine.speech)
     await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
 
 

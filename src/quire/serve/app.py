@@ -25,7 +25,7 @@ import quire.serve.dialects
 from quire.serve.answer import count, generate
 from quire.serve.catalogue import show_all, show_one, tell
 from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Shows, Tells
-from quire.serve.errors import InternalError, NoSuchPath, ShuttingDown, WrongMethod
+from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
 from quire.serve.keys import secret_of
 from quire.serve.native import NATIVE
@@ -57,11 +57,12 @@ def all_dialects() -> tuple[Dialect, ...]:
 
 def make_app(service: Service) -> ASGIApp:
     """The whole server as one ASGI application."""
-    origins = [origin for part in service.config.serve.cors_origins.split(",") if (origin := part.strip())]
     app = App(service)
-    if not origins:
+    if not service.origins:
         return app
-    return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
+    return CORSMiddleware(
+        app, allow_origins=service.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED
+    )
 
 
 class App:
@@ -100,10 +101,21 @@ class App:
             self._service.tell(exchange.record)
 
     def _let_in(self, exchange: Exchange) -> None:
-        if exchange.record.path != KEYLESS:
-            secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
-            exchange.key = self._service.keys.find(secret)
-            exchange.record.key = exchange.key.name
+        if exchange.record.path == KEYLESS:
+            return
+        secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
+        exchange.key = self._service.keys.find(secret)
+        exchange.record.key = exchange.key.name
+        if not self._service.keys:
+            self._check_origin(exchange)
+
+    def _check_origin(self, exchange: Exchange) -> None:
+        """Where no key is asked for, any page in the user's browser could call us behind the user's back."""
+        origin, allowed = exchange.header("origin"), self._service.origins
+        if origin is None or origin in allowed or "*" in allowed:
+            return
+        if origin.partition("://")[2] != exchange.header("host"):
+            raise Forbidden(f"Pages of {origin} may not call this server: its setting cors_origins says which may.")
 
     async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
         """If it is too late for a status, the end of the connection in the middle of the body says it as well."""

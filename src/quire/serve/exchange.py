@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import secrets
 import time
@@ -102,7 +103,7 @@ class Exchange:
         more: dict[str, str] = {}
         retry_after = getattr(error, "retry_after", None)
         if retry_after is not None:
-            more["retry-after"] = str(max(1, round(retry_after + 0.5)))  # whole seconds, as HTTP has it
+            more["retry-after"] = str(max(1, math.ceil(retry_after)))  # whole seconds, as HTTP has it
         if error.status == 401:
             more["www-authenticate"] = "Bearer"
         if error.status == 405:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 
 import msgspec
 
@@ -18,7 +17,6 @@ from quire.serve.dialect import Dialect
 from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.models import RETRY_SECONDS
-from quire.serve.prompts import num_chars, prompts_of
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
 
@@ -44,6 +42,11 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True):
 
     tokens: list[int]
     model: str = ""
+
+
+async def root(service: Service, exchange: Exchange) -> None:
+    """Someone is here: what Ollama's clients ask first."""
+    await exchange.respond(b"Quire is running", "text/plain")
 
 
 async def health(service: Service, exchange: Exchange) -> None:
@@ -107,12 +110,10 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     _, engine = await service.models.ready(given.model)
     side = engine.speech.side
     if isinstance(given.prompt, str) and given.add_special_tokens is not None:
-        framed = partial(side.encode, given.prompt, framed=given.add_special_tokens)
-        tokens = await service.with_text(len(given.prompt), framed)
+        tokens = side.encode(given.prompt, framed=given.add_special_tokens)
     else:
         ask = ask_of(given, service.dialects, service.limits(exchange.key))
-        (prompt,) = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
-        tokens = prompt.tokens
+        tokens = (await service.prompts(ask, engine.speech))[0].tokens
     said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
     await exchange.respond(msgspec.json.encode(said))
 

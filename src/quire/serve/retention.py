@@ -6,7 +6,6 @@ A key sees and pins what is cached under its own salt. What concerns all is for 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from quire.serve.body import read
 from quire.serve.exchange import Exchange
 from quire.serve.models import Engine
 from quire.serve.native import only_admin
-from quire.serve.prompts import num_chars, prompts_of
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest
 from quire.types.request import CacheKey, Pin
@@ -95,7 +93,7 @@ async def flush(service: Service, exchange: Exchange) -> None:
 async def _prompt(service: Service, exchange: Exchange, given: PromptBody) -> tuple[Engine, tuple[int, ...], CacheKey]:
     ask = ask_of(given, service.dialects, service.limits(exchange.key))
     _, engine = await service.models.ready(ask.model)
-    prompts = await service.with_text(num_chars(ask), partial(prompts_of, ask, engine.speech))
+    prompts = await service.prompts(ask, engine.speech)
     if len(prompts) != 1 or not prompts[0].tokens:
         raise InvalidRequest("Give one prompt of at least one token.", field="prompt")
     engine.check_tokens(prompts[0].tokens, "prompt")

@@ -31,6 +31,7 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 
 
 OWN_ROUTES = (
+    OwnRoute("GET", "/", native.root),
     OwnRoute("GET", "/health", native.health),
     OwnRoute("GET", "/ready", native.ready),
     OwnRoute("GET", "/version", native.version),

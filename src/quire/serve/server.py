@@ -6,6 +6,8 @@ The first SIGTERM or SIGINT ends the listening and lets what was accepted finish
 from __future__ import annotations
 
 import asyncio
+import gc
+import resource
 import signal
 import socket
 import ssl
@@ -19,6 +21,7 @@ from quire.serve.app import make_app
 from quire.serve.service import Service
 
 BACKLOG = 2048
+MAX_FILES = 1 << 16
 KEEP_ALIVE_SECONDS = 75  # longer than what proxies have, so that they close first
 
 Ready = Callable[[str], None]  # all models are loaded; the server's URL
@@ -50,6 +53,7 @@ class Serving:
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
+        _allow_files()
         before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
@@ -82,7 +86,17 @@ class Serving:
         except BaseException:
             self._server.should_exit = self._server.force_exit = True
             raise
+        gc.collect()
+        gc.freeze()  # what is here now stays: no stream shall wait while it is looked through again
         self._ready(self.url)
+
+
+def _allow_files() -> None:
+    """Every connection is an open file, and systems allow a process few unless it asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _listen(serve: ServeConfig) -> socket.socket:

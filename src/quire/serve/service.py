@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from quire.config import Config
@@ -16,10 +17,13 @@ from quire.serve.dialect import Dialect, Limits
 from quire.serve.exchange import Exchange
 from quire.serve.keys import EVERYBODY, Key, Keys
 from quire.serve.models import Models
+from quire.serve.prompts import Prompt, Speech, num_chars, prompts_of
 from quire.serve.quota import Quotas
+from quire.types.chat import Ask
 
 T = TypeVar("T")
 LONG_TEXT = 4096  # characters, from which on a prompt is tokenized in a thread: the loop must not wait for it
+LARGE_BODY = 1 << 17  # bytes, from which on a body is decoded in one
 NUM_TEXT_THREADS = 2
 
 
@@ -40,6 +44,11 @@ class Service:
         default_factory=lambda: ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="quire-text")
     )
 
+    @property
+    def origins(self) -> list[str]:
+        """Web pages that may call."""
+        return [origin for part in self.config.serve.cors_origins.split(",") if (origin := part.strip())]
+
     def limits(self, key: Key = EVERYBODY) -> Limits:
         """How much one request may ask for."""
         serve = self.config.serve
@@ -58,10 +67,18 @@ class Service:
         serve = self.config.serve
         return await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
 
-    async def with_text(self, num_chars: int, work: Callable[[], T]) -> T:
-        """Do something with text: here if there is little of it, else in a thread."""
-        if num_chars < LONG_TEXT:
-            return work()
+    async def decoded(self, exchange: Exchange, decode: Callable[[bytes, Limits], T]) -> T:
+        """What a request's body asks for."""
+        body = await self.body(exchange)
+        work = partial(decode, body, self.limits(exchange.key))
+        return await self._beside(work) if len(body) >= LARGE_BODY else work()
+
+    async def prompts(self, ask: Ask, speech: Speech) -> list[Prompt]:
+        """What is asked, as tokens."""
+        work = partial(prompts_of, ask, speech)
+        return await self._beside(work) if num_chars(ask) >= LONG_TEXT else work()
+
+    async def _beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def tell(self, record: Record) -> None:
