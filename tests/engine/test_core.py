@@ -7,9 +7,26 @@ from typing import Any
 
 import pytest
 
-from quire.engine.messages import Counters, Dead, Failed, Finished, Inward, Outward, Shutdown, Snapshot, Submit, Tokens
+from quire.engine.messages import (
+    Changed,
+    Counters,
+    Dead,
+    Explain,
+    Explained,
+    Failed,
+    Finished,
+    Flush,
+    Inward,
+    Outward,
+    PinPrefix,
+    Shutdown,
+    Snapshot,
+    Submit,
+    Tokens,
+    UnpinPrefix,
+)
 from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
-from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
 from tests.engine.driver import GREEDY_64, Driver, expected
 from tests.models.toys import VOCAB, some_tokens
 from tests.runner.stand_in import Done
@@ -197,3 +214,41 @@ def test_a_failure_of_the_loop_itself_is_said_aloud() -> None:
     with pytest.raises(KeyError):
         driver.core.run(script.receive, script.send)
     assert isinstance(script.heard[-1], Dead) and "KeyError" in script.heard[-1].error.public
+
+
+def test_questions_about_the_cache_are_answered_between_steps() -> None:
+    driver = Driver()
+    prompt, key = tuple(some_tokens(40)), CacheKey()
+    driver.submit("a", list(prompt))
+    driver.run()
+    driver.said.clear()
+    for question in (
+        Explain(prompt, key),
+        Explain((*prompt[:20], *prompt), key),
+        PinPrefix(prompt, key, Pin(0, 40)),
+        UnpinPrefix(prompt, key),
+        Flush(),
+        Explain(prompt, key),
+    ):
+        driver.say(question)
+    whole, diverged, pinned, unpinned, flushed, unseen = driver.said
+    assert isinstance(whole, Explained) and (whole.num_hit, whole.cause) == (40, "whole")
+    assert isinstance(diverged, Explained) and (diverged.num_hit, diverged.cause) == (20, "diverged")
+    assert diverged.cached == prompt[20] and diverged.given == prompt[0]
+    assert (pinned, unpinned) == (Changed(40), Changed(3))
+    assert isinstance(flushed, Changed) and flushed.count >= 3
+    assert isinstance(unseen, Explained) and unseen.num_hit == 0
+    driver.core.prove()
+
+
+def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
+    driver = Driver(max_rows=1)
+    driver.submit("a", some_tokens(10))
+    driver.submit("b", some_tokens(10))
+    driver.run()
+    counters = driver.core.counters()
+    for spread in (counters.plan, counters.run, counters.commit):
+        assert sum(spread.counts) == counters.num_steps and spread.total > 0
+    assert counters.run.total == pytest.approx(counters.busy_seconds)
+    waited = {each.request_id: each.waited for each in driver.said if isinstance(each, Finished)}
+    assert 0 <= waited["a"] < waited["b"]

@@ -69,7 +69,9 @@ def running(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert not waits or (is_ready.wait(START_SECONDS) and models.are_ready), "the server did not start"
+        assert not waits or (is_ready.wait(START_SECONDS) and all(model.is_ready for model in models)), (
+            "the server did not start"
+        )
         yield made
     finally:
         made.http.close()

@@ -76,7 +76,8 @@ def wait_for_running(server: Server, count: int) -> None:
 
 
 def test_what_was_accepted_is_finished_before_the_server_ends(model_file):
-    with serving(model_file, *SMALL) as server:
+    with serving(f"mine={model_file}", *SMALL) as server:
+        assert server.model == "mine"
         engines = children(server.process.pid)
         answers: list[httpx.Response] = []
 
@@ -118,6 +119,7 @@ def test_what_takes_longer_than_the_drain_is_told_so(model_file):
             server.process.send_signal(signal.SIGTERM)
             said += b"".join(pieces)
         assert b"shutting down" in said and server.process.wait(30) == 0
+        assert not any("Traceback" in line for line in server.lines)
 
 
 def test_a_second_signal_ends_it_at_once(model_file):

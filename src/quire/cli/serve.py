@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from quire.cli.progress import shown
 from quire.engine.messages import Loading
 from quire.observe.access import log_access
 from quire.observe.log import adopt
-from quire.store.names import DEFAULT_TAG, ModelName, parse_name
+from quire.store.names import DEFAULT_TAG, MODEL_SUFFIXES, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
 SECTIONS = ("serve", "cache", "scheduler", "grammar", "observe", "weights", "store")
+SERVED_AS = re.compile(r"(?P<name>[\w.:-]+)=(?P<model>.+)")
 LOCAL = ("127.", "localhost", "::1")
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,9 @@ logger = logging.getLogger(__name__)
 class ServeOptions:
     """Options of its own; the server's and the engine's come from config.py."""
 
-    models: tuple[str, ...] = argument((), f"Names or paths, as quire run takes them. Default: {DEFAULT_MODEL}.")
-    alias: tuple[str, ...] = option((), "A further name of the first model; may be given again.")
+    models: tuple[str, ...] = argument(
+        (), f"Names or paths, as quire run takes them; NAME=MODEL serves it as NAME. Default: {DEFAULT_MODEL}."
+    )
     device: str = option("cpu", "Where to compute.")
 
 
@@ -56,28 +59,29 @@ def serve(options: ServeOptions, given: Given) -> None:
 
 def _wanted(options: ServeOptions, store: Store) -> list[object]:
     models = import_module("quire.serve.models")
-    names = [parse_name(text) for text in options.models or (DEFAULT_MODEL,)]
-    spelled = [_spelled(name) for name in names]
-    twice = next((name for name in spelled if spelled.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidRequest(f"Two models would be served as {twice}: give each a name of its own.", field="models")
-    return [
-        models.Wanted(
-            shown_as, partial(_locate, store, str(name)), _aliases(name) + (options.alias if not place else ())
-        )
-        for place, (name, shown_as) in enumerate(zip(names, spelled, strict=True))
-    ]
+    wanted: dict[str, object] = {}
+    for text in options.models or (DEFAULT_MODEL,):
+        named = SERVED_AS.fullmatch(text)
+        given, rest = (named["name"], named["model"]) if named else ("", text)
+        name = parse_name(rest)
+        shown_as = given or _spelled(name)
+        if shown_as in wanted:
+            raise InvalidRequest(f"Two models would be served as {shown_as}: write NAME={rest}.", field="models")
+        wanted[shown_as] = models.Wanted(shown_as, partial(_locate, store, str(name)), _aliases(name))
+    return list(wanted.values())
 
 
 def _spelled(name: ModelName) -> str:
-    """What clients call it: a file without its folder and ending."""
-    return name.path.stem if name.kind == "path" else str(name).removesuffix(f":{DEFAULT_TAG}")
+    """What clients call it: a path without its folders and ending."""
+    if name.kind == "path":
+        return reduce(str.removesuffix, MODEL_SUFFIXES, name.path.name)
+    return str(name).removesuffix(f":{DEFAULT_TAG}")
 
 
 def _aliases(name: ModelName) -> tuple[str, ...]:
     """Other spellings of the same."""
     if name.kind == "path":
-        return (name.name, name.path.name)
+        return (name.name, name.path.name, _spelled(name))
     return (str(name), name.name)
 
 

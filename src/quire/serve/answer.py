@@ -54,11 +54,13 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
         wakes_late = not ask.stream and not ask.sampling.stop
         feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
         run = Run(prompts, requests, manner, feed.stop)
-        with _followed(exchange, feed, run):
-            feed.submit()
-            record.submitted = time.monotonic()
-            await (_stream if ask.stream else _whole)(exchange, writer, feed, run)
-        service.quotas.charge(key, record.output_tokens)
+        try:
+            with _followed(exchange, feed, run):
+                feed.submit()
+                record.submitted = time.monotonic()
+                await (_stream if ask.stream else _whole)(exchange, writer, feed, run)
+        finally:
+            service.quotas.charge(key, record.output_tokens)
 
 
 async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
@@ -88,11 +90,9 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> N
     except QuireError as error:
         exchange.record.error = error.code
         await exchange.write(writer.fail(error), more=False)
-    except asyncio.CancelledError:
-        feed.cancel()
+    except asyncio.CancelledError:  # the server ends, and with it this task, whose last words these are
         exchange.record.error = ShuttingDown.code
         await exchange.write(writer.fail(ShuttingDown()), more=False)
-        raise
 
 
 async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:

@@ -90,9 +90,8 @@ class App:
             await self._refuse(exchange, _of_router(error, exchange))
         except QuireError as error:
             await self._refuse(exchange, error)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the server ends, and with it this task
             await self._refuse(exchange, ShuttingDown())
-            raise
         except Exception:
             logger.exception("a request failed", extra={"request_id": exchange.id})
             await self._refuse(exchange, InternalError(exchange.id))

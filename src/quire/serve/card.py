@@ -49,7 +49,7 @@ def _architecture(checkpoint: Checkpoint, ready: Ready) -> str:
 
 
 def _capabilities(speech: Speech) -> tuple[str, ...]:
-    """Every model can be shown tools; one can use them if its template knows them."""
+    """Any model may be given tools; what is told is whether its own template knows them."""
     found = ["completion"]
     if any("tools" in source for source in speech.side.template.sources.values()):
         found.append("tools")

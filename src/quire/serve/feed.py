@@ -56,10 +56,6 @@ class Feed:
                 self.cancel()
                 raise
 
-    def choice(self, news: Tokens | Finished) -> int:
-        """Which choice of the answer these are about."""
-        return self._first_of[news.request_id] + news.sample
-
     async def take(self, patience: float | None = None) -> list[Tokens | Finished]:
         """What has come, at least something; nothing only if the patience, in seconds, is over.
 

@@ -110,11 +110,6 @@ class Models:
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
 
-    @property
-    def are_ready(self) -> bool:
-        """Can all of them answer?"""
-        return all(model.is_ready for model in self)
-
     def find(self, name: str) -> Model:
         """The one that a request means."""
         if name in self._models:
@@ -191,7 +186,7 @@ async def _in_thread(work: Callable[[], Engine]) -> Engine:
         try:
             engine = work()
         except BaseException as error:
-            if not answer.cancelled():
+            with suppress(InvalidStateError):
                 answer.set_exception(error)
             return
         try:

@@ -61,8 +61,10 @@ async def ready(service: Service, exchange: Exchange) -> None:
     for model in service.models:
         if model.error is not None:
             raise model.error
-        if not model.is_ready:
+        if model.engine is None:
             raise ModelLoading(model.name, RETRY_SECONDS)
+        if not model.is_ready:
+            raise EngineDied(f"The engine of {model.name} is not running.")
     await exchange.respond(b'{"status":"ready"}')
 
 

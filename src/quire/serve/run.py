@@ -39,7 +39,6 @@ class Run:
     def __init__(
         self, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], manner: Manner, stop_found: StopFound
     ) -> None:
-        self.requests = requests
         self._prompts = prompts
         self._manner = manner
         self._stop_found = stop_found

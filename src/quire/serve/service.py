@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,6 @@ class Service:
     meters: Meters = field(default_factory=Meters)
     observers: Sequence[Observer] = ()  # beside the meters
     is_draining: bool = False
-    began: float = field(default_factory=time.time)
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="quire-text")
     )
