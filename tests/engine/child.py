@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from quire.devices import cpu
 from quire.engine import process
@@ -38,15 +39,26 @@ def once(inward: str, outward: str) -> None:
 
 def mortal(inward: str, outward: str) -> None:
     """An engine that some prompts kill, as a bug in a kernel would."""
-    Runner.launch = _launch  # type: ignore[method-assign]
+    make_mortal()
     main(inward, outward)
 
 
-def _launch(runner: Runner, plan: StepPlan, launch=Runner.launch) -> Flight:  # type: ignore[no-untyped-def]
-    flight = launch(runner, plan)
-    for part, row in zip(plan.parts, flight.rows, strict=True):
-        prompt = row.join.tokens[: row.join.num_prompt]
-        num_output = part.start + len(part.tokens or (0,)) - len(prompt)
-        if POISON in prompt or (SLOW_POISON in prompt and num_output >= SLOW_TOKENS):
-            os.kill(os.getpid(), signal.SIGABRT)
-    return flight
+def mortal_cpu(inward: str, outward: str) -> None:
+    """The same without a stand-in."""
+    make_mortal()
+    process.main(inward, outward)
+
+
+def make_mortal() -> None:
+    launch = Runner.launch
+
+    def launch_and_die(runner: Runner, plan: StepPlan, *more: Any) -> Flight:
+        flight = launch(runner, plan, *more)
+        for part, row in zip(plan.parts, flight.rows, strict=True):
+            prompt = row.join.tokens[: row.join.num_prompt]
+            num_output = part.start + len(part.tokens or (0,)) - len(prompt)
+            if POISON in prompt or (SLOW_POISON in prompt and num_output >= SLOW_TOKENS):
+                os.kill(os.getpid(), signal.SIGABRT)
+        return flight
+
+    Runner.launch = launch_and_die  # type: ignore[method-assign]

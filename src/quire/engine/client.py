@@ -243,6 +243,8 @@ class Client:
                 case Counters() | Explained() | Changed():
                     with self._lock:
                         asked = self._questions.popleft()
+                    if isinstance(message, Counters) and self._restarts is not None:
+                        message = replace(message, num_restarts=self.num_restarts)
                     if asked.set_running_or_notify_cancel():
                         asked.set_result(message)
                 case Dead(error):
@@ -265,7 +267,7 @@ class Client:
             questions, self._questions = self._questions, deque()
             answers = [(each[0], self._recovery.cancel(*each[1:])) for waiting in cancels.values() for each in waiting]
             if goes_on:
-                logger.error("%s It is started again.", died)
+                logger.error("the engine is started again: %s", died)
                 self._begin_restart()
         _tell(told)
         for answer, ended in answers:

@@ -188,6 +188,7 @@ class Counters:
     queried_tokens: int = 0  # of prompts, in the prefix tree
     hit_tokens: int = 0
     promised_wait: float = 0.0  # of a request that arrives now
+    num_restarts: int = 0  # of the engine itself, by its client
     plan: Spread = NO_SPREAD  # seconds of steps: in the scheduler before,
     run: Spread = NO_SPREAD  # on the device,
     commit: Spread = NO_SPREAD  # and in the scheduler after

@@ -72,6 +72,7 @@ STEPS = Metric(
     label="part",
     bounds=STEP_SECONDS,
 )
+RESTARTS = Metric("quire_engine_restarts", Kind.COUNTER, "Engines started in the place of one that died.")
 COMPUTED = Metric("quire_computed_tokens", Kind.COUNTER, "Tokens computed in steps, of prompts and answers.")
 
 QUEUE_TIME = Metric(
@@ -134,6 +135,7 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[Sample]:
         (PREFIX_QUERIED, "queried_tokens"),
         (PREFIX_HIT, "hit_tokens"),
         (COMPUTED, "computed_tokens"),
+        (RESTARTS, "num_restarts"),
     ):
         yield Sample(metric, counters[field], model)
     for state in ("free", "held", "cached"):
