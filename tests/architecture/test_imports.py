@@ -20,7 +20,8 @@ COMPUTE = ("ops", "quant", "graph", "weights", "models", "devices", "distributed
 INSIDE = (*PURE, *COMPUTE, "engine", "serve", "gateway")
 JOINS = {
     "engine.messages": (),
-    "engine.client": ("engine.messages",),
+    "engine.recovery": ("engine.messages",),
+    "engine.client": ("engine.messages", "engine.recovery"),
     "engine.wire": ("engine.messages",),
     "engine.launch": ("engine.messages", "engine.client", "engine.wire"),
     "engine.grammars": ("cache", "scheduler", "grammar", "sampling", "runner"),

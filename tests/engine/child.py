@@ -1,10 +1,21 @@
-"""The main of a child process whose CPU is the stand-in, so that these tests need no compiler."""
+"""What a test's child process runs: the engine with a stand-in for its CPU, so that these tests need no compiler."""
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
 from quire.devices import cpu
 from quire.engine import process
+from quire.runner.runner import Flight, Runner
+from quire.types.step import StepPlan
 from tests.runner.stand_in import InterpreterDevice
+
+POISON = 127  # a token whose prompt ends the process when it is computed
+SLOW_POISON = 126  # one whose prompt does so a little later: when it has some output
+SLOW_TOKENS = 20
 
 
 def main(inward: str, outward: str) -> None:
@@ -14,3 +25,40 @@ def main(inward: str, outward: str) -> None:
 
 def dies(inward: str, outward: str) -> None:
     raise SystemExit(7)
+
+
+def once(inward: str, outward: str) -> None:
+    """An engine that starts once, and then as often as the file `lives` beside its folder says."""
+    lives = Path(inward.removeprefix("ipc://")).parent.parent / "lives"
+    num_left = int(lives.read_text()) if lives.exists() else 1
+    lives.write_text(str(num_left - 1))
+    if num_left <= 0:
+        raise SystemExit(7)
+    main(inward, outward)
+
+
+def mortal(inward: str, outward: str) -> None:
+    """An engine that some prompts kill, as a bug in a kernel would."""
+    make_mortal()
+    main(inward, outward)
+
+
+def mortal_cpu(inward: str, outward: str) -> None:
+    """The same without a stand-in."""
+    make_mortal()
+    process.main(inward, outward)
+
+
+def make_mortal() -> None:
+    launch = Runner.launch
+
+    def launch_and_die(runner: Runner, plan: StepPlan, *more: Any) -> Flight:
+        flight = launch(runner, plan, *more)
+        for part, row in zip(plan.parts, flight.rows, strict=True):
+            prompt = row.join.tokens[: row.join.num_prompt]
+            num_output = part.start + len(part.tokens or (0,)) - len(prompt)
+            if POISON in prompt or (SLOW_POISON in prompt and num_output >= SLOW_TOKENS):
+                os.kill(os.getpid(), signal.SIGABRT)
+        return flight
+
+    Runner.launch = launch_and_die  # type: ignore[method-assign]

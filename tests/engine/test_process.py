@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
-from quire.config import Config
+from quire.config import Config, load
 from quire.devices.base import DeviceUnavailable
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.client import Client
@@ -101,59 +101,48 @@ def test_a_cancel_is_acknowledged(toy_folder: Path, short_tmp: Path) -> None:
     with ChildLLM(toy_folder, **SETTINGS) as child:
         stream = child.stream("a", ENDLESS)
         next(stream)
-        request_id = next(iter(child.client._live))
+        request_id = next(iter(child.client._recovery._live))
         assert child.client.cancel(request_id).result(5) is True
         assert child.client.cancel(request_id).result(5) is False
         assert list(stream)[-1].finish == "cancelled"
         assert child.client.counters().num_cancelled == 1
 
 
-def test_when_the_child_is_killed_every_live_request_is_told_and_another_can_be_started(
-    toy_folder: Path, short_tmp: Path
-) -> None:
-    with ChildLLM(toy_folder, **SETTINGS) as child:
-        (before,) = child.generate("Again", GREEDY)
-        news: list[News] = []
-        for n in range(12):
-            child.client.submit(GenerateRequest(str(n), tuple(some_tokens(9 + n)), ENDLESS), news.append)
-        wait_until(lambda: len(news) > 40)
-        pid = link_of(child.client).pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: sum(isinstance(each, Failed) for each in news) == 12)
-        ends = [each for each in news if isinstance(each, Failed)]
-        assert {each.request_id for each in ends} == {str(n) for n in range(12)}
-        assert all("killed by SIGKILL" in each.error.public and each.error.code == "engine_died" for each in ends)
-        assert not child.client.is_alive and is_gone(pid)
-        with pytest.raises(EngineDied, match="not running"):
-            child.generate("a")
-        child.client.relaunch()
-        assert child.generate("Again", GREEDY)[0].tokens == before.tokens
-    assert list(short_tmp.iterdir()) == []
-
-
-def test_waiters_of_all_kinds_are_told_when_the_child_is_killed(toy_folder: Path, short_tmp: Path) -> None:
-    child = ChildLLM(toy_folder, **SETTINGS)
+def test_without_restarts_everyone_is_told_when_the_child_is_killed(toy_folder: Path, short_tmp: Path) -> None:
+    config = load({**SETTINGS}, {})
+    client = Client(lambda deliver: ChildEngine(Configure(str(toy_folder), "cpu", config), deliver, entry=CHILD))
+    news: list[News] = []
+    for n in range(12):
+        client.submit(GenerateRequest(str(n), tuple(some_tokens(9 + n)), ENDLESS), news.append)
+    wait_until(lambda: len(news) > 40)
 
     async def streams() -> list[Any]:
-        async def one(name: str) -> str:
-            try:
-                async for _ in child.client.generate(GenerateRequest(name, (1, 2, 3), ENDLESS)):
-                    started.set()
-            except Exception as error:
-                return type(error).__name__
-            return "ended"
+        async def one(name: str) -> list[News]:
+            said = []
+            async for each in client.generate(GenerateRequest(name, (1, 2, 3), ENDLESS)):
+                said.append(each)
+                started.set()
+            return said
 
         started = asyncio.Event()
-        tasks = [asyncio.create_task(one(str(n))) for n in range(5)]
+        tasks = [asyncio.create_task(one(f"async {n}")) for n in range(5)]
         await started.wait()
-        os.kill(link_of(child.client).pid, signal.SIGKILL)
+        os.kill(link_of(client).pid, signal.SIGKILL)
         return await asyncio.gather(*tasks)
 
-    assert asyncio.run(streams()) == ["ended"] * 5  # each iterator ends with a Failed
-    assert child.client.cancel("0").result(1) is False
+    streamed = [said[-1] for said in asyncio.run(streams())]
+    wait_until(lambda: sum(isinstance(each, Failed) for each in news) == 12)
+    ends = [each for each in (*news, *streamed) if isinstance(each, Failed)]
+    assert {each.request_id for each in ends} == {str(n) for n in range(12)} | {f"async {n}" for n in range(5)}
+    assert all("killed by SIGKILL" in each.error.public and each.error.code == "engine_died" for each in ends)
+    assert not client.is_alive and is_gone(link_of(client).pid)
+    with pytest.raises(EngineDied, match="not running"):
+        client.submit(GenerateRequest("late", (1,)), news.append)
+    assert client.cancel("0").result(1) is False
     with pytest.raises(EngineDied):
-        child.client.counters()
-    child.close()
+        client.counters()
+    client.close()
+    assert list(short_tmp.iterdir()) == []
 
 
 def test_a_stopped_child_is_killed_when_it_does_not_end(toy_folder: Path, short_tmp: Path) -> None:

@@ -169,7 +169,7 @@ class Simulator:
         except QuireError as error:
             self.refused[request.id] = error
             return False
-        for sample in range(request.sampling.n):
+        for sample in request.open_samples:
             self.stories[request.id, sample] = Story(self.now)
         return True
 

@@ -5,6 +5,8 @@ The device is the fake one of the simulator: it checks every slot that is read, 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,9 @@ arrivals = st.fixed_dictionaries(
         "arrives": st.floats(0, 0.3),
         "cancelled_at": st.sampled_from([None, None, None, 3, 6]),  # step
         "drafts": st.sampled_from([None, None, "right", "wrong"]),
+        "resumed": st.sampled_from(
+            [None, None, 0, 1, 5]
+        ),  # output tokens that each sample comes with, the later ones less
     }
 )
 settings_of_scheduler = st.fixed_dictionaries(
@@ -76,6 +81,17 @@ def output_alone(request: GenerateRequest, sample: int) -> tuple[list[int], Fini
 
 
 def to_request(index: int, each: dict) -> GenerateRequest:
+    request = new_request(index, each)
+    if each["resumed"] is None:
+        return request
+    outputs = [output_alone(request, sample)[0] for sample in range(each["n"])]
+    known = [
+        tuple(output[: min(max(0, each["resumed"] - sample), len(output) - 1)]) for sample, output in enumerate(outputs)
+    ]
+    return replace(request, resumed=tuple(None if sample == 1 else output for sample, output in enumerate(known)))
+
+
+def new_request(index: int, each: dict) -> GenerateRequest:
     return GenerateRequest(
         id=str(index),
         prompt=each["prompt"],
@@ -125,6 +141,7 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
     assert not simulator.refused
     for (name, sample), story in simulator.stories.items():
         output, finish = output_alone(requests[name], sample)
+        output = output[len(requests[name].output_before(sample)) :]
         assert story.num_endings == 1, "every request ends, once"
         assert story.tokens == output[: len(story.tokens)]
         if story.finish is FinishReason.CANCELLED:

@@ -47,7 +47,11 @@ def toy(model: Path) -> list[Wanted]:
 
 @contextmanager
 def running(
-    model: Path | list[Wanted], dialects: Sequence[Dialect] = (PLAIN,), waits: bool = True, **settings: Any
+    model: Path | list[Wanted],
+    dialects: Sequence[Dialect] = (PLAIN,),
+    waits: bool = True,
+    place: Place = Place(),  # noqa: B008  # a value
+    **settings: Any,
 ) -> Iterator[Running]:
     """`waits`: until all models are loaded."""
     config = load(SETTINGS | settings, {})
@@ -61,7 +65,7 @@ def running(
                 is_ready.set()
 
     wanted = toy(model) if isinstance(model, Path) else model
-    models = Models(wanted, config, Place(), lambda loading: None)
+    models = Models(wanted, config, place, lambda loading: None)
     service = Service(config, models, dialects, read_keys(config.serve))
     serving = Serving(service, lambda url: is_ready.set())
     made = Running(serving, service)

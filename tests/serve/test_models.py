@@ -1,10 +1,7 @@
-"""Models on their way, several of them, too many requests for one, and one whose engine dies."""
+"""Models on their way, several of them, and too many requests for one."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import threading
 import time
 
@@ -94,19 +91,3 @@ def test_what_would_not_fit_into_the_queue_is_refused_with_the_time_to_come_back
         assert set(statuses) == {200, 503}
         assert all((status == 503) == (retry is not None) for status, retry in zip(statuses, retries, strict=True))
         assert complete(server).status_code == 200
-
-
-def test_if_the_engine_dies_its_requests_and_the_operator_are_told(model_file):
-    with running(model_file) as server:
-        engine = next(iter(server.service.models)).engine
-        assert engine is not None
-        body = BODY | {"max_tokens": 900, "ignore_eos": True, "stream": True}
-        with server.http.stream("POST", "/plain/complete", json=body) as stream:
-            lines = stream.iter_lines()
-            assert "open" in json.loads(next(lines))
-            os.kill(engine.client._link.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-            assert json.loads([*lines][-1]) == {"error": "engine_died"}
-        refused = complete(server)
-        assert (refused.status_code, refused.json()["plain_error"]) == (503, "engine_died")
-        assert server.http.get("/ready").status_code == 503 and server.http.get("/health").status_code == 200
-        assert "quire_requests_refused_total" in server.http.get("/metrics").text

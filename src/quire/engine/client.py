@@ -1,7 +1,8 @@
 """A client of one engine, wherever that runs: submit, cancel, and news by request, for threads and for asyncio.
 
-The link carries messages: to a thread of this process (local.py) or to a child process (launch.py). If the engine dies,
-every live request gets a Failed that says so, and `relaunch` starts another.
+The link carries messages: to a thread of this process (local.py) or to a child process (launch.py). If the engine dies
+and the client was made to restart it, another one is started and the live requests go on in that one (recovery.py); if
+not, each of them gets a Failed that says so.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from quire.engine.messages import (
     Accepted,
@@ -38,7 +40,7 @@ from quire.engine.messages import (
     Submit,
     Tokens,
 )
-from quire.types.errors import DuplicateRequest
+from quire.engine.recovery import Recovery, Sink, Told
 from quire.types.request import FinishReason, GenerateRequest
 
 if TYPE_CHECKING:
@@ -46,8 +48,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[News], None]  # called where the link is read, a thread or an event loop: it must not block
+TICK_SECONDS = 0.1  # how often the deadlines of those who wait for an engine are looked at
+CLOSE_SECONDS = 10.0  # how long closing waits for a start that is under way
+HOPELESS = "The engine has died, and could not be started again."
+
 Deliver = Callable[[Sequence[Outward]], None]
+Post = Callable[[Callable[[], None]], object]  # have something called where the link is read
 
 
 class Link(Protocol):
@@ -62,12 +68,20 @@ class Link(Protocol):
 Opens = Callable[[Deliver], Link]  # starts an engine, and waits until it is ready
 
 
-@dataclass(slots=True)
-class _Live:
-    """A request that is not over."""
+class Restarts(NamedTuple):
+    """How a client goes on when its engine dies."""
 
-    sink: Sink
-    num_open: int  # samples
+    max_held: int = 4096  # samples that may wait for the next one
+    post: Post = lambda call: call()  # sinks that may be called by any thread need no more
+
+
+class _Waiting(NamedTuple):
+    """A cancel that the engine has not acknowledged."""
+
+    answer: Future[bool]
+    request_id: str
+    reason: FinishReason
+    sample: int | None
 
 
 class _Mail:
@@ -98,16 +112,22 @@ class _Mail:
 class Client:
     """Thread-safe. Who opened it closes it."""
 
-    def __init__(self, opens: Opens) -> None:
+    def __init__(self, opens: Opens, restarts: Restarts | None = None) -> None:
         self._opens = opens
+        self._restarts = restarts
         self._lock = threading.Lock()
-        self._live: dict[str, _Live] = {}
-        self._cancels: dict[str, list[Future[bool]]] = {}
+        self._recovery = Recovery(lambda request: self._link.send(Submit(request)), (restarts or Restarts()).max_held)
+        self._cancels: dict[str, deque[_Waiting]] = {}
         self._questions: deque[Future[Any]] = deque()  # answered in their order
-        self._is_dead = False
+        self._is_over = threading.Event()  # no engine, and there will be none
+        self._is_stillborn = False  # an engine died before it was ours
+        self._restarter: threading.Thread | None = None
+        self._is_timed = False  # a thread looks at the deadlines of those who wait for an engine
         self._mail: _Mail | None = None
         self.num_restarts = 0
         self._link = opens(self._deliver)
+        if not self._adopt(self._link):
+            raise EngineDied("The engine died as soon as it had loaded the model.")
 
     @property
     def ready(self) -> Ready:
@@ -116,24 +136,16 @@ class Client:
 
     @property
     def is_alive(self) -> bool:
-        """Can it take requests?"""
-        return not self._is_dead
+        """Is there an engine that runs?"""
+        return self._recovery.is_up
 
     def submit(self, request: GenerateRequest, sink: Sink) -> None:
         """Hand in a request. Its sink gets everything that is said about it, and then no more."""
         request = _seeded(request)
         with self._lock:
-            if self._is_dead:
+            if self._is_over.is_set():
                 raise EngineDied("The engine is not running.")
-            if request.id in self._live:
-                raise DuplicateRequest(request.id)
-            self._live[request.id] = _Live(sink, request.sampling.n)
-        try:
-            self._link.send(Submit(request))
-        except BaseException:  # it holds what cannot be said over a socket
-            with self._lock:
-                self._live.pop(request.id, None)
-            raise
+            self._recovery.enter(request, sink)
 
     def cancel(
         self, request_id: str, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
@@ -141,11 +153,13 @@ class Client:
         """End a request or one of its samples. The answer, which comes later: was it still there?"""
         answer: Future[bool] = Future()
         with self._lock:
-            if self._is_dead:
-                answer.set_result(False)
+            told = self._recovery.cancel(request_id, reason, sample)
+            if told is None and self._recovery.is_up:
+                self._cancels.setdefault(request_id, deque()).append(_Waiting(answer, request_id, reason, sample))
+                self._link.send(Cancel(request_id, reason, sample))
                 return answer
-            self._cancels.setdefault(request_id, []).append(answer)
-        self._link.send(Cancel(request_id, reason, sample))
+        self._post(told or ())
+        answer.set_result(bool(told))
         return answer
 
     def counters(self, timeout: float = 10.0) -> Counters:
@@ -157,22 +171,18 @@ class Client:
         """Have the engine answer between two steps: what, stands with the question in messages.py."""
         answer: Future[Any] = Future()
         with self._lock:
-            if self._is_dead:
-                raise EngineDied("The engine is not running.")
+            if not self._recovery.is_up:
+                raise EngineDied("The engine is not running: it is being restarted, or was closed.")
             self._questions.append(answer)
             self._link.send(question)  # within the lock: the first to wait is the first to be answered
         return answer
 
-    def relaunch(self) -> None:
-        """Start a new engine after the old one has died. Requests that were lost are not sent again."""
-        self._link.close()
-        link = self._opens(self._deliver)
-        with self._lock:
-            self._link, self._is_dead = link, False
-            self.num_restarts += 1
-
     def close(self) -> None:
         """End the engine; what is still live is told."""
+        with self._lock:
+            self._is_over.set()
+        if self._restarter is not None:
+            self._restarter.join(CLOSE_SECONDS)
         self._link.close()
         self._bury(EngineDied("The engine was closed."))
 
@@ -220,47 +230,116 @@ class Client:
         for message in messages:
             match message:
                 case Tokens() | Finished() | Failed() | Accepted():
-                    self._tell(message)
+                    with self._lock:
+                        told = self._recovery.hear(message)
+                    if told is not None:
+                        told.sink(told.news)
                 case Cancelled(request_id, found):
                     with self._lock:
-                        waiting = self._cancels.pop(request_id, [])
-                    for answer in waiting:
-                        answer.set_result(found)
+                        waiting = self._cancels[request_id].popleft()
+                        if not self._cancels[request_id]:
+                            del self._cancels[request_id]
+                    waiting.answer.set_result(found)
                 case Counters() | Explained() | Changed():
                     with self._lock:
-                        asked = self._questions.popleft() if self._questions else None
-                    if asked is not None and asked.set_running_or_notify_cancel():
+                        asked = self._questions.popleft()
+                    if isinstance(message, Counters) and self._restarts is not None:
+                        message = replace(message, num_restarts=self.num_restarts)
+                    if asked.set_running_or_notify_cancel():
                         asked.set_result(message)
                 case Dead(error):
                     self._bury(error)
                 case Loading() | Ready():
                     pass  # the link has waited for it
 
-    def _tell(self, news: News) -> None:
-        with self._lock:
-            live = self._live.get(news.request_id)
-            if live is None:
-                return  # over for us: it was lost with an engine before this one
-            live.num_open -= _ended(news, live.num_open)
-            if not live.num_open:
-                del self._live[news.request_id]
-        live.sink(news)
-
     def _bury(self, error: Exception) -> None:
-        """The engine is gone: say so to everyone who waits."""
+        """The engine is gone: answer whoever asked it, and start another; or tell everyone."""
         died = error if isinstance(error, EngineDied) else EngineDied(str(error))
         with self._lock:
-            self._is_dead = True
-            live, self._live = self._live, {}
+            self._is_stillborn = True
+            if not self._recovery.is_up and not self._is_over.is_set():
+                return  # it was not ours yet, or is not any more
+            if self._restarts is None:
+                self._is_over.set()
+            goes_on = not self._is_over.is_set()
+            told = self._recovery.died() if goes_on else self._recovery.give_up(died)
             cancels, self._cancels = self._cancels, {}
             questions, self._questions = self._questions, deque()
-        for request_id, each in live.items():
-            each.sink(Failed(request_id, None, died))
-        for answer in (answer for waiting in cancels.values() for answer in waiting):
-            answer.set_result(False)
+            answers = [(each[0], self._recovery.cancel(*each[1:])) for waiting in cancels.values() for each in waiting]
+            if goes_on:
+                logger.error("the engine is started again: %s", died)
+                self._begin_restart()
+        _tell(told)
+        for answer, ended in answers:
+            _tell(ended or ())
+            answer.set_result(bool(ended))
         for asked in questions:
             if asked.set_running_or_notify_cancel():
                 asked.set_exception(died)
+
+    # ── the next engine ──
+
+    def _adopt(self, link: Link) -> bool:
+        """An engine that is ready becomes ours. False: it has died meanwhile, or is not needed any more."""
+        with self._lock:
+            if not self._is_stillborn and not self._is_over.is_set():
+                self._link = link
+                self._recovery.restored()
+                return True
+        link.close()
+        return False
+
+    def _begin_restart(self) -> None:
+        """Called under the lock: whoever closes this client then knows of the thread."""
+        self._restarter = _start(self._restart)
+        if not self._is_timed:
+            self._is_timed = True
+            _start(self._keep_time)
+
+    def _restart(self) -> None:
+        """In a thread: start engines until one lives. The one before is gone by then, and its memory free."""
+        self._link.close()
+        while not self._is_over.is_set():
+            with self._lock:
+                self._is_stillborn = False
+                lost = self._recovery.give_up(EngineDied(HOPELESS)) if self._recovery.is_hopeless else []
+            self._post(lost)
+            if self._is_over.wait(self._recovery.pause):
+                return
+            try:
+                if self._adopt(self._opens(self._deliver)):
+                    self.num_restarts += 1
+                    return
+            except Exception as error:
+                logger.error("the engine could not be started: %s", error)
+            with self._lock:
+                self._recovery.start_failed()
+
+    def _keep_time(self) -> None:
+        """In a thread, while requests wait for an engine: deadlines hold there too."""
+        while not self._is_over.wait(TICK_SECONDS):
+            with self._lock:
+                late = self._recovery.overdue(time.monotonic())
+                is_needed = self._is_timed = self._recovery.is_under_way
+            self._post(late)
+            if not is_needed:
+                return
+
+    def _post(self, told: Sequence[Told]) -> None:
+        """Tell, from whichever thread."""
+        if told and self._restarts is not None:
+            self._restarts.post(lambda: _tell(told))
+
+
+def _start(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name=f"quire{work.__name__}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _tell(told: Iterable[Told]) -> None:
+    for sink, news in told:
+        sink(news)
 
 
 def _ended(news: News, num_open: int) -> int:

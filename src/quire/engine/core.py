@@ -183,6 +183,7 @@ class EngineCore:
         sampling = request.sampling
         for field, ids in (
             ("prompt", request.prompt),
+            ("resumed", [token for sample in request.open_samples for token in request.output_before(sample)]),
             ("logit_bias", sampling.logit_bias),
             ("allowed_token_ids", sampling.allowed_token_ids or ()),
             ("bad_words", [token for word in sampling.bad_words for token in word]),

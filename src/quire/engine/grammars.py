@@ -78,7 +78,7 @@ class Grammars:
     def compile(self, request: GenerateRequest) -> None:
         """Have a request's grammar compiled. Raises a QuireError, and keeps nothing, if it cannot be."""
         assert request.constraint is not None
-        if len(self._compiling) >= self._max_compiling:
+        if len(self._compiling) >= self._max_compiling and not request.resumed:
             raise Overloaded(f"The grammars of {len(self._compiling)} requests are being compiled.", 1.0)
         self._compiling[request.id] = Compiling(request, self._compiler.ask(request.constraint))
 
@@ -109,11 +109,12 @@ class Grammars:
     # ── texts ──
 
     def start(self, request: GenerateRequest, grammar: Grammar, now: float) -> None:
-        """A request is in the queue: its samples begin, with what their grammar forces from the start."""
+        """A request is in the queue: its samples begin, or go on, with what their grammar forces there."""
         sampling = request.sampling
         jumps = self._jumps and sampling.logprobs is None and sampling.prompt_logprobs is None
-        for sample in range(sampling.n):
+        for sample in request.open_samples:
             text = Text(request, sample, grammar.start(), jumps)
+            text.state.accept(request.output_before(sample))
             self._texts[request.id, sample] = self._of_part[request.sample_id(sample)] = text
             if jumps:
                 self._go_on(text, now)

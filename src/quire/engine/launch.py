@@ -122,6 +122,7 @@ class ChildEngine:
         self._outbox = self._connect(zmq.PUSH, inward)
         self._inbox = self._connect(zmq.PULL, outward)
         self._sending = threading.Lock()
+        self._closing = threading.Lock()
         self._is_closing = threading.Event()
         self._process = _spawn(entry, inward, outward)
         self._finalizer = weakref.finalize(self, _abandon, self._process, self._folder)
@@ -156,8 +157,11 @@ class ChildEngine:
 
     def close(self, timeout: float = END_SECONDS) -> None:
         """End the child: politely, then by force. No process, thread or file is left. A second call does nothing."""
-        if not self._finalizer.alive:
-            return
+        with self._closing:
+            if self._finalizer.alive:
+                self._close(timeout)
+
+    def _close(self, timeout: float) -> None:
         self.send(Shutdown())
         self._is_closing.set()
         if self._process.stdin is not None:

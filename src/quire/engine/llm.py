@@ -25,7 +25,7 @@ from typing import Any, Self
 from quire.config import Config, home_folder
 from quire.config import load as load_config
 from quire.devices.base import Device
-from quire.engine.client import Client, Deliver, Link
+from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.load import build
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure, News
@@ -75,7 +75,8 @@ class Opened:
             link: Link = launch.ChildEngine(Configure(str(path), place.device, self.config), deliver, entry=place.entry)
             return link
 
-        self.client = Client(opens)
+        held = Restarts(self.config.scheduler.max_waiting)
+        self.client = Client(opens, None if place.in_process else held)
 
     def answer(
         self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None

@@ -189,6 +189,7 @@ class Counters:
     queried_tokens: int = 0  # of prompts, in the prefix tree
     hit_tokens: int = 0
     promised_wait: float = 0.0  # of a request that arrives now
+    num_restarts: int = 0  # of the engine itself, by its client
     plan: Spread = NO_SPREAD  # seconds of steps: in the scheduler before,
     run: Spread = NO_SPREAD  # on the device,
     commit: Spread = NO_SPREAD  # and in the scheduler after
@@ -218,6 +219,16 @@ class EngineDied(QuireError):
 
     code = "engine_died"
     status = 503
+
+
+class PoisonRequest(QuireError):
+    """The engine stopped because of this request, and did so again when it was tried alone."""
+
+    code = "poison_request"
+    may_retry = False
+
+    def __init__(self) -> None:
+        super().__init__("This request has ended the engine twice: it is refused, and the others go on without it.")
 
 
 @dataclass(frozen=True, slots=True)

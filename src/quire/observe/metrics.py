@@ -72,6 +72,7 @@ STEPS = Metric(
     label="part",
     bounds=STEP_SECONDS,
 )
+RESTARTS = Metric("quire_engine_restarts", Kind.COUNTER, "Engines started in the place of one that died.")
 COMPUTED = Metric("quire_computed_tokens", Kind.COUNTER, "Tokens computed in steps, of prompts and answers.")
 
 QUEUE_TIME = Metric(
@@ -118,7 +119,6 @@ ENDED = Metric(
     label="reason",
     alias_label="finished_reason",
 )
-RESTARTS = Metric("quire_engine_restarts", Kind.COUNTER, "Engines started in the place of one that had died.")
 REFUSED = Metric("quire_requests_refused", Kind.COUNTER, "Requests that got an error, by its code.", label="code")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
@@ -135,6 +135,7 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[Sample]:
         (PREFIX_QUERIED, "queried_tokens"),
         (PREFIX_HIT, "hit_tokens"),
         (COMPUTED, "computed_tokens"),
+        (RESTARTS, "num_restarts"),
     ):
         yield Sample(metric, counters[field], model)
     for state in ("free", "held", "cached"):

@@ -34,15 +34,18 @@ class Admission:
 
     def check_fits(self, request: GenerateRequest) -> None:
         """Refuse what could not be served on an empty machine. Both numbers are in the message."""
-        if len(request.prompt) >= self._config.max_context:
-            raise ContextTooLong(len(request.prompt), self._config.max_context)
-        if len(request.prompt) >= self.max_total:
-            raise CacheTooSmall(len(request.prompt) + 1, self.max_total)
+        num_known = len(request.prompt) + max(len(request.output_before(sample)) for sample in request.open_samples)
+        if num_known >= self._config.max_context:
+            raise ContextTooLong(num_known, self._config.max_context)
+        if num_known >= self.max_total:
+            raise CacheTooSmall(num_known + 1, self.max_total)
 
-    def check_load(self, waiting: WaitingQueue, pace: Pace, num_new: int) -> None:
-        """Refuse what would wait too long."""
+    def check_load(self, waiting: WaitingQueue, pace: Pace, request: GenerateRequest) -> None:
+        """Refuse what would wait too long; but not what was accepted once."""
+        if request.resumed:
+            return
         wait = self.promised_wait(waiting, pace)
-        if len(waiting) + num_new > self._config.max_waiting:
+        if len(waiting) + request.sampling.n > self._config.max_waiting:
             raise Overloaded(
                 f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0)
             )

@@ -31,6 +31,7 @@ class RequestState:
     max_total: int  # tokens, prompt and output, at which it ends
     tokens: array[int] = field(init=False)  # known: prompt, then output
     num_prompt: int = field(init=False)
+    num_resumed: int = field(init=False)  # output tokens that it came with
     id: str = field(init=False)  # of this sample, in plans
     stops: frozenset[int] = field(init=False)
     urgency: int = field(init=False)  # its priority, or that of a more urgent request that waits for its blocks
@@ -60,8 +61,12 @@ class RequestState:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.tokens = array("I", request.prompt)
+        resumed = request.output_before(self.sample)
+        self.tokens = array("I", request.prompt + resumed)
         self.num_prompt = len(request.prompt)
+        self.num_resumed = self.num_charged = len(resumed)
+        if resumed:
+            self.num_scored = self.num_prompt - 1  # it had output: all of its prompt was told
         self.id = request.sample_id(self.sample)
         eos = () if request.sampling.ignore_eos else request.eos_token_ids
         self.stops = frozenset(request.sampling.stop_token_ids + eos)
@@ -99,7 +104,8 @@ class RequestState:
         self.capacity = len(lease.blocks) * block_tokens
         self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
         if self.admitted is None:
-            self.admitted, self.num_hit = now, min(lease.num_hit, self.num_prompt)
+            self.admitted = now
+            self.num_hit = 0 if self.num_resumed else min(lease.num_hit, self.num_prompt)  # told before it was resumed
 
     def advance(self, part: Part, num_accepted: int) -> None:
         """A part of it was computed: all of it, less the drafts that did not hold."""

@@ -59,9 +59,9 @@ class Scheduler:
         if request.id in self._book:
             raise DuplicateRequest(request.id)
         self._admission.check_fits(request)
-        self._admission.check_load(self._waiting, self._pace, request.sampling.n)
+        self._admission.check_load(self._waiting, self._pace, request)
         asked = len(request.prompt) + (request.sampling.max_tokens or self._admission.max_total)
-        for sample in range(request.sampling.n):
+        for sample in request.open_samples:
             self._num_arrived += 1
             state = RequestState(request, sample, self._num_arrived, now, min(asked, self._admission.max_total))
             self._book.enter(state)

@@ -107,6 +107,8 @@ class Exchange:
         retry_after = getattr(error, "retry_after", None)
         if retry_after is not None:
             more["retry-after"] = str(max(1, math.ceil(retry_after)))  # whole seconds, as HTTP has it
+        if not getattr(error, "may_retry", True):
+            more["x-should-retry"] = "false"  # clients of OpenAI and Anthropic would send it again by themselves
         if error.status == 401:
             more["www-authenticate"] = "Bearer"
         if error.status == 405:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.config import Config, ServeConfig
-from quire.engine.client import Client, Deliver, Link
+from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.launch import ChildEngine, LoopReader, Progress
 from quire.engine.messages import Configure, Question
 from quire.engine.text_side import TextSide
@@ -169,7 +169,7 @@ class Models:
             reads = partial(LoopReader, loop=loop)
             return ChildEngine(configure, deliver, progress=self._progress, entry=self._place.entry, reads=reads)
 
-        client = Client(opens)
+        client = Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
         return Engine(client, speech, card_of(model.name, checkpoint, speech, client.ready))
 
 

@@ -10,7 +10,7 @@ import msgspec
 from quire import __version__
 from quire.config import settings
 from quire.engine.messages import EngineDied, Snapshot
-from quire.observe.metrics import CONTENT_TYPE, RESTARTS, Sample, engine_samples, render
+from quire.observe.metrics import CONTENT_TYPE, Sample, engine_samples, render
 from quire.serve.asked import PromptBody, ask_of
 from quire.serve.body import read
 from quire.serve.dialect import Dialect
@@ -96,7 +96,6 @@ async def metrics(service: Service, exchange: Exchange) -> None:
     samples: list[Sample] = list(service.meters.samples())
     for model in service.models:
         if model.engine is not None:
-            samples.append(Sample(RESTARTS, model.engine.client.num_restarts, model.name))
             with suppress(EngineBusy, EngineDied):
                 counters = await model.engine.ask(Snapshot())
                 samples += engine_samples(model.name, {name: getattr(counters, name) for name in counters.__slots__})

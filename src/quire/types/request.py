@@ -146,6 +146,8 @@ class GenerateRequest:
     session: str | None = None  # its last context stays held between turns
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
+    # Of a request that an engine had accepted before it died: each sample's output so far; None: that sample is over.
+    resumed: tuple[tuple[int, ...] | None, ...] = ()
 
     @property
     def constrained(self) -> bool:
@@ -163,3 +165,16 @@ class GenerateRequest:
             raise InvalidRequest("A token id in the prompt is negative or too large.", field="prompt")
         if not 0 < self.weight < float("inf"):
             raise InvalidRequest(f"The weight is {self.weight}; it must be a positive number.", field="weight")
+        if self.resumed and (len(self.resumed) != self.sampling.n or not self.open_samples):
+            raise InvalidRequest(
+                "What is resumed has an output for each sample, and one that goes on.", field="resumed"
+            )
+
+    @property
+    def open_samples(self) -> list[int]:
+        """The samples that are to be computed."""
+        return [s for s in range(self.sampling.n) if not self.resumed or self.resumed[s] is not None]
+
+    def output_before(self, sample: int) -> tuple[int, ...]:
+        """What a sample had said before it was resumed."""
+        return (self.resumed[sample] or ()) if self.resumed else ()

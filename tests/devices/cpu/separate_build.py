@@ -1,4 +1,4 @@
-"""The extension, built apart from the installed one with other options or by another compiler, and tests that run on it."""
+"""The extension, built apart from the installed one, with other options or by another compiler; tests run on it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,398 @@
+"""How live requests come to life again when their engine has died: who is sent when, who waits, who is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.engine.messages import Accepted, EngineDied, Failed, Finished, News, PoisonRequest, Tokens
+from quire.engine.recovery import LONG_PAUSE, MAX_ON_TRIAL, MAX_TRIAL_TOKENS, PAUSES, Recovery, Told
+from quire.types.errors import DeadlineExceeded, DuplicateRequest, Overloaded
+from quire.types.request import FinishReason, GenerateRequest, SamplingParams
+from quire.types.step import TokenLogprobs
+
+pytestmark = pytest.mark.pure
+
+Kills = Callable[[str, int], bool]  # would this request, with so many output tokens, end an engine at its next one?
+
+
+class Engine:
+    """An engine without a model: the n-th token of every answer is n. It accepts, says a token each turn, and dies."""
+
+    def __init__(self, kills: Kills = lambda name, num_output: False) -> None:
+        self.recovery = Recovery(self.send, max_held=100)
+        self.recovery.restored()
+        self.kills = kills
+        self.inside: dict[str, list[int | None]] = {}  # output tokens of each sample
+        self.news: list[Outward] = []
+        self.sent: list[GenerateRequest] = []
+        self.heard: dict[str, list[News]] = {}
+        self.resumed_at: dict[str, int] = {}  # output tokens of the first sample
+        self.num_deaths = 0
+
+    def send(self, request: GenerateRequest) -> None:
+        self.sent.append(request)
+        outputs = request.resumed or ((),) * request.sampling.n
+        self.resumed_at[request.id] = len(outputs[0] or ())
+        self.inside[request.id] = [None if output is None else len(output) for output in outputs]
+        self.news.append(Accepted(request.id))
+
+    def submit(self, name: str, n: int = 1, max_tokens: int = 1000, **more: object) -> None:
+        self.heard[name] = []
+        sampling = SamplingParams(n=n, max_tokens=max_tokens)
+        self.recovery.enter(GenerateRequest(name, (1, 2), sampling, **more), self.heard[name].append)  # type: ignore[arg-type]
+
+    def say(self, *news: News) -> None:
+        for each in news:
+            self.tell([told] if (told := self.recovery.hear(each)) is not None else [])
+
+    def tell(self, told: list[Told]) -> None:
+        for sink, news in told:
+            sink(news)
+
+    def turn(self) -> bool:
+        """One token of everyone inside; False: that killed it."""
+        self.hear()
+        if any(self.kills(name, num) for name, outputs in self.inside.items() for num in outputs if num is not None):
+            self.die()
+            return False
+        for name, outputs in list(self.inside.items()):
+            for sample, num in enumerate(outputs):
+                if num is not None:
+                    self.news.append(Tokens(name, sample, (num,)))
+                    outputs[sample] = num + 1
+        self.hear()
+        return True
+
+    def hear(self) -> None:
+        while self.news:
+            self.say(self.news.pop(0))
+
+    def die(self) -> None:
+        self.inside.clear()
+        self.news.clear()
+        self.num_deaths += 1
+        self.tell(self.recovery.died())
+
+    def finish(self, name: str, sample: int = 0) -> None:
+        num, self.inside[name][sample] = self.inside[name][sample], None
+        assert num is not None
+        if all(output is None for output in self.inside[name]):
+            del self.inside[name]
+        self.say(Finished(name, sample, FinishReason.LENGTH, (num,)))
+
+    def run(self, num_turns: int) -> None:
+        """Turn, and start again whenever it is dead."""
+        for _ in range(num_turns):
+            if not self.recovery.is_up:
+                self.recovery.restored()
+            self.turn()
+
+    def settle(self, is_so: Callable[[], bool] = lambda: True) -> None:
+        """Run until all trials are over."""
+        for _ in range(10_000):
+            self.run(1)
+            if is_so() and not self.recovery.is_under_way:
+                return
+        raise AssertionError("it does not end")
+
+    def tokens(self, name: str, sample: int = 0) -> list[int]:
+        told = [each for each in self.heard[name] if isinstance(each, Tokens | Finished) and each.sample == sample]
+        return [token for each in told for token in each.tokens]
+
+    def errors(self, name: str) -> list[str]:
+        return [each.error.code for each in self.heard[name] if isinstance(each, Failed)]
+
+
+Outward = Accepted | Tokens
+
+
+def killer(name: str, at: int = 0) -> Kills:
+    return lambda who, num_output: who == name and num_output >= at
+
+
+def test_everyone_goes_on_with_what_it_has_said_and_hears_nothing_twice() -> None:
+    engine = Engine()
+    for name in "abc":
+        engine.submit(name)
+    engine.run(5)
+    engine.die()
+    engine.run(20)
+    for name in "abc":
+        assert engine.tokens(name) == list(range(len(engine.tokens(name)))) and len(engine.tokens(name)) > 20
+        assert sum(isinstance(each, Accepted) for each in engine.heard[name]) == 1
+    assert [request.resumed for request in engine.sent[3:]] == [((0, 1, 2, 3, 4),)] * 3
+    assert not engine.recovery.is_under_way
+
+
+def test_suspects_are_tried_alone_first_and_then_more_at_a_time() -> None:
+    engine = Engine()
+    for number in range(30):
+        engine.submit(f"{number:02}")
+    engine.run(1)
+    engine.die()
+    engine.sent.clear()
+    engine.recovery.restored()
+    together = []
+    while engine.recovery.is_under_way:
+        together.append(len(engine.recovery._trials))
+        engine.turn()
+    assert together[:4] == [1, 2, 4, 8] and max(together) == MAX_ON_TRIAL
+    assert [request.id for request in engine.sent] == sorted(request.id for request in engine.sent), "the oldest first"
+
+
+def test_who_had_said_nothing_is_suspected_first_and_the_newest_of_them_most() -> None:
+    engine = Engine()
+    for name in "ab":
+        engine.submit(name)
+    engine.run(1)
+    for name in "cd":
+        engine.submit(name)
+    engine.die()
+    engine.sent.clear()
+    engine.run(10)
+    assert [request.id for request in engine.sent] == ["d", "c", "a", "b"]
+
+
+def test_a_request_that_kills_at_once_is_refused_alone_after_two_deaths() -> None:
+    engine = Engine(killer("poison"))
+    for name in "abcdefgh":
+        engine.submit(name)
+    engine.run(3)
+    engine.submit("poison")
+    engine.run(30)
+    assert engine.num_deaths == 2 and engine.errors("poison") == ["poison_request"]
+    assert all(len(engine.tokens(name)) > 20 and not engine.errors(name) for name in "abcdefgh")
+
+
+def test_a_request_that_is_alone_is_refused_after_two_deaths() -> None:
+    engine = Engine(killer("poison", at=3))
+    engine.submit("poison")
+    engine.run(10)
+    assert engine.num_deaths == 2 and engine.tokens("poison") == [0, 1, 2]
+    (last,) = [each for each in engine.heard["poison"] if isinstance(each, Failed)]
+    assert isinstance(last.error, PoisonRequest) and last.error.status == 500 and "twice" in last.error.public
+    assert "poison" not in engine.recovery and not engine.recovery.is_under_way
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 20),  # requests
+    st.integers(0, 19),  # which of them kills
+    st.integers(0, 40),  # at which token
+    st.booleans(),  # counted from where it was resumed, or from its beginning
+    st.integers(1, 3),  # samples
+)
+def test_the_one_that_kills_is_found_whenever_it_does(num: int, which: int, at: int, is_late: bool, n: int) -> None:
+    poison = f"r{which % num}"
+
+    def kills(name: str, num_output: int) -> bool:
+        return name == poison and num_output - (engine.resumed_at.get(name, 0) if is_late else 0) >= at
+
+    engine = Engine(kills)
+    for number in range(num):
+        engine.submit(f"r{number}", n=n)
+    engine.settle(lambda: poison not in engine.recovery)
+    assert engine.errors(poison) == ["poison_request"] and engine.num_deaths <= (7 if is_late else 4)
+    for number in range(num):
+        name = f"r{number}"
+        assert name == poison or name in engine.recovery
+        for sample in range(n):
+            tokens = engine.tokens(name, sample)
+            assert tokens == list(range(len(tokens)))
+
+
+def test_two_that_kill_are_both_found() -> None:
+    engine = Engine(lambda name, num_output: name in ("p", "q") and num_output >= 2)
+    for name in ("a", "p", "b", "q", "c"):
+        engine.submit(name)
+    engine.run(80)
+    assert engine.errors("p") == engine.errors("q") == ["poison_request"]
+    assert all(len(engine.tokens(name)) > 20 for name in "abc")
+
+
+@pytest.mark.parametrize("every", [1, 5, 300])
+def test_deaths_that_nobody_is_to_blame_for_convict_nobody(every: int) -> None:
+    """Three at any rate, and any number of them if there is time in between."""
+    engine = Engine()
+    for number in range(12):
+        engine.submit(str(number))
+    engine.run(3)
+    for _ in range(2 if every < 300 else 20):
+        engine.die()
+        engine.recovery.restored()
+        engine.run(every)
+    engine.settle()
+    assert not any(engine.errors(str(number)) for number in range(12))
+
+
+def test_who_has_said_much_since_the_last_death_has_a_clean_record() -> None:
+    engine = Engine()
+    engine.submit("a")
+    for _ in range(3):
+        engine.run(MAX_TRIAL_TOKENS + 1)
+        engine.die()
+    engine.run(2)
+    assert not engine.recovery.is_under_way and engine.errors("a") == []
+
+
+def test_whoever_arrives_meanwhile_waits_until_all_are_through() -> None:
+    engine = Engine()
+    engine.submit("a")
+    engine.submit("b")
+    engine.run(1)
+    engine.die()
+    engine.submit("new")
+    assert engine.heard["new"] == []
+    engine.recovery.restored()
+    engine.submit("newer")
+    assert [request.id for request in engine.sent[2:]] == ["a"]
+    engine.run(4)
+    assert [request.id for request in engine.sent[2:]] == ["a", "b", "new", "newer"]
+    assert [request.resumed for request in engine.sent[4:]] == [(), ()]
+
+
+def test_who_was_not_accepted_when_the_engine_died_comes_as_new() -> None:
+    engine = Engine()
+    engine.submit("a")
+    engine.die()
+    engine.recovery.restored()
+    assert engine.sent[-1].resumed == ()
+    engine.hear()
+    engine.die()
+    engine.recovery.restored()
+    assert engine.errors("a") == ["poison_request"]
+
+
+def test_samples_that_are_over_stay_over() -> None:
+    engine = Engine()
+    engine.submit("a", n=3)
+    engine.run(4)
+    engine.finish("a", 1)
+    engine.die()
+    engine.run(3)
+    assert engine.sent[-1].resumed == ((0, 1, 2, 3), None, (0, 1, 2, 3))
+    assert engine.tokens("a", 1) == [0, 1, 2, 3, 4] and engine.tokens("a", 2) == list(range(7))
+    engine.finish("a", 0)
+    engine.finish("a", 2)
+    assert "a" not in engine.recovery
+
+
+def test_a_request_that_ends_in_its_trial_makes_way_for_the_next() -> None:
+    engine = Engine()
+    for name in "ab":
+        engine.submit(name)
+    engine.run(1)
+    engine.die()
+    engine.recovery.restored()
+    engine.say(Failed("a", None, EngineDied("whatever")))
+    assert [request.id for request in engine.sent[2:]] == ["a", "b"]
+
+
+def test_scores_of_a_prompt_are_told_once() -> None:
+    engine = Engine()
+    scores = [TokenLogprobs(token, -1.0) for token in range(6)]
+    engine.submit("a")
+    engine.hear()
+    engine.say(Tokens("a", 0, prompt_logprobs=(scores[0], scores[1])), Tokens("a", 0, prompt_logprobs=(scores[2],)))
+    engine.die()
+    engine.recovery.restored()
+    engine.hear()
+    engine.say(Tokens("a", 0, prompt_logprobs=tuple(scores[:2])), Tokens("a", 0, prompt_logprobs=tuple(scores[2:5])))
+    engine.die()
+    told = [score for each in engine.heard["a"] if isinstance(each, Tokens) for score in each.prompt_logprobs]
+    assert told == scores[:5]
+
+
+def test_a_cancel_ends_who_waits_and_one_sample_of_it() -> None:
+    engine = Engine()
+    for name, n in (("a", 1), ("b", 3)):
+        engine.submit(name, n)
+    engine.run(2)
+    assert engine.recovery.cancel("a", FinishReason.CANCELLED, None) is None, "an engine has it"
+    engine.die()
+    engine.tell(engine.recovery.cancel("b", FinishReason.STOP, 1) or [])
+    assert [(each.sample, each.reason) for each in engine.heard["b"] if isinstance(each, Finished)] == [(1, "stop")]
+    assert engine.recovery.cancel("b", FinishReason.STOP, 1) == []
+    engine.tell(engine.recovery.cancel("a", FinishReason.CANCELLED, None) or [])
+    assert isinstance(engine.heard["a"][-1], Finished) and "a" not in engine.recovery
+    engine.recovery.restored()
+    assert [request.id for request in engine.sent[2:]] == ["b"] and engine.sent[-1].resumed[1] is None
+    assert engine.recovery.cancel("nobody", FinishReason.STOP, None) is None
+
+
+def test_the_first_in_line_may_be_cancelled_and_the_next_goes() -> None:
+    engine = Engine()
+    for name in "abc":
+        engine.submit(name)
+    engine.run(1)
+    engine.die()
+    engine.recovery.restored()
+    engine.recovery.cancel("b", FinishReason.CANCELLED, None)
+    engine.turn()
+    assert [request.id for request in engine.sent[3:]] == ["a", "c"]
+
+
+def test_deadlines_hold_for_those_who_wait() -> None:
+    engine = Engine()
+    engine.submit("a", deadline=10.0)
+    engine.run(2)
+    engine.die()
+    engine.submit("b", deadline=20.0)
+    engine.submit("c")
+    assert engine.recovery.overdue(9.9) == []
+    engine.tell(engine.recovery.overdue(15.0))
+    (last,) = [each for each in engine.heard["a"] if isinstance(each, Failed)]
+    assert isinstance(last.error, DeadlineExceeded) and last.error.num_output == 2
+    engine.recovery.restored()
+    assert [request.id for request in engine.sent[1:]] == ["b", "c"]
+
+
+def test_only_so_many_may_wait() -> None:
+    engine = Engine()
+    engine.die()
+    for number in range(9):
+        engine.submit(str(number), n=11)
+    with pytest.raises(Overloaded, match="99 requests wait"):
+        engine.submit("more", n=2)
+    engine.submit("one")
+    with pytest.raises(DuplicateRequest):
+        engine.submit("one")
+    engine.recovery.restored()
+    assert len(engine.sent) == 10
+
+
+def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
+    engine = Engine()
+    engine.submit("a")
+    engine.run(1)
+    engine.die()
+    pauses = [engine.recovery.pause]
+    while not engine.recovery.is_hopeless:
+        engine.recovery.start_failed()
+        pauses.append(engine.recovery.pause)
+    assert pauses == [*PAUSES, LONG_PAUSE] and pauses[0] == 0.0
+    engine.tell(engine.recovery.give_up(EngineDied("no hope")))
+    assert engine.errors("a") == ["engine_died"]
+    with pytest.raises(EngineDied, match="could not be started"):
+        engine.submit("b")
+    engine.recovery.restored()
+    engine.submit("b")
+    engine.run(1)
+    assert not engine.recovery.is_hopeless
+    engine.die()
+    assert engine.recovery.pause == 0.0
+
+
+def test_what_cannot_be_sent_is_not_kept() -> None:
+    def refuse(request: GenerateRequest) -> None:
+        raise TypeError("not to be said")
+
+    recovery = Recovery(refuse, 10)
+    recovery.restored()
+    with pytest.raises(TypeError):
+        recovery.enter(GenerateRequest("a", (1,)), lambda news: None)
+    assert "a" not in recovery
