@@ -12,8 +12,6 @@ from quire.grammar.grammar import Backend, Words, open_backend
 from quire.text.tokenizer import Tokenizer
 from quire.weights.checkpoint import open_checkpoint
 
-pytest.importorskip("llguidance")
-
 
 @pytest.fixture(scope="session")
 def words(model_file: Path) -> Words:

@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("llguidance")
+
 from quire.config import GrammarConfig
 from quire.grammar.compiler import NUM_THREADS, Compiler, Job
 from quire.grammar.grammar import Backend, Grammar, GrammarUnavailable
 from quire.types.errors import InvalidRequest, Overloaded, QuireError
 from quire.types.request import Constraint, ConstraintKind
 from tests.grammar.schemas import cases
+
+pytestmark = pytest.mark.pure
 
 CONFIG = GrammarConfig()
 

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("llguidance")
+
 from quire.grammar.grammar import Backend, GrammarState, GrammarUnavailable, Words, open_backend
 from quire.sampling.mask import allowed_ids, blank
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
+
+pytestmark = pytest.mark.pure
 
 PERSON = {
     "type": "object",
@@ -210,6 +214,23 @@ def test_what_cannot_be_compiled_is_refused_with_the_place(backend: Backend, con
     with pytest.raises(InvalidRequest, match=f"cannot be followed: .*{says}") as raised:
         backend.compile(constraint)
     assert raised.value.field == "constraint" and raised.value.status == 400 and "\n" not in raised.value.public
+
+
+KEYWORDS = (
+    "type properties required additionalProperties patternProperties minProperties maxProperties items prefixItems "
+    "minItems maxItems additionalItems enum const anyOf oneOf allOf $ref $defs definitions $id $schema pattern format "
+    "minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum multipleOf x-guidance title"
+)
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS.split())
+def test_a_schema_that_makes_no_sense_is_refused_or_taken_and_breaks_nothing(backend: Backend, keyword: str) -> None:
+    for value in (None, True, -1, 1.5, 1e300, "x", "#", "#/$defs/x", [], [1], [{}], {}, {"x": 1}, {"x": {"$ref": "#"}}):
+        for around in ({}, {"format": "date"}, {"minProperties": 2, "additionalProperties": False}):
+            try:
+                backend.compile(schema({**around, keyword: value})).start().forced_tokens()
+            except InvalidRequest as refusal:
+                assert "cannot be followed" in refusal.public
 
 
 def test_no_answer_is_valid_only_by_the_library(backend: Backend, words: Words) -> None:

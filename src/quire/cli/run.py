@@ -59,7 +59,7 @@ class RunOptions:
         return SamplingParams(**(defaults | given), stop=self.stop)
 
 
-@command(RunOptions, "cache", "scheduler", "observe", "weights", "store")
+@command(RunOptions, "cache", "scheduler", "grammar", "observe", "weights", "store")
 def run(options: RunOptions, given: Given) -> None:
     """Ask a model, or chat with it. It is fetched if it is not here yet."""
     name = _model_name(options)

@@ -171,14 +171,15 @@ class _Spelling:
         self.special_token_ids = sorted(token for token in words.tokenizer.special_ids if token < words.vocab_size)
         self.eos_token_id = words.end_ids[0]
         self.bos_token_id = words.tokenizer.bos_id
-        self._num_anchor = len(self._encode(ANCHOR))
+        self._heads = [("", 0), (ANCHOR, len(self._encode(ANCHOR)))]
         self._longest = max(map(len, self.tokens))
         self._ids = {word: token for token, word in enumerate(self.tokens) if token not in words.tokenizer.special_ids}
 
     def __call__(self, text: str) -> list[int]:
         """Tokens that spell exactly this text: the model's own way, or else from the longest word to the shortest."""
         wanted = text.encode()
-        for tokens in (self._encode(text), self._encode(ANCHOR + text)[self._num_anchor :]):
+        for head, length in self._heads:
+            tokens = self._encode(head + text)[length:]
             if b"".join([self.tokens[token] for token in tokens]) == wanted:
                 return tokens
         return self._greedy(wanted)
@@ -214,7 +215,7 @@ def _refused(kind: ConstraintKind, why: str) -> InvalidRequest:
 
 
 def _json_grammar(schema: Schema) -> str:
-    text = json.dumps(schema)
+    text = json.dumps(schema, ensure_ascii=False)
     escapes = ESCAPES + "u" * ("\\u00" in text)  # a schema with control characters needs a way to write them
     form = JSON_FORM | {"json_allowed_escapes": escapes}
     return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=form)  # type: ignore[arg-type]
