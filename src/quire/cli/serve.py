@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from quire.cli.options import Given, argument, command, option
 from quire.cli.progress import shown
@@ -42,24 +43,28 @@ def serve(options: ServeOptions, given: Given) -> None:
     """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
     config = given.config
     # By name, here: no other command waits for the packages of a server.
-    app, keys, models, server, service = (
-        import_module(f"quire.serve.{name}") for name in ("app", "keys", "models", "server", "service")
-    )
+    keys, models = (import_module(f"quire.serve.{name}") for name in ("keys", "models"))
     adopt("uvicorn.error")
     known = keys.read_keys(config.serve)
     if not known and not config.serve.host.startswith(LOCAL):
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
-    served = models.Models(_wanted(options, given.store), config, models.Place(options.device), _print_loading)
-    observers = (partial(log_access, logging.getLogger("quire.access")),)
-    house = service.Service(config, served, app.all_dialects(), known, observers=observers)
-    serving = server.Serving(house, partial(_print_ready, [model.name for model in served]))
+    wanted, place = _wanted(options, given.store), models.Place(options.device)
+    ready = partial(_print_ready, [model.name for model in wanted])
+    if config.serve.fronts > 1:
+        fronts = import_module("quire.serve.fronts")
+        serving = fronts.Fronts(wanted, config, place, known, _print_loading, ready)
+    else:
+        app, server, service = (import_module(f"quire.serve.{name}") for name in ("app", "server", "service"))
+        served = models.Models(wanted, config, place, _print_loading)
+        observers = (partial(log_access, logging.getLogger("quire.access")),)
+        serving = server.Serving(service.Service(config, served, app.all_dialects(), known, observers=observers), ready)
     print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
     serving.run_until_signal()
 
 
-def _wanted(options: ServeOptions, store: Store) -> list[object]:
+def _wanted(options: ServeOptions, store: Store) -> list[Any]:
     models = import_module("quire.serve.models")
-    wanted: dict[str, object] = {}
+    wanted: dict[str, Any] = {}
     for text in options.models or (DEFAULT_MODEL,):
         named = SERVED_AS.fullmatch(text)
         given, rest = (named["name"], named["model"]) if named else ("", text)
