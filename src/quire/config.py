@@ -137,6 +137,9 @@ class ServeConfig:
     max_stops: int = setting(64, "Stop strings of one request.", low=0)
     max_tools: int = setting(256, "Tools of one request.", low=0)
     max_logprobs: int = setting(20, "Alternatives told for each token.", low=0)
+    fronts: int = setting(
+        1, "Processes that speak HTTP and turn text into tokens and back, for the same engines.", low=1
+    )
     load_patience: float = setting(10.0, "Seconds that a request waits for a model that is being loaded.", low=0)
     drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)
     log_prompts: bool = setting(False, "Put prompts into the log. They may hold secrets.")

@@ -176,14 +176,20 @@ def test_loading_is_reported_stage_by_stage(toy_folder: Path, short_tmp: Path) -
     assert stages[0].stage == "opening the checkpoint" and len(stages) >= 3
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_does_not_outlive_its_parent(toy_folder: Path, short_tmp: Path, how: signal.Signals) -> None:
+def test_a_child_does_not_outlive_its_parent(
+    toy_folder: Path, short_tmp: Path, how: signal.Signals, is_busy: bool
+) -> None:
     script = (
         f"import sys\nsys.path[:] = {sys.path!r}\n"
         "import tempfile, time\n"
         f"tempfile.tempdir = {str(short_tmp)!r}\n"
         "from tests.engine.conftest import ChildLLM\n"
         f"llm = ChildLLM({str(toy_folder)!r}, num_blocks=100)\n"
+        "from quire.types.request import SamplingParams\n"
+        f"streams = [llm.stream('a', SamplingParams(n=8, ignore_eos=True)) for _ in range({2 * is_busy})]\n"
+        "begun = [next(stream) for stream in streams]\n"
         "print(llm.client._link.pid, flush=True)\n"
         "time.sleep(60)"
     )

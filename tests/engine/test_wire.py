@@ -60,6 +60,8 @@ MESSAGES = [
     messages.UnpinPrefix((1, 2), CacheKey()),
     messages.Flush(),
     messages.Shutdown(),
+    messages.Hello(),
+    messages.Submit(replace(REQUEST, sampling=replace(SAMPLING, n=3), resumed=((1, 2), None, ()))),
     messages.Loading("drawing", 0.5),
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25),
     messages.Accepted("a"),
@@ -75,7 +77,7 @@ MESSAGES = [
 def test_messages_come_out_as_they_went_in() -> None:
     assert decode(encode(MESSAGES)) == MESSAGES
     assert [type(message) for message in decode(encode(MESSAGES))] == [type(message) for message in MESSAGES]
-    assert {type(message) for message in MESSAGES} | {messages.Failed, messages.Dead} == set(KINDS)
+    assert {type(message) for message in MESSAGES} | {messages.Failed, messages.Unanswered, messages.Dead} == set(KINDS)
 
 
 def test_errors_keep_their_class_code_sentence_and_facts() -> None:
@@ -84,8 +86,9 @@ def test_errors_keep_their_class_code_sentence_and_facts() -> None:
         status = 418
 
     long, busy = ContextTooLong(300, 256), Overloaded("Too many.", 2.5)
-    for error in (long, busy, messages.EngineDied("gone"), Rare("odd")):
-        (said,) = decode(encode([messages.Failed("a", None, error)]))
+    for error in (long, busy, messages.EngineDied("gone"), messages.PoisonRequest(), Rare("odd")):
+        said, unanswered = decode(encode([messages.Failed("a", None, error), messages.Unanswered(error)]))
+        assert type(unanswered.error) is type(error)
         assert type(said.error) is type(error) and str(said.error) == str(error) == said.error.public
         assert vars(said.error) == vars(error)
     frame = encode([messages.Dead(Rare("odd"))]).replace(b"rare", b"rara")

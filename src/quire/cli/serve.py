@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from quire.cli.options import Given, argument, command, option
 from quire.cli.progress import shown
@@ -43,26 +44,34 @@ def serve(options: ServeOptions, given: Given) -> None:
     """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
     config = given.config
     # By name, here: no other command waits for the packages of a server.
-    app, keys, models, server, service = (
-        import_module(f"quire.serve.{name}") for name in ("app", "keys", "models", "server", "service")
-    )
+    keys, models = (import_module(f"quire.serve.{name}") for name in ("keys", "models"))
     adopt("uvicorn.error")
     adopt("opentelemetry")
     known = keys.read_keys(config.serve)
     if not known and not config.serve.host.startswith(LOCAL):
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
-    served = models.Models(_wanted(options, given.store), config, models.Place(options.device), _print_loading)
+    wanted, place = _wanted(options, given.store), models.Place(options.device)
+    ready = partial(_print_ready, [model.name for model in wanted])
+    if config.serve.fronts > 1:
+        fronts = import_module("quire.serve.fronts")
+        _run(fronts.Fronts(wanted, config, place, known, _print_loading, ready))
+        return
+    app, server, service = (import_module(f"quire.serve.{name}") for name in ("app", "server", "service"))
+    served = models.Models(wanted, config, place, _print_loading)
     with traces_to(config.serve.otlp_endpoint) as traces:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces)
         house = service.Service(config, served, app.all_dialects(), known, observers=observers)
-        serving = server.Serving(house, partial(_print_ready, [model.name for model in served]))
-        print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
-        serving.run_until_signal()
+        _run(server.Serving(house, ready))
 
 
-def _wanted(options: ServeOptions, store: Store) -> list[object]:
+def _run(serving: Any) -> None:
+    print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
+    serving.run_until_signal()
+
+
+def _wanted(options: ServeOptions, store: Store) -> list[Any]:
     models = import_module("quire.serve.models")
-    wanted: dict[str, object] = {}
+    wanted: dict[str, Any] = {}
     for text in options.models or (DEFAULT_MODEL,):
         named = SERVED_AS.fullmatch(text)
         given, rest = (named["name"], named["model"]) if named else ("", text)

@@ -39,6 +39,7 @@ from quire.engine.messages import (
     Snapshot,
     Submit,
     Tokens,
+    Unanswered,
 )
 from quire.engine.recovery import Recovery, Sink, Told
 from quire.types.request import FinishReason, GenerateRequest
@@ -120,6 +121,7 @@ class Client:
         self._cancels: dict[str, deque[_Waiting]] = {}
         self._questions: deque[Future[Any]] = deque()  # answered in their order
         self._is_over = threading.Event()  # no engine, and there will be none
+        self._is_away = False  # whoever has the engine restarts it
         self._is_stillborn = False  # an engine died before it was ours
         self._restarter: threading.Thread | None = None
         self._is_timed = False  # a thread looks at the deadlines of those who wait for an engine
@@ -137,7 +139,7 @@ class Client:
     @property
     def is_alive(self) -> bool:
         """Is there an engine that runs?"""
-        return self._recovery.is_up
+        return self._recovery.is_up and not self._is_away
 
     def submit(self, request: GenerateRequest, sink: Sink) -> None:
         """Hand in a request. Its sink gets everything that is said about it, and then no more."""
@@ -247,10 +249,15 @@ class Client:
                         message = replace(message, num_restarts=self.num_restarts)
                     if asked.set_running_or_notify_cancel():
                         asked.set_result(message)
+                case Unanswered(error):
+                    with self._lock:
+                        asked = self._questions.popleft()
+                    if asked.set_running_or_notify_cancel():
+                        asked.set_exception(error)
                 case Dead(error):
                     self._bury(error)
                 case Loading() | Ready():
-                    pass  # the link has waited for it
+                    self._is_away = isinstance(message, Loading)
 
     def _bury(self, error: Exception) -> None:
         """The engine is gone: answer whoever asked it, and start another; or tell everyone."""

@@ -29,6 +29,7 @@ from quire.engine.messages import (
     Failed,
     Finished,
     Flush,
+    Hello,
     Inward,
     Outward,
     PinPrefix,
@@ -121,8 +122,8 @@ class EngineCore:
                 self._out.append(self._ask_cache(message, now))
             case Shutdown():
                 self._is_open = False
-            case Configure():
-                pass  # whoever made this core has done that
+            case Configure() | Hello():
+                pass  # whoever made this core has done what they ask for
             case _:
                 assert_never(message)
 

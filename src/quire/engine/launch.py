@@ -1,12 +1,7 @@
-"""An engine in a child process: started, watched, ended, and never left behind.
-
-What the child says is read by a thread, or by an event loop in between its other work: then sinks are called in the
-loop's own thread, and news of a step reach their tasks without a lock or a wake-up from outside.
-"""
+"""An engine in a child process: started, watched, ended, and never left behind."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shutil
 import signal
@@ -16,87 +11,18 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
 
 import zmq
 
 from quire.engine.client import Deliver
 from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Ready, Shutdown
-from quire.engine.wire import decode, encode
-
-if TYPE_CHECKING:
-    import asyncio
+from quire.engine.reading import END_SECONDS, LOOK_MS, Inbox, Reads, ThreadReader
+from quire.engine.wire import encode
 
 logger = logging.getLogger(__name__)
 
-LOOK_MS = 50  # how often the child's life is looked at when it says nothing
-END_SECONDS = 10.0  # how long it may take to finish the step that it is in
-MAX_FRAMES = 16  # that an event loop takes in before it turns to its other work
-
 Progress = Callable[[Loading], None]
-
-
-class Reading(Protocol):
-    """Someone who takes in what the child says, and tells of its end."""
-
-    def stop(self) -> None:
-        """The child has ended: take in what it said last, and return."""
-
-
-Reads = Callable[["ChildEngine"], Reading]
-
-
-class ThreadReader:
-    """Reads in a thread of its own."""
-
-    def __init__(self, engine: ChildEngine) -> None:
-        self._engine = engine
-        self._thread = threading.Thread(target=self._run, name="quire-link", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Wait for the thread, which ends with the child."""
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while self._engine.read(LOOK_MS):
-            pass
-
-
-class LoopReader:
-    """Reads in an event loop. Made in any thread; `stop` is called in another than the loop's."""
-
-    def __init__(self, engine: ChildEngine, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine = engine
-        self._loop = loop
-        self._is_over = threading.Event()
-        loop.call_soon_threadsafe(self._start)
-
-    def stop(self) -> None:
-        """Wait until the loop has seen the child's end."""
-        if not self._loop.is_closed():
-            self._is_over.wait(END_SECONDS)
-
-    def _start(self) -> None:
-        self._loop.add_reader(self._engine.fileno, self._take)
-        self._take()
-        self._look()
-
-    def _take(self) -> None:
-        """The descriptor says when something has come, and only once: what is left is taken in the next turn."""
-        if self._engine.has_more():
-            self._engine.take(0, MAX_FRAMES)
-            self._loop.call_soon(self._take)
-
-    def _look(self) -> None:
-        if self._engine.is_alive:
-            self._loop.call_later(LOOK_MS / 1e3, self._look)
-            return
-        self._loop.remove_reader(self._engine.fileno)
-        self._engine.read(0)
-        self._is_over.set()
 
 
 def _log_progress(loading: Loading) -> None:
@@ -120,11 +46,11 @@ class ChildEngine:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         inward, outward = f"ipc://{self._folder}/in", f"ipc://{self._folder}/out"
         self._outbox = self._connect(zmq.PUSH, inward)
-        self._inbox = self._connect(zmq.PULL, outward)
+        self.inbox = Inbox(self._connect(zmq.PULL, outward))
         self._sending = threading.Lock()
         self._closing = threading.Lock()
         self._is_closing = threading.Event()
-        self._process = _spawn(entry, inward, outward)
+        self._process = spawn(entry, inward, outward)
         self._finalizer = weakref.finalize(self, _abandon, self._process, self._folder)
         try:
             self.send(configure)
@@ -143,11 +69,6 @@ class ChildEngine:
     def is_alive(self) -> bool:
         """Does the child run?"""
         return self._process.poll() is None
-
-    @property
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when something may have come."""
-        return int(self._inbox.fileno())
 
     def send(self, message: Inward) -> None:
         """Say it. To a child that is gone, it is said in vain; the reader tells of its end."""
@@ -176,7 +97,7 @@ class ChildEngine:
             reading.stop()
         with self._sending:
             self._outbox.close(linger=0)
-        self._inbox.close(linger=0)
+        self.inbox.close()
         self._context.term()
         self._finalizer()
 
@@ -191,7 +112,7 @@ class ChildEngine:
     def _wait_until_ready(self, progress: Progress) -> Ready:
         while True:
             is_alive = self.is_alive
-            for message in self._receive(LOOK_MS):
+            for message in self.inbox.receive(LOOK_MS):
                 if isinstance(message, Ready):
                     return message
                 if isinstance(message, Dead):
@@ -200,10 +121,6 @@ class ChildEngine:
                     progress(message)
             if not is_alive:
                 raise EngineDied(f"The engine process {_ending(self._process.returncode)} while it loaded the model.")
-
-    def has_more(self) -> bool:
-        """Is there something to read?"""
-        return not self._inbox.closed and bool(int(self._inbox.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def read(self, wait_ms: int) -> bool:
         """Deliver what has come. False: the child has ended, and all that it said, and its end, was delivered."""
@@ -216,28 +133,20 @@ class ChildEngine:
 
     def take(self, wait_ms: int, max_frames: int | None = None) -> None:
         """Deliver what has come, and no more."""
-        said: list[Outward] = self._receive(wait_ms, max_frames)
+        said: list[Outward] = self.inbox.receive(wait_ms, max_frames)
         if said:
             self._deliver(said)
 
-    def _receive(self, wait_ms: int, max_frames: int | None = None) -> list[Any]:
-        said: list[Any] = []
-        if wait_ms and not self._inbox.poll(wait_ms):
-            return said
-        try:
-            for _ in range(max_frames) if max_frames else itertools.count():
-                said += decode(self._inbox.recv(zmq.NOBLOCK))
-        except zmq.Again:
-            pass
-        return said
 
+def spawn(entry: str, *arguments: str | int, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """A child that runs `entry`, with open files of ours. We hold its standard input: it ends when that is closed.
 
-def _spawn(entry: str, inward: str, outward: str) -> subprocess.Popen[bytes]:
-    """Its own session, so that an interrupt at the terminal is ours to handle; what it prints goes to stderr."""
+    It has its own session, so that an interrupt at the terminal is ours to handle; what it prints goes to stderr.
+    """
     module, _, function = entry.partition(":")
-    main = f"from {module} import {function}\n{function}({inward!r}, {outward!r})"
+    main = f"from {module} import {function}\n{function}{arguments!r}"
     command = [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{main}"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, pass_fds=descriptors)
 
 
 def _abandon(process: subprocess.Popen[bytes], folder: str) -> None:

@@ -1,15 +1,16 @@
 """All that is said between an engine and its clients. A closed vocabulary: what is not here cannot be said.
 
-    in    Configure   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Shutdown
+    in    Configure   Hello   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Shutdown
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Explained
-          Changed   Dead
+          Changed   Unanswered   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
 constrained request is answered when its grammar is compiled, so one that came after it may be Accepted before it; what
 cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Cancelled. Questions are answered in their
-order: Snapshot by Counters, Explain by Explained, the others by Changed. In one process messages are these objects;
-only a socket makes bytes of them. Tokens and Finished are tuples with names: there is one for every running request in
-every step.
+order: Snapshot by Counters, Explain by Explained, the others by Changed, or any of them by Unanswered. Where several
+processes share an engine (hub.py) they say Hello; they hear Loading when it has died, and Ready when there is another.
+In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are tuples with names:
+there is one for every running request in every step.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class Configure:
     model: str  # path of a checkpoint
     device: str
     config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a front: what is served here? The answer is a Configure, and Ready once that is so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ class Shutdown:
 
 
 Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush
-Inward = Configure | Submit | Cancel | Question | Shutdown
+Inward = Configure | Hello | Submit | Cancel | Question | Shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,13 @@ class Changed:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A question could not be answered: there is no engine just now."""
+
+    error: QuireError
+
+
 class EngineDied(QuireError):
     """The engine stopped while requests were running."""
 
@@ -238,5 +251,5 @@ class Dead:
     error: QuireError
 
 
-Outward = Loading | Ready | Accepted | Tokens | Finished | Failed | Cancelled | Counters | Explained | Changed | Dead
 News = Accepted | Tokens | Finished | Failed  # what is said about one request
+Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Unanswered | Dead

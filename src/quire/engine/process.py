@@ -41,6 +41,9 @@ class Sockets:
         self._poller = zmq.Poller()
         self._poller.register(self._inbox, zmq.POLLIN)
         self._poller.register(sys.stdin.fileno(), zmq.POLLIN)
+        self._listener = zmq.Poller()
+        self._listener.register(self._outbox, zmq.POLLOUT)
+        self._listener.register(sys.stdin.fileno(), zmq.POLLIN)
 
     def receive(self, patience: float | None) -> Sequence[Inward]:
         """Messages that have come, waiting up to `patience` seconds for the first."""
@@ -57,8 +60,10 @@ class Sockets:
         return said
 
     def send(self, said: Sequence[Outward]) -> None:
-        """Say it. Never blocks."""
-        self._outbox.send(encode(said))
+        """Say it. Waits only for a parent that is not there yet; to one that is gone, it is said in vain."""
+        ready: dict[Any, int] = dict(self._listener.poll())
+        if self._outbox in ready:
+            self._outbox.send(encode(said))
 
     def close(self) -> None:
         """Let the last words out, then close."""

@@ -26,6 +26,7 @@ KINDS: tuple[type[Any], ...] = (
     messages.UnpinPrefix,
     messages.Flush,
     messages.Shutdown,
+    messages.Hello,
     messages.Loading,
     messages.Ready,
     messages.Accepted,
@@ -36,6 +37,7 @@ KINDS: tuple[type[Any], ...] = (
     messages.Counters,
     messages.Explained,
     messages.Changed,
+    messages.Unanswered,
     messages.Dead,
 )
 _KIND_OF = {kind: place for place, kind in enumerate(KINDS)}

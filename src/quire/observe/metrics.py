@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple
 
 from quire.observe.histogram import Spread
@@ -143,6 +143,24 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[Sample]:
     yield Sample(KV_USAGE, counters["num_held_blocks"] / max(counters["num_blocks"], 1), model)
     for part in ("plan", "run", "commit"):
         yield Sample(STEPS, Spread(*counters[part]), model, part)
+
+
+def summed(samples: Iterable[Sample]) -> list[Sample]:
+    """One sample for each metric, model and label: the numbers of several processes, together."""
+    totals: dict[tuple[Metric, str, str | None], float | Spread] = {}
+    for metric, value, model, label in samples:
+        before = totals.get((metric, model, label))
+        totals[metric, model, label] = value if before is None else _added(before, value)
+    return [Sample(metric, value, model, label) for (metric, model, label), value in totals.items()]
+
+
+def _added(one: float | Spread, other: float | Spread) -> float | Spread:
+    if not isinstance(one, Spread):
+        assert not isinstance(other, Spread)
+        return one + other
+    assert isinstance(other, Spread)
+    counts = zip_longest(one.counts, other.counts, fillvalue=0)
+    return Spread(tuple(map(sum, counts)), one.total + other.total)
 
 
 def render(samples: Iterable[Sample]) -> str:

@@ -117,6 +117,15 @@ class QuotaExceeded(QuireError):
         self.retry_after = retry_after
 
 
+class FrontFailed(QuireError):
+    """A process of the server cannot be started."""
+
+    code = "front_failed"
+
+    def __init__(self, num_starts: int) -> None:
+        super().__init__(f"A front process has died {num_starts} times before it was ready; the log says why.")
+
+
 class InternalError(QuireError):
     """A bug of ours. What it was, the log says beside the request's id."""
 

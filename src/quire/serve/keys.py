@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import secrets
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -59,6 +59,9 @@ class Keys:
 
     def __bool__(self) -> bool:
         return bool(self._keys)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
 
     def find(self, secret: str | None) -> Key:
         """Whose secret this is. Takes equally long whichever it is, and whether there is one."""

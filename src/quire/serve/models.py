@@ -15,12 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from quire.config import Config, ServeConfig
 from quire.engine.client import Client, Deliver, Link, Restarts
-from quire.engine.launch import ChildEngine, LoopReader, Progress
+from quire.engine.launch import ChildEngine, Progress
 from quire.engine.messages import Configure, Question
+from quire.engine.reading import LoopReader
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
 from quire.serve.errors import EngineBusy, ModelLoading, ModelNotServed
@@ -33,6 +34,7 @@ from quire.weights.checkpoint import open_checkpoint
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 RETRY_SECONDS = 2.0
 ANSWER_SECONDS = 10.0  # that an engine may take to answer a question
 
@@ -68,12 +70,35 @@ class Engine:
             raise EngineBusy(ANSWER_SECONDS) from None
 
 
+class Opens(Protocol):
+    """Where engines are."""
+
+    def open(
+        self, wanted: Wanted, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
+    ) -> tuple[Path, Client]:
+        """A model's files, and a client of an engine that has loaded them. In a thread; the loop reads the news."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where engines run. `entry` is what a child process runs."""
+    """Engines in child processes of this one, which are started again when they die. `entry` is what a child runs."""
 
     device: str = "cpu"
     entry: str = "quire.engine.process:main"
+
+    def open(
+        self, wanted: Wanted, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
+    ) -> tuple[Path, Client]:
+        """Find the model, or fetch it, and start an engine."""
+        path = wanted.locate()
+        configure = Configure(str(path), self.device, config)
+
+        def opens(deliver: Deliver) -> Link:
+            reads = partial(LoopReader, loop=loop)
+            return ChildEngine(configure, deliver, progress=progress, entry=self.entry, reads=reads)
+
+        return path, Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
 
 
 class Model:
@@ -100,7 +125,7 @@ class Model:
 class Models:
     """All of them. Made and used in the event loop's thread."""
 
-    def __init__(self, wanted: Sequence[Wanted], config: Config, place: Place, progress: Progress) -> None:
+    def __init__(self, wanted: Sequence[Wanted], config: Config, place: Opens, progress: Progress) -> None:
         self._models = {each.name: Model(each) for each in wanted}
         self._config = config
         self._place = place
@@ -136,11 +161,12 @@ class Models:
     async def load(self) -> None:
         """Load all, one after another. Raises what the first that cannot be loaded fails of."""
         loop = asyncio.get_running_loop()
-        config = self._shared_config()
+        config = config_of_engines(self._config, len(self._models))
         for model in self:
             began = time.monotonic()
             try:
-                model.engine = await _in_thread(partial(self._open, model, config, loop))
+                work = partial(self._open, model, config, loop)
+                model.engine = await in_thread(work, lambda engine: engine.client.close())
             except QuireError as error:
                 model.error = error
                 raise
@@ -153,24 +179,22 @@ class Models:
         engines = [model.engine for model in self if model.engine is not None]
         await asyncio.gather(*(asyncio.to_thread(engine.client.close) for engine in engines))
 
-    def _shared_config(self) -> Config:
-        """What an engine is told: an equal share of the memory, and nothing of the server's secrets."""
-        cache = replace(self._config.cache, memory_share=self._config.cache.memory_share / max(1, len(self._models)))
-        return replace(self._config, cache=cache, serve=ServeConfig())
-
     def _open(self, model: Model, config: Config, loop: asyncio.AbstractEventLoop) -> Engine:
         """In a thread."""
-        path = model.wanted.locate()
-        checkpoint = open_checkpoint(path)
-        speech = _speech(TextSide.of(checkpoint))
+        path, client = self._place.open(model.wanted, config, self._progress, loop)
+        try:
+            checkpoint = open_checkpoint(path)
+            speech = _speech(TextSide.of(checkpoint))
+            return Engine(client, speech, card_of(model.name, checkpoint, speech, client.ready))
+        except BaseException:
+            client.close()
+            raise
 
-        def opens(deliver: Deliver) -> Link:
-            configure = Configure(str(path), self._place.device, config)
-            reads = partial(LoopReader, loop=loop)
-            return ChildEngine(configure, deliver, progress=self._progress, entry=self._place.entry, reads=reads)
 
-        client = Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
-        return Engine(client, speech, card_of(model.name, checkpoint, speech, client.ready))
+def config_of_engines(config: Config, num_models: int) -> Config:
+    """What an engine is told: an equal share of the memory, and nothing of the server's secrets."""
+    cache = replace(config.cache, memory_share=config.cache.memory_share / max(1, num_models))
+    return replace(config, cache=cache, serve=ServeConfig())
 
 
 def _speech(side: TextSide) -> Speech:
@@ -178,21 +202,21 @@ def _speech(side: TextSide) -> Speech:
     return Speech(side, style_of(sources), reasoning_of(sources))
 
 
-async def _in_thread(work: Callable[[], Engine]) -> Engine:
+async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
     """Not one of the loop's own threads: a server that is told to end does not wait until a model is loaded."""
-    answer: Future[Engine] = Future()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            engine = work()
+            made = work()
         except BaseException as error:
             with suppress(InvalidStateError):
                 answer.set_exception(error)
             return
         try:
-            answer.set_result(engine)
+            answer.set_result(made)
         except InvalidStateError:  # nobody waits for it any more
-            engine.client.close()
+            undo(made)
 
     threading.Thread(target=run, name="quire-load", daemon=True).start()
     return await asyncio.wrap_future(answer)

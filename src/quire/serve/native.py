@@ -10,7 +10,7 @@ import msgspec
 from quire import __version__
 from quire.config import settings
 from quire.engine.messages import EngineDied, Snapshot
-from quire.observe.metrics import CONTENT_TYPE, Sample, engine_samples, render
+from quire.observe.metrics import CONTENT_TYPE, engine_samples, render
 from quire.serve.asked import PromptBody, ask_of
 from quire.serve.body import read
 from quire.serve.dialect import Dialect
@@ -93,7 +93,7 @@ async def props(service: Service, exchange: Exchange) -> None:
 
 async def metrics(service: Service, exchange: Exchange) -> None:
     """In Prometheus' text format. An engine that does not answer is left out."""
-    samples: list[Sample] = list(service.meters.samples())
+    samples = service.samples()
     for model in service.models:
         if model.engine is not None:
             with suppress(EngineBusy, EngineDied):

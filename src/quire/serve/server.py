@@ -13,8 +13,10 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from quire.config import BadSetting, ServeConfig
 from quire.serve.app import make_app
@@ -38,29 +40,22 @@ class _Server(uvicorn.Server):
 class Serving:
     """One server. It listens from the beginning, and answers once it runs."""
 
-    def __init__(self, service: Service, ready: Ready = lambda url: None) -> None:
+    def __init__(
+        self, service: Service, ready: Ready = lambda url: None, listener: socket.socket | None = None
+    ) -> None:
         self._service = service
         self._ready = ready
-        self._server = _Server(_uvicorn_config(service))
-        self._socket = _listen(service.config.serve)
+        self._server = _Server(uvicorn_config(make_app(service), service.config.serve))
+        self._socket = listen(service.config.serve) if listener is None else listener
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        host, port = self._socket.getsockname()[:2]
-        scheme = "https" if self._server.config.is_ssl else "http"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return url_of(self._socket, self._server.config)
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
-        _allow_files()
-        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
-                runner.run(self.run())
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        run_until_signal(self, self._server.config)
 
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded."""
@@ -91,6 +86,32 @@ class Serving:
         self._ready(self.url)
 
 
+class Life(Protocol):
+    """What runs until it is told to stop."""
+
+    async def run(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def run_until_signal(life: Life, config: uvicorn.Config) -> None:
+    """Run it in the main thread."""
+    _allow_files()
+    before = {number: signal.signal(number, lambda *_: life.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(life.run())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def url_of(listener: socket.socket, config: uvicorn.Config) -> str:
+    """Where a server listens."""
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if config.is_ssl else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def _allow_files() -> None:
     """Every connection is an open file, and systems allow a process few unless it asks."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -99,7 +120,8 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _listen(serve: ServeConfig) -> socket.socket:
+def listen(serve: ServeConfig) -> socket.socket:
+    """The socket of a server."""
     family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
     try:
         return socket.create_server((serve.host, serve.port), family=family, backlog=BACKLOG)
@@ -108,12 +130,12 @@ def _listen(serve: ServeConfig) -> socket.socket:
         raise BadSetting(f"The server cannot listen at {where}: {error.strerror or error}.", field="port") from None
 
 
-def _uvicorn_config(service: Service) -> uvicorn.Config:
-    serve = service.config.serve
+def uvicorn_config(app: ASGIApp, serve: ServeConfig) -> uvicorn.Config:
+    """How uvicorn is to serve. Raises BadSetting if it cannot."""
     if (serve.tls_cert is None) != (serve.tls_key is None):
         raise BadSetting("tls_cert and tls_key go together: give both, or none.", field="tls_cert")
     config = uvicorn.Config(
-        make_app(service),
+        app,
         http="httptools",
         ws="none",
         lifespan="off",

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from quire.config import Config
 from quire.observe.meters import Meters
+from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
 from quire.serve.dialect import Dialect, Limits
 from quire.serve.exchange import Exchange
@@ -37,6 +38,7 @@ class Service:
     quotas: Quotas = field(default_factory=Quotas)
     meters: Meters = field(default_factory=Meters)
     observers: Sequence[Observer] = ()  # beside the meters
+    others: Callable[[], list[Sample]] = list  # what other processes of this server have measured
     is_draining: bool = False
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="quire-text")
@@ -78,6 +80,10 @@ class Service:
 
     async def _beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def samples(self) -> list[Sample]:
+        """What was measured, in all processes of this server."""
+        return summed([*self.meters.samples(), *self.others()])
 
     def tell(self, record: Record) -> None:
         """A request has ended."""
