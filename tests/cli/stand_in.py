@@ -67,7 +67,6 @@ def log(what, **facts):
 if __name__ == "__main__":
     module = types.ModuleType("quire.engine.llm")
     module.LLM = LLM
-    sys.modules["quire.engine"] = types.ModuleType("quire.engine")
     sys.modules["quire.engine.llm"] = module
     from quire.cli import main
 

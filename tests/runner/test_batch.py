@@ -55,8 +55,11 @@ def test_a_batch_is_the_one_of_its_parts(shapes: list[tuple[int, int | None, int
             assert np.array_equal(getattr(batch, name), getattr(wanted, name)), name
         assert getattr(batch, name).dtype == np.int32 and getattr(batch, name).flags.c_contiguous, name
     assert batch.copies.tolist() == [[3, 5, 2], [7, 1, 4]]
-    asked = [0 if part.scores_prompt else rows[part.row].sampler.num_wanted for part in parts]
-    assert batch.wanted.tolist() == [n for n, row in zip(asked, slow, strict=True) for _ in range(row.num_logits)]
+    asked: list[int] = []
+    for part, row in zip(parts, slow, strict=True):  # scores of a prompt need all logits, tokens only the likeliest
+        asked += [0] * (row.num_logits - part.num_logits)
+        asked += [rows[part.row].sampler.num_wanted] * part.num_logits
+    assert batch.wanted.tolist() == asked
 
 
 def test_tables_grow_and_begin_anew_with_the_next_request_of_a_row() -> None:

@@ -110,15 +110,17 @@ class BatchBuilder:
         return np.array(members, np.int32).reshape(-1, 3)
 
     def _fill_logits(self, parts: tuple[Part, ...], starts: Array, rows: Rows) -> Array:
-        """Where logits are needed, and of how many of the likeliest tokens: scores of a prompt need them all."""
+        """Where logits are needed, and how many likeliest tokens for sampling; scores of a prompt need all logits."""
         num_logits = 0
         for index, part in enumerate(parts):
             count = logits_of(part)
             if count:
                 end = starts[index + 1]
                 self._logits_at[num_logits : num_logits + count] = self._count[end - count : end]
-                sampler = rows[part.row].sampler
-                self._wanted[num_logits : num_logits + count] = 0 if part.scores_prompt else sampler.num_wanted
+                if part.scores_prompt:
+                    self._wanted[num_logits : num_logits + count - part.num_logits] = 0
+                sampled = slice(num_logits + count - part.num_logits, num_logits + count)
+                self._wanted[sampled] = rows[part.row].sampler.num_wanted
                 num_logits += count
         return self._logits_at[:num_logits]
 

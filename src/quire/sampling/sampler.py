@@ -150,7 +150,7 @@ def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list
 
     One row's failure is its own.
     """
-    if top is not None and all(task.is_simple for task in tasks):
+    if top is not None and tasks and all(task.is_simple for task in tasks):
         tokens = top.tokens[[task.first for task in tasks], 0].tolist()  # what most steps of a server are
         if min(tokens, default=0) >= 0:
             return [Choice((token,)) for token in tokens]
