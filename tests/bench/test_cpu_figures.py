@@ -92,6 +92,12 @@ def test_without_the_peer_ratios_are_not_compared_and_the_rest_is_judged():
     assert verdicts["decode, q4_1: share of read bandwidth"] == verdicts["second start to the first token"] == "reached"
 
 
+@pytest.mark.parametrize("error, verdict", [(0.0, "MISSED"), (0.0001, "reached"), (0.00001, "MISSED")])
+def test_accuracy_is_no_worse_if_the_difference_is_within_two_standard_errors(error, verdict):
+    accuracy = Accuracy(Divergence(0.0031, 0.96), Divergence(0.0030, 0.96), 2040, error)
+    assert row("mean KL from float32", replace(RESULTS, accuracy=accuracy)).verdict == verdict
+
+
 def test_published_figures_stand_beside_the_model_that_they_are_of():
     names = {each.name for each in figures(RESULTS, is_default_model=False)}
     assert not any("OpenVINO" in name or "vLLM" in name for name in names)

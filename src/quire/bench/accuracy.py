@@ -53,6 +53,7 @@ class Accuracy:
     ours: Divergence
     peer: Divergence | None
     num_positions: int
+    error: float = 0.0  # standard error of the two means' difference, position by position
 
 
 def compare(model: str, num_windows: int, peer_file: str | None) -> Accuracy:
@@ -78,7 +79,11 @@ def _compare(model: Model, side: TextSide, windows: Array, peer: Iterator[Array]
         ours.append(divergences(expected, held(log_probabilities(_logits(fast, tokens)))))
         if peer is not None:
             theirs.append(divergences(expected, next(peer)))
-    return Accuracy(_mean(ours), _mean(theirs) if theirs else None, len(windows) * COUNTED)
+    if not theirs:
+        return Accuracy(_mean(ours), None, len(windows) * COUNTED)
+    differences = (np.concatenate(ours) - np.concatenate(theirs))[:, 0]
+    error = float(differences.std() / len(differences) ** 0.5)
+    return Accuracy(_mean(ours), _mean(theirs), len(differences), error)
 
 
 def _lower(model: Model, precision: str, kv_dtype: str) -> base.Program:

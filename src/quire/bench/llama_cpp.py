@@ -99,7 +99,8 @@ class Tools:
         try:
             return asyncio.run(seen())
         except (httpx.HTTPError, ShortAnswer) as error:
-            raise PeerFailed(f"llama-server did not bear the load: {error}") from error
+            log = self.peer.folder / "server.log"
+            raise PeerFailed(f"llama-server did not bear the load ({error}): see {log}.") from error
 
     def start(self, model: Path, num_streams: int) -> float:
         """Seconds from the start of its server to the first token of an answer."""
@@ -120,8 +121,8 @@ class Tools:
         room = ("-np", str(num_streams), "-c", str(num_streams * MAX_CONTEXT), "--cont-batching")
         place = ("--host", "127.0.0.1", "--port", str(port))
         command = [str(self.peer.tool("llama-server")), "-m", str(model), *threads, *room, *place]
-        nothing = subprocess.DEVNULL
-        process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+        with (self.peer.folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             yield process, f"http://127.0.0.1:{port}"
         finally:
@@ -169,7 +170,8 @@ class LlamaServer:
 
 @asynccontextmanager
 async def _client(url: str) -> AsyncIterator[LlamaServer]:
-    limits = httpx.Limits(max_connections=None)
+    # A connection for each request: the server closes idle ones, and one that it is closing loses what is sent on it.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits, trust_env=False) as client:
         yield LlamaServer(client)
 
