@@ -9,6 +9,9 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -16,26 +19,58 @@ from tests.devices.cpu.separate_build import build
 
 pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-ARM = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
-MACHINES = {
-    # compiler: options of CMake, what runs it, variants that must be there
-    "g++": ([], [], ["baseline"]),
-    "clang++": ([], [], ["baseline"]),
-    "aarch64-linux-gnu-g++": (ARM, ["qemu-aarch64-static", "-cpu", "max"], ["i8mm", "dotprod", "neon", "baseline"]),
-}
+
+@dataclass(frozen=True)
+class Machine:
+    """Where variants are made for, and how they are run here."""
+
+    compiler: str
+    symbols: str = "nm"
+    runner: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    variants: frozenset[str] = frozenset({"baseline"})  # which must be usable
+
+    def missing(self) -> list[str]:
+        return [tool for tool in ("cmake", self.compiler, self.symbols, *self.runner[:1]) if not shutil.which(tool)]
 
 
-@pytest.mark.parametrize("compiler", MACHINES)
-def test_variants_agree_with_the_portable_one_and_with_themselves_however_work_is_cut(compiler, tmp_path):
-    options, runner, expected = MACHINES[compiler]
-    if runner and platform.machine() == "aarch64":
-        pytest.skip("g++ makes and runs them here")
-    missing = [tool for tool in ("cmake", compiler, *runner[:1]) if not shutil.which(tool)]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
-    said = build(tmp_path, "-DQUIRE_COMPARE_VARIANTS=ON", f"-DCMAKE_CXX_COMPILER={compiler}", *options)
+ARM = Machine(
+    compiler="aarch64-linux-gnu-g++",
+    symbols="aarch64-linux-gnu-nm",
+    runner=("qemu-aarch64-static", "-cpu", "max"),
+    options=("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"),
+    variants=frozenset({"i8mm", "dotprod", "neon", "baseline"}),
+)
+
+
+@pytest.fixture(scope="module", params=[Machine("g++"), Machine("clang++"), ARM], ids=lambda machine: machine.compiler)
+def built(request, tmp_path_factory) -> Iterator[tuple[Machine, Path]]:
+    """The program that compares variants, for a machine."""
+    machine: Machine = request.param
+    if machine.missing():
+        pytest.skip(f"needs {', '.join(machine.missing())}")
+    if machine is ARM and platform.machine() == "aarch64":
+        pytest.skip("g++ makes them here")
+    folder = tmp_path_factory.mktemp("variants")
+    compiler = f"-DCMAKE_CXX_COMPILER={machine.compiler}"
+    said = build(folder, "-DQUIRE_COMPARE_VARIANTS=ON", compiler, *machine.options)
     assert "warning:" not in said, said[-6000:]
-    ran = subprocess.run([*runner, str(tmp_path / "compare_variants")], capture_output=True, text=True, check=False)
+    yield machine, folder
+
+
+def test_variants_agree_with_the_portable_one_and_with_themselves_however_work_is_cut(built):
+    machine, folder = built
+    command = [*machine.runner, str(folder / "compare_variants")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, "\n".join(line for line in ran.stdout.splitlines() if "FAILED" in line) + ran.stderr
     usable = ran.stdout.splitlines()[0].split(": ")[1].split()
-    assert set(expected) <= set(usable), usable
+    assert machine.variants <= set(usable)
+
+
+def test_no_variant_brings_a_function_that_the_linker_could_give_to_another(built):
+    machine, folder = built
+    objects = [str(path) for path in folder.rglob("kernels.cpp.o")]
+    command = [machine.symbols, "--defined-only", *objects]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(objects) > 1 and listed.count("KERNELS") == len(objects)  # the table of each
+    assert [line for line in listed.splitlines() if " W " in line] == []
