@@ -139,21 +139,12 @@ class Task(NamedTuple):
     drafts: tuple[int, ...] = ()
     mask: Array | None = None  # uint32 [1 + drafts, words]: what a grammar leaves
 
-    @property
-    def is_simple(self) -> bool:
-        """Is the likeliest of all tokens wanted, and no more?"""
-        return self.sampler.num_wanted == 1 and not self.drafts and self.mask is None
-
 
 def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list[Choice]:
     """What each row chooses, by logits [L, vocab] of the whole step, or by `top` where that is enough.
 
     One row's failure is its own.
     """
-    if top is not None and tasks and all(task.is_simple for task in tasks):
-        tokens = top.tokens[[task.first for task in tasks], 0].tolist()  # what most steps of a server are
-        if min(tokens, default=0) >= 0:
-            return [Choice((token,)) for token in tokens]
     choices = []
     for task in tasks:
         rows = slice(task.first, task.first + 1 + len(task.drafts))

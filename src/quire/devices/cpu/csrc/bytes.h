@@ -2,9 +2,10 @@
 // namespace of one variant. Each width of registers has a file of:
 //
 //   Bytes                            a register: [lane][4] bytes, or [lane][2] shorts of 16 bits, or lanes of 32
-//   bytes_at(p, apart)               a vector of a panel; AVX-512 has that of the next panel, `apart` bytes on, too
-//   four_bytes, each_byte, each_short   the same ones in every lane
-//   twice_at(p, apart)               a whole number for each lane, as both its shorts
+//   BytesFor<W>                      what has a lane for each of W: Bytes, or a pair of them
+//   bytes_at<B>(p, apart)            a vector of a panel; a B for two panels has that of the second, `apart` on, too
+//   four_bytes<B>, each_byte<B>, each_short<B>   the same ones in every lane
+//   twice_at<B>(p, apart)            a whole number for each lane, as both its shorts
 //   shifted_right, shifted_left      by bits of shorts: there are no shifts of bytes
 //   look_up(levels, a)               levels[a] of each byte below 16
 //   odd_shorts_of(a, b)              even shorts from a, odd ones from b
@@ -18,10 +19,27 @@
 //   fixed(p)                         a pointer that the compiler takes as it is. Left alone, GCC makes one of its own
 //                                    for every load from 8 tokens, and spills most of them; with 4 tokens it does not.
 
+template <class W>
+struct BytesType;
+template <class W>
+using BytesFor = typename BytesType<W>::type;
+
+template <class B>
+inline B bytes_at(const uint8_t *p, size_t apart);
+template <class B>
+inline B twice_at(const int8_t *p, size_t apart);
+template <class B>
+inline B four_bytes(const void *p);
+template <class B>
+inline B each_byte(int x);
+template <class B>
+inline B each_short(int x);
+
 #if QUIRE_AVX512
 #include "bytes_avx512.h"
 #else
 #include "bytes_avx2.h"
+#include "bytes_pair.h"
 #endif
 
 // Loops over the vectors of a block are written out, so that every shift and mask in them is a constant.
@@ -32,28 +50,28 @@
 #endif
 
 // What one plane has of vector v, moved to bit AT of each byte; the mask removes what came from a neighbour.
-template <int WIDTH, int AT>
-inline Bytes plane_at(const uint8_t *plane, size_t apart, int v) {
-    const Bytes bytes = bytes_at(plane + VECTOR * (v * WIDTH / 8), apart);
+template <class B, int WIDTH, int AT>
+inline B plane_at(const uint8_t *plane, size_t apart, int v) {
+    const B bytes = bytes_at<B>(plane + VECTOR * (v * WIDTH / 8), apart);
     const int down = v * WIDTH % 8 - AT;
-    const Bytes moved = down >= 0 ? shifted_right(bytes, down) : shifted_left(bytes, -down);
-    return moved & each_byte(((1 << WIDTH) - 1) << AT);
+    const B moved = down >= 0 ? shifted_right(bytes, down) : shifted_left(bytes, -down);
+    return moved & each_byte<B>(((1 << WIDTH) - 1) << AT);
 }
 
 // Quants of vector v, one in each byte.
-template <int BITS>
-inline Bytes vector_at(const uint8_t *quants, size_t apart, int v) {
+template <class B, int BITS>
+inline B vector_at(const uint8_t *quants, size_t apart, int v) {
     constexpr int LOW = BITS & 4 ? 4 : 2, HIGH = BITS - LOW;
-    if constexpr (BITS == 8) return bytes_at(quants + VECTOR * v, apart);
-    else if constexpr (HIGH == 0) return plane_at<LOW, 0>(quants, apart, v);
-    else return plane_at<LOW, 0>(quants, apart, v) | plane_at<HIGH, LOW>(quants + VECTOR * LOW, apart, v);
+    if constexpr (BITS == 8) return bytes_at<B>(quants + VECTOR * v, apart);
+    else if constexpr (HIGH == 0) return plane_at<B, LOW, 0>(quants, apart, v);
+    else return plane_at<B, LOW, 0>(quants, apart, v) | plane_at<B, HIGH, LOW>(quants + VECTOR * LOW, apart, v);
 }
 
 // Levels of vector v.
-template <Format F>
-inline Bytes levels_at(const uint8_t *quants, size_t apart, int v) {
+template <class B, Format F>
+inline B levels_at(const uint8_t *quants, size_t apart, int v) {
     constexpr BlockFormat f = block_format(F);
-    const Bytes all = vector_at<f.bits>(quants, apart, v);
+    const B all = vector_at<B, f.bits>(quants, apart, v);
     if constexpr (f.table == Table::NONE) return all;
     else return look_up(levels_in(f.table), all);
 }

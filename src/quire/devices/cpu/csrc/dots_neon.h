@@ -205,8 +205,8 @@ inline void part_sums(const uint8_t *quants, const Tokens<N> &x, int block, F8 *
 }
 
 // Two parts with their scales are less than 2 ** 24, which float32 adds up exactly (Q6_K 128 * 32 * 127 * 32).
-template <Format F, int N>
-inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t, const Tokens<N> &x, int block, F8 *out) {
+template <Format F, int N, class W>
+inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t, const Tokens<N> &x, int block, W *out) {
     part_sums<F, 0, N>(quants, x, block, out);
     if constexpr (block_format(F).parts == 2) {
         F8 second[N];

@@ -3,12 +3,12 @@
 //
 // A variant offers one function, for all block formats; sums are exact, so that their order is free:
 //
-//   block_sums<Format, N>(quants, scales, apart, x, block, out)    out[i] of token i, in each lane:
+//   block_sums<Format, N, W>(quants, scales, apart, x, block, out)    out[i] of token i, in each lane:
 //     formats with one part     sum of 32 level * value; scale, zero and minimum are the caller's
 //     formats with two parts    sum over both parts of scale [part][lane] * (sum of 16 (level - zero) * value); the
 //                               rest of the scale, and the minimum, are the caller's
 //
-// Where registers have room for two panels, the second one lies `apart` bytes from the first.
+// W is F8, or F8x2 in a variant that multiplies two panels at once: the second lies `apart` bytes from the first.
 //
 // Its own kernel for some formats and portable::block_sums for the others make a variant complete.
 
@@ -76,8 +76,8 @@ inline void dots_of(const int16_t *weights, const int8_t *values, int32_t *dots)
         dots[lane] = sums[4 * lane] + sums[4 * lane + 1] + sums[4 * lane + 2] + sums[4 * lane + 3];
 }
 
-template <Format F, int N>
-inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t, const Tokens<N> &x, int block, F8 *out) {
+template <Format F, int N, class W>
+inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t, const Tokens<N> &x, int block, W *out) {
     constexpr BlockFormat f = block_format(F);
     constexpr int PART = VECTORS / f.parts, FIT = vectors_in_16_bits(largest_level(f)), RUN = FIT < PART ? FIT : PART;
     int16_t weights[VECTORS * VECTOR];

@@ -1,12 +1,17 @@
-// Matrix products: up to 8 tokens times a panel of 8 rows, or two of them where registers have room for both. Included
-// by kernels.cpp, inside a variant's namespace.
+// Matrix products: up to 8 tokens times two panels of 8 rows, or one of them where two would not pay. Included by
+// kernels.cpp, inside a variant's namespace.
 //
 // A tile of N tokens does for each token exactly what a tile of one does, so the bits of a token do not depend on how
 // many are multiplied together (law 8). Within a block of 32 sums are whole numbers, exact in any order; across blocks
 // they are float32, first block first.
 
-// Of one tile.
-constexpr int MAX_TOKENS = 8, PANELS = WIDEST / LANES, COLUMNS = PANELS * LANES;
+// Of what is multiplied at once.
+#if QUIRE_AVX2
+constexpr int PANELS = 2;
+#else
+constexpr int PANELS = 1;
+#endif
+constexpr int MAX_TOKENS = 8, COLUMNS = PANELS * LANES;
 
 struct Operand {
     Rows x;
@@ -19,86 +24,88 @@ inline size_t apart_from(const Matrix &m, int panel) { return panel + 1 < m.num_
 
 // --- float weights: one column after the other, a lane for each row
 
-template <Format F, int N>
+template <Format F, int N, class W>
 inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     const uint8_t *w = m.panel(panel);
     const size_t apart = apart_from(m, panel);
     const float *x[N];
-    Widest acc[N];
-    for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1<Widest>(0.0f);
+    W acc[N];
+    for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1<W>(0.0f);
     for (int k = 0; k < m.cols; ++k) {
-        Widest column;
+        W column;
         if constexpr (F == Format::F32)
-            column = load_rows(reinterpret_cast<const float *>(w) + LANES * k, apart);
+            column = load_rows<W>(reinterpret_cast<const float *>(w) + LANES * k, apart);
         else
-            column = load_rows(reinterpret_cast<const uint16_t *>(w) + LANES * k, apart, F == Format::BF16);
-        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<Widest>(x[i][k]), acc[i]);
+            column = load_rows<W>(reinterpret_cast<const uint16_t *>(w) + LANES * k, apart, F == Format::BF16);
+        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<W>(x[i][k]), acc[i]);
     }
     for (int i = 0; i < N; ++i) store(out + COLUMNS * i, acc[i]);
 }
 
 // --- quantized weights
 
-// One token reads each weight once, faster than the CPU guesses what comes next: this far ahead it is told.
+// One token reads each weight once, faster than the CPU guesses what comes next: this far ahead it is told. Heads and
+// quants are read in two streams and fetched in one, which goes on into the next panel: no line is left out.
 inline void fetch_ahead(const uint8_t *p, size_t bytes) {
 #if defined(__GNUC__)
-    constexpr size_t AHEAD = 2048, LINE = 64;
+    constexpr size_t AHEAD = 3072, LINE = 64;
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + AHEAD + i);
 #endif
 }
 
 // The scale of a block, a lane for each row; formats with two parts have the rest of it in their sums.
-template <Format F>
-inline Widest block_scale(Widest scale, const int8_t *parts, size_t apart) {
+template <Format F, class W>
+inline W block_scale(W scale, const int8_t *parts, size_t apart) {
     constexpr BlockFormat f = block_format(F);
-    if constexpr (f.is_super() && f.parts == 1) return scale * load_rows(parts, apart);
+    if constexpr (f.is_super() && f.parts == 1) return scale * load_rows<W>(parts, apart);
     return scale;
 }
 
 // What all quants of a block have in common besides their scale: their minimum, or minus the zero.
-template <Format F, int N>
-inline void add_minimum(Widest scale, Widest minimum, const int8_t *parts, size_t apart, const Tokens<N> &x, int b,
-                        Widest *acc) {
+template <Format F, int N, class W>
+inline void add_minimum(W scale, W minimum, const int8_t *parts, size_t apart, const Tokens<N> &x, int b, W *acc) {
     constexpr BlockFormat f = block_format(F);
     if constexpr (f.has_minimum && f.parts == 2) {
-        const Widest first = load_rows(parts + LANES * 2, apart), second = load_rows(parts + LANES * 3, apart);
+        const W first = load_rows<W>(parts + LANES * 2, apart), second = load_rows<W>(parts + LANES * 3, apart);
         for (int i = 0; i < N; ++i) {
             const int16_t *halves = x.halves[i] + 2 * b;
-            const Widest sum = fma(first, set1<Widest>(halves[0]), second * set1<Widest>(halves[1]));  // exact
-            acc[i] = fma(sum * minimum, set1<Widest>(x.scales[i][b]), acc[i]);
+            const W sum = fma(first, set1<W>(halves[0]), second * set1<W>(halves[1]));  // exact
+            acc[i] = fma(sum * minimum, set1<W>(x.scales[i][b]), acc[i]);
         }
     } else if constexpr (f.has_minimum || (f.zero && f.parts == 1)) {
-        Widest all = f.has_minimum ? minimum : scale * set1<Widest>(static_cast<float>(-f.zero));
-        if constexpr (f.has_minimum && f.is_super()) all = all * load_rows(parts + LANES, apart);
-        for (int i = 0; i < N; ++i) acc[i] = fma(all, set1<Widest>(x.sums[i][b]), acc[i]);
+        W all = f.has_minimum ? minimum : scale * set1<W>(static_cast<float>(-f.zero));
+        if constexpr (f.has_minimum && f.is_super()) all = all * load_rows<W>(parts + LANES, apart);
+        for (int i = 0; i < N; ++i) acc[i] = fma(all, set1<W>(x.sums[i][b]), acc[i]);
     }
 }
 
 // Scales times small whole numbers are exact in float32: what is rounded is the product with the activations alone.
-template <Format F, int N>
+template <Format F, int N, class W>
 inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     constexpr BlockFormat f = block_format(F);
-    const uint8_t *head = m.panel(panel), *quants = head + heads_size(f, m.num_blocks());
+    constexpr size_t each = quants_step(f) + head_step(f) / f.blocks;
+    const uint8_t *head = m.panel(panel), *quants = head + heads_size(f, m.num_blocks()), *read = head;
     const size_t apart = apart_from(m, panel);
     Tokens<N> x;
-    Widest acc[N];
+    W acc[N];
     for (int i = 0; i < N; ++i) {
         x.values[i] = a.xq.row(token + i), x.halves[i] = a.xq.half(token + i);
         x.scales[i] = a.xq.scale(token + i), x.sums[i] = a.xq.sum(token + i);
-        acc[i] = set1<Widest>(0.0f);
+        acc[i] = set1<W>(0.0f);
     }
     for (int first = 0; first < m.num_blocks(); first += f.blocks, head += head_step(f)) {
         const uint16_t *floats = reinterpret_cast<const uint16_t *>(head);
-        const Widest common = load_rows(floats, apart, f.is_bf16);
-        const Widest minimum = load_rows(f.has_minimum ? floats + LANES : floats, apart, false);
+        const W common = load_rows<W>(floats, apart, f.is_bf16);
+        const W minimum = load_rows<W>(f.has_minimum ? floats + LANES : floats, apart, false);
         const int8_t *parts = reinterpret_cast<const int8_t *>(head + floats_step(f));
         for (int b = first; b < first + f.blocks; ++b, quants += quants_step(f), parts += parts_step(f)) {
-            Widest dots[N];
-            if (N == 1) fetch_ahead(quants, quants_step(f));
-            if (N == 1 && PANELS == 2 && apart) fetch_ahead(quants + apart, quants_step(f));
-            block_sums<F, N>(quants, parts, apart, x, b, dots);
-            const Widest scale = block_scale<F>(common, parts, apart);
-            for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1<Widest>(x.scales[i][b]), acc[i]);
+            W dots[N];
+            if (N == 1) fetch_ahead(read, each);
+            if (N == 1 && sizeof(W) > sizeof(F8)) fetch_ahead(read + apart, each);
+            read += each;
+            block_sums<F, N, W>(quants, parts, apart, x, b, dots);
+            const W scale = block_scale<F>(common, parts, apart);
+            for (int i = 0; i < N; ++i) acc[i] = fma(dots[i] * scale, set1<W>(x.scales[i][b]), acc[i]);
             add_minimum<F, N>(scale, minimum, parts, apart, x, b, acc);
         }
     }
@@ -106,18 +113,30 @@ inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, 
 }
 
 // A tile is a function of its own: many of them inlined into one are compiled worse, up to a third more instructions.
-template <Format F, int N>
-[[gnu::noinline]] void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+template <Format F, int N, class W>
+[[gnu::noinline]] void tile_of(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     if constexpr (is_quantized(F))
-        quant_tile<F, N>(m, panel, a, token, out);
+        quant_tile<F, N, W>(m, panel, a, token, out);
     else
-        float_tile<F, N>(m, panel, a, token, out);
+        float_tile<F, N, W>(m, panel, a, token, out);
+}
+
+// Two panels at once share the loading of the tokens, so that the CPU multiplies more. One token waits for weights, and
+// those of one panel after the other come in one stream. Where both do not fit into one register they are a pair.
+template <Format F, int N>
+inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
+    constexpr bool at_once = PANELS == 2 && (WIDEST > LANES || (is_quantized(F) && N > 1));
+    if constexpr (at_once)
+        tile_of<F, N, F8x2>(m, panel, a, token, out);
+    else
+        for (int i = 0; i < PANELS && panel + i < m.num_panels(); ++i)
+            tile_of<F, N, F8>(m, panel + i, a, token, out + LANES * i);
 }
 
 // Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
-    constexpr bool wide = !is_quantized(F) || PANELS == 2;  // with AVX-512 there are twice as many registers
+    constexpr bool wide = !is_quantized(F) || WIDEST > LANES;  // with AVX-512 there are twice as many registers
     if (wide && count == 8) return tile<F, wide ? 8 : 4>(m, panel, a, token, out);
     for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, a, token, out);
     switch (count) {

@@ -71,15 +71,15 @@ using Widest = F8;
 
 constexpr int WIDEST = sizeof(Widest) / sizeof(float);
 
-// A number for each row of a panel; where Widest has room for two panels, the second one's lie `apart` bytes further on.
-template <class Number, class... Kind>
-inline Widest load_rows(const Number *p, [[maybe_unused]] size_t apart, Kind... kind) {
-#if QUIRE_AVX512
-    const uint8_t *next = reinterpret_cast<const uint8_t *>(p) + apart;
-    return join(load(p, kind...), load(reinterpret_cast<const Number *>(next), kind...));
-#else
-    return load(p, kind...);
-#endif
+// A number for each row of a panel; of two panels, if W has room for both: the second one's lie `apart` bytes further on.
+template <class W, class Number, class... Kind>
+inline W load_rows(const Number *p, size_t apart, Kind... kind) {
+    if constexpr (sizeof(W) == sizeof(F8)) {
+        return load(p, kind...);
+    } else {
+        const uint8_t *next = reinterpret_cast<const uint8_t *>(p) + apart;
+        return join(load(p, kind...), load(reinterpret_cast<const Number *>(next), kind...));
+    }
 }
 
 inline float sum(F8x2 a) { return sum(low_of(a) + high_of(a)); }

@@ -6,6 +6,7 @@ struct F8x2 {
 
 inline F8 low_of(F8x2 a) { return a.low; }
 inline F8 high_of(F8x2 a) { return a.high; }
+inline F8x2 join(F8 low, F8 high) { return {low, high}; }
 inline void store(float *p, F8x2 a) { store(p, a.low), store(p + LANES, a.high); }
 inline F8x2 operator+(F8x2 a, F8x2 b) { return {a.low + b.low, a.high + b.high}; }
 inline F8x2 operator-(F8x2 a, F8x2 b) { return {a.low - b.low, a.high - b.high}; }
