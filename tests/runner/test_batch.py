@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -100,3 +102,26 @@ def test_groups_are_those_of_the_plan_among_the_rows_of_the_step() -> None:
     batch = BatchBuilder(LIMITS).build(plan, rows)
     batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
     assert batch.groups.tolist() == [[0, 2, 2], [0, 0, 2], [0, 1, 2], [2, 3, 1], [2, 4, 1]]
+
+
+def test_streams_that_go_on_have_the_arrays_of_a_batch_built_anew() -> None:
+    """Also across the end of a block, after a row has left, and after another has joined in its place."""
+    rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), BatchBuilder(LIMITS)
+    size = LIMITS.block_tokens
+
+    def built(plan: StepPlan) -> Batch:
+        rows.update(plan)
+        rows.last_tokens[:] = plan.number
+        batch, anew = builder.build(plan, rows), BatchBuilder(LIMITS).build(plan, rows)
+        for name in (field.name for field in fields(Batch)):
+            assert np.array_equal(getattr(batch, name), getattr(anew, name)), (plan.number, name)
+        batch.check(LIMITS.num_blocks, size)
+        return batch
+
+    first = tuple(Part(f"r{r}", r, 0, (1,) * (r + 1), 1, (2 * r, 2 * r + 1)) for r in range(3))
+    built(StepPlan(1, first, tuple(join(r, r + 1) for r in range(3))))
+    for number in range(2, size + 2):
+        built(StepPlan(number, tuple(Part(f"r{r}", r, r + number - 1, None, 1, ()) for r in range(3))))
+    number, alone = size + 2, Part("r0", 0, size + 1, None, 1, ())
+    built(StepPlan(number, (alone,), leaves=(1, 2)))
+    built(StepPlan(number + 1, (Part("new", 0, size + 2, None, 1, (9, 10, 11)),), (join(0, 3),), leaves=(0,)))

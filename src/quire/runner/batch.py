@@ -30,6 +30,7 @@ class _Streams:
     starts: list[int]  # what they are if each of them goes on by one token
     groups: tuple[SharedPrefix, ...]
     batch: Batch
+    moving: Array  # [3, R] the batch's positions, lengths and slots
 
 
 class BatchBuilder:
@@ -37,11 +38,10 @@ class BatchBuilder:
 
     def __init__(self, limits: Limits) -> None:
         self._block_tokens = limits.block_tokens
-        self._token_ids, self._positions, self._slots, self._row_of_token = (
-            np.zeros(limits.max_tokens, np.int32) for _ in range(4)
-        )
+        self._token_ids, self._row_of_token = (np.zeros(limits.max_tokens, np.int32) for _ in range(2))
+        self._moving = np.zeros((3, max(limits.max_tokens, limits.max_rows)), np.int32)  # what grows with a stream
+        self._positions, self._lengths, self._slots = self._moving
         self._starts = np.zeros(limits.max_rows + 1, np.int32)
-        self._lengths = np.zeros(limits.max_rows, np.int32)
         self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
         self._logits_at = np.zeros(limits.max_logits, np.int32)
         self._wanted = np.zeros(limits.max_logits, np.int32)
@@ -56,7 +56,8 @@ class BatchBuilder:
         self._streams = None
         if all(part.tokens is None for part in plan.parts) and not plan.copies:
             starts = [part.start + 1 for part in plan.parts]
-            self._streams = _Streams(row, [part.row for part in plan.parts], starts, plan.groups, batch)
+            rows_of = [part.row for part in plan.parts]
+            self._streams = _Streams(row, rows_of, starts, plan.groups, batch, self._moving[:, : len(starts)])
         return batch
 
     def _goes_on(self, last: _Streams, plan: StepPlan) -> bool:
@@ -69,13 +70,11 @@ class BatchBuilder:
         return True
 
     def _next_of(self, last: _Streams, rows: Rows) -> Batch:
-        """One stream alone waits for this between two tokens: a few sums instead of some twenty calls."""
-        batch = last.batch
-        for array in (batch.positions, batch.lengths, batch.slots):
-            array += 1
-        np.take(rows.last_tokens, last.row, out=batch.token_ids, mode="clip")
+        """One stream alone waits for this between two tokens: two calls instead of some twenty."""
+        last.moving += 1
+        rows.last_tokens.take(last.row, out=last.batch.token_ids, mode="clip")
         last.starts = [start + 1 for start in last.starts]
-        return batch
+        return last.batch
 
     def _build(self, plan: StepPlan, rows: Rows) -> tuple[Batch, Array]:
         parts = plan.parts
@@ -89,13 +88,13 @@ class BatchBuilder:
         num_tokens = int(starts[-1])
         self._fill_tokens(parts, row, rows)
         tables = self._gather_tables(row, rows)
+        positions = self._positions[:num_tokens]
         if num_tokens == num_rows:  # one token each: most steps of most days
             row_of_token = self._count[:num_rows]
-            positions = first
+            positions[:] = first
         else:
             row_of_token = self._row_of_token[:num_tokens]
             row_of_token[:] = np.repeat(self._count[:num_rows], counts)
-            positions = self._positions[:num_tokens]
             np.add((first - starts[:-1])[row_of_token], self._count[:num_tokens], out=positions)
         slots = self._slots[:num_tokens]
         block, offset = np.divmod(positions, np.int32(self._block_tokens))

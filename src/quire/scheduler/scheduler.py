@@ -110,10 +110,12 @@ class Scheduler:
         """The next step. Asked for while steps are in flight, it takes each running stream to yield one token."""
         self._expire(now)
         step = StepBuilder(self._num_steps + 1, self._config)
-        self._make_way(now)
+        if len(self._waiting):
+            self._make_way(now)
         num_preemptions = self._num_preemptions
         prompts = self._plan_streams(step, now)
-        self._plan_prompts(prompts, step, now, admits=num_preemptions == self._num_preemptions)
+        if prompts or len(self._waiting):
+            self._plan_prompts(prompts, step, now, admits=num_preemptions == self._num_preemptions)
         plan = step.build(tuple(self._leaves), self._groups.find(self._running.snapshot()))
         if plan.parts or plan.joins:
             self._leaves.clear()
