@@ -291,9 +291,9 @@ def test_the_last_message_is_gone_on_with():
     assert chat(messages=messages, continue_final_message=True, add_generation_prompt=False).continue_last
 
 
-def test_the_last_of_two_equal_names_counts():
-    body = b'{"model": "m", "prompt": "a", "prompt": "b", "n": 3, "n": 1}'
-    assert decode_completion(body, LIMITS).ask == completion(prompt="b")
+def test_two_equal_names_are_refused():
+    with pytest.raises(InvalidRequest, match="the key 'prompt' is there twice"):
+        decode_completion(b'{"model": "m", "prompt": "a", "prompt": "b"}', LIMITS)
 
 
 USER = {"role": "user", "content": "Hi"}
@@ -350,7 +350,7 @@ REFUSED_BOTH = [
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one of"),
     ({"guided_choice": []}, "guided_choice", "at least one"),
     ({"guided_choice": [""]}, "guided_choice", "none that is empty"),
-    ({"guided_json": "{"}, "guided_json", "not the text of a JSON schema"),
+    ({"guided_json": "{"}, "guided_json", "guided_json is not valid JSON"),
     ({"json_schema": "[]"}, "json_schema", "not the text of a JSON schema"),
     ({"regex": " "}, "regex", "is empty"),
     ({"grammar": "x" * 201}, "grammar", "201 characters; at most 200"),

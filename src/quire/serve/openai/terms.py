@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from quire.serve.body import check_depth
 from quire.serve.openai.fields import CacheOptions, Effort, Fields, Keep, Lifetime
+from quire.serve.strict_json import check_depth
 from quire.types.chat import Terms
 from quire.types.errors import InvalidRequest
 
