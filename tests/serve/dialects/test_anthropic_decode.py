@@ -270,7 +270,11 @@ def test_marks_on_tools_and_system_are_the_system_messages():
         ({"messages": [{"role": "user"}]}, "messages.0.content", "Field required"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.role", "is 'tool'; it must be one of"),
         ({"messages": [{**user("a"), "name": "x"}]}, "messages.0.name", "Extra inputs"),
-        ({"messages": [user([{"type": "image", "source": {}}])]}, "messages.0.content.0.type", "is 'image'; it must be one of"),
+        (
+            {"messages": [user([{"type": "image", "source": {}}])]},
+            "messages.0.content.0.type",
+            "is 'image'; it must be one of",
+        ),
         ({"messages": [user([{"type": "document"}])]}, "messages.0.content.0.type", "is 'document'; it must be one of"),
         ({"messages": [user([{"text": "a"}])]}, "messages.0.content.0.type", "Field required"),
         ({"messages": [user([CALL])]}, "messages.0.content.0.type", "no such block"),

@@ -187,8 +187,8 @@ def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
 DIALECT = Dialect(
     name="ollama",
     endpoints=(
-        Generates("/api/chat", decode_chat),
-        Generates("/api/generate", decode_generate),
+        Generates("/api/chat", decode_chat, LineWriter.content_type),
+        Generates("/api/generate", decode_generate, LineWriter.content_type),
         Lists("/api/tags", tags),
         Lists("/api/ps", running, only_loaded=True),
         Shows("/api/show", shown, name_to_show),

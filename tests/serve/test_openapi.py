@@ -1,0 +1,52 @@
+"""schemathesis asks whatever /openapi.json allows and what it forbids, of a server with a real model.
+
+Nothing is a 5xx, nothing hangs, nothing forbidden is taken, and what is declared of answers holds. That all is taken
+which the schema allows cannot be asked for: a schema says nothing of fields that exclude each other.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.serve.schemathesis_hooks import MODEL
+from tests.serve.test_process import Server, serving
+
+pytestmark = pytest.mark.e2e
+
+SMALL = ("--port", "0", "--num-blocks", "200", "--max-context", "96", "--max-rows", "16")
+REQUEST_SECONDS = 30
+HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
+
+
+def schemathesis(server: Server, folder: Path, *options: object) -> None:
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"]
+    command += ["--exclude-checks", "positive_data_acceptance", "--request-timeout", REQUEST_SECONDS]
+    command += ["--workers", 4, "--continue-on-failure", "--no-color", "--seed", 1, *options]
+    ran = subprocess.run(
+        list(map(str, command)),
+        env=os.environ | {"SCHEMATHESIS_HOOKS": HOOKS.stem, "PYTHONPATH": str(HOOKS.parent), MODEL: server.model},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-20_000:] + ran.stderr[-2000:]
+    assert server.get("/ready").status_code == 200
+    assert 'state="held"} 0' in server.get("/metrics").text, "nothing is left behind"
+
+
+def test_some_of_all_that_may_be_asked_is_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
+    with serving(model_file, *SMALL) as server:
+        schemathesis(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_much_of_all_that_may_be_asked_is_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
+    with serving(model_file, *SMALL) as server:
+        schemathesis(server, tmp_path, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", 100)
