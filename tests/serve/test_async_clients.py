@@ -1,4 +1,4 @@
-"""The asynchronous halves of the same libraries, several requests at once, against a whole server with the real model."""
+"""The asynchronous halves of the same libraries, several requests at once, against a whole server."""
 
 from __future__ import annotations
 

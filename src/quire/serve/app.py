@@ -22,6 +22,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
+from quire.observe.log import origin
 from quire.serve.answer import count, generate
 from quire.serve.catalogue import show_all, show_one, tell
 from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Shows, Tells
@@ -92,8 +93,8 @@ class App:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server ends, and with it this task
             await self._refuse(exchange, ShuttingDown())
-        except Exception:
-            logger.exception("a request failed", extra={"request_id": exchange.id})
+        except Exception as error:
+            logger.error("a request failed: %s", origin(error), extra={"request_id": exchange.id})
             await self._refuse(exchange, InternalError(exchange.id))
         finally:
             exchange.record.ended = time.monotonic()
