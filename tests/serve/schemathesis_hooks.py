@@ -1,4 +1,4 @@
-"""What schemathesis cannot know of this server: the names of its models. It reads this file by itself."""
+"""What schemathesis cannot know of this server: the names of its models, and what would take long."""
 
 from __future__ import annotations
 
@@ -8,11 +8,33 @@ from typing import Any
 import schemathesis
 
 MODEL = "QUIRE_TEST_MODEL"  # the variable that says it
+MAX_TOKENS = 6
+PATIENCE = 60.0  # seconds; a deadline that has passed is a 504, as it should be
+LIMITS = {
+    "/v1/chat/completions": "max_completion_tokens",
+    "/v1/completions": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+}
 
 
 @schemathesis.hook
 def map_body(context: Any, body: Any) -> Any:
-    """Any text is a valid name of a model, but then nothing would be reached beyond a 404."""
-    if isinstance(body, dict) and isinstance(body.get("model"), str) and body["model"]:
-        return {**body, "model": os.environ[MODEL]}
-    return body
+    """The same, valid or not, with an answer that is short, of a model that there is."""
+    if not isinstance(body, dict):
+        return body
+    changed: dict[str, Any] = {}
+    if isinstance(body.get("model"), str) and body["model"]:
+        changed["model"] = os.environ[MODEL]
+    if isinstance(body.get("timeout"), int | float) and 0 < body["timeout"] < PATIENCE:
+        changed["timeout"] = PATIENCE
+    limit = LIMITS.get(context.operation.path)
+    is_absent = limit not in body and context.operation.path != "/v1/messages"  # where it is required
+    if limit is not None and (is_absent or _is_more(body.get(limit))):
+        changed[limit] = MAX_TOKENS
+    return {**body, **changed}
+
+
+def _is_more(limit: object) -> bool:
+    """Than we have time for, though it is a limit that may be given."""
+    return type(limit) is int and MAX_TOKENS < limit < 2**31

@@ -1,6 +1,6 @@
 """The route table: what each dialect declares, and the endpoints of our own. Every error is told in the path's dialect.
 
-A key is asked for on every path but /health.
+A key is asked for on every path but /health, and /metrics where that is set to be for all.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Tells: tell,
 }
 KEYLESS = "/health"
+METRICS = "/metrics"
 EXCHANGE = "quire.exchange"  # where a scope has it
 EXPOSED = ("x-request-id", "retry-after", "server-timing")
 
@@ -101,7 +102,8 @@ class App:
             self._service.tell(exchange.record)
 
     def _let_in(self, exchange: Exchange) -> None:
-        if exchange.record.path == KEYLESS:
+        path = exchange.record.path
+        if path == KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
             return
         secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
         exchange.key = self._service.keys.find(secret)

@@ -90,7 +90,7 @@ class Fields(Struct, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # -1 and 0: off
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     typical_p: Share | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[str | list[TokenId]] | None = None
 
