@@ -184,8 +184,9 @@ def _score(token: ScoredToken) -> dict[str, Any]:
 
 
 def _cost(usage: Usage) -> dict[str, int]:
-    """The model was in memory when the clock began, so that loading took none of this time."""
+    """The model was in memory when the clock began, so that loading took none of this time. `forced` is ours."""
     first, total = round(usage.first_token_seconds * 1e9), round(usage.seconds * 1e9)
+    forced = {"forced_eval_count": usage.forced} if usage.forced else {}
     return {
         "total_duration": total,
         "load_duration": 0,
@@ -193,4 +194,5 @@ def _cost(usage: Usage) -> dict[str, int]:
         "prompt_eval_duration": first,
         "eval_count": usage.output,
         "eval_duration": max(0, total - first),
+        **forced,
     }
