@@ -19,7 +19,7 @@ from tests.serve.test_process import Server, serving
 pytestmark = pytest.mark.e2e
 
 SMALL = ("--port", "0", "--num-blocks", "200", "--max-context", "96", "--max-rows", "16")
-REQUEST_SECONDS = 30
+REQUEST_SECONDS = 120  # far more than any of it takes, on a machine that does other things too
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
 
 
@@ -49,4 +49,4 @@ def test_some_of_all_that_may_be_asked_is_answered_as_declared(model_file: Path,
 @pytest.mark.timeout(1800)
 def test_much_of_all_that_may_be_asked_is_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
     with serving(model_file, *SMALL) as server:
-        schemathesis(server, tmp_path, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", 100)
+        schemathesis(server, tmp_path, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", 40)
