@@ -37,7 +37,7 @@ def test_good_json(body: bytes, value: Any):
         (b"NaN", "NaN is not a number of JSON"),
         (b"-Infinity", "-Infinity is not a number"),
         (b"1e999", "the number 1e999 is out of range"),
-        (b"1" * 101, "a number of 101 digits is out of range"),
+        (b"1" * 5000, "a number is out of range"),
         (b'"\\ud800"', "half of a surrogate pair"),
         (b'{"\\udc00": 1}', "half of a surrogate pair"),
         (b'"\xff"', "not valid UTF-8"),

@@ -17,7 +17,6 @@ import msgspec
 from quire.types.errors import InvalidRequest
 
 MAX_DEPTH = 64  # of what has no shape of its own (a schema, arguments): what comes later walks these by recursion
-MAX_DIGITS = 100
 MAX_SHOWN = 80  # characters of what a client sent, in a sentence about it
 
 
@@ -36,7 +35,8 @@ def parse(body: bytes, field: str | None = None) -> Any:
     except RecursionError:
         raise InvalidRequest(f"{said} is nested too deeply.", field) from None
     except ValueError as error:
-        raise InvalidRequest(f"{said} is not valid JSON: {error}." if body else f"{said} is empty.", field) from None
+        why = "a number is out of range" if str(error).startswith(_TOO_LONG) else error
+        raise InvalidRequest(f"{said} is not valid JSON: {why}." if body else f"{said} is empty.", field) from None
     return value
 
 
@@ -76,12 +76,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _integer(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(text)} digits is out of range")
-    return int(text)
-
-
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
@@ -93,5 +87,6 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+_JSON = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_float, parse_constant=_constant)
+_TOO_LONG = "Exceeds the limit"  # what Python says of an integer of more than 4,300 digits
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
