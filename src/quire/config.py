@@ -142,6 +142,11 @@ class ServeConfig:
     )
     load_patience: float = setting(10.0, "Seconds that a request waits for a model that is being loaded.", low=0)
     drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)
+    metrics_for: str = setting(
+        "keys",
+        "Who may read /metrics where keys are asked for: all (without a key), keys (with any), or admins.",
+        choices=("all", "keys", "admins"),
+    )
     log_prompts: bool = setting(False, "Put prompts into the log. They may hold secrets.")
     otlp_endpoint: str | None = setting(
         None, "OpenTelemetry collector that gets a trace of every request, such as http://localhost:4318. None: nobody."

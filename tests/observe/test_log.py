@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from quire.config import ObserveConfig
-from quire.observe.log import LOGGER, start_logging
+from quire.observe.log import LOGGER, origin, start_logging
 
 pytestmark = pytest.mark.pure
 
@@ -44,3 +44,12 @@ def test_what_is_less_severe_than_the_level_is_not_logged_and_a_second_start_doe
     logging.getLogger("quire.cache").info("quiet")
     logging.getLogger("quire.cache").warning("loud")
     assert stream.getvalue().count("\n") == 1 and "WARNING quire.cache: loud" in stream.getvalue()
+
+
+def test_an_error_is_told_by_its_type_and_place_and_not_by_its_words():
+    try:
+        raise KeyError("what somebody asked")
+    except KeyError as error:
+        said = origin(error)
+    assert said.startswith("KeyError\n") and __file__ in said
+    assert "somebody" not in said.replace('raise KeyError("what somebody asked")', "")

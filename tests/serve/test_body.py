@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from quire.serve.body import MAX_DEPTH, Refusal, Schemas, check_depth, read, schema_of, shaped, shown
+from quire.serve.body import DOTS, Refusal, Schemas, read, schema_of, shaped
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -61,6 +61,8 @@ def test_what_is_wrong_is_said_with_its_path(fields, field, public):
 
 def test_a_refused_name_may_have_a_harmless_value():
     assert tree(old=False) == tree(old=["a"]) == tree(old=None) == tree()
+    with pytest.raises(InvalidRequest, match="old is not supported"):
+        tree(old=0)
 
 
 def test_a_value_out_of_a_body_is_shaped_under_its_own_path():
@@ -80,14 +82,52 @@ def test_the_schema_is_in_one_piece_and_says_what_is_refused():
     assert schema["properties"]["leaves"]["items"]["properties"]["colour"] == {"enum": ["blue", "red"]}
 
 
-def test_depth_has_a_limit():
-    deep: Any = 1
-    for _ in range(MAX_DEPTH - 1):
-        deep = [deep] if isinstance(deep, dict) else {"a": deep}
-    check_depth(deep, "x")
-    with pytest.raises(InvalidRequest, match="x is nested too deeply"):
-        check_depth([[deep]], "x")
+class Twig(Struct, tag_field="type", tag="twig", forbid_unknown_fields=True):
+    size: int
 
 
-def test_what_is_quoted_is_short():
-    assert shown("a") == "'a'" and len(shown("a" * 1000)) < 100
+class Fork(Struct, tag_field="type", tag="fork", forbid_unknown_fields=True):
+    weights: dict[str, float]
+
+
+class Branch(Struct, forbid_unknown_fields=True):
+    name: str
+    parts: list[Twig | Fork] = []
+
+
+@pytest.mark.parametrize(
+    "body, field, said",
+    [
+        (b"[]", None, "The body must be an object, not a list."),
+        (b"{}", "name", "name: Field required"),
+        (b'{"name": "a", "x": 1}', "x", "x: Extra inputs are not permitted"),
+        (b'{"name": 5}', "name", "name must be a string, not an integer."),
+        (b'{"name": "a", "parts": [{"type": "twig"}]}', "parts.0.size", "parts.0.size: Field required"),
+        (
+            b'{"name": "a", "parts": [{"type": "leaf"}]}',
+            "parts.0.type",
+            "parts.0.type is 'leaf'; it must be one of 'twig', 'fork'.",
+        ),
+        (
+            b'{"name": "a", "parts": [{"type": "twig", "size": 1}, {"type": "fork", "weights": {"a": "b"}}]}',
+            "parts.1.weights.*",
+            "parts.1.weights.* must be a number, not a string.",
+        ),
+        (b'{"name": "a", "parts": [{"type": "twig", "size": 1, "`x`": 2}]}', "parts.0.`x`", "Extra inputs"),
+    ],
+)
+def test_a_dialect_may_write_places_with_dots(body: bytes, field: str | None, said: str):
+    with pytest.raises(InvalidRequest) as caught:
+        read(body, Branch, spelling=DOTS)
+    assert caught.value.field == field and said in caught.value.public
+
+
+def test_a_good_body_has_its_shape():
+    assert read(b'{"name": "a", "parts": [{"type": "twig", "size": 1}]}', Branch) == Branch("a", [Twig(1)])
+
+
+def test_the_schema_of_a_union_has_no_references():
+    schema = schema_of(Branch)
+    twig, fork = schema["properties"]["parts"]["items"]["anyOf"]
+    assert twig["properties"]["type"] == {"enum": ["twig"]} and fork["required"] == ["type", "weights"]
+    assert schema["additionalProperties"] is False and "$" not in str(schema)

@@ -106,3 +106,52 @@ def check_ollama(client):
     assert [model.model for model in client.ps().models] == ["toy"]
     with pytest.raises(ollama.ResponseError):
         client.generate("nobody", "hello")
+
+
+def test_a_prompt_that_is_marked_stays_when_others_must_go(model_file):
+    def clerk(name: str, **mark: object) -> dict[str, object]:
+        text = f"You are {name}, a careful clerk who answers in one word. " * 12
+        system = [{"type": "text", "text": text, **mark}]
+        return {"model": "toy", "system": system, "messages": QUESTION, "max_tokens": 1}
+
+    marked = clerk("Anna", cache_control={"type": "ephemeral", "ttl": "1h"})
+    plain = clerk("Bert")
+    with (
+        running(model_file, all_dialects(), num_blocks=64) as made,
+        anthropic.Anthropic(base_url=made.url, api_key="none", max_retries=0) as client,
+    ):
+        first = client.messages.create(**marked).usage
+        assert first.cache_creation_input_tokens > 100 > (first.cache_read_input_tokens or 0)
+        client.messages.create(**plain)
+        for name in ("Carl", "Dora", "Emil", "Fred", "Gina", "Hugo", "Ines", "Jack"):
+            client.messages.create(**clerk(name))
+        again, other = (client.messages.create(**asked).usage for asked in (marked, plain))
+        assert again.cache_read_input_tokens >= first.cache_creation_input_tokens > other.cache_read_input_tokens
+
+
+def test_every_dialect_tells_how_many_tokens_a_grammar_forced(server):
+    schema = {
+        "type": "object",
+        "properties": {"is_the_capital_of_france": {"type": "boolean"}},
+        "required": ["is_the_capital_of_france"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "name": "answer", "schema": schema}
+    asked = {
+        "/v1/chat/completions": {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+        "/v1/responses": {"input": "Paris?", "text": {"format": form}},
+        "/v1/messages": {"max_tokens": 60, "output_config": {"format": {"type": "json_schema", "schema": schema}}},
+        "/api/chat": {"format": schema, "stream": False},
+    }
+    places = {
+        "/v1/chat/completions": ("usage", "completion_tokens_details", "forced_tokens"),
+        "/v1/responses": ("usage", "output_tokens_details", "forced_tokens"),
+        "/v1/messages": ("usage", "output_tokens_details", "forced_tokens"),
+        "/api/chat": ("forced_eval_count",),
+    }
+    for path, body in asked.items():
+        question = {} if "input" in body else {"messages": QUESTION}
+        said = server.http.post(path, json={"model": "toy", **question, **body}).json()
+        for name in places[path]:
+            said = said[name]
+        assert said > 3, path

@@ -122,12 +122,13 @@ def test_what_has_ended_makes_room_also_if_it_failed():
         pass
 
 
+def entry(name: str, **limits: object) -> str:
+    said = {"name": name, "sha256": hash_of(f"secret-{name}")} | limits
+    return "\n".join(["[[key]]", *(f"{field} = {json.dumps(value)}" for field, value in said.items())])
+
+
 @pytest.fixture(scope="module")
 def server(model_file, tmp_path_factory):
-    def entry(name: str, **limits: object) -> str:
-        said = {"name": name, "sha256": hash_of(f"secret-{name}")} | limits
-        return "\n".join(["[[key]]", *(f"{field} = {json.dumps(value)}" for field, value in said.items())])
-
     path = tmp_path_factory.mktemp("keys") / "keys.toml"
     entries = [
         entry("alice", max_n=2),
@@ -173,6 +174,26 @@ def test_only_admins_see_what_belongs_to_all(server):
         assert server.http.request(method, path, headers={"x-api-key": "secret-boss"}).status_code == 200
     said = server.http.get("/props", headers={"x-api-key": "secret-boss"}).text
     assert "plain-secret" not in said and "secret-alice" not in said
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("who, without, alice", [("all", 200, 200), ("keys", 401, 200), ("admins", 401, 403)])
+def test_metrics_are_for_whom_the_server_is_told(model_file, tmp_path, who, without, alice):
+    path = tmp_path / "keys.toml"
+    path.write_text("\n".join([entry("alice"), entry("boss", admin=True)]))
+    with running(model_file, api_keys=str(path), metrics_for=who, waits=False) as made:
+        statuses = [
+            made.http.get("/metrics", headers={"x-api-key": f"secret-{name}"} if name else {}).status_code
+            for name in ("", "alice", "boss")
+        ]
+    assert statuses == [without, alice, 200]
+
+
+@pytest.mark.e2e
+def test_every_key_may_keep_what_is_its_own(server):
+    for path in ("/v1/cache/explain", "/v1/cache/pin", "/v1/cache/unpin"):
+        body = {"prompt": "What alice has, and would like to keep."}
+        assert server.http.post(path, json=body, headers={"x-api-key": "secret-alice"}).status_code == 200
 
 
 @pytest.mark.e2e

@@ -65,8 +65,9 @@ class Marked:
         return [Text(self._held)] if self._held else []
 
 
-def manner(parsed: bool = False, **sampling) -> Manner:
-    return Manner(SamplingParams(**sampling), Side(), parser=Marked if parsed else None)  # type: ignore[arg-type]
+def manner(parsed: bool = False, parallel: bool = True, **sampling) -> Manner:
+    parser = Marked if parsed else None
+    return Manner(SamplingParams(**sampling), Side(), parser=parser, parallel=parallel)  # type: ignore[arg-type]
 
 
 def tell(text: str | bytes, told: Manner, *, at_once: bool, reason: FinishReason = FinishReason.STOP) -> list[Event]:
@@ -96,7 +97,8 @@ def joined(events: list[Event], kind: type) -> str:
 
 
 def tokens_of(events: list[Event]) -> bytes:
-    return bytes(t for e in events if isinstance(e, TextDelta | ReasoningDelta) for t in e.tokens if t != EOS)
+    told = TextDelta | ReasoningDelta | ToolDelta
+    return bytes(t for e in events if isinstance(e, told) for t in e.tokens if t != EOS)
 
 
 def test_text_comes_out_with_its_tokens_and_an_end(at_once):
@@ -144,6 +146,24 @@ def test_thoughts_and_calls_are_events_of_their_own(at_once):
     assert events[-1] == Finish(3, Ending.TOOL_CALLS)
     if at_once:
         assert len(calls) == 2 and len([e for e in events if isinstance(e, ReasoningDelta)]) == 1
+
+
+def test_all_tokens_are_told_and_scored_those_of_calls_and_marks_too(at_once):
+    said = '(hmm)Well.[get={"a":1}][put={}]'
+    events = tell(said, manner(parsed=True, logprobs=0), at_once=at_once)
+    assert tokens_of(events) == said.encode()
+    assert all(len(event.tokens) == len(event.logprobs) for event in events[:-1])
+    gathering = Gathering()
+    gathering.take(events)
+    (choice,) = gathering.choices()
+    assert [score.logprob for score in choice.logprobs] == [-float(place) for place in range(len(said) + 1)]
+    assert b"".join(score.bytes for score in choice.text_logprobs) == b")Well."
+
+
+def test_where_calls_are_not_parallel_the_answer_ends_before_the_second(at_once):
+    events = tell("[get={}]Well.[put={}]Bye.", manner(parsed=True, parallel=False), at_once=at_once)
+    assert [event.name for event in events if isinstance(event, ToolDelta) and event.name] == ["get"]
+    assert joined(events, TextDelta) == "Well." and events[-1] == Finish(3, Ending.TOOL_CALLS)
 
 
 def test_tokens_of_thought_are_counted(at_once):

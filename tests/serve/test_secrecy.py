@@ -25,20 +25,33 @@ REQUESTS = {
     "/tokenize": {"prompt": SECRET},
     "/v1/cache/explain": {"messages": MESSAGES},
 }
-REFUSED = {
-    "/v1/chat/completions": {"messages": [{"role": SECRET, "content": SECRET}]},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": SECRET},
-    "/api/chat": {"messages": MESSAGES, "format": SECRET},
-}
+TOOL = {"type": "function", "function": {"name": "keep", "parameters": {"properties": {"it": {"const": SECRET}}}}}
+ANSWERED = [  # with the secret itself, whole or streamed, as text and as a call
+    *REQUESTS.items(),
+    ("/v1/completions", {"prompt": "Say", "max_tokens": 30, "guided_choice": [SECRET]}),
+    ("/v1/completions", {"prompt": "Say", "max_tokens": 3, "guided_choice": [SECRET], "stream": True, "logprobs": 2}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 60, "tools": [TOOL], "tool_choice": "required"}),
+]
+REFUSED = [
+    ("/v1/chat/completions", {"messages": [{"role": SECRET, "content": SECRET}]}),
+    ("/v1/messages", {"messages": MESSAGES, "max_tokens": SECRET}),
+    ("/api/chat", {"messages": MESSAGES, "format": SECRET}),
+    ("/v1/completions", {"prompt": SECRET, SECRET: 1}),
+    ("/v1/completions", {"prompt": SECRET * 1000}),
+    ("/v1/completions", {"prompt": "Say", "regex": f"({SECRET}"}),
+    ("/v1/completions", {"prompt": "Say", "ebnf": f"root ::= {SECRET} ("}),
+    ("/v1/completions", {"prompt": "Say", "json_schema": {"type": SECRET}}),
+    ("/v1/completions", {"prompt": "Say", "json_schema": {"properties": {SECRET: {"pattern": f"({SECRET}"}}}}),
+]
 
 
 def test_no_prompt_is_in_the_log_of_any_dialect_and_every_line_about_a_request_has_its_id(model_file):
     with serving(model_file, *SMALL, "--log-format", "json", "--log-level", "debug") as server:
-        asked = [*REQUESTS.items(), *REFUSED.items()]
+        asked = [*ANSWERED, *REFUSED]
         for number, (path, body) in enumerate(asked):
             whole, head = {"model": server.model, **body}, {"x-request-id": f"r-{number}"}
             answer = httpx.post(f"{server.url}{path}", json=whole, headers=head, timeout=60, trust_env=False)
-            assert answer.status_code == (200 if number < len(REQUESTS) else 400), answer.text
+            assert answer.status_code == (200 if number < len(ANSWERED) else 400), answer.text
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
     accesses = [said for line in server.lines if line.startswith("{") and (said := json.loads(line)).get("path")]

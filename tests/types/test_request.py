@@ -23,6 +23,8 @@ pytestmark = pytest.mark.pure
         ("min_p", 2.0),
         ("typical_p", 0.0),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 5e-324),
+        ("repetition_penalty", 1e300),
         ("presence_penalty", 3.0),
         ("frequency_penalty", -3.0),
         ("allowed_token_ids", ()),

@@ -16,6 +16,7 @@ from quire.bench.cpu import QUICK, Sizes, find_tools, measure
 from quire.bench.cpu_figures import figures
 from quire.bench.facts import ModelFacts
 from quire.bench.peer import BUILD
+from quire.bench.share import share
 from quire.bench.table import table
 from quire.config import home_folder, load
 from quire.store.sources.package_index import SMOLLM2_135M
@@ -37,7 +38,8 @@ def main() -> None:
         print(table(core.run()))
     elif asked.part == "front":
         print(_machine())
-        print(table(front.run(asked.model)))
+        path = _path(asked.model)
+        print(table([*front.run(str(path)), share(path)]))
     else:
         _cpu(asked.model, replace(QUICK if asked.quick else Sizes(), with_large=asked.large), not asked.no_peer)
 
@@ -48,8 +50,7 @@ def _cpu(model: str, sizes: Sizes, with_peer: bool) -> None:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
-    home = home_folder(load())
-    path = Path(model) if Path(model).exists() else Store(home).resolve(model)
+    home, path = home_folder(load()), _path(model)
     facts = ModelFacts.of(path)
     tools = find_tools(home, facts, say) if with_peer else None
     load_before = os.getloadavg()[0]
@@ -59,6 +60,10 @@ def _cpu(model: str, sizes: Sizes, with_peer: bool) -> None:
     peer = f"peer: llama.cpp {BUILD}" if tools is not None else "no peer"
     print(f"{_machine()}; {model}; {peer}; load of the machine before: {load_before:.2f}\n")
     print(table(figures(results, is_default)))
+
+
+def _path(model: str) -> Path:
+    return Path(model) if Path(model).exists() else Store(home_folder(load())).resolve(model)
 
 
 def _machine() -> str:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +22,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from quire.bench.figure import Figure, at_least, at_most
-from quire.config import home_folder, load
+from quire.config import load
 from quire.serve.app import all_dialects
 from quire.serve.models import Models, Place, Wanted
 from quire.serve.server import Serving
 from quire.serve.service import Service
-from quire.store.store import Store
 
 NUM_STREAMS = 256
 PACE = 16_000.0  # tokens a second
@@ -61,7 +60,7 @@ def _note(measured: Measured) -> str:
 
 
 def _measure(model: str, pace: str, num_tokens: int) -> Measured:
-    with _front(model, pace) as (pid, url):
+    with front(model, pace) as (pid, url):
         asyncio.run(_clients(url, 8, 16))  # warm
         before = _processor_seconds(pid)
         began, ended, num_events = asyncio.run(_clients(url, NUM_STREAMS, num_tokens))
@@ -71,8 +70,10 @@ def _measure(model: str, pace: str, num_tokens: int) -> Measured:
 
 
 @contextmanager
-def _front(model: str, pace: str) -> Iterator[tuple[int, str]]:
-    code = f"import sys; sys.path[:] = {sys.path!r}; from quire.bench.front import serve; serve({model!r}, {pace!r})"
+def front(model: str, pace: str | None, **settings: int) -> Iterator[tuple[int, str]]:
+    """A server in a child: its process, and where it listens. A pace of None is the model's own."""
+    order = f"from quire.bench.front import serve; serve({model!r}, {pace!r}, {settings!r})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; {order}"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -83,11 +84,11 @@ def _front(model: str, pace: str) -> Iterator[tuple[int, str]]:
         process.stdout.close()
 
 
-def serve(model: str, pace: str) -> None:
-    """The front's main: a server as `quire serve` makes it, with another engine."""
-    config = load({"port": 0, "drain_seconds": 1, "log_level": "warning"}, {})
-    path = Path(model) if Path(model).exists() else Store(home_folder(config)).resolve(model)
-    models = Models([Wanted("m", lambda: path)], config, Place(pace, ENTRY), lambda loading: None)
+def serve(model: str, pace: str | None, settings: Mapping[str, int]) -> None:
+    """The front's main: a server as `quire serve` makes it, mostly with another engine."""
+    config = load({"port": 0, "drain_seconds": 1, "log_level": "warning", **settings}, {})
+    place = Place() if pace is None else Place(pace, ENTRY)
+    models = Models([Wanted("m", lambda: Path(model))], config, place, lambda loading: None)
     Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
 
 

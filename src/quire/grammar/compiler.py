@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from quire.config import GrammarConfig
 from quire.grammar.grammar import Backend, Grammar
+from quire.observe.log import origin
 from quire.types.errors import InvalidRequest, Overloaded, QuireError
 from quire.types.request import Constraint
 
@@ -125,7 +126,7 @@ class Compiler:
         except QuireError as error:
             return error.with_traceback(None)  # it is kept: what its frames hold need not be
         except Exception as error:
-            logger.exception("a constraint of the kind %s broke its compiler", job.constraint.kind)
+            logger.error("a constraint of the kind %s broke its compiler: %s", job.constraint.kind, origin(error))
             return InvalidRequest(
                 f"The constraint cannot be compiled ({type(error).__name__}): the log has more.", field="constraint"
             )

@@ -7,7 +7,6 @@ small models would write it for ever, and each place for it would end a run of f
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from quire.types.errors import InvalidRequest, QuireError
 from quire.types.request import Constraint, ConstraintKind
 
 Array = NDArray[Any]
-logger = logging.getLogger(__name__)
 
 ANY_OBJECT: Schema = {"type": "object"}
 JSON_FORM = {
@@ -133,7 +131,6 @@ class GuidanceState:
         """A matcher that has failed stays so: it would allow nothing but the end."""
         if not self._matcher.is_error():
             return None
-        logger.info("a grammar failed after %d tokens: %s", self._num_tokens, self._matcher.get_error())
         said = f"The answer cannot be held to its form any further, after {self._num_tokens} tokens: "
         return InvalidRequest(said + _reason(self._matcher.get_error()) + ".", field="constraint")
 

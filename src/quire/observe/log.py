@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from typing import TextIO
 
 from quire.config import ObserveConfig
@@ -48,3 +49,8 @@ def adopt(name: str, level: int = logging.WARNING) -> None:
     logger.handlers[:] = logging.getLogger(LOGGER).handlers
     logger.setLevel(level)
     logger.propagate = False
+
+
+def origin(error: BaseException) -> str:
+    """An error's type, and where it comes from, but not its words: they may be those of a prompt or an answer."""
+    return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}".rstrip()

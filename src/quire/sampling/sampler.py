@@ -28,6 +28,7 @@ from quire.types.step import Join, TokenLogprobs
 
 Array = NDArray[Any]
 
+COLDEST = float(np.finfo(np.float32).tiny)  # the least temperature that is not 0
 MOST_WANTED = 256  # a larger top-k is looked for on the host
 NOTHING = np.full(1, -np.inf, np.float32)  # logits where no token is left
 
@@ -117,7 +118,7 @@ class Sampler:
         top = x.max()
         _check(float(top))
         with np.errstate(over="ignore"):  # a temperature near 0 makes -inf of all but the likeliest: as it should be
-            x = (x - top) / np.float32(self.params.temperature)
+            x = (x - top) / np.float32(max(self.params.temperature, COLDEST))
         kept, x = kept_by(self.params, x)
         at = draw(x, uniform(self._stream, position))
         return at if kept is None else int(kept[at])

@@ -25,7 +25,7 @@ from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest
-from quire.types.errors import QuireError
+from quire.types.errors import ContextTooLong, QuireError
 from quire.types.request import GenerateRequest
 
 HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
@@ -137,7 +137,12 @@ def _time(exchange: Exchange, feed: Feed) -> None:
 
 
 def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
-    """What the engine is asked: within what the key allows, and apart from what others have cached."""
+    """What the engine is asked: within what the key allows, and apart from what others have cached.
+
+    A prompt that can never fit is refused here: a busy engine would take a step to say so.
+    """
+    if len(prompt.tokens) >= engine.client.ready.max_context:
+        raise ContextTooLong(len(prompt.tokens), engine.client.ready.max_context)
     terms, cache = ask.terms, key.cache_key(ask.terms.salt)
     return GenerateRequest(
         id,

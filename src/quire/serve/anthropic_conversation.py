@@ -23,7 +23,7 @@ from quire.serve.anthropic_body import (
     ToolUseBlock,
     Turn,
 )
-from quire.serve.json_body import text_of
+from quire.serve.strict_json import text_of
 from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
 

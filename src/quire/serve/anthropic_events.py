@@ -178,11 +178,12 @@ def _message(
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Their input_tokens are those that were neither read from the cache nor written to be kept."""
+    """Their input_tokens are those that were neither read from the cache nor written to be kept. `forced` is ours."""
+    details = {"thinking_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
     return {
         "input_tokens": max(0, usage.prompt - usage.cached - usage.kept),
         "cache_creation_input_tokens": usage.kept,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
-        "output_tokens_details": {"thinking_tokens": usage.reasoning},
+        "output_tokens_details": details,
     }

@@ -1,6 +1,6 @@
 """The route table: what each dialect declares, and the endpoints of our own. Every error is told in the path's dialect.
 
-A key is asked for on every path but /health.
+A key is asked for on every path but /health, and /metrics where that is set to be for all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
+from quire.observe.log import origin
 from quire.serve.answer import count, generate
 from quire.serve.catalogue import show_all, show_one, tell
 from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Shows, Tells
@@ -44,6 +45,7 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Tells: tell,
 }
 KEYLESS = "/health"
+METRICS = "/metrics"
 EXCHANGE = "quire.exchange"  # where a scope has it
 EXPOSED = ("x-request-id", "retry-after", "server-timing")
 
@@ -92,15 +94,16 @@ class App:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server ends, and with it this task
             await self._refuse(exchange, ShuttingDown())
-        except Exception:
-            logger.exception("a request failed", extra={"request_id": exchange.id})
+        except Exception as error:
+            logger.error("a request failed: %s", origin(error), extra={"request_id": exchange.id})
             await self._refuse(exchange, InternalError(exchange.id))
         finally:
             exchange.record.ended = time.monotonic()
             self._service.tell(exchange.record)
 
     def _let_in(self, exchange: Exchange) -> None:
-        if exchange.record.path == KEYLESS:
+        path = exchange.record.path
+        if path == KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
             return
         secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
         exchange.key = self._service.keys.find(secret)

@@ -1,7 +1,7 @@
 """A request's body: bytes to a typed shape, or one sentence that names the field that is wrong and says what it takes.
 
 A shape is a msgspec.Struct. What a field may hold is said there alone: the JSON schema for /openapi.json is made of it.
-If a name comes twice in an object, the last one counts.
+Every dialect reads with this; how it spells the place of a field is all that it may choose.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from quire.serve.strict_json import MAX_SHOWN, parse
 from quire.types.errors import InvalidRequest
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
-
-MAX_SHOWN = 80  # characters of what a client sent, in a sentence about it
-MAX_DEPTH = 64  # of what has no shape of its own: schemas, variables of a template
 
 _NOUNS = {
     "str": "a string",
@@ -43,57 +41,60 @@ class Refusal(NamedTuple):
     harmless: tuple[object, ...] = ()  # values that ask for nothing; null is always one
 
 
-def read(body: bytes, shape: type[Shape], refused: Mapping[str, Refusal] | None = None) -> Shape:
-    """The body as this shape. A name that neither the shape nor `refused` has is an error; `refused` comes first."""
-    try:
-        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        _check_names(given, shape, refused or {})
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as error:
-        raise _invalid(error, shape) from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequest("The body is not valid UTF-8.") from error
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
-    except RecursionError as error:
-        raise InvalidRequest("The body is nested too deeply.") from error
+class Spelling(NamedTuple):
+    """How a dialect's own server writes of fields."""
+
+    missing: str
+    unknown: str
+    dotted: bool  # messages.0.content, not messages[0].content
+
+    def place(self, path: str) -> str:
+        """msgspec's path as the dialect has it."""
+        if self.dotted:
+            path = re.sub(r"\[(\d+)\]", r".\1", path.replace("[...]", ".*"))
+        return path.strip(".")
 
 
-def shaped(value: object, shape: type[Shape], field: str) -> Shape:
+BRACKETS = Spelling("Missing required parameter: {}", "Unrecognized request argument supplied: {}", dotted=False)
+DOTS = Spelling("{}: Field required", "{}: Extra inputs are not permitted", dotted=True)
+
+
+def read(
+    body: bytes,
+    shape: type[Shape],
+    refused: Mapping[str, Refusal] | None = None,
+    spelling: Spelling = BRACKETS,
+) -> Shape:
+    """The body as this shape. With `refused`, a name that neither of the two has is an error; `refused` comes first."""
+    given = parse(body)
+    if refused is not None and isinstance(given, dict):
+        _check_names(given, shape, refused, spelling)
+    return shaped(given, shape, "", spelling)
+
+
+def shaped(value: object, shape: type[Shape], field: str, spelling: Spelling = BRACKETS) -> Shape:
     """A value out of a body as this shape, whose errors are told with the path of the field that it came from."""
     try:
-        return msgspec.convert(value, shape)
+        return msgspec.convert(value, shape, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _invalid(error, shape, field) from error
-
-
-def check_depth(value: object, field: str) -> None:
-    """Refuse what is nested so deeply that it would exhaust the stack of one who walks through it later."""
-    level: list[object] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return
-    raise InvalidRequest(f"{field} is nested too deeply: at most {MAX_DEPTH} levels.", field=field)
-
-
-def shown(value: object) -> str:
-    """A value as a sentence may quote it."""
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+        raise _invalid(error, shape, field, spelling) from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.", field=field or None) from None
 
 
 def schema_of(shape: type[msgspec.Struct], refused: Mapping[str, Refusal] | None = None) -> dict[str, Any]:
     """The JSON schema of a body, in one piece: it holds no references."""
     schema = dict(_schema(shape))
-    only = {name: {"enum": [None, *refusal.harmless]} for name, refusal in (refused or {}).items()}
+    if refused is None:
+        return schema
+    only = {name: {"enum": [None, *refusal.harmless]} for name, refusal in refused.items()}
     return schema | {"properties": {**schema["properties"], **only}, "additionalProperties": False}
 
 
 class Schemas(Mapping[str, object]):
     """Of each path the schema of its body, made when it is asked for: most servers are never asked."""
 
-    def __init__(self, bodies: Mapping[str, tuple[type[msgspec.Struct], Mapping[str, Refusal]]]) -> None:
+    def __init__(self, bodies: Mapping[str, tuple[type[msgspec.Struct], Mapping[str, Refusal] | None]]) -> None:
         self._bodies = bodies
 
     def __getitem__(self, path: str) -> object:
@@ -106,35 +107,38 @@ class Schemas(Mapping[str, object]):
         return len(self._bodies)
 
 
-def _check_names(given: Mapping[str, msgspec.Raw], shape: type[msgspec.Struct], refused: Mapping[str, Refusal]) -> None:
+def _check_names(
+    given: Mapping[str, object], shape: type[msgspec.Struct], refused: Mapping[str, Refusal], spelling: Spelling
+) -> None:
     known = _names(shape)
-    for name, raw in given.items():
+    for name, value in given.items():
         if name in refused:
-            value = msgspec.json.decode(raw)
-            if value is not None and value not in refused[name].harmless:
+            if value is not None and not _is_among(value, refused[name].harmless):
                 raise InvalidRequest(f"{name} is not supported: {refused[name].why}", field=name)
         elif name not in known:
-            raise _unknown(name)
+            field = name[:MAX_SHOWN]
+            raise InvalidRequest(spelling.unknown.format(field), field=field)
 
 
-def _unknown(field: str) -> InvalidRequest:
-    field = field[:MAX_SHOWN]
-    return InvalidRequest(f"Unrecognized request argument supplied: {field}", field=field)
+def _is_among(value: object, harmless: tuple[object, ...]) -> bool:
+    """Where a boolean is no number."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in harmless)
 
 
-def _invalid(error: msgspec.ValidationError, shape: type[msgspec.Struct], start: str = "") -> InvalidRequest:
+def _invalid(
+    error: msgspec.ValidationError, shape: type[msgspec.Struct], start: str, spelling: Spelling
+) -> InvalidRequest:
     """msgspec's words with its paths ("Expected `int | null`, got `str` - at `$.n`") as a sentence for a client."""
     found = _ERROR.fullmatch(str(error))
     what, path = (found["what"], found["path"] or "") if found else (str(error), "")
-    field = (start + path).lstrip(".")
+    field = spelling.place(start + path)
     subject = field or "The body"
     if found and found["key"]:
         subject = f"A name in {subject}"
     if named := _NAMED.fullmatch(what):
-        full = f"{field}.{named['name']}".lstrip(".")
-        if named["how"] == "contains unknown":
-            return _unknown(full)
-        return InvalidRequest(f"Missing required parameter: {full}", field=full)
+        is_unknown = named["how"] == "contains unknown"
+        full = f"{field}.{named['name'][:MAX_SHOWN]}".lstrip(".")
+        return InvalidRequest((spelling.unknown if is_unknown else spelling.missing).format(full), field=full)
     if expected := _EXPECTED.fullmatch(what):
         wanted = " or ".join(_NOUNS.get(name, name) for name in expected["wanted"].split(" | "))
         rest = f", not {_NOUNS.get(got, got)}" if (got := expected["got"]) else expected["rule"] or ""
@@ -156,14 +160,7 @@ def _choices(schema: Mapping[str, Any], path: str) -> list[object]:
         else:
             nodes = [kind["items"] for kind in kinds if "items" in kind]
     kinds = [kind for node in nodes for kind in (node, *node.get("anyOf", ()))]
-    return [value for kind in kinds for value in kind.get("enum", ())]
-
-
-def _inside(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
+    return list(dict.fromkeys(value for kind in kinds for value in kind.get("enum", ())))
 
 
 @cache
@@ -179,9 +176,9 @@ def _schema(shape: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """No shape holds itself, so that this ends."""
+    """No shape holds itself, so that this ends. What tells the members of a union apart maps to references."""
     if isinstance(node, dict):
         if "$ref" in node:
             return _inlined(definitions[node["$ref"].removeprefix("#/$defs/")], definitions)
-        return {key: _inlined(value, definitions) for key, value in node.items()}
+        return {key: _inlined(value, definitions) for key, value in node.items() if key != "discriminator"}
     return [_inlined(value, definitions) for value in node] if isinstance(node, list) else node

@@ -71,6 +71,7 @@ class Generates:
 
     path: str
     decode: Callable[[bytes, Limits], Decoded]
+    streams: str = "text/event-stream"  # the type of a stream's content
 
 
 @dataclass(frozen=True, slots=True)

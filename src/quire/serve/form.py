@@ -38,7 +38,9 @@ def manner_of(ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> Manner:
     """How the answer is to be told. In a form that the client prescribes there is no room for thoughts and calls."""
     if not isinstance(ask, ChatRequest):
         return Manner(ask.sampling, speech.side, continues=True, echo=ask.echo)
-    plain = Manner(ask.sampling, speech.side, continues=ask.continue_last, echo=ask.echo)
+    plain = Manner(
+        ask.sampling, speech.side, continues=ask.continue_last, echo=ask.echo, parallel=ask.tool_choice.parallel
+    )
     if ask.constraint is not None or not (ask.tools or speech.reasoning):
         return plain
     parser = partial(parser_for, speech.style, speech.reasoning, ask.tools, prompts[0].begins_in_thought)

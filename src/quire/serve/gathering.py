@@ -26,8 +26,14 @@ class _Growing:
     calls: list[tuple[str, str, list[str]]] = field(default_factory=list)  # id, name, arguments
     tokens: list[int] = field(default_factory=list)
     logprobs: list[ScoredToken] = field(default_factory=list)
+    text_logprobs: list[ScoredToken] = field(default_factory=list)
     prompt: PromptEcho | None = None
     finish: Finish | None = None
+
+    def score(self, event: TextDelta | ReasoningDelta | ToolDelta) -> None:
+        """Its tokens."""
+        self.tokens += event.tokens
+        self.logprobs += event.logprobs
 
 
 class Gathering:
@@ -43,11 +49,15 @@ class Gathering:
             match event:
                 case PromptEcho():
                     growing.prompt = event
-                case TextDelta() | ReasoningDelta():
-                    (growing.text if isinstance(event, TextDelta) else growing.reasoning).append(event.text)
-                    growing.tokens += event.tokens
-                    growing.logprobs += event.logprobs
+                case TextDelta():
+                    growing.text.append(event.text)
+                    growing.text_logprobs += event.logprobs
+                    growing.score(event)
+                case ReasoningDelta():
+                    growing.reasoning.append(event.text)
+                    growing.score(event)
                 case ToolDelta():
+                    growing.score(event)
                     if event.id is not None:
                         growing.calls.append((event.id, event.name or "", []))
                     growing.calls[event.call][2].append(event.arguments)
@@ -71,4 +81,5 @@ def _choice(index: int, growing: _Growing) -> Choice:
         tokens=tuple(growing.tokens),
         logprobs=tuple(growing.logprobs),
         prompt=growing.prompt,
+        text_logprobs=tuple(growing.text_logprobs),
     )

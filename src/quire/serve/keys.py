@@ -40,7 +40,7 @@ class Key:
     max_concurrent: int | None = None
     max_n: int | None = None
     salt: str | None = None  # keys with equal ones share cached prefixes; None: its own
-    admin: bool = False  # may see and change what belongs to all: settings, metrics, the cache
+    admin: bool = False  # may see and change what belongs to all: settings, the cache as a whole, metrics if so set
 
     def cache_key(self, salt: str) -> CacheKey:
         """Under which its prefixes are cached: apart from those of others, and of its own with another salt."""

@@ -93,6 +93,8 @@ async def props(service: Service, exchange: Exchange) -> None:
 
 async def metrics(service: Service, exchange: Exchange) -> None:
     """In Prometheus' text format. An engine that does not answer is left out."""
+    if service.config.serve.metrics_for == "admins":
+        only_admin(exchange)
     samples = service.samples()
     for model in service.models:
         if model.engine is not None:

@@ -15,7 +15,7 @@ from quire.types.errors import InvalidRequest
 
 Number = int | float  # where Go's reader takes any number and drops the fraction
 Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
-Factor = Annotated[float, msgspec.Meta(gt=0.0)]
+Factor = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 MAX_SECONDS = 2**63 / 1e9  # what a duration of Go's holds

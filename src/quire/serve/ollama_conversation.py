@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from quire.serve.json_body import text_of
 from quire.serve.ollama_body import MessageBody
+from quire.serve.strict_json import text_of
 from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
 

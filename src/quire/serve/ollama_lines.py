@@ -63,6 +63,7 @@ class LineWriter:
         self._line = self._tail + b"}\n"
         self._call: ToolCall | None = None
         self._arguments: list[str] = []
+        self._scored: tuple[ScoredToken, ...] = ()  # of the call
         self._num_calls = 0
         self._ending = Ending.STOP
 
@@ -110,6 +111,7 @@ class LineWriter:
                 if is_new:
                     self._call = ToolCall(event.id or "", event.name or "", "")
                 self._arguments.append(event.arguments)
+                self._scored += event.logprobs
                 return ended
             case Finish():
                 self._ending = event.ending
@@ -129,8 +131,9 @@ class LineWriter:
             return b""
         whole = ToolCall(self._call.id, self._call.name, "".join(self._arguments))
         calls = _encode([_call(whole, self._num_calls)])
+        scored, self._scored = self._scored, ()
         self._call, self._arguments, self._num_calls = None, [], self._num_calls + 1
-        return self._text + b'"","tool_calls":' + calls + self._line
+        return self._said(b'"","tool_calls":' + calls, scored, says=True)
 
     def _last(self, text: str, more: dict[str, Any], ending: Ending, usage: Usage) -> bytes:
         message = {"message": {"role": "assistant", "content": text, **more}}
@@ -181,8 +184,9 @@ def _score(token: ScoredToken) -> dict[str, Any]:
 
 
 def _cost(usage: Usage) -> dict[str, int]:
-    """The model was in memory when the clock began, so that loading took none of this time."""
+    """The model was in memory when the clock began, so that loading took none of this time. `forced` is ours."""
     first, total = round(usage.first_token_seconds * 1e9), round(usage.seconds * 1e9)
+    forced = {"forced_eval_count": usage.forced} if usage.forced else {}
     return {
         "total_duration": total,
         "load_duration": 0,
@@ -190,4 +194,5 @@ def _cost(usage: Usage) -> dict[str, int]:
         "prompt_eval_duration": first,
         "eval_count": usage.output,
         "eval_duration": max(0, total - first),
+        **forced,
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.serve.dialect import Limits
-from quire.serve.json_body import text_of
+from quire.serve.strict_json import text_of
 from quire.types.errors import InvalidRequest
 
 

@@ -11,9 +11,12 @@ from quire import __version__
 from quire.serve import native, retention
 from quire.serve.asked import PromptBody
 from quire.serve.body import schema_of
-from quire.serve.dialect import Dialect, Endpoint, Lists, Shows, Tells
-from quire.serve.exchange import Exchange
+from quire.serve.dialect import Dialect, Endpoint, Generates, Lists, Shows, Tells
+from quire.serve.exchange import JSON, Exchange
 from quire.serve.service import Service
+
+PLAIN = "text/plain"
+ERROR = {"type": "object", "required": ["error"]}  # in every dialect; what else it has is each one's own
 
 
 class OwnRoute(NamedTuple):
@@ -23,6 +26,8 @@ class OwnRoute(NamedTuple):
     path: str
     handle: Callable[[Service, Exchange], Awaitable[None]]
     shape: type[msgspec.Struct] | None = None  # of its body
+    content_type: str = JSON  # of what it answers
+    needs_body: bool = True  # where there is a shape
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
@@ -31,12 +36,12 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 
 
 OWN_ROUTES = (
-    OwnRoute("GET", "/", native.root),
+    OwnRoute("GET", "/", native.root, content_type=PLAIN),
     OwnRoute("GET", "/health", native.health),
     OwnRoute("GET", "/ready", native.ready),
     OwnRoute("GET", "/version", native.version),
     OwnRoute("GET", "/props", native.props),
-    OwnRoute("GET", "/metrics", native.metrics),
+    OwnRoute("GET", "/metrics", native.metrics, content_type=PLAIN),
     OwnRoute("GET", "/openapi.json", openapi),
     OwnRoute("POST", "/tokenize", native.tokenize, native.TokenizeBody),
     OwnRoute("POST", "/detokenize", native.detokenize, native.DetokenizeBody),
@@ -44,7 +49,7 @@ OWN_ROUTES = (
     OwnRoute("POST", "/v1/cache/explain", retention.explain, PromptBody),
     OwnRoute("POST", "/v1/cache/pin", retention.pin, retention.PinBody),
     OwnRoute("POST", "/v1/cache/unpin", retention.unpin, PromptBody),
-    OwnRoute("POST", "/v1/cache/flush", retention.flush, retention.FlushBody),
+    OwnRoute("POST", "/v1/cache/flush", retention.flush, retention.FlushBody, needs_body=False),
 )
 
 
@@ -59,14 +64,16 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for dialect in dialects:
         for endpoint in dialect.endpoints:
-            summary = (type(endpoint).__doc__ or "").split(". ")[0]
             method = method_of(endpoint)
-            said = _operation(method, endpoint.path, summary, dialect.schemas.get(endpoint.path))
-            paths.setdefault(endpoint.path, {})[method.lower()] = said | {"tags": [dialect.name]}
-    for method, path, handle, shape in OWN_ROUTES:
-        schema = None if shape is None else schema_of(shape)
-        said = _operation(method, path, (handle.__doc__ or "").split("\n")[0], schema)
-        paths.setdefault(path, {})[method.lower()] = said | {"tags": ["quire"]}
+            said = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
+            types = (JSON, endpoint.streams) if isinstance(endpoint, Generates) else (JSON,)
+            said |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
+            paths.setdefault(endpoint.path, {})[method.lower()] = said
+    for own in OWN_ROUTES:
+        said = _operation(own.method, own.path, (own.handle.__doc__ or "").split("\n")[0])
+        said |= _body(None if own.shape is None else schema_of(own.shape), own.needs_body)
+        said |= _responses((own.content_type,)) | {"tags": ["quire"]}
+        paths.setdefault(own.path, {})[own.method.lower()] = said
     secured: dict[str, Any] = {
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}],
@@ -75,17 +82,21 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
     return head | (secured if has_keys else {})
 
 
-def _operation(method: str, path: str, summary: str, schema: object | None) -> dict[str, Any]:
+def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
     said: dict[str, Any] = {
         "operationId": f"{method.lower()}{path}".replace("/", "_").replace("{", "").replace("}", ""),
         "summary": summary,
-        "responses": {
-            "200": {"description": "As asked."},
-            "default": {"description": "An error, in the same dialect."},
-        },
     }
     if "{name}" in path:
         said["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
-    if schema is not None:
-        said["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return said
+
+
+def _body(schema: object | None, is_needed: bool = True) -> dict[str, Any]:
+    return {} if schema is None else {"requestBody": {"required": is_needed, "content": {JSON: {"schema": schema}}}}
+
+
+def _responses(types: Sequence[str]) -> dict[str, Any]:
+    done = {"description": "As asked.", "content": {each: {} for each in types}}
+    error = {"description": "An error, in the same dialect.", "content": {JSON: {"schema": ERROR}}}
+    return {"responses": {"200": done, "default": error}}

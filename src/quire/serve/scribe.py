@@ -1,7 +1,7 @@
 """News of one choice become its events: text up to a stop string, thoughts, calls, scored tokens, and the end.
 
-Law: the tokens of all events of a choice that has no calls, joined, are its tokens. Text lags behind while a character
-is incomplete, or a stop string or a mark may be beginning; its tokens then wait with it.
+Law: the tokens of all events of a choice, joined, are its tokens, those of marks and stop strings among them. Text lags
+behind while a character is incomplete, or a stop string or a mark may be beginning; its tokens then wait with it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Manner:
     echo: bool = False  # the prompt is told first
     parser: Callable[[], Parser] | None = None  # None: all of it is text
     shown: Collection[int] = ()  # special tokens whose names the parser must see
+    parallel: bool = True  # where a second call begins, the answer goes on; else it has ended
 
     def scores(self, logprobs: Sequence[TokenLogprobs]) -> tuple[ScoredToken, ...]:
         """Tokens with their log probabilities and their spelling."""
@@ -69,7 +70,10 @@ class Scribe:
         self._parser = manner.parser() if manner.parser is not None else None
         self._tokens: tuple[int, ...] = ()  # those whose text has not come yet
         self._scored: tuple[ScoredToken, ...] = ()
+        self._is_parallel = manner.parallel
         self._num_calls = 0
+        self._is_in_call = False  # what was told last
+        self._has_enough = False  # of calls
 
     @property
     def stopped_by(self) -> str | None:
@@ -97,9 +101,9 @@ class Scribe:
                 self._hold((token,), news.logprobs[place : place + 1])
                 if text:
                     self._tell_pieces(self._parser.push(text), out)
-                if self.stopped_by is not None:
+                if self.stopped_by is not None or self._has_enough:
                     break
-        if type(news) is Finished or self.stopped_by is not None:
+        if type(news) is Finished or self.stopped_by is not None or self._has_enough:
             self._end(news, last, out)
 
     def _hold(self, tokens: tuple[int, ...], logprobs: Sequence[TokenLogprobs]) -> None:
@@ -115,16 +119,32 @@ class Scribe:
     def _tell_pieces(self, pieces: Sequence[Piece], out: list[Event]) -> None:
         """The tokens that waited go with the first piece that they may have become."""
         for piece in pieces:
+            if self._has_enough or (isinstance(piece, CallBegins) and self._num_calls and not self._is_parallel):
+                self._has_enough = True
+                return
+            self._is_in_call = isinstance(piece, CallBegins | Arguments)
             if isinstance(piece, CallBegins):
-                out.append(ToolDelta(self.choice, self._num_calls, id=f"call_{secrets.token_hex(12)}", name=piece.name))
+                call_id = f"call_{secrets.token_hex(12)}"
+                out.append(ToolDelta(self.choice, self._num_calls, "", call_id, piece.name, self._tokens, self._scored))
                 self._num_calls += 1
             elif isinstance(piece, Arguments):
-                _append_arguments(out, ToolDelta(self.choice, self._num_calls - 1, piece.text))
+                self._tell_arguments(piece.text, out)
             else:
                 kind = ReasoningDelta if isinstance(piece, Thought) else TextDelta
                 self.num_reasoning += len(self._tokens) if kind is ReasoningDelta else 0
                 _append_text(out, kind(self.choice, piece.text, self._tokens, self._scored))
             self._tokens, self._scored = (), ()
+
+    def _tell_arguments(self, text: str, out: list[Event]) -> None:
+        """Put them together with the event before, if that has arguments too."""
+        delta = ToolDelta(self.choice, self._num_calls - 1, text, None, None, self._tokens, self._scored)
+        self._tokens, self._scored = (), ()
+        before = out[-1] if out else None
+        if type(before) is not ToolDelta or before.id is not None or before.choice != delta.choice:
+            out.append(delta)
+            return
+        joined = (before.tokens + delta.tokens, before.logprobs + delta.logprobs)
+        out[-1] = ToolDelta(self.choice, delta.call, before.arguments + text, None, None, *joined)
 
     def _end(self, news: Tokens | Finished, last: tuple[int, ...], out: list[Event]) -> None:
         self.is_over = True
@@ -137,12 +157,14 @@ class Scribe:
         else:
             self._tell_pieces([*(self._parser.push(text) if text else ()), *self._parser.flush()], out)
             if self._tokens:
-                self._tell_text("", out)
+                (self._tell_arguments if self._is_in_call else self._tell_text)("", out)
         out.append(Finish(self.choice, *self._ending(news, last)))
 
     def _ending(self, news: Tokens | Finished, last: tuple[int, ...]) -> tuple[Ending, str | int | None]:
         if self.stopped_by is not None:
             return Ending.STOP_TEXT, self.stopped_by
+        if self._has_enough:
+            return Ending.TOOL_CALLS, None
         assert isinstance(news, Finished)
         if last:
             return Ending.STOP_TEXT, last[0]
@@ -159,11 +181,3 @@ def _append_text(out: list[Event], delta: TextDelta | ReasoningDelta) -> None:
         return
     joined = (before.text + delta.text, before.tokens + delta.tokens, before.logprobs + delta.logprobs)
     out[-1] = type(delta)(delta.choice, *joined)
-
-
-def _append_arguments(out: list[Event], delta: ToolDelta) -> None:
-    before = out[-1] if out else None
-    if type(before) is ToolDelta and before.id is None and before.choice == delta.choice:
-        out[-1] = before._replace(arguments=before.arguments + delta.arguments)
-    else:
-        out.append(delta)

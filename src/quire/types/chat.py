@@ -165,6 +165,8 @@ class ToolDelta(NamedTuple):
     arguments: str = ""
     id: str | None = None
     name: str | None = None
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[ScoredToken, ...] = ()
 
 
 class Finish(NamedTuple):
@@ -189,8 +191,9 @@ class Choice:
     tool_calls: tuple[ToolCall, ...] = ()
     stop: str | int | None = None
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[ScoredToken, ...] = ()  # of text and reasoning
+    logprobs: tuple[ScoredToken, ...] = ()  # of all its tokens: text, reasoning and calls
     prompt: PromptEcho | None = None
+    text_logprobs: tuple[ScoredToken, ...] = ()  # of those, the text's
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class SamplingParams:
             ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
             ("typical_p", 0.0 < self.typical_p <= 1.0, "above 0 and at most 1"),
-            ("repetition_penalty", 0.0 < self.repetition_penalty < float("inf"), "a positive number"),
+            ("repetition_penalty", 1e-6 <= self.repetition_penalty <= 1e6, "from 1e-6 to 1e6"),
             ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "from -2 to 2"),
             ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "from -2 to 2"),
             ("allowed_token_ids", self.allowed_token_ids != (), "at least one token id"),

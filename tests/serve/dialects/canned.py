@@ -8,19 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows, Tells
+from quire.serve.gathering import Gathering
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
     Ask,
     ChatRequest,
-    Choice,
     Event,
-    Finish,
     ModelCard,
-    ReasoningDelta,
-    TextDelta,
-    ToolCall,
-    ToolDelta,
 )
 from quire.types.errors import InvalidRequest, QuireError
 
@@ -29,22 +24,9 @@ USAGE = Usage(prompt=100, cached=60, output=7, first_token_seconds=0.25, seconds
 
 def gather(events: Sequence[Event], usage: Usage = USAGE) -> Answered:
     """What the server makes of events for a client that does not stream."""
-    text = reasoning = ""
-    calls: dict[int, ToolCall] = {}
-    scores: tuple[Any, ...] = ()
-    for event in events:
-        match event:
-            case TextDelta():
-                text, scores = text + event.text, scores + event.logprobs
-            case ReasoningDelta():
-                reasoning, scores = reasoning + event.text, scores + event.logprobs
-            case ToolDelta():
-                begun = calls.get(event.call) or ToolCall(event.id or "", event.name or "", "")
-                calls[event.call] = ToolCall(begun.id, begun.name, begun.arguments + event.arguments)
-    finish = events[-1]
-    assert isinstance(finish, Finish)
-    choice = Choice(0, text, finish.ending, reasoning, tuple(calls.values()), finish.stop, logprobs=scores)
-    return Answered((choice,), usage)
+    gathering = Gathering()
+    gathering.take(events)
+    return Answered(gathering.choices(), usage)
 
 
 @dataclass

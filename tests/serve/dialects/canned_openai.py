@@ -10,21 +10,14 @@ import openai
 from quire.serve.dialect import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
 from quire.serve.dialects import openai as chat
 from quire.serve.dialects import responses
+from quire.serve.gathering import Gathering
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
     Ask,
-    Choice,
-    Ending,
     Event,
-    Finish,
     ModelCard,
-    PromptEcho,
-    ReasoningDelta,
     ScoredToken,
-    TextDelta,
-    ToolCall,
-    ToolDelta,
 )
 from quire.types.errors import QuireError
 
@@ -90,28 +83,6 @@ def _json(body: bytes, status: int = 200) -> httpx2.Response:
 
 def gathered(events: Sequence[Event]) -> Answered:
     """What the events amount to."""
-    indices = sorted({event.choice for event in events})
-    return Answered(tuple(_choice(index, [e for e in events if e.choice == index]) for index in indices), USAGE)
-
-
-def _choice(index: int, events: Sequence[Event]) -> Choice:
-    prompt: PromptEcho | None = None
-    text, reasoning, ending, stop = "", "", Ending.STOP, None
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[ScoredToken, ...] = ()
-    calls: list[ToolCall] = []
-    for event in events:
-        match event:
-            case PromptEcho():
-                prompt = event
-            case TextDelta(_, more, ids, scores):
-                text, tokens, logprobs = text + more, tokens + ids, logprobs + scores
-            case ReasoningDelta(_, more, ids, scores):
-                reasoning, tokens, logprobs = reasoning + more, tokens + ids, logprobs + scores
-            case ToolDelta(_, _, arguments, call_id, str() as name):
-                calls.append(ToolCall(call_id or "", name, arguments))
-            case ToolDelta(_, call, arguments):
-                calls[call] = ToolCall(calls[call].id, calls[call].name, calls[call].arguments + arguments)
-            case Finish(_, ending, stop):
-                pass
-    return Choice(index, text, ending, reasoning, tuple(calls), stop, tokens, logprobs, prompt)
+    gathering = Gathering()
+    gathering.take(events)
+    return Answered(gathering.choices(), USAGE)

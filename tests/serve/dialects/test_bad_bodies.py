@@ -283,3 +283,12 @@ def test_long_names_and_values_are_not_repeated_to_the_client(path):
     is_taken(decode, json.dumps({**body, "x" * 10_000: 1}).encode())
     for name in body:
         assert is_taken(decode, json.dumps({**body, name: "y" * 10_000}).encode()) in (True, False)
+
+
+@EACH
+@pytest.mark.parametrize("digits", [30, 400, 4000])
+def test_a_number_of_any_length_is_taken_or_refused(path, digits):
+    decode, body, _ = ENDPOINTS[path]
+    for at, _ in PLACES[path]:
+        for number in (int("9" * digits), -int("9" * digits)):
+            is_taken(decode, json.dumps(put(body, at, number)).encode())

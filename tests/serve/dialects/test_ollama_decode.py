@@ -312,5 +312,5 @@ def test_which_model_to_show():
 
 def test_schemas_stand_alone():
     assert set(DIALECT.schemas) == {"/api/chat", "/api/generate", "/api/show"}
-    assert "$ref" not in json.dumps(DIALECT.schemas)
+    assert "$ref" not in json.dumps(dict(DIALECT.schemas))
     assert "_debug_render_only" in DIALECT.schemas["/api/chat"]["properties"]

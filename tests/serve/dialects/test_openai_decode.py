@@ -78,6 +78,8 @@ BOTH = [
     ({"ignore_eos": True}, "sampling.ignore_eos", True),
     ({"seed": -5}, "sampling.seed", -5),
     ({"seed": 2**63 - 1}, "sampling.seed", 2**63 - 1),
+    ({"sampling_seed": 7}, "sampling.seed", 7),
+    ({"sampling_seed": 7, "seed": 7}, "sampling.seed", 7),
     ({"n": 4}, "sampling.n", 4),
     ({"best_of": 1}, "sampling.n", 1),
     ({"prompt_logprobs": 6}, "sampling.prompt_logprobs", 6),
@@ -87,6 +89,7 @@ BOTH = [
     ({"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}}, "stream", True),
     ({"priority": -3}, "terms.priority", -3),
     ({"cache_salt": "tenant"}, "terms.salt", "tenant"),
+    ({"extra_key": "tenant"}, "terms.salt", "tenant"),
     ({"session_id": "s1"}, "terms.session", "s1"),
     ({"prompt_cache_key": "k"}, "terms.session", "k"),
     ({"session_id": "s1", "prompt_cache_key": "k"}, "terms.session", "s1"),
@@ -291,9 +294,9 @@ def test_the_last_message_is_gone_on_with():
     assert chat(messages=messages, continue_final_message=True, add_generation_prompt=False).continue_last
 
 
-def test_the_last_of_two_equal_names_counts():
-    body = b'{"model": "m", "prompt": "a", "prompt": "b", "n": 3, "n": 1}'
-    assert decode_completion(body, LIMITS).ask == completion(prompt="b")
+def test_two_equal_names_are_refused():
+    with pytest.raises(InvalidRequest, match="the key 'prompt' is there twice"):
+        decode_completion(b'{"model": "m", "prompt": "a", "prompt": "b"}', LIMITS)
 
 
 USER = {"role": "user", "content": "Hi"}
@@ -335,6 +338,8 @@ REFUSED_BOTH = [
     ({"use_beam_search": True}, "use_beam_search", "is not supported"),
     ({"kv_transfer_params": {}}, "kv_transfer_params", "is not supported"),
     ({"rid": "a", "request_id": "b"}, "rid", "differ"),
+    ({"seed": 1, "sampling_seed": 2}, "sampling_seed", "differ"),
+    ({"cache_salt": "a", "extra_key": "b"}, "extra_key", "differ"),
     ({"rid": "with space"}, "rid", "matching"),
     ({"keep": 0}, "keep", "must be a number > 0"),
     ({"keep": {"ttl": 5, "rank": 101}}, "keep.rank", "<= 100"),
@@ -350,7 +355,7 @@ REFUSED_BOTH = [
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one of"),
     ({"guided_choice": []}, "guided_choice", "at least one"),
     ({"guided_choice": [""]}, "guided_choice", "none that is empty"),
-    ({"guided_json": "{"}, "guided_json", "not the text of a JSON schema"),
+    ({"guided_json": "{"}, "guided_json", "guided_json is not valid JSON"),
     ({"json_schema": "[]"}, "json_schema", "not the text of a JSON schema"),
     ({"regex": " "}, "regex", "is empty"),
     ({"grammar": "x" * 201}, "grammar", "201 characters; at most 200"),

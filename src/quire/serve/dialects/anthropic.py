@@ -23,9 +23,10 @@ from quire.serve.anthropic_body import (
 )
 from quire.serve.anthropic_conversation import conversation
 from quire.serve.anthropic_events import MessageWriter, error_body
+from quire.serve.body import DOTS, Schemas, shaped
 from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits
-from quire.serve.json_body import parse, schema_of, shape
 from quire.serve.request_limits import check_tools, schema_text, stops
+from quire.serve.strict_json import parse
 from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
@@ -35,7 +36,7 @@ _LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a toke
 
 def decode(body: bytes, limits: Limits) -> Decoded:
     """A message to be written."""
-    asked = shape(_parsed(body), MessagesBody)
+    asked = shaped(_parsed(body), MessagesBody, "", DOTS)
     thinking = asked.thinking
     if isinstance(thinking, ThinkingEnabled) and thinking.budget_tokens >= asked.max_tokens:
         field = "thinking.budget_tokens"
@@ -53,7 +54,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
 
 def decode_count(body: bytes, limits: Limits) -> ChatRequest:
     """A prompt to be counted."""
-    return _request(shape(_parsed(body), CountBody), limits, SamplingParams(), stream=False)
+    return _request(shaped(_parsed(body), CountBody, "", DOTS), limits, SamplingParams(), stream=False)
 
 
 def encode_count(num_tokens: int) -> bytes:
@@ -144,5 +145,5 @@ DIALECT = Dialect(
     ),
     error=error_body,
     headers={},
-    schemas={"/v1/messages": schema_of(MessagesBody), "/v1/messages/count_tokens": schema_of(CountBody)},
+    schemas=Schemas({"/v1/messages": (MessagesBody, None), "/v1/messages/count_tokens": (CountBody, None)}),
 )

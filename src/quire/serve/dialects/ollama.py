@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from quire.serve.body import DOTS, Schemas, read
 from quire.serve.dialect import Decoded, Dialect, Generates, Limits, Lists, Shows, Tells
-from quire.serve.json_body import read, schema_of
 from quire.serve.ollama_body import (
     ChatBody,
     Common,
@@ -35,7 +35,7 @@ _LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a toke
 
 def decode_chat(body: bytes, limits: Limits) -> Decoded:
     """A conversation to be answered."""
-    asked = read(body, ChatBody)
+    asked = read(body, ChatBody, spelling=DOTS)
     if not asked.messages:
         return _load(asked, chats=True)
     messages = conversation(asked.messages)
@@ -56,7 +56,7 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
 
 def decode_generate(body: bytes, limits: Limits) -> Decoded:
     """A prompt to be answered, or as it is if it is raw."""
-    asked = read(body, GenerateBody)
+    asked = read(body, GenerateBody, spelling=DOTS)
     if asked.raw and (asked.template or asked.system or asked.context):
         raise InvalidRequest("raw: raw mode does not support template, system, or context", field="raw")
     for name, instead in _REFUSED.items():
@@ -100,7 +100,7 @@ _REFUSED = {
 
 def name_to_show(body: bytes) -> str:
     """Which model /api/show is to show."""
-    asked = read(body, ShowBody)
+    asked = read(body, ShowBody, spelling=DOTS)
     if not (name := asked.model or asked.name):
         raise InvalidRequest("model: Field required", field="model")
     return name
@@ -187,8 +187,8 @@ def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
 DIALECT = Dialect(
     name="ollama",
     endpoints=(
-        Generates("/api/chat", decode_chat),
-        Generates("/api/generate", decode_generate),
+        Generates("/api/chat", decode_chat, LineWriter.content_type),
+        Generates("/api/generate", decode_generate, LineWriter.content_type),
         Lists("/api/tags", tags),
         Lists("/api/ps", running, only_loaded=True),
         Shows("/api/show", shown, name_to_show),
@@ -196,9 +196,7 @@ DIALECT = Dialect(
     ),
     error=error_body,
     headers={},
-    schemas={
-        "/api/chat": schema_of(ChatBody),
-        "/api/generate": schema_of(GenerateBody),
-        "/api/show": schema_of(ShowBody),
-    },
+    schemas=Schemas(
+        {"/api/chat": (ChatBody, None), "/api/generate": (GenerateBody, None), "/api/show": (ShowBody, None)}
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from quire.serve.body import Refusal, Schemas, check_depth, read
+from quire.serve.body import Refusal, Schemas, read
 from quire.serve.dialect import Decoded, Dialect, Generates, Limits, Lists, Shows
 from quire.serve.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.openai.completion_writer import CompletionForm, CompletionWriter
@@ -19,6 +19,7 @@ from quire.serve.openai.replies import encode, error_body
 from quire.serve.openai.sampling import num_logprobs, num_samples, sampling_of
 from quire.serve.openai.terms import terms_of, thinks
 from quire.serve.openai.tools import ChatTool, Choice, chat_tools, offer_of
+from quire.serve.strict_json import check_depth
 from quire.types.chat import ChatRequest, CompletionRequest, ModelCard
 from quire.types.errors import InvalidRequest
 

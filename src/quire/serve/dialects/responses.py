@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.body import Refusal, Schemas, read, shaped, shown
+from quire.serve.body import Refusal, Schemas, read, shaped
 from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits
 from quire.serve.openai.constraints import constraint_of
 from quire.serve.openai.fields import REFUSED, Count, CountOrZero, Fields, Reasoning, ResponseFormat
@@ -18,6 +18,7 @@ from quire.serve.openai.response_writer import ResponseWriter
 from quire.serve.openai.sampling import num_logprobs, sampling_of
 from quire.serve.openai.terms import terms_of, thinks
 from quire.serve.openai.tools import Choice, FlatTool, offer_of, tool_of, unsupported_tool
+from quire.serve.strict_json import shown
 from quire.types.chat import ChatRequest, Tool
 from quire.types.errors import InvalidRequest
 

@@ -86,8 +86,10 @@ class ChatWriter:
                 return self._choice_chunk(choice, {"content": text}, self._scored(event))
             case ReasoningDelta(choice, text):
                 return self._choice_chunk(choice, _thought(text), self._scored(event))
+            case ToolDelta(choice, _, arguments, None) if self._is_plain and not arguments:
+                return b""  # the tokens of a mark
             case ToolDelta(choice):
-                return self._choice_chunk(choice, {"tool_calls": (_call_delta(event),)})
+                return self._choice_chunk(choice, {"tool_calls": (_call_delta(event),)}, self._scored(event))
             case Finish(choice, ending, stop):
                 return self._choice_chunk(choice, {}, replies.finish_of(ending, stop))
             case PromptEcho(0) if self._form.token_ids:
@@ -98,7 +100,7 @@ class ChatWriter:
     def _choice_chunk(self, choice: int, delta: Mapping[str, Any], more: Mapping[str, Any] = _NOTHING) -> bytes:
         return b"%b%b%b" % (self._head, encode({**_choice(choice, delta), **more}), self._tail)
 
-    def _scored(self, part: TextDelta | ReasoningDelta | Choice) -> dict[str, Any]:
+    def _scored(self, part: TextDelta | ReasoningDelta | ToolDelta | Choice) -> dict[str, Any]:
         """What was asked for of the tokens that these letters are written in."""
         more: dict[str, Any] = {}
         if self._form.logprobs:

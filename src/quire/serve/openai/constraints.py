@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from quire.serve.body import check_depth
 from quire.serve.dialect import Limits
 from quire.serve.openai.fields import Fields, ResponseFormat, StructuredOutputs
+from quire.serve.strict_json import parse, text_of
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
 
@@ -35,8 +33,7 @@ def schema_text(schema: str | dict[str, Any], field: str) -> str:
     """A schema as JSON text, in which the same schema always looks the same. A text is read first."""
     if isinstance(schema, str):
         schema = _parsed(schema, field)
-    check_depth(schema, field)
-    return msgspec.json.encode(schema).decode()
+    return text_of(schema, field)
 
 
 def _all(given: Fields, form: ResponseFormat | None, place: str) -> Iterator[tuple[str, Constraint | None]]:
@@ -122,7 +119,7 @@ def _filled(text: str, field: str) -> str:
 
 
 def _parsed(text: str, field: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{field} is not the text of a JSON schema: {error}.", field=field) from error
+    schema = parse(text.encode(), field)
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"{field} is not the text of a JSON schema: it must be an object.", field=field)
+    return schema

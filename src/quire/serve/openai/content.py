@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.body import shown
 from quire.serve.openai.terms import CacheBreakpoint, CacheControl, seconds_of
+from quire.serve.strict_json import shown
 from quire.types.errors import InvalidRequest
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")

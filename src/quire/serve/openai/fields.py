@@ -88,9 +88,10 @@ class Fields(Struct, kw_only=True):
     logit_bias: dict[TokenId, Bias] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # -1 and 0: off
+    sampling_seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None  # SGLang
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     typical_p: Share | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[str | list[TokenId]] | None = None
 
@@ -117,6 +118,7 @@ class Fields(Struct, kw_only=True):
     # How the request is treated.
     priority: Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)] | None = None  # vLLM's sense: lower is served first
     cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
+    extra_key: Annotated[str, Meta(max_length=1024)] | None = None  # SGLang: the same
     session_id: Id | None = None
     request_id: Id | None = None  # vLLM
     rid: Id | None = None  # SGLang
@@ -152,6 +154,9 @@ REFUSED = {
     "truncate_prompt_tokens": Refusal("a prompt is never cut silently."),
     "logits_processors": Refusal("requests bring no code; see logit_bias, allowed_token_ids and grammar."),
     "custom_logit_processor": Refusal("requests bring no code; see logit_bias, allowed_token_ids and grammar."),
+    "custom_params": Refusal("there are no further arguments."),
+    "session_params": Refusal("give session_id."),
+    "media_io_kwargs": Refusal("only text is taken."),
     "vllm_xargs": Refusal("there are no further arguments."),
     "thinking_token_budget": Refusal("thoughts have no limit of their own; see reasoning_effort and max_tokens."),
     "repetition_detection": Refusal("see repetition_penalty and frequency_penalty."),

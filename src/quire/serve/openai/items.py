@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.body import shaped, shown
+from quire.serve.body import shaped
 from quire.serve.openai.content import Content, Part, said
 from quire.serve.openai.messages import arguments_text
+from quire.serve.strict_json import shown
 from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
 

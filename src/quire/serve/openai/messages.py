@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from quire.serve.body import check_depth
 from quire.serve.openai.content import Content, said
 from quire.serve.openai.terms import CacheControl, seconds_of
+from quire.serve.strict_json import check_depth
 from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
 

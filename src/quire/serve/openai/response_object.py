@@ -107,7 +107,7 @@ def items_of(choice: Choice, reply: Reply, logprobs: bool) -> Iterator[dict[str,
         yield reasoning_item(f"rs_{reply.id}_0", status if only else "completed", (thought_part(choice.reasoning),))
         place = 1
     if choice.text or not (choice.reasoning or choice.tool_calls):
-        part = text_part(choice.text, choice.logprobs if logprobs else ())
+        part = text_part(choice.text, choice.text_logprobs if logprobs else ())
         yield message_item(f"msg_{reply.id}_{place}", "completed" if choice.tool_calls else status, (part,))
         place += 1
     for index, call in enumerate(choice.tool_calls, 1):

@@ -24,6 +24,10 @@ def sampling_of(given: Fields, limits: Limits, **own: Any) -> SamplingParams:
         "allowed_token_ids": None if given.allowed_token_ids is None else tuple(given.allowed_token_ids),
         "bad_words": _bad_words(given.bad_words),
     }
+    if given.sampling_seed is not None:
+        if given.seed not in (None, given.sampling_seed):
+            raise InvalidRequest("seed and sampling_seed differ: give one of them.", field="sampling_seed")
+        chosen["seed"] = given.sampling_seed
     _at_most(given.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     return SamplingParams(**{name: value for name, value in (chosen | own).items() if value is not None})
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from quire.serve.body import check_depth
 from quire.serve.openai.fields import CacheOptions, Effort, Fields, Keep, Lifetime
+from quire.serve.strict_json import check_depth
 from quire.types.chat import Terms
 from quire.types.errors import InvalidRequest
 
@@ -33,12 +33,14 @@ def terms_of(given: Fields) -> Terms:
     """What the client asks for; an API key may allow less."""
     if given.request_id is not None and given.rid is not None and given.request_id != given.rid:
         raise InvalidRequest("request_id and rid differ: give one of them.", field="rid")
+    if given.cache_salt is not None and given.extra_key is not None and given.cache_salt != given.extra_key:
+        raise InvalidRequest("cache_salt and extra_key differ: give one of them.", field="extra_key")
     check_depth(given.metadata, "metadata")
     keep, rank = _kept(given)
     return Terms(
         id=given.request_id or given.rid,
         priority=given.priority or 0,
-        salt=given.cache_salt or "",
+        salt=given.cache_salt or given.extra_key or "",
         session=given.session_id or given.prompt_cache_key or None,
         timeout=given.timeout,
         keep=keep,

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.body import shown
 from quire.serve.dialect import Limits
 from quire.serve.openai.constraints import schema_text
 from quire.serve.openai.fields import Name
+from quire.serve.strict_json import shown
 from quire.types.chat import Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 

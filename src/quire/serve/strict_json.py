@@ -1,0 +1,92 @@
+"""JSON as every reader reads it alike.
+
+Two keys of one name, NaN, a number beyond every float, half of a surrogate pair: readers disagree about these, so that
+a gateway and the server behind it may see two different requests. We refuse them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any, NoReturn
+
+import msgspec
+
+from quire.types.errors import InvalidRequest
+
+MAX_DEPTH = 64  # of what has no shape of its own (a schema, arguments): what comes later walks these by recursion
+MAX_SHOWN = 80  # characters of what a client sent, in a sentence about it
+
+
+def parse(body: bytes, field: str | None = None) -> Any:
+    """The value that the body is, or the text in a field of it."""
+    said = field or "The body"
+    try:
+        text = body.decode()
+        value = _JSON.decode(text)
+        if _SURROGATE.search(text):
+            msgspec.json.encode(value)  # fails where a half has no other half
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{said} is not valid UTF-8.", field) from None
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{said} is not valid JSON: a string has half of a surrogate pair.", field) from None
+    except RecursionError:
+        raise InvalidRequest(f"{said} is nested too deeply.", field) from None
+    except ValueError as error:
+        why = "a number is out of range" if str(error).startswith(_TOO_LONG) else error
+        raise InvalidRequest(f"{said} is not valid JSON: {why}." if body else f"{said} is empty.", field) from None
+    return value
+
+
+def check_depth(value: object, field: str) -> None:
+    """Refuse what is nested so deeply that it would exhaust the stack of one who walks through it later."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise InvalidRequest(f"{field} is nested too deeply: at most {MAX_DEPTH} levels.", field=field)
+
+
+def text_of(value: object, field: str) -> str:
+    """A part of the body as JSON text again, such as a call's arguments or a schema."""
+    check_depth(value, field)
+    return msgspec.json.encode(value).decode()
+
+
+def shown(value: object) -> str:
+    """A value as a sentence may quote it."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {shown(twice)} is there twice")
+    return found
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:MAX_SHOWN]} is out of range")
+    return number
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_float, parse_constant=_constant)
+_TOO_LONG = "Exceeds the limit"  # what Python says of an integer of more than 4,300 digits
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
