@@ -44,7 +44,7 @@ def test_a_file_on_the_same_disk_is_used_where_it_lies(store, file):
 
 def test_a_file_on_another_disk_is_copied(store):
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        if os.stat(folder).st_dev == store.layout.home.parent.stat().st_dev:
+        if Path(folder).stat().st_dev == store.layout.home.parent.stat().st_dev:
             pytest.skip("this machine has one file system")
         Path(folder, "toy.gguf").write_bytes(BODY)
         assert store.create("mine", parts_of(Path(folder, "toy.gguf"))).files[0].origin == ""

@@ -79,9 +79,10 @@ def test_a_token_that_is_refused_is_asked_for_again(guarded, server):
         assert client.get(url).is_success and len(guarded.tokens) == 3
 
 
-def test_a_registry_that_gives_no_token_is_an_error(guarded, server, tmp_path):
+@pytest.mark.parametrize("answer", [(403, b"", {}), (200, b"{}", {}), (200, b"no JSON", {})])
+def test_a_registry_that_gives_no_token_is_an_error(guarded, server, tmp_path, answer):
     inner = server.special
-    server.special = lambda method, path, headers: (403, b"", {}) if path == "/token" else inner(method, path, headers)
+    server.special = lambda method, path, headers: answer if path == "/token" else inner(method, path, headers)
     with pytest.raises(Unreachable, match=r"refuses me/toy \(HTTP 401\)"):
         Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")
 
