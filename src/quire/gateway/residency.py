@@ -162,12 +162,19 @@ class Residency:
 
     def end(self, ticket: int, now: float, keep: float | None = None) -> None:
         """A request has ended, or waits no longer. Of one that ran, `keep` says how long its model stays now."""
-        model = self._owners.pop(ticket)
+        model = self._owners.pop(ticket, None)
+        if model is None:
+            return  # it was void
         model.waiting.pop(ticket, None)
         if ticket in model.running:
             model.running.remove(ticket)
             model.used_at, model.floor = now, 0
             model.keep = model.keep if keep is None else keep
+
+    def drop(self, name: str) -> None:
+        """There is no such model any more; it must be away, and nobody wait for it."""
+        assert self[name].stage is Stage.AWAY and not self[name].waiting
+        del self._residents[name]
 
     def release(self, name: str, now: float) -> None:
         """A model is to go as soon as nobody uses it."""
