@@ -39,6 +39,12 @@ class CacheConfig:
         choices=("f32", "f16", "bf16", "q8_0"),
     )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
+    most_blocks: int | None = setting(
+        None,
+        "KV blocks that a running engine can be given when memory moves between models. "
+        "None: num_blocks if that is set, else four times as many as it starts with, as far as they fit.",
+        low=1,
+    )
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01)
     session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)
 
