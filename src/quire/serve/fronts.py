@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -24,11 +25,11 @@ from quire.engine.client import Client
 from quire.engine.hub import Hub
 from quire.engine.launch import Progress, spawn
 from quire.engine.messages import Configure
+from quire.serve.engines import Place, in_thread
 from quire.serve.errors import FrontFailed
 from quire.serve.fitting import equal_share
 from quire.serve.front import Orders, Served
 from quire.serve.keys import Keys
-from quire.serve.engines import Place, in_thread
 from quire.serve.server import Ready, listen, run_until_signal, url_of, uvicorn_config
 from quire.serve.shared import SharedTable
 from quire.serve.shelf import Wanted
@@ -80,7 +81,13 @@ class Fronts:
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
-        run_until_signal(self, self._uvicorn)
+        run_until_signal(self, self._uvicorn, self._reload if self._config.serve.routes else None)
+
+    def _reload(self) -> None:
+        """Every front has the file of routes, and reads it again; one that is not ready yet will read the new one."""
+        for seat in self._seats:
+            if seat.process is not None and (self._folder / seat.name).exists():
+                seat.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """End: first in good order, the second time at once. From any thread: the loop looks soon."""
