@@ -40,22 +40,23 @@ class Router:
             self._read()
 
     @property
-    def has_file(self) -> bool:
-        """Is there something to be read again?"""
-        return self._path is not None
+    def path(self) -> Path | None:
+        """The file, which may be read again."""
+        return self._path
 
-    def reload(self) -> None:
+    def reload(self) -> bool:
         """Read the file again. If it is wrong, the rules stay as they are."""
         if self._path is None:
-            return
+            return False
         try:
             self._read()
         except QuireError as error:
             self._problem = error.public
             logger.error("the routes stay as they were: %s", error.public)
-        else:
-            self._num_reloads += 1
-            logger.info("the routes were read again from %s", self._path)
+            return False
+        self._num_reloads += 1
+        logger.info("the routes were read again from %s", self._path)
+        return True
 
     def choose(self, ask: Ask, exchange: Exchange) -> Choice | None:
         """What a request is to be tried with. None: it names a model."""
