@@ -1,4 +1,7 @@
-"""`python -m quire.bench [core | cpu [MODEL] [OPTIONS] | front [MODEL] | models [MODEL]]`: figures of this machine, with their goals."""
+"""Figures of this machine, with their goals.
+
+`python -m quire.bench [core | cpu [MODEL] [OPTIONS] | front [MODEL] | models [MODEL]]`
+"""
 
 from __future__ import annotations
 

@@ -56,9 +56,7 @@ class Server:
 
         async def run() -> Load:
             async with httpx.AsyncClient(base_url=self.url, timeout=600, trust_env=False) as self._http:
-                prompts = tuple(
-                    [100 + (7 * at + 13 * i) % 40_000 for i in range(PROMPT_TOKENS)] for at in range(num_prompts)
-                )
+                prompts = tuple(tuple(range(first, first + PROMPT_TOKENS)) for first in range(100, 100 + num_prompts))
                 return await closed_loop(self, Scenario(prompts, NUM_CLIENTS, MAX_TOKENS))
 
         self._num_models = num_models
@@ -73,7 +71,7 @@ class Server:
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     for choice in json.loads(line[6:])["choices"]:
-                        yield choice["token_ids"]
+                        yield choice.get("token_ids") or ()
 
     def ask(self, path: str, **body: Any) -> Any:
         """One question."""
@@ -112,9 +110,8 @@ def _company(server: Server) -> list[Figure]:
         alone = alone or seen.tokens_per_second
         first, share = seen.first_token, seen.tokens_per_second / alone
         note = f"first token {first.p50 * 1e3:.0f} ms, p99 {first.p99 * 1e3:.0f} ms; {share:.2f} of one model's"
-        figures.append(
-            Figure(f"{NUM_CLIENTS} clients over {num_models} models", seen.tokens_per_second, "tok/s", None, note)
-        )
+        name = f"{NUM_CLIENTS} clients over {num_models} models"
+        figures.append(Figure(name, seen.tokens_per_second, "tok/s", None, note))
     return [*figures, Figure("processors that eight idle engines use", idle, "cores", at_most(0.02))]
 
 
@@ -164,9 +161,8 @@ def serve(path: str, num_models: int, budget: float) -> None:
 
 
 def _engines(pid: int) -> list[int]:
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def _watch(pid: int, sizes: list[int], ended: threading.Event) -> None:
