@@ -33,10 +33,9 @@ clients: dict[Running, ollama.Client] = {}
 GREEDY = {"temperature": 0, "num_predict": 8}
 
 
-@pytest.fixture(scope="module")
-def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def make_store(home: Path, model_file: Path) -> Store:
     """The real model, under several names."""
-    store = Store(tmp_path_factory.mktemp("store"))
+    store = Store(home)
     store.layout.make()
     digest = digest_of(model_file)
     store.layout.blob(digest).symlink_to(model_file)
@@ -49,6 +48,11 @@ def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     for tag in TAGS[1:]:
         store.copy(TAGS[0], tag)
     return store
+
+
+@pytest.fixture(scope="module")
+def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return make_store(tmp_path_factory.mktemp("store"), model_file)
 
 
 @contextmanager

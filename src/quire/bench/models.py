@@ -47,7 +47,7 @@ class Server:
     def __init__(self, pid: int, url: str) -> None:
         self.pid = pid
         self.url = url
-        self._turns = count()
+        self._turns, self._prompts = count(), count()
         self._num_models = 1
         self._http = httpx.AsyncClient(base_url=url, timeout=600, trust_env=False)
 
@@ -56,10 +56,11 @@ class Server:
 
         async def run() -> Load:
             async with httpx.AsyncClient(base_url=self.url, timeout=600, trust_env=False) as self._http:
-                prompts = tuple(tuple(range(first, first + PROMPT_TOKENS)) for first in range(100, 100 + num_prompts))
+                prompts = tuple(tuple(range(first, first + PROMPT_TOKENS)) for first in firsts)
                 return await closed_loop(self, Scenario(prompts, NUM_CLIENTS, MAX_TOKENS))
 
         self._num_models = num_models
+        firsts = [100 + next(self._prompts) for _ in range(num_prompts)]  # no two prompts begin alike
         return asyncio.run(run())
 
     async def stream(self, prompt: TokenIds, max_tokens: int) -> AsyncIterator[TokenIds]:
