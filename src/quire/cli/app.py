@@ -21,6 +21,7 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "show": ("quire.cli.show", "show"),
     "cp": ("quire.cli.cp", "cp"),
     "rm": ("quire.cli.rm", "rm"),
+    "doctor": ("quire.cli.doctor", "doctor"),
 }
 HIDDEN = {"ls"}
 
