@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from functools import partial
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
+from quire.serve.engines import Engine
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
 from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
-from quire.serve.models import Engine, Model
+from quire.serve.model import Model
 from quire.serve.prompts import Prompt
 from quire.serve.routing import tried
 from quire.serve.run import Run

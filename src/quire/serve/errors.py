@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from quire.types.errors import InvalidRequest, QuireError
 
-
 MAX_SHOWN = 20  # models
 
 
