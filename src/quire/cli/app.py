@@ -17,9 +17,12 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "push": ("quire.cli.push", "push"),
     "list": ("quire.cli.list", "list_all"),
     "ls": ("quire.cli.list", "list_all"),
+    "ps": ("quire.cli.ps", "ps"),
+    "stop": ("quire.cli.stop", "stop"),
     "show": ("quire.cli.show", "show"),
     "cp": ("quire.cli.cp", "cp"),
     "rm": ("quire.cli.rm", "rm"),
+    "doctor": ("quire.cli.doctor", "doctor"),
 }
 HIDDEN = {"ls"}
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from quire.engine.messages import Ready
 from quire.serve.prompts import Speech
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import Checkpoint
@@ -16,36 +15,35 @@ MAX_FACT_CHARS = 4096
 LICENSE_KEYS = ("general.license", "license")
 
 
-def card_of(name: str, checkpoint: Checkpoint, speech: Speech, ready: Ready) -> ModelCard:
-    """The card of a model that is loaded."""
+def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int) -> ModelCard:
+    """The card of a model, whether it is loaded or not."""
     tensors = checkpoint.tensors.values()
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
-    num_bytes = sum(tensor.num_bytes for tensor in tensors)
     return ModelCard(
         name=name,
         created=max(part.file.modified_ns for part in checkpoint.files) / 1e9,
         num_bytes=sum(part.file.num_bytes for part in checkpoint.files),
         digest=checkpoint.digest(),
         format=checkpoint.container,
-        architecture=_architecture(checkpoint, ready),
+        architecture=_architecture(checkpoint),
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
-        max_context=ready.max_context,
+        max_context=max_context,
         template=speech.side.template.sources.get("default", ""),
         license=next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
         capabilities=_capabilities(speech),
         metadata=_plain(checkpoint.metadata),
-        loaded_bytes=num_bytes,
+        is_loaded=False,
     )
 
 
-def _architecture(checkpoint: Checkpoint, ready: Ready) -> str:
+def _architecture(checkpoint: Checkpoint) -> str:
     """As the file spells it: "llama", where we say LlamaForCausalLM."""
-    return str(checkpoint.metadata.get("general.architecture") or checkpoint.metadata.get("model_type") or "") or (
-        ready.architecture
-    )
+    metadata = checkpoint.metadata
+    named = metadata.get("general.architecture") or metadata.get("model_type")
+    return str(named or next(iter(metadata.get("architectures") or ()), ""))
 
 
 def _capabilities(speech: Speech) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from quire.serve.service import Service
 
 async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> None:
     """All models, or those that are in memory."""
-    cards = [model.card for model in service.models]
+    cards = await service.models.cards()
     await exchange.respond(endpoint.encode([card for card in cards if card.is_loaded or not endpoint.only_loaded]))
 
 
@@ -20,7 +20,7 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
         name: str = exchange.scope["path_params"]["name"]
     else:
         name = endpoint.name_of(await service.body(exchange))
-    await exchange.respond(endpoint.encode(service.models.find(name).card))
+    await exchange.respond(endpoint.encode(await service.models.card(name)))
 
 
 async def tell(service: Service, exchange: Exchange, endpoint: Tells) -> None:

@@ -29,11 +29,12 @@ from quire.observe.log import adopt, start_logging
 from quire.observe.trace import traces_to
 from quire.serve.app import all_dialects
 from quire.serve.keys import Key, Keys
-from quire.serve.models import Models, Wanted
+from quire.serve.models import Models
 from quire.serve.quota import Quotas
 from quire.serve.server import Serving
 from quire.serve.service import Service
 from quire.serve.shared import SharedMeters, SharedTable
+from quire.serve.shelf import Wanted
 
 LENGTH = struct.Struct("!Q")
 REPORT_SECONDS = 1.0
@@ -80,11 +81,14 @@ class AtHub:
     orders: Orders
     _links: list[HubLink] = field(default_factory=list)
 
+    def measure(self, path: Path, config: Config) -> None:
+        """The hub has done that."""
+
     def open(
-        self, wanted: Wanted, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
+        self, name: str, path: Path, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
     ) -> tuple[Path, Client]:
         """Wait until the hub has an engine. It knows where the model lies."""
-        (address,) = (each.address for each in self.orders.models if each.name == wanted.name)
+        (address,) = (each.address for each in self.orders.models if each.name == name)
 
         def opens(deliver: Deliver) -> HubLink:
             self._links.append(HubLink(address, self.orders.name, deliver, partial(LoopReader, loop=loop)))

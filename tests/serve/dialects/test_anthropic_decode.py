@@ -6,7 +6,7 @@ import pytest
 
 from quire.serve.dialect import Limits
 from quire.serve.dialects.anthropic import DIALECT, decode, decode_count
-from quire.types.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice
+from quire.types.chat import ChatRequest, Message, Terms, Tool, ToolCall, ToolChoice
 from quire.types.request import Constraint, ConstraintKind
 from tests.serve.dialects.canned import refusal
 
@@ -70,10 +70,13 @@ def test_sampling(field, value, of_sampling):
     assert getattr(asked(**{field: value}).sampling, name) == expected
 
 
+def test_who_asks_is_kept_for_rules():
+    assert asked(metadata={"user_id": "someone"}).terms == Terms(user="someone")
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"metadata": {"user_id": "someone"}},
         {"metadata": {"user_id": None}},
         {"service_tier": "auto"},
         {"service_tier": "standard_only"},

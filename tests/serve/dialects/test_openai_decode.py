@@ -133,7 +133,7 @@ BOTH = [
     ({"grammar": LARK}, "constraint", OF_LARK),
 ]
 HARMLESS = [
-    *({"user": "me"}, {"metadata": {"a": "b"}}, {"store": False}, {"safety_identifier": "x"}),
+    *({"user": None}, {"metadata": {}}, {"store": False}, {"safety_identifier": ""}),
     *({"service_tier": "auto"}, {"service_tier": "default"}, {"prompt_cache_retention": "24h"}),
     *({"skip_special_tokens": True}, {"include_stop_str_in_output": False}, {"use_beam_search": False}),
     *({"length_penalty": 1.0}, {"cache_prompt": True}, {"separate_reasoning": True}),
@@ -213,6 +213,14 @@ def test_a_field_of_a_chat(fields, place, wanted):
 @pytest.mark.parametrize("fields, place, wanted", COMPLETION, ids=case_id)
 def test_a_field_of_a_completion(fields, place, wanted):
     assert attrgetter(place)(completion(**fields)) == wanted
+
+
+def test_who_asks_and_what_about_is_kept_for_rules():
+    for ask in (chat, completion):
+        assert ask(user="me", metadata={"a": "b", "n": 1, "deep": {"x": True}}).terms == Terms(
+            user="me", metadata={"a": "b", "n": "1", "deep": '{"x":true}'}
+        )
+        assert ask(safety_identifier="x").terms.user == "x" and ask(user="me", safety_identifier="x").terms.user == "me"
 
 
 @pytest.mark.parametrize("fields", HARMLESS, ids=case_id)

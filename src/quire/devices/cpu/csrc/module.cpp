@@ -229,6 +229,10 @@ void bind_program(nb::module_ &m) {
                 "Run one step; see quire.ops.batch.Batch. The last three are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
+    program.def(
+        "release_blocks",
+        [](Program &p, const Ints &blocks) { return p.release_blocks(blocks.data(), size(blocks.shape(0))); },
+        "blocks"_a.noconvert(), "Give the pages of these KV blocks, ascending, back to the system.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
     program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
     program.def_prop_ro("num_bytes", &Program::num_bytes);
@@ -263,6 +267,14 @@ NB_MODULE(_native, m) {
         for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);
         return names;
     }, "Kernels that were compiled and run on this machine, the fastest first.");
+    m.def("needs", [] {
+        std::vector<std::pair<std::string, std::vector<std::string>>> all;
+        for (const Kernels *kernels : compiled_kernels()) {
+            all.push_back({kernels->name, {}});
+            for (const char *const *need = kernels->needs; *need; ++need) all.back().second.emplace_back(*need);
+        }
+        return all;
+    }, "Kernels that were compiled, the slowest first, each with the features that it needs.");
     nb::class_<Pool>(m, "Pool", "Threads that stay; the one that calls is one of them.")
         .def(nb::new_([](int num_threads) { return std::make_shared<Pool>(num_threads); }), "num_threads"_a)
         .def_prop_ro("num_threads", &Pool::size);
