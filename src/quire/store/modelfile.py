@@ -3,7 +3,7 @@
     FROM smollm2:135m                   a name, the path of a GGUF file or of a checkpoint folder
     PARAMETER temperature 0.2           types/parameters.py has their names; `stop` may come again
     SYSTEM You are a patient teacher.
-    TEMPLATE \"""{{ .Prompt }}\"""        Go's dialect; text/go_template.py reads it
+    TEMPLATE \"""{{ .Prompt }}\"""        Go's dialect; text/go_template reads it
     MESSAGE user Hello                  conversations begin with these; system, user or assistant
     LICENSE MIT
     ADAPTER ./lora.gguf
