@@ -117,6 +117,10 @@ class StoreConfig:
     """Models on disk."""
 
     home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
+    registry: str = setting(
+        "ollama.com",
+        "Registry of model names that say none: a host, or http://host:port for one without TLS on another machine.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ import httpx
 import pytest
 
 from quire.store import download as module
-from quire.store.download import Address, check_room, download
+from quire.store.download import Address, download
 from quire.store.errors import DiskFull, ModelNotFound, Unreachable, Unwritable
+from quire.store.room import check_room
 from quire.store.source import silent
 
 pytestmark = pytest.mark.pure
@@ -103,10 +104,10 @@ def test_nobody_at_the_other_end_is_an_error_that_names_the_host(tmp_path, serve
 
 
 def test_a_disk_without_room_is_seen_before_the_first_byte(get, server, monkeypatch, tmp_path):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 20 << 20})())
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 20 << 20})())
     assert get() == CONTENT
     (tmp_path / "part").unlink()
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20})())
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20})())
     with pytest.raises(DiskFull, match="1 MB are needed and 1 MB are free"):
         get()
     assert not (tmp_path / "part").exists()

@@ -27,6 +27,17 @@ WORDS = st.from_regex(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,20}[A-Za-z0-9_])?", fullma
         ("hf.co/a/b:Q4_K_M", ModelName("hub", "a/b", "Q4_K_M")),
         ("https://huggingface.co/a/b", ModelName("hub", "a/b", "latest")),
         ("hf.co/a/model.gguf", ModelName("hub", "a/model.gguf", "latest")),
+        ("someone/Toy:v2", ModelName("registry", "someone/Toy", "v2")),
+        ("ollama.com/library/llama3.2:1b", ModelName("registry", "library/llama3.2", "1b", "ollama.com")),
+        ("registry.ollama.ai/library/llama3.2:1b", ModelName("registry", "library/llama3.2", "1b", "ollama.com")),
+        ("https://ollama.com/library/llama3.2", ModelName("registry", "library/llama3.2", "latest", "ollama.com")),
+        ("localhost:5000/me/toy", ModelName("registry", "me/toy", "latest", "localhost:5000")),
+        ("localhost/toy:1", ModelName("registry", "library/toy", "1", "localhost")),
+        ("Registry.Lan:5000/a/b", ModelName("registry", "a/b", "latest", "registry.lan:5000")),
+        ("http://registry.lan/a/b", ModelName("registry", "a/b", "latest", "http://registry.lan")),
+        ("http://localhost:5000/a/b", ModelName("registry", "a/b", "latest", "localhost:5000")),
+        ("https://localhost:5000/a/b", ModelName("registry", "a/b", "latest", "https://localhost:5000")),
+        ("https://server/a/b", ModelName("registry", "a/b", "latest", "https://server")),
         ("./folder", ModelName("path", "./folder")),
         ("../a b", ModelName("path", "../a b")),
         (".", ModelName("path", ".")),
@@ -39,7 +50,7 @@ WORDS = st.from_regex(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,20}[A-Za-z0-9_])?", fullma
     ],
 )
 def test_a_spelling_has_one_meaning(text, meant):
-    assert parse_name(text) == meant
+    assert parse_name(text) == meant == parse_name(str(meant))
 
 
 @pytest.mark.parametrize(
@@ -55,11 +66,16 @@ def test_a_spelling_has_one_meaning(text, meant):
         ("a..b", "may have letters"),
         ("-x", "may have letters"),
         ("x" * 97, "97 characters, at most 96"),
-        ("Qwen/Qwen3", "write hf.co/Qwen/Qwen3 for a repository of the model hub, or ./Qwen/Qwen3"),
+        ("a/b/c", "write ./a/b/c for a file or folder"),
+        ("host.lan/a/b/c", "host/space/name"),
+        ("host.lan:port/a/b", "the port after the host is not a number"),
+        ("host.lan/a/-b", "the name may have"),
+        ("a/b:", "the tag after the colon is empty"),
+        ("https://", "needs a host and a name"),
+        ("https://example.com/a/b.gguf", "the address of a file: download it"),
         ("hf.co/Qwen", "organisation/repository"),
         ("hf.co/a/b/c", "organisation/repository"),
         ("hf.co/a/..", "the repository may have"),
-        ("https://example.com/a/b", "only those of the model hub"),
     ],
 )
 def test_a_name_that_breaks_the_grammar_is_told_how(text, said):
@@ -81,6 +97,43 @@ def test_a_hub_name_prints_as_it_parses(org, repo, tag):
     parsed = parse_name(f"hf.co/{org}/{repo}:{tag}")
     assert parsed == ModelName("hub", f"{org}/{repo}", tag)
     assert parse_name(str(parsed)) == parsed
+
+
+@given(scheme=st.sampled_from(["", "http://", "https://"]), host=WORDS, space=WORDS, name=WORDS, tag=WORDS)
+def test_a_name_of_a_registry_prints_as_it_parses_and_has_a_place_of_its_own(scheme, host, space, name, tag):
+    full, short = parse_name(f"{scheme}{host}:5000/{space}/{name}:{tag}"), parse_name(f"x{space[1:]}:{tag}")
+    if full.kind == "registry":
+        assert parse_name(str(full)) == full and full.host.endswith(f"{host.lower()}:5000")
+    if full.kind != "path" and short.kind != "path":
+        assert manifest_path(Path("/m"), full) != manifest_path(Path("/m"), short)
+
+
+@pytest.mark.parametrize(
+    "text, meant",
+    [
+        ("toy:1", ModelName("registry", "library/toy", "1", "registry.lan:5000")),
+        ("me/toy", ModelName("registry", "me/toy", "latest", "registry.lan:5000")),
+        ("ollama.com/me/toy", ModelName("registry", "me/toy", "latest", "ollama.com")),
+        ("hf.co/me/toy", ModelName("hub", "me/toy", "latest")),
+    ],
+)
+def test_a_name_without_a_host_is_of_the_registry_that_is_set(text, meant):
+    assert parse_name(text).at("registry.lan:5000") == meant
+
+
+@pytest.mark.parametrize(
+    "text, address",
+    [
+        ("ollama.com/a/b", "https://ollama.com"),
+        ("localhost:5000/a/b", "http://localhost:5000"),
+        ("127.0.0.1:5000/a/b", "http://127.0.0.1:5000"),
+        ("registry.lan:5000/a/b", "https://registry.lan:5000"),
+        ("http://registry.lan:5000/a/b", "http://registry.lan:5000"),
+        ("https://localhost:5000/a/b", "https://localhost:5000"),
+    ],
+)
+def test_plain_http_is_spoken_on_this_machine_or_where_it_is_written(text, address):
+    assert parse_name(text).address == address
 
 
 @given(st.text(max_size=60))

@@ -16,7 +16,7 @@ import typer
 
 from quire.config import Config, Setting, home_folder, load, settings
 from quire.observe.log import start_logging
-from quire.store.store import Store
+from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
 
 INTERRUPTED, READER_LEFT = 130, 141  # as a shell counts: 128 and the number of the signal
@@ -58,7 +58,7 @@ class Given:
     @property
     def store(self) -> Store:
         """The models in it."""
-        return Store(self.home)
+        return open_store(self.config)
 
     @property
     def of_engine(self) -> dict[str, str]:

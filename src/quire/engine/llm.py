@@ -22,7 +22,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
-from quire.config import Config, home_folder
+from quire.config import Config
 from quire.config import load as load_config
 from quire.devices.base import Device
 from quire.engine.client import Client, Deliver, Link, Restarts
@@ -256,7 +256,7 @@ def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
 def _from_store(config: Config) -> Resolve:
     """Names mean what they mean to `quire run`: a model that is not here yet is fetched."""
     store = import_module("quire.store.store")  # here, because a path needs none of what fetches models
-    resolve: Resolve = store.Store(home_folder(config)).resolve
+    resolve: Resolve = store.open_store(config).resolve
     return resolve
 
 

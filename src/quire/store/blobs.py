@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import WrongChecksum, writing
-from .layout import DIGEST_PREFIX, Layout, digest_of, publish
+from .layout import CHUNK, DIGEST_PREFIX, Layout, digest_of, publish
 from .locks import locked
 from .manifest import StoredFile
-from .source import Progress, Source, Wanted
+from .parts import Part
+from .room import bytes_on_disk
+from .source import Progress, Source, Wanted, silent
 
 PARTIAL_DAYS = 14  # after which nobody comes back for a download
 
@@ -23,7 +29,7 @@ class Blobs:
 
     def bring(self, source: Source, wanted: Wanted, progress: Progress) -> StoredFile:
         """The file in the store: the one that is there if it is sound, else from the source."""
-        key = hashlib.sha256(wanted.key.encode()).hexdigest()
+        key = _key(wanted)
         lock = self.layout.locks / f"{key}.lock"
         with locked(lock, waiting=lambda: progress(f"waiting: another process fetches {wanted.file_name}", 0, None)):
             if wanted.digest is not None and (found := self._sound(wanted, wanted.digest, progress)):
@@ -36,18 +42,96 @@ class Blobs:
             publish(partial, self.layout.blob(digest))
         return StoredFile(wanted.role, digest, size, wanted.file_name)
 
+    def missing(self, wanted: Wanted) -> int:
+        """Bytes that a pull has still to bring, as far as a look can tell."""
+        if wanted.size is None or (wanted.digest is not None and _size(self.layout.blob(wanted.digest)) == wanted.size):
+            return 0
+        return max(0, wanted.size - bytes_on_disk(self.layout.partial / _key(wanted)))
+
+    def add(self, chunks: Iterable[bytes], digest: str | None = None) -> tuple[str, int]:
+        """Store these bytes: their digest and size. Bytes that are not those promised are thrown away."""
+        state, size = hashlib.sha256(), 0
+        with writing(self.layout.partial):
+            handle, name = tempfile.mkstemp(prefix="add-", dir=self.layout.partial)
+            temporary = Path(name)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    for chunk in chunks:
+                        file.write(chunk)
+                        state.update(chunk)
+                        size += len(chunk)
+                found = state.hexdigest()
+                if digest not in (None, found):
+                    raise WrongChecksum(f"The bytes have the checksum {found[:12]}… and not {(digest or '')[:12]}….")
+                temporary.chmod(0o444)
+                publish(temporary, self.layout.blob(found))
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        return found, size
+
+    def take(self, part: Part, progress: Progress = silent) -> StoredFile:
+        """A part of a model that is made here. A file on the store's own file system is referred to, not copied."""
+        if isinstance(part.content, bytes):
+            digest, size = self.add([part.content])
+            return StoredFile(part.role, digest, size, part.file_name)
+        path = part.content.resolve(strict=True)
+        if path.parent == self.layout.blobs.resolve():  # reached through a view of the store itself
+            return StoredFile(part.role, path.name.removeprefix(DIGEST_PREFIX), path.stat().st_size, part.file_name)
+        before = path.stat()
+        digest = digest_of(path, lambda done: progress(f"reading {part.file_name}", done, before.st_size))
+        if _size(self.layout.blob(digest)) == before.st_size and not self.layout.blob(digest).is_symlink():
+            return StoredFile(part.role, digest, before.st_size, part.file_name)
+        if before.st_dev != self.layout.blobs.stat().st_dev:
+            return self._copy(part, path, digest, progress)
+        self._refer(path, digest)
+        return StoredFile(part.role, digest, before.st_size, part.file_name, str(path), before.st_mtime_ns)
+
+    def problem_of(self, file: StoredFile) -> str:
+        """What a look at a stored file shows, without reading it: empty if it seems to be whole."""
+        blob = self.layout.blob(file.digest)
+        size = _size(blob)
+        if blob.is_symlink():
+            origin = blob.readlink()
+            if size is None:
+                return f"was used where it lay, at {origin}, and is gone from there"
+            is_same = file.modified == blob.stat().st_mtime_ns or origin != Path(file.origin)  # else of a later part
+            return "" if is_same and size == file.size else f"is used where it lies, at {origin}, and was changed there"
+        if size is None:
+            return "is missing"
+        return "" if size == file.size else f"has {size:,} bytes instead of {file.size:,}"
+
+    def _copy(self, part: Part, path: Path, digest: str, progress: Progress) -> StoredFile:
+        def chunks() -> Iterable[bytes]:
+            done, total = 0, path.stat().st_size
+            with path.open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    done += len(chunk)
+                    yield chunk
+                    progress(f"copying {part.file_name}", done, total)
+
+        _, size = self.add(chunks(), digest)
+        return StoredFile(part.role, digest, size, part.file_name)
+
+    def _refer(self, path: Path, digest: str) -> None:
+        """A link in the place of a blob. One to another file with the same bytes gives way to it."""
+        with writing(self.layout.blobs), tempfile.TemporaryDirectory(dir=self.layout.partial) as folder:
+            link = Path(folder, "link")
+            link.symlink_to(path)
+            link.replace(self.layout.blob(digest))
+
     def _sound(self, wanted: Wanted, digest: str, progress: Progress) -> StoredFile | None:
         """The blob with this digest, read again from end to end. A damaged one stays until its heir replaces it."""
         blob = self.layout.blob(digest)
-        if not blob.is_file():
+        size = _size(blob)
+        if size is None or wanted.size not in (None, size):
             return None
-        size = blob.stat().st_size
-        if wanted.size not in (None, size):
-            return None
+        modified = blob.stat().st_mtime_ns
         what = f"checking {wanted.file_name}"
         if digest_of(blob, lambda done: progress(what, done, size)) != digest:
             return None
-        return StoredFile(wanted.role, digest, size, wanted.file_name)
+        origin = (str(blob.readlink()), modified) if blob.is_symlink() else ("", 0)
+        return StoredFile(wanted.role, digest, size, wanted.file_name, *origin)
 
     def _fetch(self, source: Source, wanted: Wanted, partial: Path, progress: Progress) -> str:
         """Bring the bytes to `partial` and judge them. A bad end of a resumed download earns one fresh start."""
@@ -85,7 +169,17 @@ class Blobs:
         return freed
 
 
+def _key(wanted: Wanted) -> str:
+    return hashlib.sha256(wanted.key.encode()).hexdigest()
+
+
+def _size(path: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return None
+
+
 def _remove(path: Path) -> int:
-    size = path.stat().st_size
+    size = path.lstat().st_size if not path.is_symlink() else 0  # the file behind a link is the user's
     path.unlink()
     return size

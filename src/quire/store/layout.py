@@ -1,7 +1,8 @@
 """Where things lie below QUIRE_HOME, and the two ways that a file gets there: whole or not at all.
 
 blobs/sha256-<hex>             the files of all models, by content; read-only once they are there
-manifests/<name>/<tag>.json    what a name stands for (of the hub: manifests/hf.co/<org>/<repo>/<tag>.json)
+manifests/<name>/<tag>.json    what a name stands for (of the hub: manifests/hf.co/<org>/<repo>/<tag>.json; of a
+                               registry: manifests/<host>+<port>/<space>/<name>/<tag>.json, "+" where none is said)
 views/<hex>/<file name>        a manifest's files under the names that they were published with: links to blobs
 partial/<key>                  downloads that are not finished; the next pull goes on with them
 locks/<key>.lock               held by the process that writes

@@ -13,6 +13,12 @@ from typing import Any
 from .errors import DamagedModel
 from .names import ModelName
 
+# What a file is for. From `template` on as in Ollama's layers: template (in its Go dialect), system and license are text,
+# params is a JSON object of its parameters, messages a JSON list of {role, content}.
+ROLES = (
+    *("weights", "config", "tokenizer"),
+    *("template", "system", "params", "messages", "license", "adapter", "projector"),
+)
 DIGEST = re.compile(r"[0-9a-f]{64}")
 VERSION = 1
 
@@ -21,10 +27,12 @@ VERSION = 1
 class StoredFile:
     """One file of a model."""
 
-    role: str  # weights, config, tokenizer, …
+    role: str  # one of ROLES
     digest: str  # sha256, 64 hex digits
     size: int
-    file_name: str  # as it was published; no folders in it
+    file_name: str  # as it was published; no folders in it, and no other file of the model has it
+    origin: str = ""  # the user's own file, used where it lies instead of a copy
+    modified: int = 0  # when that file was last written, in ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +55,29 @@ class Manifest:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    def of_role(self, role: str) -> tuple[StoredFile, ...]:
+        """The files that are there for one purpose, in order."""
+        return tuple(file for file in self.files if file.role == role)
+
     @property
     def identity(self) -> str:
         """64 hex digits that are the same for equal files under equal names, whatever the model is called."""
         facts = sorted((file.file_name, file.digest) for file in self.files)
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Refuse what could not be written as files. ValueError says why."""
+        if not self.files:
+            raise ValueError("it has no files")
+        if len({file.file_name for file in self.files}) < len(self.files):
+            raise ValueError("two files have the same name")
+        for file in self.files:
+            if not DIGEST.fullmatch(file.digest):
+                raise ValueError("a digest is not 64 hex digits")
+            if not file.file_name or Path(file.file_name).name != file.file_name or not file.file_name.isprintable():
+                raise ValueError("a file name in it leads elsewhere")
+            if not _is_size(file.size):
+                raise ValueError("a size is not a number")
 
     def to_json(self) -> str:
         """The text of the file."""
@@ -71,25 +97,13 @@ def read_manifest(path: Path) -> Manifest:
             raise ValueError("it is of another version of Quire")
         files = tuple(StoredFile(**each) for each in found.pop("files"))
         manifest = Manifest(files=files, **found)
-        _check(manifest)
+        manifest.check()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = str(error) or type(error).__name__
         raise DamagedModel(
             f"The manifest {path} cannot be read ({problem}): pull the model again, or remove it."
         ) from error
     return manifest
-
-
-def _check(manifest: Manifest) -> None:
-    if not manifest.files:
-        raise ValueError("it has no files")
-    for file in manifest.files:
-        if not DIGEST.fullmatch(file.digest):
-            raise ValueError("a digest is not 64 hex digits")
-        if not file.file_name or Path(file.file_name).name != file.file_name or not file.file_name.isprintable():
-            raise ValueError("a file name in it leads elsewhere")
-        if not _is_size(file.size):
-            raise ValueError("a size is not a number")
 
 
 def _is_size(value: Any) -> bool:

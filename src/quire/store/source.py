@@ -11,7 +11,8 @@ from typing import Protocol
 
 from .names import ModelName
 
-# What is being done, bytes done, bytes in all if they are known. Called often; the last call has done == total.
+# What is being done, bytes done, bytes in all if they are known. Called often, of several files in turn; the last call
+# for each has done == total. With 0 bytes and no total it is a sentence for the user, said once.
 Progress = Callable[[str, int, int | None], None]
 
 

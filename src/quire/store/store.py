@@ -1,4 +1,4 @@
-"""The models that this machine has, by name: pull, find, resolve, list, show, copy, remove.
+"""The models that this machine has, by name: pull, create, find, resolve, list, show, copy, remove, push.
 
 A pull holds the store's lock together with others, a removal alone: so garbage is never collected under a pull whose
 manifest is not written yet. Readers need no lock: a manifest and a blob are there whole or not at all.
@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+from quire.config import Config, home_folder
 from quire.types.errors import InvalidRequest
 
 from .blobs import Blobs
+from .crew import Crew
 from .errors import DamagedModel, ModelNotFound, writing
 from .layout import Layout, write_whole
 from .locks import locked, try_locked
-from .manifest import Manifest, manifest_path, read_manifest
-from .names import ModelName, parse_name
-from .source import Progress, Source, all_sources, silent
+from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
+from .names import OLLAMA, ModelName, parse_name
+from .parts import Part, format_of, named_apart
+from .room import check_room
+from .source import Offer, Progress, Source, all_sources, silent
 
 DEFAULT_MODEL = "smollm2:135m"
+MADE_HERE = Offer("made here")
+FILES_AT_ONCE = 4  # that come at the same time, of one model
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +39,9 @@ logger = logging.getLogger(__name__)
 class Store:
     """One folder of models. It has no state of its own: another process may change the folder at any time."""
 
-    def __init__(self, home: Path, sources: Sequence[Source] | None = None) -> None:
+    def __init__(self, home: Path, sources: Sequence[Source] | None = None, registry: str = OLLAMA) -> None:
         self.layout = Layout(home)
+        self.registry = registry  # of names that say none
         self._blobs = Blobs(self.layout)
         self._sources = sources
 
@@ -42,25 +50,52 @@ class Store:
         name = parse_name(text)
         if name.kind == "path":
             raise InvalidRequest(f"{text} is a path: it is used where it is, there is nothing to pull.", field="model")
-        source = self._source_of(name)
+        source, asked = self._source_of(name)
         self.layout.make()
         with locked(self._lock, shared=True, waiting=lambda: progress("waiting: a model is being removed", 0, None)):
-            offer = source.offer(name)
-            files = tuple(self._blobs.bring(source, wanted, progress) for wanted in offer.files)
-            manifest = Manifest(
-                name=_untagged(name),
-                tag=name.tag,
-                files=files,
-                source=offer.source,
-                fetched=datetime.now(UTC).isoformat(timespec="seconds"),
-                format=offer.format,
-                quantization=offer.quantization,
-                licence=offer.licence,
-                num_parameters=offer.num_parameters,
-                sampling=dict(offer.sampling),
-            )
-            write_whole(self._manifest_path(name), manifest.to_json())
-        return manifest
+            offer = self._offer(source, asked, name)
+            progress(self._announcement(name, offer), 0, None)
+            check_room(self.layout.blobs, sum(map(self._blobs.missing, offer.files)))
+            crew = Crew(progress)
+            brought = [partial(self._blobs.bring, source, wanted, crew.progress) for wanted in offer.files]
+            return self._write(name, offer, crew.run(brought, FILES_AT_ONCE))
+
+    def create(
+        self, text: str, parts: Sequence[Part | StoredFile], about: Offer = MADE_HERE, progress: Progress = silent
+    ) -> Manifest:
+        """Make a model of bytes, of the user's files, and of files of models that are in the store.
+
+        A file on the store's own file system is used where it lies; it must then stay there, unchanged. `about` says
+        what is known about the model; its files are not looked at.
+        """
+        name = self._own_name(text)
+        self.layout.make()
+        with locked(self._lock, shared=True):
+            files = [part if isinstance(part, StoredFile) else self._blobs.take(part, progress) for part in parts]
+            for file in files:
+                self._check(file, name)
+            if not any(file.role == "weights" for file in files):
+                raise InvalidRequest(f"{name} needs weights: a GGUF file, a checkpoint folder, or another model.")
+            return self._write(name, about, named_apart(files))
+
+    def add_blob(self, chunks: Iterable[bytes], digest: str | None = None) -> StoredFile:
+        """Store bytes for a model that is made later; a removal before that takes them away again."""
+        self.layout.make()
+        with locked(self._lock, shared=True):
+            found, size = self._blobs.add(chunks, digest)
+        return StoredFile("weights", found, size, f"{found[:12]}.gguf")
+
+    def find_blob(self, digest: str) -> StoredFile | None:
+        """The file with this digest (64 hex digits), if some model or `add_blob` brought it."""
+        blob = self.layout.blob(digest)
+        if not DIGEST.fullmatch(digest) or not blob.is_file():
+            return None
+        return StoredFile("weights", digest, blob.stat().st_size, f"{digest[:12]}.gguf")
+
+    def read(self, file: StoredFile) -> bytes:
+        """All bytes of a small file: a template, parameters, a licence."""
+        self._check(file, None)
+        return self.layout.blob(file.digest).read_bytes()
 
     def find(self, text: str) -> Path | None:
         """What to open for this name: a file or a checkpoint folder. None: it is not here, a pull may bring it."""
@@ -78,7 +113,7 @@ class Store:
             return found
         name = parse_name(text)
         if name.kind == "path":
-            offer = self._source_of(name).offer(name)
+            offer = self._source_of(name)[0].offer(name)
             assert offer.in_place is not None, "a path is always used in place"
             return offer.in_place
         return self._view(self.pull(text, progress), name)
@@ -105,9 +140,7 @@ class Store:
 
     def copy(self, source: str, target: str) -> Manifest:
         """A second name for a model: no bytes are copied."""
-        name = parse_name(target)
-        if name.kind != "stored":
-            raise InvalidRequest(f"{target} cannot be the name of a copy: write name or name:tag.", field="target")
+        name = self._own_name(target)
         self.layout.make()
         with locked(self._lock, shared=True):
             manifest = replace(self.show(source), name=_untagged(name), tag=name.tag)
@@ -127,6 +160,56 @@ class Store:
                 folder.rmdir()
         return self._collect()
 
+    def _own_name(self, text: str) -> ModelName:
+        """A name that the user may give: the hub's are the hub's, and a path is no name."""
+        name = parse_name(text)
+        if name.kind not in ("stored", "registry"):
+            raise InvalidRequest(
+                f"{text} cannot be the name of a copy or of a model made here: write name or name:tag.", field="model"
+            )
+        return name
+
+    def _offer(self, source: Source, asked: ModelName, name: ModelName) -> Offer:
+        """What the source has; of a name that nobody knows, how else it could be meant."""
+        try:
+            return source.offer(asked)
+        except ModelNotFound as error:
+            if asked == name or not Path(name.name).exists():
+                raise
+            raise ModelNotFound(_meant_a_path(name)) from error
+
+    def _announcement(self, name: ModelName, offer: Offer) -> str:
+        """What a pull is going to do, before it does it."""
+        num_files = f"{len(offer.files)} files" if len(offer.files) > 1 else offer.files[0].file_name
+        total = sum(wanted.size or 0 for wanted in offer.files)
+        missing = sum(map(self._blobs.missing, offer.files))
+        here = "" if missing == total else f", {missing / 1e6:,.1f} MB of it to fetch"
+        return f"{name}: {num_files}, {total / 1e6:,.1f} MB from {offer.source}{here}"
+
+    def _write(self, name: ModelName, offer: Offer, files: Sequence[StoredFile]) -> Manifest:
+        manifest = Manifest(
+            name=_untagged(name),
+            tag=name.tag,
+            files=tuple(files),
+            source=offer.source,
+            fetched=datetime.now(UTC).isoformat(timespec="seconds"),
+            format=offer.format or format_of(tuple(files)),
+            quantization=offer.quantization,
+            licence=offer.licence,
+            num_parameters=offer.num_parameters,
+            sampling=dict(offer.sampling),
+        )
+        manifest.check()
+        write_whole(self._manifest_path(name), manifest.to_json())
+        return manifest
+
+    def _check(self, file: StoredFile, name: ModelName | None) -> None:
+        if problem := self._blobs.problem_of(file):
+            what = f"{file.file_name} of {name}" if name else file.file_name
+            made = file.origin or name is None
+            cure = "put it back as it was, or make the model again" if made else f"mend it with `quire pull {name}`"
+            raise DamagedModel(f"{what} {problem}: {cure}.")
+
     def _collect(self) -> int:
         self.layout.make()
         with try_locked(self._lock) as alone:
@@ -144,11 +227,7 @@ class Store:
     def _view(self, manifest: Manifest, name: ModelName) -> Path:
         """A folder with the model's files under their own names; of a GGUF model, its first file in there."""
         for file in manifest.files:
-            blob = self.layout.blob(file.digest)
-            size = blob.stat().st_size if blob.is_file() else None
-            if size != file.size:
-                problem = "is missing" if size is None else f"has {size:,} bytes instead of {file.size:,}"
-                raise DamagedModel(f"{file.file_name} of {name} {problem}: mend it with `quire pull {name}`.")
+            self._check(file, name)
         view = self.layout.views / manifest.identity
         if not view.is_dir():
             self._make_view(view, manifest)
@@ -171,12 +250,14 @@ class Store:
                 if not view.is_dir():  # else another process was faster, with the same links
                     raise
 
-    def _source_of(self, name: ModelName) -> Source:
+    def _source_of(self, name: ModelName) -> tuple[Source, ModelName]:
+        """Who has the model, and what to ask for there: a name that nobody claims as it is belongs to the registry."""
         sources = all_sources() if self._sources is None else self._sources
-        for source in sources:
-            if source.claims(name):
-                return source
-        raise ModelNotFound(_no_source(name))
+        for asked in (name, name.at(self.registry)):
+            for source in sources:
+                if source.claims(asked):
+                    return source, asked
+        raise ModelNotFound(_meant_a_path(name) if Path(name.name).exists() else _no_source(name))
 
     def _manifest_path(self, name: ModelName) -> Path:
         return manifest_path(self.layout.manifests, name)
@@ -190,9 +271,16 @@ def _untagged(name: ModelName) -> str:
     return str(replace(name, tag=""))
 
 
+def open_store(config: Config) -> Store:
+    """The store that the settings say."""
+    return Store(home_folder(config), registry=config.store.registry)
+
+
+def _meant_a_path(name: ModelName) -> str:
+    return f"{name} is not a model that Quire knows. For the file or folder of that name here, write ./{name.name}"
+
+
 def _no_source(name: ModelName) -> str:
-    if Path(name.name).exists():
-        return f"{name} is not a model that Quire knows. For the file or folder of that name here, write ./{name.name}"
     return (
         f"There is no model {name}. Try {DEFAULT_MODEL}, a repository of the model hub (hf.co/organisation/name), "
         "or the path of a GGUF file."

@@ -15,9 +15,11 @@ from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils import build_hf_headers
 
-from quire.store.download import Address, download
+from quire.store.download import Address
 from quire.store.errors import ModelNotFound, StoreError, Unreachable
 from quire.store.names import DEFAULT_TAG, HUB, ModelName
+from quire.store.parts import INDEX, SIDE_FILES
+from quire.store.ranges import download_in_ranges
 from quire.store.source import Offer, Progress, Wanted
 
 # Without a tag, the first of these that the repository has: good quality for the size, and fast everywhere.
@@ -26,18 +28,6 @@ QUANTIZATION = re.compile(
     r"(?:^|[-._/])((?:I?Q|TQ)\d[A-Z0-9_]*|MXFP4(?:_[A-Z0-9]+)*|BF16|FP?16|FP?32)(?=[-./]|$)", re.IGNORECASE
 )
 PART = re.compile(r"-\d{5}-of-\d{5}$")
-SIDE_FILES = {
-    "config.json": "config",
-    "generation_config.json": "config",
-    "tokenizer.json": "tokenizer",
-    "tokenizer_config.json": "tokenizer",
-    "tokenizer.model": "tokenizer",
-    "special_tokens_map.json": "tokenizer",
-    "vocab.json": "tokenizer",
-    "merges.txt": "tokenizer",
-    "chat_template.jinja": "template",
-}
-INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"model(?:-\d{5}-of-\d{5})?\.safetensors")
 TIMEOUT = httpx.Timeout(30.0)
 
@@ -71,7 +61,7 @@ class HuggingFace:
         """Resumed over HTTP, with the user's token if there is one."""
         with httpx.Client(timeout=TIMEOUT) as client:
             headers = {key: value for key, value in build_hf_headers(library_name="quire").items() if value}
-            download(Address(wanted.place, wanted.file_name, client, headers), partial, wanted.size, progress)
+            download_in_ranges(Address(wanted.place, wanted.file_name, client, headers), partial, wanted.size, progress)
 
     def _info(self, name: ModelName) -> Any:
         try:

@@ -10,11 +10,12 @@ import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.store.download import Address, check_room, download
+from quire.store.download import Address, download
 from quire.store.errors import Unreachable, WrongChecksum, writing
 from quire.store.layout import CHUNK, digest_of
 from quire.store.names import ModelName
 from quire.store.pip import Link, download_wheel, find_link, http_client
+from quire.store.room import check_room
 from quire.store.source import Offer, Progress, Wanted
 
 
