@@ -20,7 +20,7 @@ from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.models import Engine
-from quire.serve.prompts import Prompt
+from quire.serve.prompts import Prompt, sampled
 from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
@@ -42,6 +42,8 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
     with service.quotas.running(key, record.decoded):
         model, engine = await service.models.ready(ask.model)
         record.model = model.name
+        ask = sampled(ask, engine.speech.side.preset)
+        record.sampling = ask.sampling
         prompts = await service.prompts(ask, engine.speech)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)

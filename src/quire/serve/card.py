@@ -22,6 +22,7 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, ready: Ready) -> 
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
+    preset = speech.side.preset
     num_bytes = sum(tensor.num_bytes for tensor in tensors)
     return ModelCard(
         name=name,
@@ -34,7 +35,11 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, ready: Ready) -> 
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
         max_context=ready.max_context,
         template=speech.side.template.sources.get("default", ""),
-        license=next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
+        system=preset.system,
+        parameters=preset.parameters,
+        messages=preset.messages,
+        license="\n\n".join(preset.licences)
+        or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
         capabilities=_capabilities(speech),
         metadata=_plain(checkpoint.metadata),
         loaded_bytes=num_bytes,
@@ -51,7 +56,7 @@ def _architecture(checkpoint: Checkpoint, ready: Ready) -> str:
 def _capabilities(speech: Speech) -> tuple[str, ...]:
     """Any model may be given tools; what is told is whether its own template knows them."""
     found = ["completion"]
-    if any("tools" in source for source in speech.side.template.sources.values()):
+    if any("tools" in source.lower() for source in speech.side.template.sources.values()):
         found.append("tools")
     if speech.reasoning is not None:
         found.append("thinking")

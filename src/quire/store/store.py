@@ -25,7 +25,7 @@ from .layout import Layout, write_whole
 from .locks import locked, try_locked
 from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
 from .names import OLLAMA, ModelName, parse_name
-from .parts import Part, format_of, named_apart
+from .parts import Part, as_viewed, format_of, named_apart
 from .room import check_room
 from .source import Offer, Progress, Source, all_sources, silent
 
@@ -238,7 +238,7 @@ class Store:
     def _make_view(self, view: Path, manifest: Manifest) -> None:
         with writing(self.layout.views):
             temporary = Path(tempfile.mkdtemp(prefix=".", dir=self.layout.views))
-            for file in manifest.files:
+            for file in as_viewed(manifest.files):
                 # Relative, so that the whole store can be moved.
                 (temporary / file.file_name).symlink_to(Path("..", "..", "blobs", self.layout.blob(file.digest).name))
             try:

@@ -25,6 +25,7 @@ class GoChatTemplate:
     """A stored model's template in place of its file's own. It is used like a `ChatTemplate`."""
 
     is_default = False
+    writes_bos = False
 
     def __init__(self, source: str) -> None:
         try:

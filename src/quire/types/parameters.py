@@ -105,10 +105,11 @@ def spelled(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def sampling_of(parameters: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """What these mean in `SamplingParams`, and no more than is said.
 
-    Values beyond their range mean what llama.cpp makes of them: off, or only the likeliest token.
+    Values beyond their range mean what llama.cpp makes of them: off, or only the likeliest token. `at` is where they
+    are said, for errors.
     """
     said: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -128,7 +129,7 @@ def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
             case "presence_penalty" | "frequency_penalty":
                 said[name] = _within(name, value, -2.0, 2.0)
             case "seed":
-                said[name] = None if int(value) == -1 else _seed(int(value))
+                said[name] = None if int(value) == -1 else _seed(int(value), at)
             case "stop":
                 said[name] = tuple(stop for stop in value if stop)
     return said
@@ -141,9 +142,9 @@ def _within(name: str, value: float, low: float, high: float) -> float:
     return float(value)
 
 
-def _seed(value: int) -> int:
+def _seed(value: int, at: str) -> int:
     if not -MAX_SEED <= value < MAX_SEED:
-        raise InvalidRequest("seed: Does not fit into 64 bits", field="seed")
+        raise InvalidRequest(f"{at}seed: Does not fit into 64 bits", field=f"{at}seed")
     return value
 
 
