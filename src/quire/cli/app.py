@@ -14,6 +14,7 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "serve": ("quire.cli.serve", "serve"),
     "key": ("quire.cli.key", "key"),
     "pull": ("quire.cli.pull", "pull"),
+    "push": ("quire.cli.push", "push"),
     "list": ("quire.cli.list", "list_all"),
     "ls": ("quire.cli.list", "list_all"),
     "show": ("quire.cli.show", "show"),

@@ -41,6 +41,9 @@ class _Bars:
         self._tasks: dict[str, Any] = {}  # by what is done
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
+        if total is None and not done:  # a sentence
+            self._bar.console.print(what, highlight=False, markup=False)
+            return
         if what not in self._tasks:
             self._tasks[what] = self._bar.add_task(what, total=total)
         self._bar.update(self._tasks[what], completed=done, total=total)
@@ -50,15 +53,16 @@ class _Lines:
     """For logs: what begins, and how far it is every few seconds."""
 
     def __init__(self) -> None:
-        self._what = ""
-        self._said = 0.0
+        self._said: dict[str, float] = {}  # when something was said about it last
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        if what != self._what:
+        if total is None and not done:
+            print(what, file=sys.stderr, flush=True)
+        elif what not in self._said:
             print(f"{what} …", file=sys.stderr, flush=True)
-        elif now - self._said > LINE_SECONDS and total:
+        elif now - self._said[what] > LINE_SECONDS and total:
             print(f"{what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", file=sys.stderr, flush=True)
         else:
             return
-        self._what, self._said = what, now
+        self._said[what] = now

@@ -51,7 +51,7 @@ def download(address: Address, into: Path, size: int | None, progress: Progress)
 
 
 def insist(attempt: Callable[[], None], done: Callable[[], int], failure: Callable[[Exception], Exception]) -> None:
-    """Call `attempt` until it ends well, as long as `done` grows now and then; else raise the `failure` of its error."""
+    """Call `attempt` until it ends well, as long as `done` grows now and then; else raise what `failure` says."""
     fruitless = 0
     for number in range(MAX_ATTEMPTS):
         before = done()

@@ -13,7 +13,7 @@ from typing import Any
 from .errors import DamagedModel
 from .names import ModelName
 
-# What a file is for. From `template` on as in Ollama's layers: template (in its Go dialect), system and license are text,
+# What a file is for. From `template` on as in Ollama's layers: template (its Go dialect), system and license are text,
 # params is a JSON object of its parameters, messages a JSON list of {role, content}.
 ROLES = (
     *("weights", "config", "tokenizer"),

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from quire.config import Config, home_folder
@@ -146,6 +147,17 @@ class Store:
             manifest = replace(self.show(source), name=_untagged(name), tag=name.tag)
             write_whole(self._manifest_path(name), manifest.to_json())
         return manifest
+
+    def push(self, text: str, progress: Progress = silent) -> int:
+        """Send a model to the registry that its name says; how many bytes that one did not have."""
+        manifest, name = self.show(text), parse_name(text)
+        for file in manifest.files:
+            self._check(file, name)
+        if name.kind == "hub":
+            raise InvalidRequest(f"{text} is the hub's: `quire cp` it to a name of a registry, and push that.")
+        sender = import_module("quire.store.push")  # here, because it is the only way out that needs an HTTP client
+        with locked(self._lock, shared=True):
+            return int(sender.push(manifest, name.at(self.registry), self._blobs, progress))
 
     def remove(self, text: str) -> int:
         """Forget a name, and remove the files that no other name needs. Bytes freed."""
