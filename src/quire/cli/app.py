@@ -18,6 +18,7 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "list": ("quire.cli.list", "list_all"),
     "ls": ("quire.cli.list", "list_all"),
     "show": ("quire.cli.show", "show"),
+    "create": ("quire.cli.create", "create"),
     "cp": ("quire.cli.cp", "cp"),
     "rm": ("quire.cli.rm", "rm"),
 }

@@ -57,10 +57,11 @@ def serve(options: ServeOptions, given: Given) -> None:
         _run(fronts.Fronts(wanted, config, place, known, _print_loading, ready))
         return
     app, server, service = (import_module(f"quire.serve.{name}") for name in ("app", "server", "service"))
+    library = import_module("quire.gateway.library").StoreLibrary(given.store)
     served = models.Models(wanted, config, place, _print_loading)
     with traces_to(config.serve.otlp_endpoint) as traces:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces)
-        house = service.Service(config, served, app.all_dialects(), known, observers=observers)
+        house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
         _run(server.Serving(house, ready))
 
 

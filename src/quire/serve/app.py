@@ -24,10 +24,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import quire.serve.dialects
 from quire.serve.answer import count, generate
 from quire.serve.catalogue import show_all, show_one, tell
-from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Shows, Tells
+from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
 from quire.serve.keys import secret_of
+from quire.serve.library import change, take
 from quire.serve.native import NATIVE
 from quire.serve.routes import OWN_ROUTES, method_of
 from quire.serve.service import Service
@@ -42,6 +43,8 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Lists: show_all,
     Shows: show_one,
     Tells: tell,
+    Changes: change,
+    Takes: take,
 }
 KEYLESS = "/health"
 EXCHANGE = "quire.exchange"  # where a scope has it

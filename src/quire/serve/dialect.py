@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, Event, ModelCard
 from quire.types.errors import QuireError
+from quire.types.library import Change, Step
 
 
 class Reply(NamedTuple):
@@ -84,11 +85,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """An endpoint that shows all models. GET. `only_loaded`: those that are in memory."""
+    """An endpoint that shows all models. GET. `only_loaded`: those that are in memory; `kept`: those on disk too."""
 
     path: str
     encode: Callable[[Sequence[ModelCard]], bytes]
     only_loaded: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Shows:
     path: str
     encode: Callable[[ModelCard], bytes]
     name_of: Callable[[bytes], str] | None = None  # None: GET
+    kept: bool = False  # one on disk too
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,34 @@ class Tells:
     encode: Callable[[str], bytes]
 
 
-Endpoint = Generates | Counts | Lists | Shows | Tells
+class Asked(NamedTuple):
+    """A change of what models there are, and how it is told."""
+
+    change: Change
+    streams: bool = False  # steps as they come
+    step: Callable[[Step], bytes] = lambda step: b""
+    done: bytes = b""  # the last of a stream, or all
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """An endpoint that changes what models there are. For admins."""
+
+    path: str
+    decode: Callable[[bytes], Asked]
+    method: Literal["POST", "DELETE"] = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """An endpoint with {digest} in its path, for files that models are made of. HEAD asks for one. For admins."""
+
+    path: str
+    method: Literal["POST", "HEAD"] = "POST"
+
+
+Endpoint = Generates | Counts | Lists | Shows | Tells | Changes | Takes
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,26 @@ class ModelNotServed(InvalidRequest):
         super().__init__(f"{asked}: choose {' or '.join(served)}.", field="model")
 
 
+class NoLibrary(QuireError):
+    """The server serves what it was started with, and keeps nothing."""
+
+    code = "no_library"
+    status = 501
+
+    def __init__(self) -> None:
+        super().__init__("This server cannot change what models there are: it has no store, or several fronts.")
+
+
+class NoSuchBlob(QuireError):
+    """A file that nobody has sent."""
+
+    code = "blob_not_found"
+    status = 404
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"There is no blob sha256:{digest}.")
+
+
 class ModelLoading(QuireError):
     """The model will be there soon."""
 

@@ -11,7 +11,7 @@ from quire import __version__
 from quire.serve import native, retention
 from quire.serve.asked import PromptBody
 from quire.serve.body import schema_of
-from quire.serve.dialect import Dialect, Endpoint, Lists, Shows, Tells
+from quire.serve.dialect import Changes, Dialect, Endpoint, Lists, Shows, Takes, Tells
 from quire.serve.exchange import Exchange
 from quire.serve.service import Service
 
@@ -50,6 +50,8 @@ OWN_ROUTES = (
 
 def method_of(endpoint: Endpoint) -> str:
     """The verb of a dialect's endpoint."""
+    if isinstance(endpoint, Changes | Takes):
+        return endpoint.method
     is_read = isinstance(endpoint, Lists | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
     return "GET" if is_read else "POST"
 
@@ -84,8 +86,10 @@ def _operation(method: str, path: str, summary: str, schema: object | None) -> d
             "default": {"description": "An error, in the same dialect."},
         },
     }
-    if "{name}" in path:
-        said["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if named := [name for name in ("name", "digest") if f"{{{name}}}" in path]:
+        said["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named
+        ]
     if schema is not None:
         said["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return said

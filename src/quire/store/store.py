@@ -61,6 +61,12 @@ class Store:
             brought = [partial(self._blobs.bring, source, wanted, crew.progress) for wanted in offer.files]
             return self._write(name, offer, crew.run(brought, FILES_AT_ONCE))
 
+    def offer(self, text: str) -> Offer:
+        """What a pull of this name would bring."""
+        name = parse_name(text)
+        source, asked = self._source_of(name)
+        return self._offer(source, asked, name)
+
     def create(
         self, text: str, parts: Sequence[Part | StoredFile], about: Offer = MADE_HERE, progress: Progress = silent
     ) -> Manifest:

@@ -23,15 +23,19 @@ FILES: Mapping[str, str] = MappingProxyType(
         "params": "preset.params.json",
         "messages": "preset.messages.json",
         "license": "preset.license",
+        "adapter": "preset.adapter",
     }
 )
+LICENCES = "preset*.license"  # from the second on with a number
 ROLES = ("system", "user", "assistant")
 
 
 def read_preset(folder: Path) -> Preset:
     """The preset of the model in this folder; without any of the files, an empty one."""
+    if (folder / FILES["adapter"]).exists():
+        raise BrokenPreset("The model has a LoRA adapter, which cannot be applied yet: merge it into the weights.")
     texts = {role: _text(folder / name) for role, name in FILES.items() if (folder / name).is_file()}
-    return preset_of(texts, tuple(_text(path) for path in sorted(folder.glob(f"{FILES['license']}*"))))
+    return preset_of(texts, tuple(_text(path) for path in sorted(folder.glob(LICENCES))))
 
 
 def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Preset:

@@ -220,6 +220,7 @@ class ModelCard:
     system: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)  # in Ollama's words
     messages: tuple[Message, ...] = ()  # that conversations begin with
+    modelfile: str = ""  # that makes it again
     license: str = ""
     capabilities: tuple[str, ...] = ("completion",)  # and "tools", "thinking"
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file, as far as it is plain

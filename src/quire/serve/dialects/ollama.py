@@ -1,4 +1,4 @@
-"""Ollama's API: /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version.
+"""Ollama's API: /api/chat, /api/generate, and what models there are: /api/tags, /api/show, /api/create, …
 
 A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has Ollama's
 defaults, not the model's. Names are as this server has them: no tag is added.
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.serve.dialect import Decoded, Dialect, Generates, Limits, Lists, Shows, Tells
+from quire.serve.dialect import Changes, Decoded, Dialect, Generates, Limits, Lists, Shows, Takes, Tells
 from quire.serve.json_body import read, schema_of
 from quire.serve.ollama_body import (
     ChatBody,
@@ -21,6 +21,16 @@ from quire.serve.ollama_body import (
     ShowBody,
     ToolBody,
     seconds_of,
+)
+from quire.serve.ollama_changes import (
+    CopyBody,
+    CreateBody,
+    NamedBody,
+    decode_copy,
+    decode_create,
+    decode_delete,
+    decode_pull,
+    decode_push,
 )
 from quire.serve.ollama_conversation import conversation
 from quire.serve.ollama_lines import LineWriter, LoadWriter, error_body
@@ -164,10 +174,17 @@ DIALECT = Dialect(
     endpoints=(
         Generates("/api/chat", decode_chat),
         Generates("/api/generate", decode_generate),
-        Lists("/api/tags", tags),
+        Lists("/api/tags", tags, kept=True),
         Lists("/api/ps", running, only_loaded=True),
-        Shows("/api/show", shown, name_to_show),
+        Shows("/api/show", shown, name_to_show, kept=True),
         Tells("/api/version", version),
+        Changes("/api/create", decode_create),
+        Changes("/api/copy", decode_copy),
+        Changes("/api/delete", decode_delete, "DELETE"),
+        Changes("/api/pull", decode_pull),
+        Changes("/api/push", decode_push),
+        Takes("/api/blobs/{digest}", "HEAD"),
+        Takes("/api/blobs/{digest}"),
     ),
     error=error_body,
     headers={},
@@ -175,5 +192,10 @@ DIALECT = Dialect(
         "/api/chat": schema_of(ChatBody),
         "/api/generate": schema_of(GenerateBody),
         "/api/show": schema_of(ShowBody),
+        "/api/create": schema_of(CreateBody),
+        "/api/copy": schema_of(CopyBody),
+        "/api/delete": schema_of(NamedBody),
+        "/api/pull": schema_of(NamedBody),
+        "/api/push": schema_of(NamedBody),
     },
 )

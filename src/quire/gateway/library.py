@@ -1,0 +1,113 @@
+"""The models of a store, as a server lists and changes them. What it does may take long: call it in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from quire.store.create import AdapterNotSupported, base_of_blobs, base_of_name, make, modelfile_of
+from quire.store.errors import StoreError, WrongChecksum
+from quire.store.manifest import Manifest
+from quire.store.names import parse_name
+from quire.store.store import Store
+from quire.types.errors import InvalidRequest
+from quire.types.library import Change, Copy, Create, Delete, Progress, Pull, Push, Step, Stored
+
+
+class StoreLibrary:
+    """One store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def stored(self) -> list[Stored]:
+        """All models, by name."""
+        found = []
+        for manifest in self._store.list():
+            try:
+                found.append(self._stored(manifest))
+            except StoreError:  # its files are damaged: it cannot be run, so it is not here
+                continue
+        return found
+
+    def find(self, name: str) -> Stored:
+        """One of them. Raises ModelNotFound."""
+        self._refuse_path(name)
+        return self._stored(self._store.show(name))
+
+    def modelfile(self, name: str) -> str:
+        """A Modelfile that makes a model again."""
+        self._refuse_path(name)
+        return modelfile_of(self._store, name)
+
+    def change(self, change: Change, progress: Progress) -> None:
+        """Do it. The progress may raise to end it."""
+
+        def told(what: str, done: int, total: int | None) -> None:
+            progress(Step(what, done, total, digests.get(what, "")))
+
+        digests: dict[str, str] = {}
+        match change:
+            case Create():
+                self._create(change, progress)
+            case Copy(name, target):
+                self._refuse_path(name, target)
+                self._store.copy(name, target)
+            case Delete(name):
+                self._refuse_path(name)
+                self._store.remove(name)
+            case Pull(name):
+                self._refuse_path(name)
+                progress(Step("pulling manifest"))
+                digests |= {file.file_name: file.digest or "" for file in self._store.offer(name).files}
+                self._store.pull(name, told)
+            case Push(name):
+                self._refuse_path(name)
+                digests |= {file.file_name: file.digest for file in self._store.show(name).files}
+                progress(Step("retrieving manifest"))
+                self._store.push(name, told)
+
+    def has_blob(self, digest: str) -> bool:
+        """Is there a file with this digest (64 hex digits)?"""
+        return self._store.find_blob(digest) is not None
+
+    def add_blob(self, digest: str, chunks: Iterable[bytes]) -> None:
+        """Take in a file, for a model that is made of it later."""
+        try:
+            self._store.add_blob(chunks, digest)
+        except WrongChecksum as error:
+            raise InvalidRequest(error.public, field="digest") from error
+
+    def _create(self, wanted: Create, progress: Progress) -> None:
+        if wanted.has_adapters:
+            raise AdapterNotSupported
+        if bool(wanted.base) == bool(wanted.files):
+            raise InvalidRequest("Give one of from and files.", field="from")
+        if wanted.files:
+            base = base_of_blobs(self._store, wanted.files)
+        else:
+            self._refuse_path(wanted.base)
+            base = base_of_name(self._store, wanted.base, lambda what, done, total: progress(Step(what, done, total)))
+        progress(Step("creating the model"))
+        make(self._store, wanted.name, base, wanted.preset)
+        progress(Step("writing manifest"))
+
+    def _refuse_path(self, *names: str) -> None:
+        """A server does not open files that a client names."""
+        for name in names:
+            if parse_name(name).kind == "path":
+                raise InvalidRequest(f"{name} is a path; over HTTP, models have names.", field="model")
+
+    def _stored(self, manifest: Manifest) -> Stored:
+        name = f"{manifest.name}:{manifest.tag}"
+        path = self._store.find(name)
+        assert path is not None, "it has a manifest"
+        return Stored(
+            name=name,
+            path=path,
+            num_bytes=manifest.size,
+            digest=manifest.identity,
+            created=datetime.fromisoformat(manifest.fetched).timestamp(),
+            quantization=manifest.quantization,
+            licence=manifest.licence,
+        )
