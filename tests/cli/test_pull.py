@@ -9,13 +9,13 @@ import time
 import pytest
 
 from tests.cli.terminal import on_terminal
+from tests.store.hub import place_of, publish
 from tests.store.server import Behaviour, serving
-from tests.store.test_huggingface import COMMIT, publish
 
 pytestmark = pytest.mark.pure
 
 BODY = b"GGUF" + bytes(3_000_000)
-FILE = f"/org/toy/resolve/{COMMIT}/toy-Q4_0.gguf"
+FILE = place_of(BODY)
 
 
 @pytest.fixture

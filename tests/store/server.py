@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Answer = tuple[int, bytes, dict[str, str]]  # code, body, headers
 
 
 @dataclass
@@ -20,11 +22,19 @@ class Behaviour:
     ranges: bool = True
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     stall: int | None = None  # answers to files pause after this many bytes of body
+    stall_from: int = 0  # answers that begin before this byte do not
     go_on: threading.Event = field(default_factory=threading.Event)  # ends the pauses
+    special: Callable[[str, str, Mapping[str, str]], Answer | None] | None = None  # asked first: method, path, headers
     url: str = ""
 
     def ranges_of(self, path: str) -> list[str | None]:
         return [wanted for asked, wanted in self.requests if asked == path]
+
+
+def span_of(wanted: str, size: int) -> tuple[int, int]:
+    """The first byte of "bytes=a-b" or "bytes=a-", and the one after the last."""
+    start, _, end = wanted.removeprefix("bytes=").partition("-")
+    return int(start), min(int(end) + 1, size) if end else size
 
 
 @contextmanager
@@ -36,7 +46,11 @@ def serving() -> Iterator[Behaviour]:
 
         def do_GET(self) -> None:
             path, wanted = self.path.split("?")[0], self.headers.get("Range")
-            behaviour.requests.append((path, wanted))
+            if self.command == "GET":
+                behaviour.requests.append((path, wanted))
+            if behaviour.special and (answer := behaviour.special(self.command, path, self.headers)):
+                self.answer(*answer)
+                return
             body = behaviour.files.get(path)
             is_file = not behaviour.types.get(path, "").startswith(("text/html", "application/json"))
             if body is None:
@@ -46,28 +60,37 @@ def serving() -> Iterator[Behaviour]:
             else:
                 self.send_file(path, body, wanted, is_file)
 
+        do_HEAD = do_GET
+
         def send_file(self, path: str, body: bytes, wanted: str | None, is_file: bool) -> None:
             headers, code = {"Content-Type": behaviour.types.get(path, "application/octet-stream")}, 200
+            start = 0
             if wanted and behaviour.ranges:
-                start = int(wanted.removeprefix("bytes=").rstrip("-"))
+                start, end = span_of(wanted, len(body))
                 if start >= len(body):
                     self.answer(416, b"", {"Content-Range": f"bytes */{len(body)}"})
                     return
-                headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-                code, body = 206, body[start:]
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(body)}"
+                code, body = 206, body[start:end]
             drop = behaviour.drops.pop(0) if is_file and behaviour.drops else None
-            self.answer(code, body, headers, drop)
+            may_stall = is_file and start >= behaviour.stall_from
+            self.answer(code, body, headers, drop, behaviour.stall if may_stall else None)
 
-        def answer(self, code: int, body: bytes, headers: dict[str, str], drop: int | None = None) -> None:
+        def answer(
+            self, code: int, body: bytes, headers: dict[str, str], drop: int | None = None, stall: int | None = None
+        ) -> None:
             self.send_response(code)
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
+            if "Content-Length" not in headers:
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if code < 300 and behaviour.stall is not None and len(body) > behaviour.stall:
-                self.wfile.write(body[: behaviour.stall])
+            if self.command == "HEAD":
+                return
+            if code < 300 and stall is not None and len(body) > stall:
+                self.wfile.write(body[:stall])
                 behaviour.go_on.wait(30)
-                body, drop = body[behaviour.stall :], None
+                body, drop = body[stall:], None
             self.wfile.write(body if drop is None else body[:drop])
             if drop is not None:
                 self.close_connection = True  # in the middle of what was promised

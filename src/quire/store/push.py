@@ -110,7 +110,8 @@ def _upload(registry: Registry, layer: Layer, path: Path, report: Callable[[int,
         )
 
     insist(lambda: upload.run(report), lambda: upload.sent, failure)
-    registry.judge(registry.send("PUT", str(upload.place.copy_merge_params({"digest": f"sha256:{layer.digest}"}))))
+    place = upload.place.copy_merge_params({"digest": f"sha256:{layer.digest}"})
+    registry.judge(registry.send("PUT", str(place), timeout=TIMEOUT))
 
 
 class _Upload:
@@ -119,7 +120,7 @@ class _Upload:
     def __init__(self, registry: Registry, path: Path, size: int) -> None:
         self._registry, self._path, self._size = registry, path, size
         begun = registry.ask("POST", "blobs/uploads/")
-        self.place = begun.url.join(begun.headers["Location"])
+        self.place = begun.url.join(begun.headers.get("Location", ""))
         self.sent = 0
         self._is_unsure = False  # whether the last bytes arrived
 

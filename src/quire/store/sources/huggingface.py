@@ -12,7 +12,13 @@ from typing import Any
 
 import httpx
 from huggingface_hub import HfApi, hf_hub_url
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 from huggingface_hub.utils import build_hf_headers
 
 from quire.store.download import Address
@@ -64,24 +70,36 @@ class HuggingFace:
             download_in_ranges(Address(wanted.place, wanted.file_name, client, headers), partial, wanted.size, progress)
 
     def _info(self, name: ModelName) -> Any:
+        """What is in the repository, and that we may have it: a model on conditions lets everybody look."""
+        api = HfApi(endpoint=self.endpoint)
         try:
-            return HfApi(endpoint=self.endpoint).model_info(name.name, files_metadata=True)
+            info = api.model_info(name.name, files_metadata=True)
+            if info.gated:
+                api.auth_check(name.name)
+            return info
         except GatedRepoError as error:
             raise Unreachable(
-                f"{name} is given out on conditions: accept them on the model's page, then `hf auth login`."
+                f"{name} is given out on conditions: accept them on {api.endpoint}/{name.name}, then log in with "
+                "`hf auth login`, or set HF_TOKEN to a token of yours."
             ) from error
-        except RepositoryNotFoundError as error:
+        except (RepositoryNotFoundError, HFValidationError) as error:
             raise ModelNotFound(
-                f"The model hub has no repository {name.name}, or it is private: check the name, or `hf auth login`."
+                f"The model hub has no repository {name.name}, or it is private: check the name; if it is private, "
+                "log in with `hf auth login`, or set HF_TOKEN to a token of yours."
             ) from error
         except HfHubHTTPError as error:
             raise Unreachable(
                 f"The model hub cannot tell what is in {name.name} ({error}): try again later."
             ) from error
+        except OfflineModeIsEnabled as error:
+            raise Unreachable(
+                f"{name} is not here, and HF_HUB_OFFLINE forbids to ask the model hub: unset it, or use what is here "
+                "(`quire list`)."
+            ) from error
         except Exception as error:  # of a transport, which is not the same in every huggingface_hub
             raise Unreachable(
-                f"The model hub cannot be reached ({type(error).__name__}): check the network, "
-                "or give the path of a model."
+                f"The model hub cannot be reached at {api.endpoint} ({type(error).__name__}): check the network and "
+                "the proxy, or HF_ENDPOINT if you use a mirror, or give the path of a model."
             ) from error
 
     def _wanted(self, name: ModelName, commit: str, file: Any, role: str) -> Wanted:
