@@ -39,6 +39,12 @@ class CacheConfig:
         choices=("f32", "f16", "bf16", "q8_0"),
     )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
+    most_blocks: int | None = setting(
+        None,
+        "KV blocks that a running engine can be given when memory moves between models. "
+        "None: num_blocks if that is set, else four times as many as it starts with, as far as they fit.",
+        low=1,
+    )
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01)
     session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)
 
@@ -144,7 +150,20 @@ class ServeConfig:
     fronts: int = setting(
         1, "Processes that speak HTTP and turn text into tokens and back, for the same engines.", low=1
     )
-    load_patience: float = setting(10.0, "Seconds that a request waits for a model that is being loaded.", low=0)
+    keep_alive: str = setting(
+        "5m", "How long a model stays in memory after its last request, such as 30s, 1h or 0; -1: for ever."
+    )
+    memory_budget: float | None = setting(
+        None, "Memory in GB that all models together may use. None: memory_share of this machine's.", low=0.001
+    )
+    min_context: int = setting(
+        1024,
+        "Least context that a model is loaded with when memory is short; if that does not fit, it is refused.",
+        low=2,
+    )
+    load_patience: float = setting(
+        60.0, "Seconds that a request waits for its model to be loaded, and for others to make room.", low=0
+    )
     drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)
     log_prompts: bool = setting(False, "Put prompts into the log. They may hold secrets.")
     otlp_endpoint: str | None = setting(

@@ -31,6 +31,7 @@ JOINS = {
     "engine.load": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.core", "engine.text_side"),
     "engine.process": (*PURE, *COMPUTE, "engine.messages", "engine.core", "engine.load", "engine.wire"),
     "engine.local": ("engine.messages", "engine.client", "engine.load"),
+    "engine.need": COMPUTE,
     "engine.text_side": ("text", "weights", "models", "engine.messages"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
@@ -42,7 +43,10 @@ JOINS = {
         "engine.messages",
         "engine.reading",
         "engine.hub",
+        "engine.need",
         "engine.text_side",
+        "gateway.residency",  # the pure policy; serve does what it decides
+        "store",
         "weights",
     ),
     "gateway": ("store", "engine.client", "engine.launch"),

@@ -43,6 +43,8 @@ class NaiveCache:
     leases: list[NaiveLease] = field(default_factory=list)
     sessions: dict[str, list[Block]] = field(default_factory=dict)
     uses: int = 0
+    most_blocks: int = 0
+    num_aside: int = 0
 
     def held(self) -> set[Block]:
         mine = [
@@ -51,7 +53,7 @@ class NaiveCache:
         return {block for block in [*mine, *(b for held in self.sessions.values() for b in held)] if block.refs}
 
     def num_free(self) -> int:
-        return self.num_blocks - len(self.held() | set(self.nodes.values()))
+        return max(self.most_blocks, self.num_blocks) - self.num_aside - len(self.held() | set(self.nodes.values()))
 
     def parent(self, path: Path) -> tuple[int, ...]:
         return path[1][: (len(path[1]) - 1) // self.block_tokens * self.block_tokens]
@@ -71,19 +73,37 @@ class NaiveCache:
         return not self.nodes[path].refs and not self.children(path[0], path[1])
 
     def take(self, count: int, now: float) -> list[Block] | None:
-        while count > self.num_blocks - len(self.held()):
+        while count and count > self.num_blocks - len(self.held()):
             if not self.sessions:
                 return None
             self.release(self.sessions.pop(next(iter(self.sessions))), now)
-        free = self.num_free()
-        if count > free:
+        self.evict(count - self.num_free(), now)
+        return [Block() for _ in range(count)]
+
+    def evict(self, count: int, now: float) -> None:
+        if count > 0:
             for block in self.nodes.values():
                 if block.ttl is not None and block.expires <= now:
                     block.rank, block.ttl = 0, None
-        for _ in range(count - free):
+        for _ in range(count):
             evictable = [path for path in self.nodes if self.is_evictable(path)]
             del self.nodes[min(evictable, key=lambda path: (self.nodes[path].rank, self.nodes[path].used))]
-        return [Block() for _ in range(count)]
+
+    def resize(self, num_blocks: int, now: float) -> None:
+        """What was set aside comes back, and what is too much goes."""
+        self.num_blocks = num_blocks
+        self.num_aside = min(self.num_aside, self.most_blocks - num_blocks)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        if self.num_aside == self.most_blocks - self.num_blocks:
+            return
+        while len(self.held()) > self.num_blocks and self.sessions:
+            self.release(self.sessions.pop(next(iter(self.sessions))), now)
+        unheld = self.most_blocks - self.num_aside - len(self.held())
+        count = min(self.most_blocks - self.num_blocks - self.num_aside, unheld)
+        self.evict(count - self.num_free(), now)
+        self.num_aside += count
 
     def hold(self, blocks: list[Block], now: float) -> None:
         for block in blocks:

@@ -54,7 +54,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     @initialize(num_blocks=st.integers(2, 12), block_tokens=st.sampled_from([1, 2, 4]))
     def start(self, num_blocks: int, block_tokens: int) -> None:
         self.cache = KVCache(num_blocks, block_tokens)
-        self.naive = NaiveCache(num_blocks, block_tokens)
+        self.naive = NaiveCache(num_blocks, block_tokens, most_blocks=num_blocks)
         self.now = 0.0
 
     def paths(self) -> dict[int, Path]:
@@ -146,6 +146,26 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 2.0, 10.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
+
+    @rule(num_blocks=st.integers(1, 12))
+    def resize(self, num_blocks: int) -> None:
+        num_blocks = min(num_blocks, self.cache.most_blocks)
+        self.cache.resize(num_blocks, self.now)
+        self.naive.resize(num_blocks, self.now)
+        self.settled()
+
+    @rule()
+    def settle(self) -> None:
+        """An engine does this before every step."""
+        self.cache.settle(self.now)
+        self.naive.settle(self.now)
+        self.settled()
+
+    def settled(self) -> None:
+        """As many are set aside as are to be, or all that nobody holds."""
+        assert len(self.cache.unused()) == self.naive.num_aside
+        stats, num_owed = self.cache.stats(), self.cache.most_blocks - self.cache.num_blocks - self.naive.num_aside
+        assert not num_owed or (stats.num_free, stats.num_cached, stats.num_sessions) == (0, 0, 0)
 
     @precondition(
         lambda self: len(getattr(self, "naive", NaiveCache(0, 1)).nodes) > 4

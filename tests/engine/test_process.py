@@ -68,7 +68,9 @@ def test_a_child_answers_as_this_process_does_and_leaves_nothing(toy_folder: Pat
         with pytest.raises(ContextTooLong, match=r"300 tokens.*256") as raised:
             child.generate([some_tokens(300)])
         assert raised.value.num_prompt == 300 and raised.value.field == "prompt"
-        assert child.client.ready == replace(llm.client.ready, num_blocks=400, seconds=child.client.ready.seconds)
+        assert child.client.ready == replace(
+            llm.client.ready, num_blocks=400, most_blocks=400, seconds=child.client.ready.seconds
+        )
         assert child.client.counters().num_accepted == 6
     assert is_gone(pid) and list(short_tmp.iterdir()) == []
     child.close()  # a second time does nothing

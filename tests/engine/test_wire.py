@@ -59,11 +59,12 @@ MESSAGES = [
     messages.PinPrefix((1, 2), CacheKey(), Pin(0, 2, ttl=3.0)),
     messages.UnpinPrefix((1, 2), CacheKey()),
     messages.Flush(),
+    messages.Resize(12),
     messages.Shutdown(),
     messages.Hello(),
     messages.Submit(replace(REQUEST, sampling=replace(SAMPLING, n=3), resumed=((1, 2), None, ()))),
     messages.Loading("drawing", 0.5),
-    messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25),
+    messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25, 9, 1024, 4096),
     messages.Accepted("a"),
     messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
     messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
@@ -71,6 +72,7 @@ MESSAGES = [
     messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
     messages.Explained(4, 2, "evicted", 7, None, 1.5),
     messages.Changed(3),
+    messages.Resized(12, 4),
 ]
 
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.devices.base import Device, DeviceUnavailable, KeptWeights, Limits, Pending, Program, StepOutput
+from quire.devices.base import (
+    Device,
+    DeviceUnavailable,
+    KeptWeights,
+    Limits,
+    Pending,
+    Program,
+    ReleasesBlocks,
+    StepOutput,
+)
 from quire.devices.base import open as open_device
 from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
@@ -53,6 +62,7 @@ class CheckedProgram:
     inner: Program
     limits: Limits
     batches: list[tuple[int, int, int]] = field(default_factory=list)  # tokens, rows, logits of every step
+    released: list[int] = field(default_factory=list)  # the blocks whose memory was given up last
     num_grouped: list[int] = field(default_factory=list)  # rows of every step that share blocks with others of it
 
     def launch(self, batch: Batch) -> Pending:
@@ -63,6 +73,11 @@ class CheckedProgram:
         self.batches.append((len(batch.token_ids), len(batch.lengths), len(batch.logits_at)))
         self.num_grouped.append(len(batch.groups))
         return self.inner.launch(batch)
+
+    def release_blocks(self, blocks: np.ndarray) -> int:
+        assert blocks.dtype == np.int32 and (np.diff(blocks) > 0).all() and (blocks < self.limits.num_blocks).all()
+        self.released = blocks.tolist()
+        return self.inner.release_blocks(blocks) if isinstance(self.inner, ReleasesBlocks) else 0
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.config import BadSetting, Config, DeviceFacts
-from quire.runner.memory import HOST_CONTEXTS, block_bytes, host_bytes, plan_blocks, used_bytes
+from quire.runner.memory import HOST_CONTEXTS, HOST_GROWTH, block_bytes, host_bytes, plan_blocks, used_bytes
 from tests.devices.cpu.programs import quantized_model
 from tests.models.toys import make_toy
 
@@ -52,10 +52,12 @@ def test_a_host_gets_room_for_a_few_contexts_and_not_all_of_its_memory() -> None
     one = config.scheduler.max_context // config.cache.block_tokens
     large = plan_blocks(config, DeviceFacts(512 * GB, GB, 1 << 20))
     assert large.cache.num_blocks == HOST_CONTEXTS * one
+    assert large.cache.most_blocks == HOST_GROWTH * HOST_CONTEXTS * one  # it can be given more while it runs
     small = plan_blocks(config, DeviceFacts(8 * GB, GB, 1 << 20))
     assert small.cache.num_blocks == 2048  # a quarter of 8 GB
     tiny = plan_blocks(config, DeviceFacts(2 * GB, GB, 1 << 20))
     assert tiny.cache.num_blocks == one  # at least one context, if it fits
+    assert tiny.cache.most_blocks == int(2 * GB * 0.9 - GB) >> 20  # and never more than fits
     device = plan_blocks(config, DeviceFacts(64 * GB, GB, 1 << 20), is_host=False)
     assert device.cache.num_blocks == int(64 * GB * 0.9 - GB) >> 20
 

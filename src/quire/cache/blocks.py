@@ -1,4 +1,7 @@
-"""The pool: every block is free, held (references > 0), or cached (no reference, in the tree).
+"""The pool: every block is free, held (references > 0), cached (no reference, in the tree), or set aside.
+
+How many may be in use can change while it runs. What is beyond that number is set aside: free blocks first, then cached
+ones in the order of eviction. Held blocks are never taken: they are set aside by and by, as they are released.
 
 Eviction takes leaves alone: first those whose time to live has passed, then by pin rank, then the least recently used.
 The order is a heap of packed integers, rank | last use | block. An entry is never searched for: when a block's rank or
@@ -24,8 +27,10 @@ class BlockPool:
     def __init__(self, tree: PrefixTree, history: History) -> None:
         self._tree = tree
         self._history = history
-        self.num_blocks = tree.num_blocks
+        self.most_blocks = tree.num_blocks
+        self.num_blocks = tree.num_blocks  # that may be in use; others, and what is held beyond it, are to be set aside
         self.num_held = 0
+        self._aside: list[int] = []
         self._free = list(range(tree.num_blocks - 1, -1, -1))
         self._refs = array("i", [0]) * tree.num_blocks
         self._rank = bytearray([UNPINNED]) * tree.num_blocks
@@ -43,12 +48,48 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Blocks that can be found and are not in use."""
-        return self.num_blocks - len(self._free) - self.num_held
+        return self.most_blocks - len(self._aside) - len(self._free) - self.num_held
 
     @property
     def num_available(self) -> int:
-        """Blocks that `take` could give: every cached block is a leaf once its descendants, also cached, are gone."""
+        """Blocks that `take` could give: every cached block is a leaf once its descendants, also cached, are gone.
+
+        Less than none after the number was lowered below what is held.
+        """
         return self.num_blocks - self.num_held
+
+    @property
+    def aside(self) -> list[int]:
+        """Blocks that are not in use and will not be, ascending: their memory can serve others."""
+        return sorted(self._aside)
+
+    @property
+    def num_owed(self) -> int:
+        """Blocks that are still to be set aside."""
+        return self.most_blocks - self.num_blocks - len(self._aside)
+
+    def resize(self, num_blocks: int, now: float) -> None:
+        """Change how many blocks may be in use."""
+        self.num_blocks = num_blocks
+        self.settle(now)
+        if (surplus := -self.num_owed) > 0:
+            self._aside.sort(reverse=True)
+            self._free[:0] = self._aside[-surplus:]  # the lowest of them, to be used after what is free already
+            del self._aside[-surplus:]
+
+    def settle(self, now: float) -> int:
+        """Set aside what is owed, as far as nobody holds it: the highest free ones, then what is evicted."""
+        count = min(self.num_owed, self.most_blocks - len(self._aside) - self.num_held)
+        if count <= 0:
+            return 0
+        if count > len(self._free):
+            self._expire(now)
+        self._free.sort(reverse=True)
+        taken = self._free[:count]
+        del self._free[:count]
+        taken += [self._evict(now) for _ in range(count - len(taken))]
+        self._aside += taken
+        return count
 
     def refs(self, block: int) -> int:
         """How many holds a block has."""
@@ -177,14 +218,17 @@ class BlockPool:
 
     def check(self, holds: dict[int, int]) -> None:
         """Every block is in exactly one state with the given holds, and every evictable block is in the order."""
-        free = set(self._free)
+        free, aside = set(self._free), set(self._aside)
         assert len(free) == len(self._free), "a block is free twice"
+        assert len(aside) == len(self._aside), "a block is set aside twice"
+        assert not free & aside and 0 <= self.num_owed <= self.most_blocks, "more is set aside than is to be"
         assert self.num_held == sum(1 for refs in self._refs if refs)
         current = {entry for entry in self._order if self._is_current(entry)}
         expiries = set(self._expiries)
-        for block in range(self.num_blocks):
+        for block in range(self.most_blocks):
             assert self._refs[block] == holds.get(block, 0), f"block {block} has holds that nobody owns"
-            assert (block in free) == (not self._refs[block] and block not in self._tree), f"block {block} is lost"
+            is_blank = not self._refs[block] and block not in self._tree
+            assert (block in free or block in aside) == is_blank, f"block {block} is lost"
             assert not self._is_evictable(block) or self._entry(block) in current, f"block {block} can never be evicted"
             parent = self._tree.parent(block)
             assert parent == NO_BLOCK or not self._refs[block] or self._refs[parent], (

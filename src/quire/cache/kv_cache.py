@@ -76,7 +76,7 @@ class KVCache:
     """Paged KV in a prefix tree. The one owner of blocks, tree and sessions."""
 
     def __init__(self, num_blocks: int, block_tokens: int = 16, session_ttl: float = 1800.0) -> None:
-        self.num_blocks = num_blocks
+        self.most_blocks = num_blocks
         self.block_tokens = block_tokens
         self.history = History()
         self._tree = PrefixTree(num_blocks, block_tokens)
@@ -86,6 +86,11 @@ class KVCache:
         self._computing: dict[bytes, Lease] = {}  # edge -> the lease that will seal it
         self._queried_tokens = 0
         self._hit_tokens = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that may be in use now, of `most_blocks`."""
+        return self._pool.num_blocks
 
     # ── verbs ──
 
@@ -202,6 +207,22 @@ class KVCache:
                 return False
             self._pool.release(reversed(idle), now)
         return True
+
+    def resize(self, num_blocks: int, now: float) -> None:
+        """Change how many blocks may be in use. What is held beyond that stays until it is released."""
+        self._pool.resize(min(num_blocks, self.most_blocks), now)
+        self.settle(now)
+
+    def settle(self, now: float) -> bool:
+        """Go on shrinking, if there are blocks to give up still; idle sessions let go. Did something change?"""
+        if not self._pool.num_owed:
+            return False
+        self.reclaim(0, now)
+        return bool(self._pool.settle(now))
+
+    def unused(self) -> list[int]:
+        """Blocks that are not in use and will not be until the cache grows, ascending."""
+        return self._pool.aside
 
     def cost(self, hit: Hit) -> int:
         """Blocks that holding a hit takes from what can be had: those that nobody holds, and the one for a copy."""

@@ -36,7 +36,7 @@ class Limits:
     max_rows: int  # R
     max_logits: int  # L: as many as rows, and more with drafts or with logprobs of prompts
     max_blocks: int  # B: blocks of one row
-    num_blocks: int  # of the whole KV cache
+    num_blocks: int  # of the whole KV cache: what memory is reserved for, and perhaps not all in use
     block_tokens: int = 16
     kv_dtype: str = "f16"  # how the cache stores K and V: a choice of the one who runs the model, not of the model
 
@@ -66,6 +66,15 @@ class Program(Protocol):
 
     def launch(self, batch: Batch) -> Pending:
         """Start a step of any size up to the limits. Steps take effect in the order of their launches."""
+        ...
+
+
+@runtime_checkable
+class ReleasesBlocks(Protocol):
+    """A program that can give memory of its KV cache back to the system, and has it again when it is written to."""
+
+    def release_blocks(self, blocks: Array) -> int:
+        """Nobody will read these blocks, int32 and ascending, before they are written. Answers the bytes given back."""
         ...
 
 

@@ -36,6 +36,7 @@ from quire.engine.messages import (
     Outward,
     Question,
     Ready,
+    Resized,
     Snapshot,
     Submit,
     Tokens,
@@ -242,7 +243,7 @@ class Client:
                         if not self._cancels[request_id]:
                             del self._cancels[request_id]
                     waiting.answer.set_result(found)
-                case Counters() | Explained() | Changed():
+                case Counters() | Explained() | Changed() | Resized():
                     with self._lock:
                         asked = self._questions.popleft()
                     if isinstance(message, Counters) and self._restarts is not None:

@@ -33,6 +33,8 @@ from quire.engine.messages import (
     Inward,
     Outward,
     PinPrefix,
+    Resize,
+    Resized,
     Shutdown,
     Snapshot,
     Submit,
@@ -60,6 +62,7 @@ class RunsPlans(Protocol):
 
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight: ...
     def collect(self, flight: Flight) -> StepResult: ...
+    def release_blocks(self, blocks: Sequence[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -120,6 +123,8 @@ class EngineCore:
                 self._out.append(self.counters())
             case Explain() | PinPrefix() | UnpinPrefix() | Flush():
                 self._out.append(self._ask_cache(message, now))
+            case Resize(num_blocks):
+                self._out.append(self._resize(num_blocks, now))
             case Shutdown():
                 self._is_open = False
             case Configure() | Hello():
@@ -210,12 +215,20 @@ class EngineCore:
                 self._cache.clear(now)
                 return Changed(before)
 
+    def _resize(self, num_blocks: int, now: float) -> Resized:
+        """Never below one whole context: what was accepted, or may be, can always end."""
+        self._cache.resize(max(num_blocks, self._scheduler.fewest_blocks), now)
+        self._runner.release_blocks(self._cache.unused())
+        return Resized(self._cache.num_blocks, self._cache.stats().num_held)
+
     # ── steps ──
 
     def step(self) -> bool:
         """One turn: plan and launch a step, take in the oldest one. False: there was nothing to do."""
         now, began = time.monotonic(), time.perf_counter()
         self._take_compiled(now)
+        if self._cache.settle(now):  # more was held, when it was told to shrink, than it may keep
+            self._runner.release_blocks(self._cache.unused())
         plan = self._scheduler.plan(now)
         if plan.parts or plan.joins:
             self._plan_seconds.add(time.perf_counter() - began)

@@ -66,6 +66,7 @@ def build(
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
     scheduler = Scheduler(cache, config.scheduler)
+    cache.resize(max(config.cache.num_blocks or 1, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(lambda: open_backend(words_of(checkpoint, vocab_size)), config.grammar)
     core = EngineCore(scheduler, cache, runner, Grammars(scheduler, compiler, config, vocab_size), vocab_size)
     core.checks = config.observe.log_level == "debug"
@@ -74,9 +75,12 @@ def build(
         architecture=model.architecture,
         vocab_size=vocab_size,
         max_context=config.scheduler.max_context,
-        num_blocks=limits.num_blocks,
+        num_blocks=cache.num_blocks,
         block_tokens=limits.block_tokens,
         seconds=time.monotonic() - began,
+        most_blocks=cache.most_blocks,
+        block_bytes=block_bytes(model.graph, config),
+        weight_bytes=used_bytes(model.weights, vocab_size, config),
     )
     return Loaded(core, ready)
 
@@ -114,7 +118,7 @@ def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> 
 
 def limits_of(config: Config) -> Limits:
     """The most that a step may hold, so that a device can plan its buffers once."""
-    num_blocks = config.cache.num_blocks or 1
+    num_blocks = config.cache.most_blocks or config.cache.num_blocks or 1
     blocks_of_context = -(-config.scheduler.max_context // config.cache.block_tokens)
     return Limits(
         max_tokens=config.scheduler.max_step_tokens,

@@ -1,14 +1,16 @@
 """All that is said between an engine and its clients. A closed vocabulary: what is not here cannot be said.
 
-    in    Configure   Hello   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Shutdown
+    in    Configure   Hello   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Resize
+          Shutdown
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Explained
-          Changed   Unanswered   Dead
+          Changed   Resized   Unanswered   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
 constrained request is answered when its grammar is compiled, so one that came after it may be Accepted before it; what
 cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Cancelled. Questions are answered in their
-order: Snapshot by Counters, Explain by Explained, the others by Changed, or any of them by Unanswered. Where several
-processes share an engine (hub.py) they say Hello; they hear Loading when it has died, and Ready when there is another.
+order: Snapshot by Counters, Explain by Explained, Resize by Resized, the others by Changed, or any of them by
+Unanswered. Where several processes share an engine (hub.py) they say Hello; they hear Loading when it has died, and
+Ready when there is another.
 In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are tuples with names:
 there is one for every running request in every step.
 """
@@ -91,11 +93,21 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """Let so many KV blocks be in use from now on, and give the memory of others back to the system.
+
+    Not fewer than one whole context needs, and not more than Ready's `most_blocks`: Resized says how many it became.
+    """
+
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End every request, then the loop."""
 
 
-Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush
+Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush | Resize
 Inward = Configure | Hello | Submit | Cancel | Question | Shutdown
 
 
@@ -115,9 +127,12 @@ class Ready:
     architecture: str
     vocab_size: int
     max_context: int
-    num_blocks: int
+    num_blocks: int  # of KV that may be in use
     block_tokens: int
     seconds: float  # that loading took
+    most_blocks: int = 0  # what Resize can make of num_blocks: address space is reserved for so many
+    block_bytes: int = 0  # of one block, over all layers
+    weight_bytes: int = 0  # what the engine needs beside its blocks: weights, and the largest buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +236,14 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class Resized:
+    """So many KV blocks may be in use. While more are held, it goes on shrinking as they are released."""
+
+    num_blocks: int
+    num_held: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unanswered:
     """A question could not be answered: there is no engine just now."""
 
@@ -252,4 +275,4 @@ class Dead:
 
 
 News = Accepted | Tokens | Finished | Failed  # what is said about one request
-Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Unanswered | Dead
+Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Dead

@@ -25,6 +25,7 @@ KINDS: tuple[type[Any], ...] = (
     messages.PinPrefix,
     messages.UnpinPrefix,
     messages.Flush,
+    messages.Resize,
     messages.Shutdown,
     messages.Hello,
     messages.Loading,
@@ -37,6 +38,7 @@ KINDS: tuple[type[Any], ...] = (
     messages.Counters,
     messages.Explained,
     messages.Changed,
+    messages.Resized,
     messages.Unanswered,
     messages.Dead,
 )

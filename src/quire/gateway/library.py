@@ -1,17 +1,15 @@
-"""The models of a store, as a server lists and changes them. What it does may take long: call it in a thread."""
+"""The models of a store, as a server changes them. What it does may take long: call it in a thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 from quire.store.create import AdapterNotSupported, base_of_blobs, base_of_name, make, modelfile_of
-from quire.store.errors import StoreError, WrongChecksum
-from quire.store.manifest import Manifest
+from quire.store.errors import WrongChecksum
 from quire.store.names import parse_name
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest
-from quire.types.library import Change, Copy, Create, Delete, Progress, Pull, Push, Step, Stored
+from quire.types.library import Change, Copy, Create, Delete, Progress, Pull, Push, Step
 
 
 class StoreLibrary:
@@ -20,25 +18,10 @@ class StoreLibrary:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def stored(self) -> list[Stored]:
-        """All models, by name."""
-        found = []
-        for manifest in self._store.list():
-            try:
-                found.append(self._stored(manifest))
-            except StoreError:  # its files are damaged: it cannot be run, so it is not here
-                continue
-        return found
-
-    def find(self, name: str) -> Stored:
-        """One of them. Raises ModelNotFound."""
-        self._refuse_path(name)
-        return self._stored(self._store.show(name))
-
     def modelfile(self, name: str) -> str:
-        """A Modelfile that makes a model again."""
+        """A Modelfile that makes a model again. It tells nobody where things lie."""
         self._refuse_path(name)
-        return modelfile_of(self._store, name)
+        return modelfile_of(self._store, name, shows_path=False)
 
     def change(self, change: Change, progress: Progress) -> None:
         """Do it. The progress may raise to end it."""
@@ -97,17 +80,3 @@ class StoreLibrary:
         for name in names:
             if parse_name(name).kind == "path":
                 raise InvalidRequest(f"{name} is a path; over HTTP, models have names.", field="model")
-
-    def _stored(self, manifest: Manifest) -> Stored:
-        name = f"{manifest.name}:{manifest.tag}"
-        path = self._store.find(name)
-        assert path is not None, "it has a manifest"
-        return Stored(
-            name=name,
-            path=path,
-            num_bytes=manifest.size,
-            digest=manifest.identity,
-            created=datetime.fromisoformat(manifest.fetched).timestamp(),
-            quantization=manifest.quantization,
-            licence=manifest.licence,
-        )

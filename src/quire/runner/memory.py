@@ -13,6 +13,7 @@ from quire.graph.weight import Weights
 KV_BYTES = {"f32": (4, 1), "f16": (2, 1), "bf16": (2, 1), "q8_0": (34, 32)}
 HOST_CONTEXTS = 8  # full contexts that a host's cache has room for unless it is told otherwise
 HOST_SHARE = 0.25  # and the most of its memory that this may be: a laptop has other things to do
+HOST_GROWTH = 4  # times as many blocks have an address, should other models need their memory less
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -77,9 +78,10 @@ def plan_blocks(config: Config, facts: DeviceFacts, is_host: bool = True) -> Con
     """The configuration with its number of KV blocks. A host gets room for a few contexts, not all of its memory."""
     if config.cache.num_blocks is not None:
         return config
-    most = resolve(config, facts).cache.num_blocks or 1
+    fitting = num_blocks = resolve(config, facts).cache.num_blocks or 1
     if is_host:
         one = -(-config.scheduler.max_context // config.cache.block_tokens)
         share = int(facts.total_bytes * HOST_SHARE) // facts.block_bytes
-        most = min(most, max(one, min(HOST_CONTEXTS * one, share)))
-    return replace(config, cache=replace(config.cache, num_blocks=most))
+        num_blocks = min(fitting, max(one, min(HOST_CONTEXTS * one, share)))
+    most = config.cache.most_blocks or min(fitting, HOST_GROWTH * num_blocks)
+    return replace(config, cache=replace(config.cache, num_blocks=min(num_blocks, most), most_blocks=most))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices.base import Limits, Pending, Program, StepOutput
+from quire.devices.base import Limits, Pending, Program, ReleasesBlocks, StepOutput
 from quire.runner.batch import BatchBuilder, logits_of
 from quire.runner.rows import Row, Rows
 from quire.sampling.logprobs import score
@@ -79,6 +80,11 @@ class Runner:
             flight.result = StepResult(flight.plan.number, parts, time.perf_counter() - flight.began)
             flight.pending = flight.masks = None
         return flight.result
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        """Let the system have the memory of these blocks, ascending, where the device can do that."""
+        if isinstance(self._program, ReleasesBlocks):
+            self._program.release_blocks(np.array(blocks, np.int32))
 
     def _collect_parts(self, flight: Flight) -> tuple[PartResult, ...]:
         if flight.pending is not None:

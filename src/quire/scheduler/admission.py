@@ -29,8 +29,7 @@ class Admission:
         self._config = config
         self._running = running
         self._owners: dict[int, RequestState] = {}  # id of a lease -> whose it is
-        self._watermark = int(config.watermark * cache.num_blocks)
-        self.max_total = min(config.max_context, cache.num_blocks * cache.block_tokens)
+        self.max_total = min(config.max_context, cache.most_blocks * cache.block_tokens)
 
     def check_fits(self, request: GenerateRequest) -> None:
         """Refuse what could not be served on an empty machine. Both numbers are in the message."""
@@ -117,7 +116,8 @@ class Admission:
         """Are there blocks for all of the prompt, beside what those who run were admitted for?"""
         need = self._blocks_of(state) - len(shared) + cost
         if len(self._running):
-            need += self._watermark + sum(max(0, self._blocks_of(s) - self._held(s)) for s in self._running)
+            need += int(self._config.watermark * self._cache.num_blocks)
+            need += sum(max(0, self._blocks_of(s) - self._held(s)) for s in self._running)
         return self._cache.reclaim(need, now)
 
     def _blocks_of(self, state: RequestState) -> int:

@@ -42,6 +42,7 @@ class Scheduler:
         self._waiting = WaitingQueue(self._shares, config.prefix_window, config.ageing)
         self._running = RunningList()
         self._admission = Admission(cache, config, self._running)
+        self.fewest_blocks = -(-self._admission.max_total // cache.block_tokens)  # that the longest request needs
         self._groups = PrefixGroups()
         self._rows = list(range(config.max_rows - 1, -1, -1))  # free ones
         self._leaves: list[int] = []  # rows given up since the last plan

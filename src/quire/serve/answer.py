@@ -19,12 +19,12 @@ from quire.serve.feed import Feed
 from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
-from quire.serve.models import Engine
+from quire.serve.models import Engine, Model
 from quire.serve.prompts import Prompt, sampled
 from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
-from quire.types.chat import Answered, Ask, ChatRequest
+from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest
 from quire.types.errors import QuireError
 from quire.types.request import GenerateRequest
 
@@ -32,47 +32,53 @@ HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 
 
 async def generate(service: Service, exchange: Exchange, endpoint: Generates) -> None:
-    """Answer a request that runs the model."""
-    key, record = exchange.key, exchange.record
+    """Answer a request that runs the model, or only loads or unloads it."""
+    record = exchange.record
     decoded = await service.decoded(exchange, endpoint.decode)
     ask = offered(decoded.ask)
     record.client_id, record.decoded = ask.terms.id, time.monotonic()
     record.operation = "chat" if isinstance(ask, ChatRequest) else "text_completion"
     record.sampling, record.streams = ask.sampling, ask.stream
-    with service.quotas.running(key, record.decoded):
-        model, engine = await service.models.ready(ask.model)
-        record.model = model.name
-        ask = sampled(ask, engine.speech.side.preset)
-        record.sampling = ask.sampling
-        prompts = await service.prompts(ask, engine.speech)
-        if service.config.serve.log_prompts:
-            record.prompt = "\n".join(prompt.text for prompt in prompts)
-        service.quotas.charge(key, sum(len(prompt.tokens) for prompt in prompts))
-        reply = Reply(secrets.token_hex(12), time.time(), ask.model or model.name)
-        writer = decoded.writer(reply)
-        if not prompts:  # it asks for the model alone, and that is loaded
-            await _say_nothing(exchange, writer, ask.stream)
-            return
-        requests = [_request(f"{reply.id}-{place}", prompt, ask, engine, key) for place, prompt in enumerate(prompts)]
-        manner = manner_of(ask, prompts, engine.speech)
-        wakes_late = not ask.stream and not ask.sampling.stop
-        feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
-        run = Run(prompts, requests, manner, feed.stop)
-        try:
-            with _followed(exchange, feed, run):
-                feed.submit()
-                record.submitted = time.monotonic()
-                await (_stream if ask.stream else _whole)(exchange, writer, feed, run)
-        finally:
-            service.quotas.charge(key, record.output_tokens)
+    if _asks_nothing(ask) and ask.terms.keep_alive == 0:
+        model = await service.models.unload(ask.model)
+        await _say_nothing(exchange, decoded.writer(_reply(ask, model)), ask.stream)
+        return
+    with service.quotas.running(exchange.key, record.decoded), _watched(exchange) as gone:
+        async with service.models.using(ask.model, ask.terms.keep_alive, gone) as (model, engine):
+            record.model = model.name
+            reply = _reply(ask, model)
+            if _asks_nothing(ask):
+                await _say_nothing(exchange, decoded.writer(reply), ask.stream)
+                return
+            ask = sampled(ask, engine.speech.side.preset)
+            record.sampling = ask.sampling
+            prompts = await service.prompts(ask, engine.speech)
+            if service.config.serve.log_prompts:
+                record.prompt = "\n".join(prompt.text for prompt in prompts)
+            service.quotas.charge(exchange.key, sum(len(prompt.tokens) for prompt in prompts))
+            requests = [
+                _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key)
+                for place, prompt in enumerate(prompts)
+            ]
+            wakes_late = not ask.stream and not ask.sampling.stop
+            feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
+            gone.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
+            run = Run(prompts, requests, manner_of(ask, prompts, engine.speech), feed.stop)
+            try:
+                with _followed(exchange, feed, run):
+                    feed.submit()
+                    record.submitted = time.monotonic()
+                    await (_stream if ask.stream else _whole)(exchange, decoded.writer(reply), feed, run)
+            finally:
+                service.quotas.charge(exchange.key, record.output_tokens)
 
 
 async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     """Answer how many tokens a prompt has."""
     ask = await service.decoded(exchange, endpoint.decode)
-    model, engine = await service.models.ready(ask.model)
-    exchange.record.model = model.name
-    prompts = await service.prompts(ask, engine.speech)
+    async with service.models.using(ask.model) as (model, engine):
+        exchange.record.model = model.name
+        prompts = await service.prompts(ask, engine.speech)
     await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
 
 
@@ -115,16 +121,32 @@ async def _say_nothing(exchange: Exchange, writer: Writer, stream: bool) -> None
         await exchange.respond(writer.whole(Answered((), usage)))
 
 
+def _asks_nothing(ask: Ask) -> bool:
+    """It is about the model alone."""
+    return isinstance(ask, CompletionRequest) and not ask.prompts
+
+
+def _reply(ask: Ask, model: Model) -> Reply:
+    return Reply(secrets.token_hex(12), time.time(), ask.model or model.name)
+
+
+@contextmanager
+def _watched(exchange: Exchange) -> Iterator[asyncio.Future[None]]:
+    """What is done when the client has gone."""
+    gone = asyncio.ensure_future(exchange.gone())
+    try:
+        yield gone
+    finally:
+        gone.cancel()
+
+
 @contextmanager
 def _followed(exchange: Exchange, feed: Feed, run: Run) -> Iterator[None]:
     """See to it that nothing runs on for nobody, and that the record is complete, whatever happens."""
-    watch = asyncio.ensure_future(exchange.gone())
-    watch.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
     record = exchange.record
     try:
         yield
     finally:
-        watch.cancel()
         feed.cancel()
         usage = run.usage(feed.first_token)
         record.first_token, record.waited, record.endings = feed.first_token, run.waited, run.endings

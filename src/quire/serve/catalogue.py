@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire import __version__
 from quire.serve.dialect import Lists, Shows, Tells
 from quire.serve.exchange import Exchange
-from quire.serve.library import kept_card, kept_cards
+from quire.serve.library import modelfile_of
 from quire.serve.service import Service
 
 
 async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> None:
     """All models, or those that are in memory."""
-    cards = await kept_cards(service) if endpoint.kept else [model.card for model in service.models]
+    cards = await service.models.cards()
     await exchange.respond(endpoint.encode([card for card in cards if card.is_loaded or not endpoint.only_loaded]))
 
 
@@ -21,8 +23,8 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
         name: str = exchange.scope["path_params"]["name"]
     else:
         name = endpoint.name_of(await service.body(exchange))
-    card = await kept_card(service, name) if endpoint.kept else service.models.find(name).card
-    await exchange.respond(endpoint.encode(card))
+    card = await service.models.card(name)
+    await exchange.respond(endpoint.encode(replace(card, modelfile=await modelfile_of(service, name))))
 
 
 async def tell(service: Service, exchange: Exchange, endpoint: Tells) -> None:

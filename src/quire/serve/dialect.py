@@ -85,12 +85,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """An endpoint that shows all models. GET. `only_loaded`: those that are in memory; `kept`: those on disk too."""
+    """An endpoint that shows all models. GET. `only_loaded`: those that are in memory."""
 
     path: str
     encode: Callable[[Sequence[ModelCard]], bytes]
     only_loaded: bool = False
-    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,6 @@ class Shows:
     path: str
     encode: Callable[[ModelCard], bytes]
     name_of: Callable[[bytes], str] | None = None  # None: GET
-    kept: bool = False  # one on disk too
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from quire.types.errors import InvalidRequest, QuireError
 
 
+MAX_SHOWN = 20  # models
+
+
 class NoSuchPath(QuireError):
     """Nothing answers here."""
 
@@ -56,7 +59,9 @@ class ModelNotServed(InvalidRequest):
 
     def __init__(self, name: str, served: Sequence[str]) -> None:
         asked = f"The model {name!r} is not served here" if name else "The request names no model"
-        super().__init__(f"{asked}: choose {' or '.join(served)}.", field="model")
+        shown = " or ".join(served[:MAX_SHOWN]) + (f" or one of {len(served)}" if len(served) > MAX_SHOWN else "")
+        rest = f"choose {shown}." if served else "no model is here yet. Fetch one with `quire pull`."
+        super().__init__(f"{asked}: {rest}", field="model")
 
 
 class NoLibrary(QuireError):
@@ -88,6 +93,36 @@ class ModelLoading(QuireError):
     def __init__(self, name: str, retry_after: float) -> None:
         super().__init__(f"The model {name} is still being loaded. Try again in {retry_after:g} s.")
         self.retry_after = retry_after
+
+
+class NoRoom(QuireError):
+    """Models that are in use take the memory that this one needs."""
+
+    code = "no_room"
+    status = 503
+
+    def __init__(self, name: str, seconds: float, retry_after: float) -> None:
+        public = f"The model {name} has waited {seconds:g} s for memory that others use."
+        super().__init__(f"{public} Try again in {retry_after:g} s.")
+        self.retry_after = retry_after
+
+
+class ModelTooLarge(QuireError):
+    """The model does not fit into the memory budget, even alone."""
+
+    code = "model_too_large"
+    status = 507
+    may_retry = False
+
+    def __init__(self, name: str, need: tuple[int, int], budget: int, fits: int) -> None:
+        context, num_bytes = need
+        way = f"A context of {fits} tokens would fit: set max_context to {fits}, or raise memory_budget."
+        if not fits:
+            way = "No context would fit: use a smaller model, or raise memory_budget."
+        super().__init__(
+            f"The model {name} needs {num_bytes / 1e6:,.0f} MB with a context of {context} tokens, "
+            f"and the memory budget is {budget / 1e6:,.0f} MB. {way}"
+        )
 
 
 class EngineBusy(QuireError):

@@ -80,11 +80,14 @@ class AtHub:
     orders: Orders
     _links: list[HubLink] = field(default_factory=list)
 
+    def measure(self, path: Path, config: Config) -> None:
+        """The hub has done that."""
+
     def open(
-        self, wanted: Wanted, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
+        self, name: str, path: Path, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
     ) -> tuple[Path, Client]:
         """Wait until the hub has an engine. It knows where the model lies."""
-        (address,) = (each.address for each in self.orders.models if each.name == wanted.name)
+        (address,) = (each.address for each in self.orders.models if each.name == name)
 
         def opens(deliver: Deliver) -> HubLink:
             self._links.append(HubLink(address, self.orders.name, deliver, partial(LoopReader, loop=loop)))

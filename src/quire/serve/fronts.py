@@ -25,11 +25,13 @@ from quire.engine.hub import Hub
 from quire.engine.launch import Progress, spawn
 from quire.engine.messages import Configure
 from quire.serve.errors import FrontFailed
+from quire.serve.fitting import equal_share
 from quire.serve.front import Orders, Served
 from quire.serve.keys import Keys
-from quire.serve.models import Place, Wanted, config_of_engines, in_thread
+from quire.serve.engines import Place, in_thread
 from quire.serve.server import Ready, listen, run_until_signal, url_of, uvicorn_config
 from quire.serve.shared import SharedTable
+from quire.serve.shelf import Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +112,10 @@ class Fronts:
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
-        config = config_of_engines(self._config, len(self._wanted))
+        config = equal_share(self._config, len(self._wanted))
         for wanted, hub in zip(self._wanted, self._hubs, strict=True):
-            work = partial(self._place.open, wanted, config, self._progress, loop)
+            path = await in_thread(wanted.locate)
+            work = partial(self._place.open, wanted.name, path, config, self._progress, loop)
             path, client = await in_thread(work, lambda made: made[1].close())
             self._clients.append(client)
             hub.open(client, Configure(str(path), self._place.device, config))

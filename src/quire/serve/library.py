@@ -1,4 +1,4 @@
-"""Endpoints that show and change what models there are. Who keeps them is not known here: a `Library` does it.
+"""Endpoints that change what models there are. Who keeps them is not known here: a `Library` does it.
 
 A change runs in a thread, and its steps are told as they come. As with answers, the status waits for the first step,
 so that what fails at once is told by it. When the client goes, the change ends at its next step.
@@ -11,16 +11,15 @@ import queue
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
-from quire.serve.card import card_of_stored
 from quire.serve.dialect import Asked, Changes, Takes
 from quire.serve.errors import NoLibrary, NoSuchBlob
 from quire.serve.exchange import ClientGone, Exchange
-from quire.serve.models import in_thread
+from quire.serve.engines import in_thread
 from quire.serve.native import only_admin
 from quire.serve.service import Service
-from quire.types.chat import ModelCard
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.library import Library, Step
 
@@ -88,23 +87,13 @@ async def take(service: Service, exchange: Exchange, endpoint: Takes) -> None:
     await exchange.respond(b"", status=201)
 
 
-async def kept_cards(service: Service) -> list[ModelCard]:
-    """All models that are kept, and those that are served beside them."""
-    served = [model.card for model in service.models]
-    kept = await asyncio.to_thread(_cards, service.library) if service.library is not None else []
-    names = {card.name for card in kept}
-    return [*kept, *(card for card in served if _full(card.name) not in names)]
-
-
-async def kept_card(service: Service, name: str) -> ModelCard:
-    """One model that is kept, or else one that is served."""
-    if service.library is not None:
-        try:
-            return await asyncio.to_thread(_card, service.library, name)
-        except QuireError as error:
-            if error.status not in (400, 404):  # not kept, or no name that it could be kept by
-                raise
-    return service.models.find(name).card
+async def modelfile_of(service: Service, name: str) -> str:
+    """What makes a model again; empty if it is not kept."""
+    if service.library is None:
+        return ""
+    with suppress(QuireError):
+        return await asyncio.to_thread(service.library.modelfile, name)
+    return ""
 
 
 def _library(service: Service, exchange: Exchange) -> Library:
@@ -120,24 +109,6 @@ async def _tell(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:
     if not exchange.has_begun:
         await exchange.begin(200, asked.content_type, {"cache-control": "no-cache", "x-accel-buffering": "no"})
     await exchange.write(b"".join(map(asked.step, steps)))
-
-
-def _cards(library: Library) -> list[ModelCard]:
-    cards = []
-    for stored in library.stored():
-        try:
-            cards.append(card_of_stored(stored))
-        except QuireError:  # a file that is no model after all
-            continue
-    return cards
-
-
-def _card(library: Library, name: str) -> ModelCard:
-    return card_of_stored(library.find(name), library.modelfile(name))
-
-
-def _full(name: str) -> str:
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 class _Left(Exception):

@@ -55,15 +55,15 @@ async def health(service: Service, exchange: Exchange) -> None:
 
 
 async def ready(service: Service, exchange: Exchange) -> None:
-    """All models are loaded."""
+    """Models that were named are loaded, and engines run; others are loaded when they are asked for."""
     if service.is_draining:
         raise ShuttingDown
+    if service.models.error is not None:
+        raise service.models.error
     for model in service.models:
-        if model.error is not None:
-            raise model.error
-        if model.engine is None:
+        if model.engine is None and model.is_named and not service.models.is_loaded:
             raise ModelLoading(model.name, RETRY_SECONDS)
-        if not model.is_ready:
+        if model.engine is not None and not model.is_ready:
             raise EngineDied(f"The engine of {model.name} is not running.")
     await exchange.respond(b'{"status":"ready"}')
 
@@ -85,6 +85,7 @@ async def props(service: Service, exchange: Exchange) -> None:
         "version": __version__,
         "dialects": [dialect.name for dialect in service.dialects],
         "models": models,
+        "memory": service.models.memory(),
         "limits": asdict(service.limits(exchange.key)),
         "settings": values,
     }
@@ -109,23 +110,23 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         if given.prompt is not None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
         given.prompt = given.content
-    _, engine = await service.models.ready(given.model)
-    side = engine.speech.side
-    if isinstance(given.prompt, str) and given.add_special_tokens is not None:
-        tokens = side.encode(given.prompt, framed=given.add_special_tokens)
-    else:
-        ask = ask_of(given, service.dialects, service.limits(exchange.key))
-        tokens = (await service.prompts(ask, engine.speech))[0].tokens
-    said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
+    async with service.models.using(given.model) as (_, engine):
+        side = engine.speech.side
+        if isinstance(given.prompt, str) and given.add_special_tokens is not None:
+            tokens = side.encode(given.prompt, framed=given.add_special_tokens)
+        else:
+            ask = ask_of(given, service.dialects, service.limits(exchange.key))
+            tokens = (await service.prompts(ask, engine.speech))[0].tokens
+        said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
     await exchange.respond(msgspec.json.encode(said))
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text of tokens, special ones by their names; under the names that vLLM and llama.cpp have for it."""
     given = read(await service.body(exchange), DetokenizeBody)
-    _, engine = await service.models.ready(given.model)
-    engine.check_tokens(given.tokens, "tokens")
-    text = engine.speech.side.decode(given.tokens)
+    async with service.models.using(given.model) as (_, engine):
+        engine.check_tokens(given.tokens, "tokens")
+        text = engine.speech.side.decode(given.tokens)
     await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
 
 

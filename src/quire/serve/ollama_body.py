@@ -6,22 +6,14 @@ loaded once, for everyone. What does not fit its context is refused with both nu
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
-
-from quire.types.errors import InvalidRequest
 
 Number = int | float  # where Go's reader takes any number and drops the fraction
 Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
 Factor = Annotated[float, msgspec.Meta(gt=0.0)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
-
-MAX_SECONDS = 2**63 / 1e9  # what a duration of Go's holds
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
-_DURATION = re.compile(rf"([-+]?)((?:{_PART})+|0)")
 
 
 class Loose(msgspec.Struct):
@@ -135,19 +127,3 @@ class ShowBody(Loose):
     model: str | None = None
     name: str | None = None  # as older clients say it
     verbose: bool | None = None
-
-
-def seconds_of(keep_alive: str | float | None) -> float | None:
-    """A number of seconds, or a duration as Go writes it (1h30m). Negative: for ever."""
-    if keep_alive is None:
-        return None
-    if isinstance(keep_alive, str):
-        found = _DURATION.fullmatch(keep_alive) if len(keep_alive) < 100 else None
-        if not found:
-            what = f"{keep_alive[:100]!r} is not a duration, such as 5m, 1h30m or -1s"
-            raise InvalidRequest(f"keep_alive: {what}", field="keep_alive")
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, found[2]))
-        keep_alive = -seconds if found[1] == "-" else seconds
-    if keep_alive > MAX_SECONDS:
-        raise InvalidRequest("keep_alive: Longer than a duration can be", field="keep_alive")
-    return max(float(keep_alive), -1.0)

@@ -5,6 +5,8 @@ A key sees and pins what is cached under its own salt. What concerns all is for 
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -58,8 +60,8 @@ async def stats(service: Service, exchange: Exchange) -> None:
 async def explain(service: Service, exchange: Exchange) -> None:
     """Why would this prompt hit or miss?"""
     given = read(await service.body(exchange), PromptBody)
-    engine, tokens, key = await _prompt(service, exchange, given)
-    why: Explained = await engine.ask(Explain(tokens, key))
+    async with _prompt(service, exchange, given) as (engine, tokens, key):
+        why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
         why = replace(why, cause="unseen")  # what others have asked is nobody's business
     await exchange.respond(msgspec.json.encode(_explanation(why, engine.speech.side)))
@@ -68,16 +70,16 @@ async def explain(service: Service, exchange: Exchange) -> None:
 async def pin(service: Service, exchange: Exchange) -> None:
     """Keep what is cached of a prompt."""
     given = read(await service.body(exchange), PinBody)
-    engine, tokens, key = await _prompt(service, exchange, given)
-    kept: Changed = await engine.ask(PinPrefix(tokens, key, Pin(0, len(tokens), given.rank, given.seconds)))
+    async with _prompt(service, exchange, given) as (engine, tokens, key):
+        kept: Changed = await engine.ask(PinPrefix(tokens, key, Pin(0, len(tokens), given.rank, given.seconds)))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_pinned": kept.count}))
 
 
 async def unpin(service: Service, exchange: Exchange) -> None:
     """Keep it no longer than other things."""
     given = read(await service.body(exchange), PromptBody)
-    engine, tokens, key = await _prompt(service, exchange, given)
-    lifted: Changed = await engine.ask(UnpinPrefix(tokens, key))
+    async with _prompt(service, exchange, given) as (engine, tokens, key):
+        lifted: Changed = await engine.ask(UnpinPrefix(tokens, key))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_unpinned_blocks": lifted.count}))
 
 
@@ -85,19 +87,23 @@ async def flush(service: Service, exchange: Exchange) -> None:
     """Forget everything."""
     only_admin(exchange)
     given = read(await service.body(exchange) or b"{}", FlushBody)
-    _, engine = await service.models.ready(given.model)
-    dropped: Changed = await engine.ask(Flush())
+    async with service.models.using(given.model) as (_, engine):
+        dropped: Changed = await engine.ask(Flush())
     await exchange.respond(msgspec.json.encode({"num_flushed_blocks": dropped.count}))
 
 
-async def _prompt(service: Service, exchange: Exchange, given: PromptBody) -> tuple[Engine, tuple[int, ...], CacheKey]:
+@asynccontextmanager
+async def _prompt(
+    service: Service, exchange: Exchange, given: PromptBody
+) -> AsyncIterator[tuple[Engine, tuple[int, ...], CacheKey]]:
+    """The engine, which stays meanwhile; the prompt, and whose it is."""
     ask = ask_of(given, service.dialects, service.limits(exchange.key))
-    _, engine = await service.models.ready(ask.model)
-    prompts = await service.prompts(ask, engine.speech)
-    if len(prompts) != 1 or not prompts[0].tokens:
-        raise InvalidRequest("Give one prompt of at least one token.", field="prompt")
-    engine.check_tokens(prompts[0].tokens, "prompt")
-    return engine, prompts[0].tokens, exchange.key.cache_key(ask.terms.salt)
+    async with service.models.using(ask.model) as (_, engine):
+        prompts = await service.prompts(ask, engine.speech)
+        if len(prompts) != 1 or not prompts[0].tokens:
+            raise InvalidRequest("Give one prompt of at least one token.", field="prompt")
+        engine.check_tokens(prompts[0].tokens, "prompt")
+        yield engine, prompts[0].tokens, exchange.key.cache_key(ask.terms.salt)
 
 
 def _explanation(why: Explained, side: TextSide) -> dict[str, Any]:

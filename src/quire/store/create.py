@@ -125,14 +125,14 @@ def preset_of_model(store: Store, manifest: Manifest) -> Preset:
     return preset_of(texts, licences)
 
 
-def modelfile_of(store: Store, text: str) -> str:
-    """A Modelfile that makes this model again, from where its weights lie."""
+def modelfile_of(store: Store, text: str, shows_path: bool = True) -> str:
+    """A Modelfile that makes this model again: from where its weights lie, or else from itself."""
     manifest = store.show(text)
     preset = preset_of_model(store, manifest)
     name = f"{manifest.name}:{manifest.tag}"
     path = store.find(name)
     file = Modelfile(
-        base=str(path),
+        base=str(path) if shows_path else name,
         parameters=dict(preset.parameters),
         template=preset.template,
         system=preset.system,

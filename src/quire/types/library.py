@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from quire.types.preset import Preset
@@ -20,19 +19,6 @@ class Step(NamedTuple):
 
 
 Progress = Callable[[Step], None]  # may raise, to end what is being done
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A model that is kept, in memory or not."""
-
-    name: str  # with its tag
-    path: Path
-    num_bytes: int
-    digest: str
-    created: float  # seconds since 1970
-    quantization: str = ""
-    licence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +67,8 @@ Change = Create | Copy | Delete | Pull | Push
 class Library(Protocol):
     """Who keeps the models of a server. All of it may take long, and is called in threads."""
 
-    def stored(self) -> list[Stored]:
-        """All models, by name."""
-
-    def find(self, name: str) -> Stored:
-        """One of them. Raises a QuireError of the status 404."""
-
     def modelfile(self, name: str) -> str:
-        """A Modelfile that makes a model again."""
+        """A Modelfile that makes a model again. Raises a QuireError if it is not kept here."""
 
     def change(self, change: Change, progress: Progress) -> None:
         """Do it. The progress may raise to end it."""

@@ -55,6 +55,10 @@ class NativeProgram:
         self.native.launch(*of_tokens, *of_rows, wanted, logits, top_tokens, top_logits)
         return Step(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
+    def release_blocks(self, blocks: Array) -> int:
+        """Give the pages that hold nothing but these blocks back to the system; answers how many bytes that are."""
+        return int(self.native.release_blocks(blocks))
+
     def feed(self, value: int, numbers: Array) -> None:
         """Set a value that no node makes: [tokens, dim]. For tests of single nodes."""
         self.native.poke(self._places[value].columns, np.ascontiguousarray(numbers, np.float32))

@@ -20,7 +20,6 @@ from quire.serve.ollama_body import (
     Options,
     ShowBody,
     ToolBody,
-    seconds_of,
 )
 from quire.serve.ollama_changes import (
     CopyBody,
@@ -37,6 +36,7 @@ from quire.serve.ollama_lines import LineWriter, LoadWriter, error_body
 from quire.serve.ollama_models import running, shown, tags, version
 from quire.serve.request_limits import check_tools, schema_text, stops
 from quire.types.chat import ChatRequest, CompletionRequest, Message, Terms, Tool
+from quire.types.duration import seconds_of
 from quire.types.errors import InvalidRequest
 from quire.types.parameters import sampling_of
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
@@ -126,7 +126,7 @@ def _load(asked: Common, chats: bool) -> Decoded:
 def _terms(asked: Common) -> Terms:
     if asked.debug_render_only:
         raise InvalidRequest("_debug_render_only: Not supported", field="_debug_render_only")
-    return Terms(keep_alive=seconds_of(asked.keep_alive))
+    return Terms(keep_alive=None if asked.keep_alive is None else seconds_of(asked.keep_alive, "keep_alive"))
 
 
 def _think(asked: Common) -> bool | None:
@@ -174,9 +174,9 @@ DIALECT = Dialect(
     endpoints=(
         Generates("/api/chat", decode_chat),
         Generates("/api/generate", decode_generate),
-        Lists("/api/tags", tags, kept=True),
+        Lists("/api/tags", tags),
         Lists("/api/ps", running, only_loaded=True),
-        Shows("/api/show", shown, name_to_show, kept=True),
+        Shows("/api/show", shown, name_to_show),
         Tells("/api/version", version),
         Changes("/api/create", decode_create),
         Changes("/api/copy", decode_copy),

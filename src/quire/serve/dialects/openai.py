@@ -161,8 +161,14 @@ def encode_model(card: ModelCard) -> bytes:
 
 
 def _model(card: ModelCard) -> dict[str, Any]:
-    """`max_model_len` is vLLM's name for the context."""
-    facts = {"id": card.name, "object": "model", "created": int(card.created), "owned_by": "quire"}
+    """`max_model_len` is vLLM's name for the context; `loaded` is our own: whether it is in memory."""
+    facts = {
+        "id": card.name,
+        "object": "model",
+        "created": int(card.created),
+        "owned_by": "quire",
+        "loaded": card.is_loaded,
+    }
     return facts | ({"max_model_len": card.max_context} if card.max_context else {})
 
 

@@ -229,6 +229,10 @@ void bind_program(nb::module_ &m) {
                 "Run one step; see quire.ops.batch.Batch. The last three are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
+    program.def(
+        "release_blocks",
+        [](Program &p, const Ints &blocks) { return p.release_blocks(blocks.data(), size(blocks.shape(0))); },
+        "blocks"_a.noconvert(), "Give the pages of these KV blocks, ascending, back to the system.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
     program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
     program.def_prop_ro("num_bytes", &Program::num_bytes);

@@ -154,7 +154,8 @@ int Program::add_cache(KvFormat format, int num_heads, int head_dim, int window)
             "the KV cache cannot be q8_0: heads are no whole blocks of 32");
     KvCache c{format, num_heads, head_dim, window, bounds_.num_blocks, bounds_.block_tokens, nullptr, nullptr};
     for (uint8_t **place : {&c.keys, &c.values}) {
-        cache_memory_.push_back(take(c.block_bytes() * c.num_blocks));
+        cache_memory_.emplace_back(c.block_bytes() * c.num_blocks);
+        num_bytes_ += c.block_bytes() * c.num_blocks;
         *place = cache_memory_.back().data();
     }
     caches_.push_back(c);
@@ -224,6 +225,24 @@ void Program::store_kv(int id, const int32_t *slots, const float *k, const float
     const size_t stride = static_cast<size_t>(c.num_heads) * c.head_dim;
     std::lock_guard<std::mutex> lock(turn_);
     kernels_.write_kv(c, slots, {const_cast<float *>(k), stride}, {const_cast<float *>(v), stride}, 0, num_tokens);
+}
+
+// Blocks that nobody will read before they are written again. Neighbours go together: a page may hold parts of two.
+size_t Program::release_blocks(const int32_t *blocks, int count) {
+    for (int i = 0; i < count; ++i)
+        require(blocks[i] >= 0 && blocks[i] < bounds_.num_blocks && (i == 0 || blocks[i - 1] < blocks[i]),
+                "release_blocks: there is no such block, or they do not ascend");
+    std::lock_guard<std::mutex> lock(turn_);
+    size_t released = 0;
+    for (int first = 0, past = 0; first < count; first = past) {
+        for (past = first + 1; past < count && blocks[past] == blocks[past - 1] + 1;) ++past;
+        for (size_t i = 0; i < cache_memory_.size(); ++i) {
+            const size_t size = caches_[i / 2].block_bytes();
+            released += cache_memory_[i].give_back(size * static_cast<size_t>(blocks[first]),
+                                                   size * (static_cast<size_t>(blocks[past - 1]) + 1));
+        }
+    }
+    return released;
 }
 
 // --- a step

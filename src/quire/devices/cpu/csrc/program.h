@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "pages.h"
 #include "pool.h"
 
 namespace quire {
@@ -170,6 +171,7 @@ class Program {
 
     // --- running
     void launch(const Step &step);
+    size_t release_blocks(const int32_t *blocks, int count);  // ascending; answers how many bytes went to the system
     void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
     void poke(View to, const float *numbers, int num_rows);
     void peek(View from, float *numbers, int num_rows) const;
@@ -230,7 +232,8 @@ class Program {
     std::vector<Matrix> matrices_;
     Arena weights_;
     std::vector<std::shared_ptr<const void>> owners_;  // of the matrices that lie elsewhere
-    std::vector<Memory> cache_memory_, scratch_;
+    std::vector<Pages> cache_memory_;  // keys and values of each cache in turn
+    std::vector<Memory> scratch_;
     std::vector<Vector> vectors_;
     std::vector<Buffer> rows_, quants_;
     std::vector<KvCache> caches_;

@@ -1,0 +1,47 @@
+"""What of a model fits into the memory: the length of its context, and how many bytes it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire.config import Config, ServeConfig
+from quire.engine.need import Need
+from quire.gateway.residency import Demand
+from quire.serve.errors import ModelTooLarge
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A model that fits."""
+
+    need: Need
+    context: int
+    demand: Demand
+
+    def config_for(self, config: Config, num_bytes: int) -> Config:
+        """What its engine is told: how much it may take, and nothing of the server's secrets."""
+        num_blocks = (num_bytes - self.need.fixed_bytes) // self.need.block_bytes
+        cache = replace(config.cache, num_blocks=num_blocks)
+        scheduler = replace(config.scheduler, max_context=self.context)
+        return replace(config, cache=cache, scheduler=scheduler, serve=ServeConfig())
+
+
+def fit(name: str, need: Need, config: Config, budget: int) -> Fitted:
+    """The longest context that fits, up to what was promised. Raises with both numbers if that is too short."""
+    promised = need.max_context
+    if config.cache.num_blocks is not None:
+        size = need.fixed_bytes + config.cache.num_blocks * need.block_bytes
+        if size > budget:
+            raise ModelTooLarge(name, (promised, size), budget, need.longest(budget))
+        return Fitted(need, promised, Demand(size, size))
+    context = need.longest(budget)
+    least = min(config.serve.min_context, promised)
+    if context < least:
+        raise ModelTooLarge(name, (least, need.bytes_for(least)), budget, context)
+    return Fitted(need, context, Demand(need.bytes_for(context), need.bytes_for(context)))
+
+
+def equal_share(config: Config, num_models: int) -> Config:
+    """What an engine is told where several share the memory and none ever goes."""
+    cache = replace(config.cache, memory_share=config.cache.memory_share / max(1, num_models))
+    return replace(config, cache=cache, serve=ServeConfig())
