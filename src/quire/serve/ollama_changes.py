@@ -74,11 +74,12 @@ def decode_create(body: bytes) -> Asked:
             raise InvalidRequest(f"{name}: Not supported. {instead}", field=name)
     if not asked.from_ and not asked.files:
         raise InvalidRequest("from: Give it, or files", field="from")
+    given = asked.parameters or {}
     licences = [asked.license] if isinstance(asked.license, str) else asked.license or []
     preset = Preset(
         template=asked.template or "",
         system=asked.system or "",
-        parameters=check_parameters(asked.parameters or {}),
+        parameters=check_parameters({name: value for name, value in given.items() if value is not None}),
         messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(asked.messages or ())),
         licences=tuple(filter(None, licences)),
     )

@@ -35,7 +35,8 @@ def read_preset(folder: Path) -> Preset:
     if (folder / FILES["adapter"]).exists():
         raise BrokenPreset("The model has a LoRA adapter, which cannot be applied yet: merge it into the weights.")
     texts = {role: _text(folder / name) for role, name in FILES.items() if (folder / name).is_file()}
-    return preset_of(texts, tuple(_text(path) for path in sorted(folder.glob(LICENCES))))
+    licences = sorted(folder.glob(LICENCES), key=lambda path: (len(path.name), path.name))
+    return preset_of(texts, tuple(_text(path) for path in licences))
 
 
 def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Preset:
