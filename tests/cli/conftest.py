@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from quire.store.manifest import Manifest, StoredFile
 from quire.store.store import Store
+from tests.store.docker_registry import RunningRegistry, running_registry
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -28,6 +30,7 @@ class Quire:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
         own = {"QUIRE_HOME": str(self.folder / "home"), "QUIRE_STAND_IN": str(self.folder / "log")}
+        own |= {"QUIRE_REGISTRY": "127.0.0.1:1", "NO_PROXY": "127.0.0.1,localhost"}  # nobody is there
         return kept | own | {"COLUMNS": "120", "TERM": "dumb", "NO_COLOR": "1"}
 
     @property
@@ -60,6 +63,12 @@ class Quire:
 @pytest.fixture
 def quire(tmp_path) -> Quire:
     return Quire(tmp_path)
+
+
+@pytest.fixture
+def docker_registry(tmp_path_factory) -> Iterator[RunningRegistry]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
 
 
 def install_default(quire: Quire) -> None:

@@ -52,7 +52,9 @@ def test_a_truncated_model_of_the_store_is_told_how_to_be_mended(quire):
 
 def test_pull_says_what_it_cannot(quire):
     done = quire("pull", "unheard-of")
-    assert done.returncode == 1 and done.stderr.startswith("error: There is no model unheard-of:latest.")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: unheard-of:latest is not here, and 127.0.0.1:1 cannot be reached (")
+    assert "check the network and the proxy, or use what is here (`quire list`) or the path of a model." in done.stderr
     done = quire("pull", quire.model)
     assert done.returncode == 1 and "there is nothing to pull" in done.stderr
 
@@ -66,7 +68,7 @@ def test_a_home_can_be_given_as_a_flag(quire, tmp_path):
 def test_help_names_every_command(quire, flag):
     done = quire(flag)
     assert done.returncode == 0
-    for name in ("run", "serve", "key", "pull", "list", "show", "cp", "rm"):
+    for name in ("run", "serve", "key", "pull", "push", "list", "show", "cp", "rm"):
         assert f" {name} " in done.stdout
 
 
@@ -101,6 +103,17 @@ def test_help_imports_no_http_client_and_no_engine(quire):
     )
     modules = set(done.stdout.splitlines()[-1].split())
     assert {"httpx", "numpy", "huggingface_hub", "torch", "transformers", "tokenizers"} & modules == set()
+
+
+@pytest.mark.parametrize("command", [["list"], ["cp", "smollm2:135m", "mine"], ["rm", "smollm2:135m"]])
+def test_what_stays_at_home_imports_no_http_client(quire, command):
+    install_default(quire)
+    script = f"import sys; from quire.cli.main import main; print(main({command!r})); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=100
+    )
+    code, modules = done.stdout.splitlines()[-2:]
+    assert code == "0" and {"httpx", "huggingface_hub", "ssl"} & set(modules.split()) == set()
 
 
 def test_logs_are_written_as_the_settings_say(quire):

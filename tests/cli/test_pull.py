@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from quire.store.parts import Part
+from quire.store.store import Store
 from tests.cli.terminal import on_terminal
 from tests.store.hub import place_of, publish
 from tests.store.server import Behaviour, serving
@@ -47,6 +49,36 @@ def test_a_pull_that_was_stopped_goes_on_where_it_was(quire, hub, number, code):
     assert done.returncode == 0 and done.stdout.startswith("hf.co/org/toy:latest  3.0 MB, from hf.co/org/toy@ccc")
     (wanted,) = hub.ranges_of(FILE)
     assert wanted is not None and int(wanted.removeprefix("bytes=").rstrip("-")) >= 1_900_000
+
+
+def test_a_pull_says_what_it_fetches_and_how_much_before_it_does(quire, hub):
+    done = subprocess.run(
+        quire.command("pull", "hf.co/org/toy"), env=environment(quire, hub), capture_output=True, text=True, check=True
+    )
+    first, second, *_ = done.stderr.splitlines()
+    assert first.startswith("hf.co/org/toy:latest: toy-Q4_0.gguf, 3.0 MB from hf.co/org/toy@ccc")
+    assert second == "toy-Q4_0.gguf …"
+    again = subprocess.run(
+        quire.command("pull", "hf.co/org/toy"), env=environment(quire, hub), capture_output=True, text=True, check=True
+    )
+    assert ", 0.0 MB of it to fetch\n" in again.stderr and hub.ranges_of(FILE) == [None]
+
+
+def test_a_model_goes_to_a_registry_and_comes_back(quire, docker_registry):
+    name = f"{docker_registry.host}/me/toy:v1"
+    store = Store(quire.folder / "home")
+    store.create("toy", [Part("weights", "toy.gguf", BODY), Part("system", "system.txt", b"Be brief.")])
+    assert quire("cp", "toy", name).returncode == 0
+    done = quire("push", name)
+    assert (done.returncode, done.stdout.split(" MB sent")[0]) == (0, f"pushed {name}, 3.0")
+    assert "toy.gguf …" in done.stderr
+    assert quire("rm", name, "toy").returncode == 0 and quire("list").stdout.count("\n") == 1
+    done = quire("pull", "me/toy:v1", "--registry", docker_registry.host)
+    assert done.stderr.startswith(f"me/toy:v1: 3 files, 3.0 MB from {docker_registry.host}/me/toy\n")
+    assert done.stdout.startswith(f"me/toy:v1  3.0 MB, from {docker_registry.host}/me/toy, ")
+    assert store.find("me/toy:v1").read_bytes() == BODY
+    done = quire("push", "me/toy:v1")
+    assert done.returncode == 1 and "127.0.0.1:1 cannot be reached" in done.stderr
 
 
 def test_a_terminal_shows_a_bar(quire, hub):

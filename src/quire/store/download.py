@@ -6,6 +6,8 @@ that is there is trusted until the whole is hashed: the store does that, and sta
 
 from __future__ import annotations
 
+import functools
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from .source import Progress
 MAX_FRUITLESS = 4  # attempts in a row that brought nothing
 MAX_ATTEMPTS = 40  # in all, so that a server that drops every connection cannot hold us for ever
 RETRY_SECONDS = 0.25
+TIMEOUT = httpx.Timeout(30.0)
 HTTP_OK, HTTP_PARTIAL, HTTP_GONE_RANGE = 200, 206, 416
 
 
@@ -32,6 +35,16 @@ class Address:
     what: str  # for the progress bar
     client: httpx.Client
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def http_client(auth: httpx.Auth | None = None) -> httpx.Client:
+    """With the proxies and the certificates of the environment."""
+    return httpx.Client(timeout=TIMEOUT, verify=_certificates(), auth=auth)
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # reading them takes longer than fetching a small file
 
 
 class Interrupted(Exception):

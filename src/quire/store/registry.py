@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from .download import Address
+from .download import Address, http_client
 from .errors import ModelNotFound, StoreError, Unreachable
 from .manifest import DIGEST
 from .names import DEFAULT_NAMESPACE, OLLAMA, ModelName
@@ -29,7 +29,6 @@ ROLE_OF = {  # layer -> role of a file
 }
 LAYER_OF = {role: layer for layer, role in ROLE_OF.items() if layer != "prompt"}
 MAX_TEXT = 4 << 20  # of a manifest or an image's description
-TIMEOUT = httpx.Timeout(30.0)
 FORBIDDEN, NOT_FOUND = 403, 404
 
 
@@ -124,7 +123,7 @@ class Registry:
 def registry_of(name: ModelName) -> Iterator[Registry]:
     """Speak to the registry of a name that has a host."""
     auth = RegistryAuth(name.address.partition("://")[2].partition(":")[0])
-    with httpx.Client(timeout=TIMEOUT, auth=auth) as client:
+    with http_client(auth) as client:
         yield Registry(name, client)
 
 

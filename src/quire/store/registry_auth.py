@@ -42,13 +42,12 @@ class RegistryAuth(httpx.Auth):
             given = yield asked
             given.read()
             token = _token(given)
-            if token is None:
-                return
-            self._shown = f"Bearer {token}"
+            self._shown = f"Bearer {token}" if token else None
         else:
             return
-        request.headers["Authorization"] = self._shown
-        yield request
+        if self._shown is not None:
+            request.headers["Authorization"] = self._shown
+        yield request  # without a token too: the last answer is the one that the caller gets
 
     def _token_request(self, registry: httpx.URL, challenge: dict[str, str]) -> httpx.Request | None:
         realm = challenge.pop("realm", "")

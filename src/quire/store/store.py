@@ -21,7 +21,7 @@ from quire.types.errors import InvalidRequest
 
 from .blobs import Blobs
 from .crew import Crew
-from .errors import DamagedModel, ModelNotFound, writing
+from .errors import DamagedModel, ModelNotFound, Unreachable, writing
 from .layout import Layout, write_whole
 from .locks import locked, try_locked
 from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
@@ -188,13 +188,17 @@ class Store:
         return name
 
     def _offer(self, source: Source, asked: ModelName, name: ModelName) -> Offer:
-        """What the source has; of a name that nobody knows, how else it could be meant."""
+        """What the source has; of a name that nobody but the registry may know, how else it could be meant."""
         try:
             return source.offer(asked)
         except ModelNotFound as error:
-            if asked == name or not Path(name.name).exists():
+            if asked == name:
                 raise
-            raise ModelNotFound(_meant_a_path(name)) from error
+            raise ModelNotFound(_no_source(name, f" on {asked.host}")) from error
+        except Unreachable as error:
+            if asked == name:
+                raise
+            raise Unreachable(f"{name} is not here, and {error.public}") from error
 
     def _announcement(self, name: ModelName, offer: Offer) -> str:
         """What a pull is going to do, before it does it."""
@@ -275,7 +279,7 @@ class Store:
             for source in sources:
                 if source.claims(asked):
                     return source, asked
-        raise ModelNotFound(_meant_a_path(name) if Path(name.name).exists() else _no_source(name))
+        raise ModelNotFound(_no_source(name))
 
     def _manifest_path(self, name: ModelName) -> Path:
         return manifest_path(self.layout.manifests, name)
@@ -294,12 +298,11 @@ def open_store(config: Config) -> Store:
     return Store(home_folder(config), registry=config.store.registry)
 
 
-def _meant_a_path(name: ModelName) -> str:
-    return f"{name} is not a model that Quire knows. For the file or folder of that name here, write ./{name.name}"
-
-
-def _no_source(name: ModelName) -> str:
+def _no_source(name: ModelName, place: str = "") -> str:
+    if Path(name.name).exists():
+        return f"{name} is not a model that Quire knows. For the file or folder of that name here, write ./{name.name}"
+    repository = name.name if "/" in name.name else "organisation/name"
     return (
-        f"There is no model {name}. Try {DEFAULT_MODEL}, a repository of the model hub (hf.co/organisation/name), "
+        f"There is no model {name}{place}. Try {DEFAULT_MODEL}, a repository of the model hub (hf.co/{repository}), "
         "or the path of a GGUF file."
     )

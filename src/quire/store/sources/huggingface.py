@@ -10,7 +10,6 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import httpx
 from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -21,7 +20,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers
 
-from quire.store.download import Address
+from quire.store.download import Address, http_client
 from quire.store.errors import ModelNotFound, StoreError, Unreachable
 from quire.store.names import DEFAULT_TAG, HUB, ModelName
 from quire.store.parts import INDEX, SIDE_FILES
@@ -35,7 +34,6 @@ QUANTIZATION = re.compile(
 )
 PART = re.compile(r"-\d{5}-of-\d{5}$")
 SHARD = re.compile(r"model(?:-\d{5}-of-\d{5})?\.safetensors")
-TIMEOUT = httpx.Timeout(30.0)
 
 
 class HuggingFace:
@@ -65,7 +63,7 @@ class HuggingFace:
 
     def fetch(self, wanted: Wanted, partial: Path, progress: Progress) -> None:
         """Resumed over HTTP, with the user's token if there is one."""
-        with httpx.Client(timeout=TIMEOUT) as client:
+        with http_client() as client:
             headers = {key: value for key, value in build_hf_headers(library_name="quire").items() if value}
             download_in_ranges(Address(wanted.place, wanted.file_name, client, headers), partial, wanted.size, progress)
 

@@ -1,0 +1,113 @@
+"""Tokens: asked for where the registry says, shown to nobody else, and asked for again when they are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+from quire.store.errors import Unreachable
+from quire.store.registry_auth import RegistryAuth
+from quire.store.store import Store
+from tests.store.server import Answer, Behaviour, serving
+
+WEIGHTS = b"GGUF" + bytes(1000)
+DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
+
+
+class Guarded:
+    """A registry with one model, which gives out a new token for each `/token`; blobs lie on another server."""
+
+    def __init__(self, server: Behaviour, storage: Behaviour) -> None:
+        self.server, self.storage = server, storage
+        self.tokens: list[str] = []
+        self.asked: list[tuple[str, str | None]] = []  # the path and what was shown
+        storage.files[f"/storage/{DIGEST}"] = WEIGHTS
+        storage.special = self.of_storage
+
+    def __call__(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+        shown = headers.get("Authorization")
+        self.asked.append((path, shown))
+        if path == "/token":
+            self.tokens.append(f"token-{len(self.tokens)}")
+            return 200, json.dumps({"token": self.tokens[-1]}).encode(), {}
+        if not self.tokens or shown != f"Bearer {self.tokens[-1]}":
+            challenge = f'Bearer realm="{self.server.url}/token",service="toys",scope="repository:me/toy:pull"'
+            return 401, b"", {"WWW-Authenticate": challenge}
+        if "/manifests/" in path:
+            layers = [
+                {
+                    "mediaType": f"application/vnd.ollama.image.{kind}",
+                    "digest": f"sha256:{DIGEST}",
+                    "size": len(WEIGHTS),
+                }
+                for kind in ("model", "license")
+            ]
+            return 200, json.dumps({"schemaVersion": 2, "config": layers[0], "layers": layers}).encode(), {}
+        where = self.storage.url.replace("127.0.0.1", "localhost")
+        return 307, b"", {"Location": f"{where}/storage/{DIGEST}"}
+
+    def of_storage(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        self.asked.append((path, headers.get("Authorization")))
+
+
+@pytest.fixture
+def guarded(server):
+    with serving() as storage:
+        server.special = Guarded(server, storage)
+        yield server.special
+
+
+def test_a_token_is_got_where_the_registry_says_and_not_shown_where_it_redirects_to(guarded, server, tmp_path):
+    name = server.url.removeprefix("http://") + "/me/toy"
+    assert Store(tmp_path).resolve(name).read_bytes() == WEIGHTS
+    assert guarded.asked[0] == ("/v2/me/toy/manifests/latest", None)
+    assert guarded.asked[1] == ("/token", None)
+    shown = [header for path, header in guarded.asked if path.startswith("/storage/")]
+    assert shown and set(shown) == {None}
+
+
+def test_a_token_that_is_refused_is_asked_for_again(guarded, server):
+    with httpx.Client(auth=RegistryAuth("127.0.0.1")) as client:
+        url = f"{server.url}/v2/me/toy/manifests/latest"
+        assert client.get(url).is_success and client.get(url).is_success
+        assert len(guarded.tokens) == 1
+        guarded.tokens.append("a newer one")
+        assert client.get(url).is_success and len(guarded.tokens) == 3
+
+
+@pytest.mark.parametrize("answer", [(403, b"", {}), (200, b"{}", {}), (200, b"no JSON", {})])
+def test_a_registry_that_gives_no_token_is_an_error(guarded, server, tmp_path, answer):
+    inner = server.special
+    server.special = lambda method, path, headers: answer if path == "/token" else inner(method, path, headers)
+    with pytest.raises(Unreachable, match=r"refuses me/toy \(HTTP 401\)"):
+        Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")
+
+
+def test_a_registry_with_tls_cannot_send_us_to_a_place_without(tmp_path):
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(401, headers={"WWW-Authenticate": 'Bearer realm="http://evil.invalid/token"'})
+
+    with httpx.Client(auth=RegistryAuth("registry.invalid"), transport=httpx.MockTransport(answer)) as client:
+        assert client.get("https://registry.invalid/v2/").status_code == 401
+    assert asked == ["https://registry.invalid/v2/"]
+
+
+def test_what_a_registry_complains_about_is_passed_on(server, tmp_path):
+    said = json.dumps({"errors": [{"code": "TOOMANYREQUESTS", "message": "come back tomorrow"}]}).encode()
+    server.special = lambda method, path, headers: (429, said, {"Content-Type": "application/json"})
+    with pytest.raises(Unreachable, match="HTTP 429, come back tomorrow"):
+        Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")
+
+
+@pytest.mark.parametrize("page", [b"<html>", b"[]", b"{}", b'{"config": 1, "layers": 2}'])
+def test_a_page_that_is_no_manifest_is_said_so(server, tmp_path, page):
+    server.special = lambda method, path, headers: (200, page, {})
+    with pytest.raises(Exception, match="is no model: its manifest cannot be read"):
+        Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")
