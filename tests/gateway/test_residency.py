@@ -341,6 +341,7 @@ class Machine(RuleBasedStateMachine):
             case Unload(name):
                 assert not self.residency[name].running
                 self.residency.gone(name)
+                self.pending = [each for each in self.pending if each.name != name]  # no engine, no answer
             case Resize(name, num_bytes):
                 model = self.residency[name]
                 is_held = bool(model.running) and num_bytes < model.num_bytes

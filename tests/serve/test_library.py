@@ -24,7 +24,21 @@ openai = pytest.importorskip("openai")
 
 pytestmark = pytest.mark.e2e
 
-SMALL = ("--port", "0", "--max-context", "512", "--max-rows", "8", "--num-blocks", "200", "--log-level", "warning")
+NOWHERE = "http://127.0.0.1:9"  # a registry that does not answer
+SMALL = (
+    "--port",
+    "0",
+    "--registry",
+    NOWHERE,
+    "--max-context",
+    "512",
+    "--max-rows",
+    "8",
+    "--num-blocks",
+    "200",
+    "--log-level",
+    "warning",
+)
 START_SECONDS = 60
 QUESTION = [{"role": "user", "content": "Who are you?"}]
 PIRATE = "You are a pirate. Every answer begins with Arrr."
@@ -81,7 +95,8 @@ def url(home) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(url):
-    return ollama.Client(host=url, timeout=120)
+    with ollama.Client(host=url, timeout=120) as made:
+        yield made
 
 
 def names(client) -> set[str]:
@@ -160,7 +175,7 @@ def test_a_model_is_made_of_a_file_that_is_sent(client, model_file, url):
 
 def test_wrong_requests_are_refused_with_a_sentence(client, url):
     for wrong, status, said in (
-        ({"model": "x", "from": "nobody"}, 404, "nobody"),
+        ({"model": "x", "from": "nobody"}, 502, "127.0.0.1"),
         ({"model": "x", "from": "/etc/passwd"}, 400, "path"),
         ({"model": "/tmp/x", "from": "base"}, 400, "name"),
         ({"model": "x", "from": "base", "template": "{{ if }}"}, 400, "template"),

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from quire.serve.models import Wanted
+from quire.serve.shelf import Wanted
 from tests.serve.running import Running, running
 
 pytestmark = pytest.mark.e2e

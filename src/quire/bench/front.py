@@ -24,9 +24,11 @@ from urllib.parse import urlsplit
 from quire.bench.figure import Figure, at_least, at_most
 from quire.config import home_folder, load
 from quire.serve.app import all_dialects
-from quire.serve.models import Models, Place, Wanted
+from quire.serve.engines import Place
+from quire.serve.models import Models
 from quire.serve.server import Serving
 from quire.serve.service import Service
+from quire.serve.shelf import Wanted
 from quire.store.store import Store
 
 NUM_STREAMS = 256

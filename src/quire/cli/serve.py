@@ -18,7 +18,7 @@ from quire.engine.messages import Loading
 from quire.observe.access import log_access
 from quire.observe.log import adopt
 from quire.observe.trace import traces_to
-from quire.store.names import DEFAULT_TAG, MODEL_SUFFIXES, ModelName, parse_name
+from quire.store.names import MODEL_SUFFIXES, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
@@ -34,8 +34,11 @@ class ServeOptions:
     """Options of its own; the server's and the engine's come from config.py."""
 
     models: tuple[str, ...] = argument(
-        (), f"Names or paths, as quire run takes them; NAME=MODEL serves it as NAME. Default: {DEFAULT_MODEL}."
+        (),
+        "Names or paths, as quire run takes them, to be loaded at once and kept; NAME=MODEL serves it as NAME. "
+        f"Default: none, or {DEFAULT_MODEL} if the store is empty.",
     )
+    only: bool = option(False, "Serve these alone, and not every model of the store.", "--only")
     device: str = option("cpu", "Where to compute.")
 
 
@@ -44,21 +47,26 @@ def serve(options: ServeOptions, given: Given) -> None:
     """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
     config = given.config
     # By name, here: no other command waits for the packages of a server.
-    keys, models = (import_module(f"quire.serve.{name}") for name in ("keys", "models"))
+    keys, engines, shelf = (import_module(f"quire.serve.{name}") for name in ("keys", "engines", "shelf"))
     adopt("uvicorn.error")
     adopt("opentelemetry")
     known = keys.read_keys(config.serve)
     if not known and not config.serve.host.startswith(LOCAL):
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
-    wanted, place = _wanted(options, given.store), models.Place(options.device)
-    ready = partial(_print_ready, [model.name for model in wanted])
+    wanted, place = _wanted(options, given.store), engines.Place(options.device)
+    ready = partial(_print_ready, [model.name for model in wanted], 0 if options.only else len(given.store.list()))
     if config.serve.fronts > 1:
+        if not options.models:
+            raise InvalidRequest("Several fronts need to be told which models to serve: quire serve MODEL --fronts 2.")
         fronts = import_module("quire.serve.fronts")
         _run(fronts.Fronts(wanted, config, place, known, _print_loading, ready))
         return
-    app, server, service = (import_module(f"quire.serve.{name}") for name in ("app", "server", "service"))
-    library = import_module("quire.gateway.library").StoreLibrary(given.store)
-    served = models.Models(wanted, config, place, _print_loading)
+    app, models, server, service = (
+        import_module(f"quire.serve.{name}") for name in ("app", "models", "server", "service")
+    )
+    offers = None if options.only else shelf.Shelf(given.store)
+    served = models.Models(wanted, config, place, _print_loading, offers)
+    library = None if options.only else import_module("quire.gateway.library").StoreLibrary(given.store)
     with traces_to(config.serve.otlp_endpoint) as traces:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces)
         house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
@@ -71,31 +79,26 @@ def _run(serving: Any) -> None:
 
 
 def _wanted(options: ServeOptions, store: Store) -> list[Any]:
-    models = import_module("quire.serve.models")
+    shelf = import_module("quire.serve.shelf")
     wanted: dict[str, Any] = {}
-    for text in options.models or (DEFAULT_MODEL,):
+    texts = options.models or (() if store.list() else (DEFAULT_MODEL,))
+    if options.only and not texts:
+        raise InvalidRequest("--only needs models: quire serve MODEL --only.", field="models")
+    for text in texts:
         named = SERVED_AS.fullmatch(text)
         given, rest = (named["name"], named["model"]) if named else ("", text)
         name = parse_name(rest)
-        shown_as = given or _spelled(name)
+        shown_as = given or (_file_name(name) if name.kind == "path" else shelf.spelled(name))
         if shown_as in wanted:
             raise InvalidRequest(f"Two models would be served as {shown_as}: write NAME={rest}.", field="models")
-        wanted[shown_as] = models.Wanted(shown_as, partial(_locate, store, str(name)), _aliases(name))
+        aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases(name)
+        wanted[shown_as] = shelf.Wanted(shown_as, partial(_locate, store, str(name)), aliases)
     return list(wanted.values())
 
 
-def _spelled(name: ModelName) -> str:
-    """What clients call it: a path without its folders and ending."""
-    if name.kind == "path":
-        return reduce(str.removesuffix, MODEL_SUFFIXES, name.path.name)
-    return str(name).removesuffix(f":{DEFAULT_TAG}")
-
-
-def _aliases(name: ModelName) -> tuple[str, ...]:
-    """Other spellings of the same."""
-    if name.kind == "path":
-        return (name.name, name.path.name, _spelled(name))
-    return (str(name), name.name)
+def _file_name(name: ModelName) -> str:
+    """What clients call a path: without its folders and ending."""
+    return reduce(str.removesuffix, MODEL_SUFFIXES, name.path.name)
 
 
 def _locate(store: Store, name: str) -> Path:
@@ -107,5 +110,6 @@ def _print_loading(loading: Loading) -> None:
     print(f"{loading.stage} … ({loading.seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
-def _print_ready(names: Sequence[str], url: str) -> None:
-    print(f"Serving {', '.join(names)} at {url}", file=sys.stderr, flush=True)
+def _print_ready(names: Sequence[str], num_stored: int, url: str) -> None:
+    stored = [f"the store's {num_stored} models when they are asked for"] if num_stored else []
+    print(f"Serving {' and '.join([', '.join(names)] * bool(names) + stored)} at {url}", file=sys.stderr, flush=True)

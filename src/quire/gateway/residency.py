@@ -140,13 +140,19 @@ class Residency:
     def __getitem__(self, name: str) -> Resident:
         return self._residents[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._residents
+    def get(self, name: str) -> Resident | None:
+        """One of the models, if there is such a one."""
+        return self._residents.get(name)
 
     @property
     def free(self) -> int:
         """Bytes that are promised to nobody."""
         return self.budget - sum(each.taken for each in self)
+
+    @property
+    def _coming(self) -> int:
+        """Bytes that will be free without anything more being done."""
+        return sum(each.taken if each.stage is Stage.LEAVING else each.taken - each.wanted_bytes for each in self)
 
     # ── what happens ──
 
@@ -170,11 +176,6 @@ class Residency:
             model.running.remove(ticket)
             model.used_at, model.floor = now, 0
             model.keep = model.keep if keep is None else keep
-
-    def drop(self, name: str) -> None:
-        """There is no such model any more; it must be away, and nobody wait for it."""
-        assert self[name].stage is Stage.AWAY and not self[name].waiting
-        del self._residents[name]
 
     def release(self, name: str, now: float) -> None:
         """A model is to go as soon as nobody uses it."""
@@ -254,9 +255,7 @@ class Residency:
 
     def _make_room(self, model: Resident, now: float, actions: list[Action]) -> set[str]:
         """Begin what makes room for a model. The names of those that are drained for it."""
-        coming = sum(each.taken for each in self if each.stage is Stage.LEAVING)
-        coming += sum(each.num_bytes - each.wanted_bytes for each in self if each.num_bytes > each.wanted_bytes)
-        short = model.demand.least - self.free - coming
+        short = model.demand.least - self.free - self._coming
         idle = sorted((each for each in self if each.is_idle), key=lambda each: (each.keep < 0, each.used_at))
         while idle and short > sum(each.spare for each in idle):
             short -= idle[0].taken
@@ -286,9 +285,10 @@ class Residency:
             if self.free > 0:
                 actions.append(_resize(model, model.num_bytes + min(more, self.free)))
                 continue
-            for each in sorted((each for each in self if each.is_idle and each.spare), key=lambda each: each.used_at):
-                actions.append(_resize(each, each.num_bytes - min(each.spare, more)))
-                break
+            idle = [each for each in self if each.is_idle and each.spare]
+            if idle and not self._coming:
+                oldest = min(idle, key=lambda each: each.used_at)
+                actions.append(_resize(oldest, oldest.num_bytes - min(oldest.spare, more)))
 
 
 def _unload(model: Resident, actions: list[Action]) -> None:

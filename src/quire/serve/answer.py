@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
+from quire.serve.engines import Engine
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
 from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
-from quire.serve.models import Engine, Model
+from quire.serve.model import Model
 from quire.serve.prompts import Prompt, sampled
 from quire.serve.run import Run
 from quire.serve.service import Service

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from quire.types.errors import InvalidRequest, QuireError
 
-
 MAX_SHOWN = 20  # models
 
 
@@ -71,7 +70,9 @@ class NoLibrary(QuireError):
     status = 501
 
     def __init__(self) -> None:
-        super().__init__("This server cannot change what models there are: it has no store, or several fronts.")
+        super().__init__(
+            "This server cannot change what models there are: it serves the store not at all, or by several fronts."
+        )
 
 
 class NoSuchBlob(QuireError):

@@ -18,10 +18,18 @@ class Fitted:
     context: int
     demand: Demand
 
+    def blocks_in(self, num_bytes: int) -> int:
+        """KV blocks of so many bytes in all."""
+        return (num_bytes - self.need.fixed_bytes) // self.need.block_bytes
+
+    def bytes_of(self, num_blocks: int) -> int:
+        """In all, with so many KV blocks."""
+        return self.need.fixed_bytes + num_blocks * self.need.block_bytes
+
     def config_for(self, config: Config, num_bytes: int) -> Config:
         """What its engine is told: how much it may take, and nothing of the server's secrets."""
-        num_blocks = (num_bytes - self.need.fixed_bytes) // self.need.block_bytes
-        cache = replace(config.cache, num_blocks=num_blocks)
+        num_blocks, most_blocks = self.blocks_in(num_bytes), self.blocks_in(self.demand.most)
+        cache = replace(config.cache, num_blocks=num_blocks, most_blocks=most_blocks)
         scheduler = replace(config.scheduler, max_context=self.context)
         return replace(config, cache=cache, scheduler=scheduler, serve=ServeConfig())
 
@@ -38,7 +46,7 @@ def fit(name: str, need: Need, config: Config, budget: int) -> Fitted:
     least = min(config.serve.min_context, promised)
     if context < least:
         raise ModelTooLarge(name, (least, need.bytes_for(least)), budget, context)
-    return Fitted(need, context, Demand(need.bytes_for(context), need.bytes_for(context)))
+    return Fitted(need, context, Demand(need.bytes_for(context), need.most_bytes(context, budget)))
 
 
 def equal_share(config: Config, num_models: int) -> Config:

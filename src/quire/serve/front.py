@@ -29,11 +29,12 @@ from quire.observe.log import adopt, start_logging
 from quire.observe.trace import traces_to
 from quire.serve.app import all_dialects
 from quire.serve.keys import Key, Keys
-from quire.serve.models import Models, Wanted
+from quire.serve.models import Models
 from quire.serve.quota import Quotas
 from quire.serve.server import Serving
 from quire.serve.service import Service
 from quire.serve.shared import SharedMeters, SharedTable
+from quire.serve.shelf import Wanted
 
 LENGTH = struct.Struct("!Q")
 REPORT_SECONDS = 1.0

@@ -24,11 +24,11 @@ from quire.engine.client import Client
 from quire.engine.hub import Hub
 from quire.engine.launch import Progress, spawn
 from quire.engine.messages import Configure
+from quire.serve.engines import Place, in_thread
 from quire.serve.errors import FrontFailed
 from quire.serve.fitting import equal_share
 from quire.serve.front import Orders, Served
 from quire.serve.keys import Keys
-from quire.serve.engines import Place, in_thread
 from quire.serve.server import Ready, listen, run_until_signal, url_of, uvicorn_config
 from quire.serve.shared import SharedTable
 from quire.serve.shelf import Wanted

@@ -15,13 +15,13 @@ from contextlib import suppress
 from functools import partial
 
 from quire.serve.dialect import Asked, Changes, Takes
+from quire.serve.engines import in_thread
 from quire.serve.errors import NoLibrary, NoSuchBlob
 from quire.serve.exchange import ClientGone, Exchange
-from quire.serve.engines import in_thread
 from quire.serve.native import only_admin
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
-from quire.types.library import Library, Step
+from quire.types.library import Delete, Library, Step
 
 TELL_SECONDS = 0.1  # between two lines of progress
 DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
@@ -34,6 +34,8 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
     """Change what models there are."""
     library = _library(service, exchange)
     asked = endpoint.decode(await service.body(exchange))
+    if isinstance(asked.change, Delete):
+        await _let_go(service, asked.change.name)
     telling = _Telling()
     doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, telling), lambda none: None))
     leaving = asyncio.ensure_future(exchange.gone())
@@ -101,6 +103,13 @@ def _library(service: Service, exchange: Exchange) -> Library:
     if service.library is None:
         raise NoLibrary
     return service.library
+
+
+async def _let_go(service: Service, name: str) -> None:
+    """A model that is to be forgotten leaves the memory too, unless the server was started for it."""
+    with suppress(QuireError):
+        if not service.models.find(name).is_named:
+            await service.models.unload(name)
 
 
 async def _tell(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:

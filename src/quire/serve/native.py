@@ -16,7 +16,7 @@ from quire.serve.body import read
 from quire.serve.dialect import Dialect
 from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
 from quire.serve.exchange import Exchange
-from quire.serve.models import RETRY_SECONDS
+from quire.serve.residents import RETRY_SECONDS
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
 

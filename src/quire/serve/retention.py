@@ -16,8 +16,8 @@ from quire.engine.messages import Changed, Counters, Explain, Explained, Flush, 
 from quire.engine.text_side import TextSide
 from quire.serve.asked import PromptBody, ask_of
 from quire.serve.body import read
+from quire.serve.engines import Engine
 from quire.serve.exchange import Exchange
-from quire.serve.models import Engine
 from quire.serve.native import only_admin
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest

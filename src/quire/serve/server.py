@@ -60,11 +60,13 @@ class Serving:
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded."""
         loading = asyncio.create_task(self._load())
+        watching = asyncio.create_task(self._service.models.watch())
         try:
             await self._server.serve([self._socket])
         finally:
             loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(loading, watching, return_exceptions=True)
             await self._service.models.close()
         if not loading.cancelled() and (error := loading.exception()) is not None:
             raise error

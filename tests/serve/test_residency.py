@@ -1,0 +1,206 @@
+"""Every model of the store, loaded when it is asked for: real engines, and Ollama's and OpenAI's own clients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ollama
+import openai
+import pytest
+
+from quire.serve.app import all_dialects
+from quire.serve.shelf import Shelf
+from quire.store.layout import digest_of
+from quire.store.manifest import Manifest, StoredFile, manifest_path
+from quire.store.names import parse_name
+from quire.store.store import Store
+from tests.serve.running import Running, running
+
+pytestmark = pytest.mark.e2e
+
+TAGS = ("smol:a", "smol:b", "smol:c", "smol:d")
+SMALL = {"max_context": 512, "max_rows": 8, "max_step_tokens": 256}
+GREEDY = {"temperature": 0, "num_predict": 8}
+
+
+@pytest.fixture(scope="module")
+def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The real model, under several names."""
+    store = Store(tmp_path_factory.mktemp("store"))
+    store.layout.make()
+    digest = digest_of(model_file)
+    os.link(model_file, store.layout.blob(digest)) if False else store.layout.blob(digest).symlink_to(model_file)
+    file = StoredFile("weights", digest, model_file.stat().st_size, "model.gguf")
+    name = parse_name(TAGS[0])
+    first = Manifest(name.name, name.tag, (file,), "a test", "2026-01-01T00:00:00+00:00", "gguf", "Q4_1")
+    path = manifest_path(store.layout.manifests, name)
+    path.parent.mkdir(parents=True)
+    path.write_text(first.to_json())
+    for tag in TAGS[1:]:
+        store.copy(TAGS[0], tag)
+    return store
+
+
+@contextmanager
+def serving(store: Store, **settings: Any) -> Iterator[Running]:
+    more = SMALL | {"num_blocks": None} | settings
+    with running([], all_dialects(), offers=Shelf(store), home=str(store.layout.home), **more) as server:
+        yield server
+
+
+def client(server: Running) -> ollama.Client:
+    return ollama.Client(host=server.url, trust_env=False, timeout=120)
+
+
+def loaded(server: Running) -> set[str]:
+    return {str(each.model) for each in client(server).ps().models}
+
+
+def say(server: Running, model: str, **more: Any) -> str:
+    asked = {"prompt": "Once upon a time", "options": GREEDY, "raw": True} | more
+    return str(client(server).generate(model, **asked).response)
+
+
+def memory(server: Running) -> dict[str, Any]:
+    return server.http.get("/props").json()["memory"]
+
+
+def one_model_bytes(server: Running) -> int:
+    say(server, TAGS[0])
+    return next(iter(memory(server)["taken_bytes"].values()))
+
+
+def wait_until(is_so: Any, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def server(store: Store) -> Iterator[Running]:
+    with serving(store) as started:
+        yield started
+
+
+def test_a_models_life_as_ollamas_client_sees_it(server: Running):
+    speaks = client(server)
+    assert {each.model for each in speaks.list().models} == set(TAGS) and loaded(server) == set()
+    assert say(server, TAGS[0]) == say(server, TAGS[1])
+    assert loaded(server) == set(TAGS[:2])
+    (first,) = [each for each in speaks.ps().models if each.model == TAGS[0]]
+    assert 290 < (first.expires_at - datetime.now(UTC)).total_seconds() <= 300
+    assert first.size > 150e6 and first.size_vram == 0 and first.context_length == 512
+    assert speaks.generate(TAGS[0], keep_alive=0).done_reason == "unload"
+    assert loaded(server) == {TAGS[1]}
+    assert speaks.generate(TAGS[2], keep_alive="10m").done_reason == "load"
+    say(server, TAGS[1], keep_alive=-1)
+    say(server, TAGS[2])
+    left = {each.model: (each.expires_at - datetime.now(UTC)).total_seconds() for each in speaks.ps().models}
+    assert 590 < left[TAGS[2]] <= 600 and left[TAGS[1]] > 1e9
+    say(server, TAGS[1], keep_alive=0)
+    wait_until(lambda: loaded(server) == {TAGS[2]})
+    assert speaks.chat(TAGS[2], [{"role": "user", "content": "Hi"}], options=GREEDY, keep_alive="1s").message.content
+    wait_until(lambda: loaded(server) == set())
+    assert speaks.show(TAGS[0]).details.family == "llama" and loaded(server) == set()
+
+
+def test_openais_client_sees_which_are_loaded_and_what_is_not_in_the_store(server: Running):
+    speaks = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    say(server, TAGS[3], keep_alive=60)
+    facts = {each.id: each.loaded for each in speaks.models.list().data}  # type: ignore[attr-defined]
+    assert facts == {tag: tag == TAGS[3] for tag in TAGS}
+    with pytest.raises(openai.NotFoundError, match="smol:a or smol:b"):
+        speaks.completions.create(model="smollm2:135m", prompt="Hi")
+
+
+def test_a_model_that_is_pulled_or_changed_meanwhile_is_found(server: Running, store: Store):
+    store.copy(TAGS[0], "new:tag")
+    assert say(server, "new:tag") == say(server, TAGS[0])
+    store.remove("new:tag")
+    with pytest.raises(ollama.ResponseError, match="not served here"):
+        say(server, "new:tag")
+
+
+def test_many_who_come_at_once_cause_one_load(server: Running):
+    client(server).generate(TAGS[1], keep_alive=0)
+    before = memory(server)["num_loads"]
+    with ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda _: say(server, TAGS[1]), range(16)))
+    assert len(set(texts)) == 1 and memory(server)["num_loads"] == before + 1
+
+
+def test_a_killed_engine_does_not_touch_the_others(server: Running):
+    long = {"temperature": 0, "num_predict": 120}
+    alone = say(server, TAGS[0], options=long)
+    say(server, TAGS[1])
+    models = {model.name: model for model in server.service.models}
+    victim = models[TAGS[1]].engine.client._link.pid
+    texts: dict[str, list[str]] = {tag: [] for tag in TAGS[:2]}
+
+    def ask(tag: str) -> None:
+        texts[tag].append(say(server, tag, options=long))
+
+    threads = [threading.Thread(target=ask, args=(tag,)) for tag in TAGS[:2] for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    os.kill(victim, signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    assert texts == {tag: [alone] * 3 for tag in TAGS[:2]}
+    assert models[TAGS[0]].engine.client.num_restarts == 0 and models[TAGS[1]].engine.client.num_restarts == 1
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers_and_what_would_fit(store: Store):
+    with serving(store, memory_budget=0.05) as server:
+        refused = server.http.post("/api/generate", json={"model": TAGS[0], "prompt": "Hi"})
+        assert refused.status_code == 507
+        assert "and the memory budget is 50 MB. No context would fit" in refused.json()["error"]
+    with serving(store, memory_budget=0.25, max_context=8192, min_context=4096) as server:
+        refused = server.http.post("/api/generate", json={"model": TAGS[0], "prompt": "Hi"}).json()["error"]
+        fits = int(refused.split("A context of ")[1].split()[0])
+        assert "with a context of 4096 tokens" in refused and 16 <= fits < 4096
+    with serving(store, memory_budget=0.25, max_context=fits, min_context=4096) as server:
+        assert say(server, TAGS[0])
+
+
+def test_a_context_is_fitted_to_the_memory_and_told(store: Store):
+    with serving(store, memory_budget=0.25, max_context=8192, min_context=16) as server:
+        say(server, TAGS[0])
+        (told,) = client(server).ps().models
+        assert 16 <= told.context_length < 8192
+        assert server.http.get("/props").json()["models"][TAGS[0]]["max_context"] == told.context_length
+
+
+@pytest.mark.slow
+def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store):
+    with serving(store) as server:
+        size = one_model_bytes(server)
+    with serving(store, memory_budget=2.2 * size / 1e9) as server, ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda number: say(server, TAGS[number % 4]), range(48)))
+        assert len(set(texts)) == 1
+        told = memory(server)
+        assert len(loaded(server)) <= 2 and told["num_unloads"] >= 2
+        assert sum(told["taken_bytes"].values()) <= told["budget_bytes"]
+
+
+def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
+    with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16) as server:
+        say(server, TAGS[0])
+        endless = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": {"num_predict": 400}}
+        with server.http.stream("POST", "/api/generate", json=endless) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            refused = server.http.post("/api/generate", json={"model": TAGS[1], "prompt": "Hi"})
+            assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+            assert loaded(server) == {TAGS[0]}
