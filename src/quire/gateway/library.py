@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.store.create import AdapterNotSupported, base_of_blobs, base_of_name, make, modelfile_of
+from quire.store.create import AdapterNotSupported, base_of_blobs, base_of_name, check_preset, make, modelfile_of
 from quire.store.errors import WrongChecksum
 from quire.store.names import parse_name
 from quire.store.store import Store
@@ -66,6 +66,8 @@ class StoreLibrary:
             raise AdapterNotSupported
         if bool(wanted.base) == bool(wanted.files):
             raise InvalidRequest("Give one of from and files.", field="from")
+        self._refuse_path(wanted.name)
+        check_preset(wanted.preset)
         if wanted.files:
             base = base_of_blobs(self._store, wanted.files)
         else:

@@ -56,7 +56,7 @@ def create(store: Store, name: str, file: Modelfile, folder: Path, progress: Pro
     if file.adapters:
         raise AdapterNotSupported
     preset = preset_of_file(file)
-    _check(preset)
+    check_preset(preset)
     if is_path(file.base):
         return make(store, name, _base_at(folder / Path(file.base).expanduser()), preset, progress)
     return make(store, name, base_of_name(store, file.base, progress), preset, progress)
@@ -70,7 +70,7 @@ def preset_of_file(file: Modelfile) -> Preset:
 
 def make(store: Store, name: str, base: Base, preset: Preset, progress: Progress = silent) -> Manifest:
     """A model of this base with this preset over the base's own."""
-    _check(preset)
+    check_preset(preset)
     return store.create(name, (*base.parts, *_parts(_over(base.preset, preset))), base.about, progress)
 
 
@@ -164,7 +164,8 @@ def _parts(preset: Preset) -> list[Part]:
     return [Part(role, FILES[role], text.encode()) for role, text in said if text]
 
 
-def _check(preset: Preset) -> None:
+def check_preset(preset: Preset) -> None:
+    """Refuse a preset that no model could have."""
     if preset.template:
         try:
             check_template(preset.template)
