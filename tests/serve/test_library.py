@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from quire.serve.keys import new_key
+from tests.store.docker_registry import running_registry
 
 ollama = pytest.importorskip("ollama")
 openai = pytest.importorskip("openai")
@@ -80,8 +81,12 @@ def _url(process: subprocess.Popen[bytes], said: IO[str]) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory, model_file) -> Path:
-    """A store with the real model in it as `base`, put there by `quire create`."""
-    folder = tmp_path_factory.mktemp("library")
+    """A store with the real model in it."""
+    return _with_base(tmp_path_factory.mktemp("library"), model_file)
+
+
+def _with_base(folder: Path, model_file: Path) -> Path:
+    """The model is called `base`, and was put there by `quire create`."""
     done = quire(folder, "create", "base", "-f", "-", stdin=f"FROM {model_file}\nLICENSE Apache-2.0\n")
     assert done.returncode == 0, done.stderr
     return folder
@@ -171,6 +176,23 @@ def test_a_model_is_made_of_a_file_that_is_sent(client, model_file, url):
         client.chat("sent", QUESTION).message.content == client.chat("base", QUESTION, options=GREEDY).message.content
     )
     client.delete("sent")
+
+
+def test_a_model_goes_to_a_registry_and_comes_back_with_its_preset(tmp_path, model_file):
+    home = tmp_path / "home"
+    with running_registry(tmp_path) as registry, serving(_with_base(home, model_file)) as url:
+        name = f"http://{registry.host}/tests/pirate:v1"
+        with ollama.Client(host=url, timeout=120) as client:
+            client.create(model=name, from_="base", system=PIRATE, template=CHATML, parameters=GREEDY)
+            said = client.chat(name, QUESTION).message.content
+            assert client.push(name).status == "success"
+            client.delete("base")
+            client.delete(name)  # and with it the last of its blobs
+            steps = list(client.pull(name, stream=True))
+            assert steps[0].status == "pulling manifest" and steps[-1].status == "success"
+            assert any(step.digest and step.completed for step in steps)
+            assert client.show(name).template == CHATML and f"SYSTEM {PIRATE}\n" in client.show(name).modelfile
+            assert client.chat(name, QUESTION).message.content == said
 
 
 def test_wrong_requests_are_refused_with_a_sentence(client, url):
