@@ -52,15 +52,12 @@ def test_a_pull_that_was_stopped_goes_on_where_it_was(quire, hub, number, code):
 
 
 def test_a_pull_says_what_it_fetches_and_how_much_before_it_does(quire, hub):
-    done = subprocess.run(
-        quire.command("pull", "hf.co/org/toy"), env=environment(quire, hub), capture_output=True, text=True, check=True
-    )
+    command, env = quire.command("pull", "hf.co/org/toy"), environment(quire, hub)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
     first, second, *_ = done.stderr.splitlines()
     assert first.startswith("hf.co/org/toy:latest: toy-Q4_0.gguf, 3.0 MB from hf.co/org/toy@ccc")
     assert second == "toy-Q4_0.gguf …"
-    again = subprocess.run(
-        quire.command("pull", "hf.co/org/toy"), env=environment(quire, hub), capture_output=True, text=True, check=True
-    )
+    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
     assert ", 0.0 MB of it to fetch\n" in again.stderr and hub.ranges_of(FILE) == [None]
 
 

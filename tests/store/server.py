@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -98,12 +99,29 @@ def serving() -> Iterator[Behaviour]:
         def log_message(self, *args: object) -> None:
             pass
 
+    connections: set[socket.socket] = set()
+
     class Server(ThreadingHTTPServer):
+        daemon_threads = False  # so that closing it waits for them
+
+        def process_request(self, request: socket.socket, client_address: object) -> None:
+            connections.add(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: socket.socket) -> None:
+            connections.discard(request)
+            super().shutdown_request(request)
+
+        def hang_up(self) -> None:
+            """Clients may keep their connections for later; there is no later."""
+            for each in tuple(connections):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
         def handle_error(self, request: object, client_address: object) -> None:
             """A client that hangs up is what some tests are about."""
 
     server = Server(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     behaviour.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -112,5 +130,6 @@ def serving() -> Iterator[Behaviour]:
     finally:
         behaviour.go_on.set()
         server.shutdown()
+        server.hang_up()
         server.server_close()
         thread.join()

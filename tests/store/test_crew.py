@@ -1,0 +1,65 @@
+"""Several at once: results in order, the first error ends all, and Ctrl-C does not wait."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+
+from quire.store.crew import Crew, Stopped
+from quire.store.source import silent
+
+pytestmark = pytest.mark.pure
+
+
+def test_results_come_in_the_order_of_the_tasks():
+    turns = [threading.Event() for _ in range(4)]
+
+    def task(number: int) -> int:  # the last one ends first
+        if number + 1 < len(turns):
+            assert turns[number + 1].wait(10)
+        turns[number].set()
+        return number
+
+    assert Crew(silent).run([partial(task, number) for number in range(4)], 4) == [0, 1, 2, 3]
+
+
+def test_no_more_run_at_once_than_is_said():
+    running, most, lock = [], [], threading.Lock()
+
+    def task() -> None:
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        with lock:
+            running.pop()
+
+    Crew(silent).run([task] * 50, 3)
+    assert len(most) == 50 and max(most) <= 3
+
+
+def test_an_error_ends_those_that_report_and_those_that_wait():
+    ended, begun = [], threading.Event()
+
+    def long(crew: Crew) -> None:
+        begun.set()
+        try:
+            while True:
+                crew.progress("work", 0, 1)
+        except Stopped:
+            ended.append("long")
+            raise
+
+    def failing() -> None:
+        assert begun.wait(10)
+        raise ValueError("no")
+
+    crew = Crew(silent)
+    with pytest.raises(ValueError, match="no"):
+        crew.run([partial(long, crew), failing, partial(ended.append, "never")], 2)
+    assert ended == ["long"]
+
+
+def test_one_task_runs_in_the_thread_of_its_caller():
+    assert Crew(silent).run([threading.current_thread], 4) == [threading.current_thread()]
