@@ -19,7 +19,7 @@ from quire.serve.keys import read_keys
 from quire.serve.models import Models
 from quire.serve.server import Serving
 from quire.serve.service import Service
-from quire.serve.shelf import Wanted
+from quire.serve.shelf import Shelf, Wanted
 from tests.serve.plain_dialect import PLAIN
 
 SETTINGS = {"port": 0, "num_blocks": 300, "max_context": 1024, "max_rows": 16, "log_level": "warning"}
@@ -53,6 +53,7 @@ def running(
     dialects: Sequence[Dialect] = (PLAIN,),
     waits: bool = True,
     place: Place = Place(),  # noqa: B008  # a value
+    offers: Shelf | None = None,
     **settings: Any,
 ) -> Iterator[Running]:
     """`waits`: until all models are loaded."""
@@ -67,7 +68,7 @@ def running(
                 is_ready.set()
 
     wanted = toy(model) if isinstance(model, Path) else model
-    models = Models(wanted, config, place, lambda loading: None)
+    models = Models(wanted, config, place, lambda loading: None, offers)
     service = Service(config, models, dialects, read_keys(config.serve))
     serving = Serving(service, lambda url: is_ready.set())
     made = Running(serving, service)

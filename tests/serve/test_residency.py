@@ -29,16 +29,16 @@ pytestmark = pytest.mark.e2e
 
 TAGS = ("smol:a", "smol:b", "smol:c", "smol:d")
 SMALL = {"max_context": 512, "max_rows": 8, "max_step_tokens": 256}
+clients: dict[Running, ollama.Client] = {}
 GREEDY = {"temperature": 0, "num_predict": 8}
 
 
-@pytest.fixture(scope="module")
-def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def make_store(home: Path, model_file: Path) -> Store:
     """The real model, under several names."""
-    store = Store(tmp_path_factory.mktemp("store"))
+    store = Store(home)
     store.layout.make()
     digest = digest_of(model_file)
-    os.link(model_file, store.layout.blob(digest)) if False else store.layout.blob(digest).symlink_to(model_file)
+    store.layout.blob(digest).symlink_to(model_file)
     file = StoredFile("weights", digest, model_file.stat().st_size, "model.gguf")
     name = parse_name(TAGS[0])
     first = Manifest(name.name, name.tag, (file,), "a test", "2026-01-01T00:00:00+00:00", "gguf", "Q4_1")
@@ -50,15 +50,24 @@ def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.fixture(scope="module")
+def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return make_store(tmp_path_factory.mktemp("store"), model_file)
+
+
 @contextmanager
 def serving(store: Store, **settings: Any) -> Iterator[Running]:
     more = SMALL | {"num_blocks": None} | settings
     with running([], all_dialects(), offers=Shelf(store), home=str(store.layout.home), **more) as server:
-        yield server
+        clients[server] = ollama.Client(host=server.url, trust_env=False, timeout=120)
+        try:
+            yield server
+        finally:
+            clients.pop(server)._client.close()
 
 
 def client(server: Running) -> ollama.Client:
-    return ollama.Client(host=server.url, trust_env=False, timeout=120)
+    return clients[server]
 
 
 def loaded(server: Running) -> set[str]:
@@ -115,12 +124,12 @@ def test_a_models_life_as_ollamas_client_sees_it(server: Running):
 
 
 def test_openais_client_sees_which_are_loaded_and_what_is_not_in_the_store(server: Running):
-    speaks = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     say(server, TAGS[3], keep_alive=60)
-    facts = {each.id: each.loaded for each in speaks.models.list().data}  # type: ignore[attr-defined]
-    assert facts == {tag: tag == TAGS[3] for tag in TAGS}
-    with pytest.raises(openai.NotFoundError, match="smol:a or smol:b"):
-        speaks.completions.create(model="smollm2:135m", prompt="Hi")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as speaks:
+        facts = {each.id: each.loaded for each in speaks.models.list().data}  # type: ignore[attr-defined]
+        assert facts == {tag: tag == TAGS[3] for tag in TAGS}
+        with pytest.raises(openai.NotFoundError, match="smol:a or smol:b"):
+            speaks.completions.create(model="smollm2:135m", prompt="Hi")
 
 
 def test_a_model_that_is_pulled_or_changed_meanwhile_is_found(server: Running, store: Store):
@@ -196,7 +205,8 @@ def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store):
 
 def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
     with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16) as server:
-        say(server, TAGS[0])
+        short = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": GREEDY}
+        wait_until(lambda: server.http.post("/api/generate", json=short).status_code == 200)
         endless = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": {"num_predict": 400}}
         with server.http.stream("POST", "/api/generate", json=endless) as stream:
             lines = stream.iter_lines()

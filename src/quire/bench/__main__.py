@@ -1,4 +1,7 @@
-"""`python -m quire.bench [core | cpu [MODEL] [OPTIONS] | front [MODEL]]`: figures of this machine, with their goals."""
+"""Figures of this machine, with their goals.
+
+`python -m quire.bench [core | cpu [MODEL] [OPTIONS] | front [MODEL] | models [MODEL]]`
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from quire.bench import core, front
+from quire.bench import core, front, models
 from quire.bench.cpu import QUICK, Sizes, find_tools, measure
 from quire.bench.cpu_figures import figures
 from quire.bench.facts import ModelFacts
@@ -25,7 +28,7 @@ from quire.store.store import DEFAULT_MODEL, Store
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="quire.bench", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("core", "cpu", "front"), default="core")
+    parser.add_argument("part", nargs="?", choices=("core", "cpu", "front", "models"), default="core")
     parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
     parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
     parser.add_argument("--large", action="store_true", help="one stream of a 1B model too, with random weights")
@@ -38,6 +41,9 @@ def main() -> None:
     elif asked.part == "front":
         print(_machine())
         print(table(front.run(asked.model)))
+    elif asked.part == "models":
+        print(_machine())
+        print(table(models.run(asked.model)))
     else:
         _cpu(asked.model, replace(QUICK if asked.quick else Sizes(), with_large=asked.large), not asked.no_peer)
 

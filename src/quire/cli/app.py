@@ -17,6 +17,8 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "push": ("quire.cli.push", "push"),
     "list": ("quire.cli.list", "list_all"),
     "ls": ("quire.cli.list", "list_all"),
+    "ps": ("quire.cli.ps", "ps"),
+    "stop": ("quire.cli.stop", "stop"),
     "show": ("quire.cli.show", "show"),
     "create": ("quire.cli.create", "create"),
     "cp": ("quire.cli.cp", "cp"),

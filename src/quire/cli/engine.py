@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from quire.config import ServeConfig
+
+LOCALHOST, LOOK_SECONDS = "127.0.0.1", 0.5
 
 Messages = list[dict[str, str]]
 
@@ -56,6 +61,18 @@ def open_engine(path: Path, device: str, settings: Mapping[str, str]) -> Engine:
     """Load a model."""
     engine: Engine = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
     return engine
+
+
+def served_model(name: str, serve: ServeConfig) -> Engine | None:
+    """The model in a server that runs on this machine already. None: there is no such server."""
+    try:
+        socket.create_connection((serve.host or LOCALHOST, serve.port), LOOK_SECONDS).close()
+    except OSError:
+        return None  # nobody listens: what speaks HTTP need not be imported
+    module = importlib.import_module("quire.cli.server")
+    server = module.find_server(serve, name)
+    model: Engine | None = None if server is None else module.ServedModel(server, name)
+    return model
 
 
 def describe(path: Path) -> dict[str, str]:

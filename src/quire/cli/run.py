@@ -8,24 +8,26 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from quire.cli.answer import print_figures
 from quire.cli.chat import Chat, talk
-from quire.cli.engine import open_engine
+from quire.cli.engine import Engine, open_engine, served_model
 from quire.cli.lines import history
 from quire.cli.options import INTERRUPTED, Given, argument, command, option
 from quire.cli.progress import shown
 from quire.cli.sampling import recommended
 from quire.cli.slash import run_slash
 from quire.store.errors import BadName
-from quire.store.names import parse_name
+from quire.store.names import DEFAULT_TAG, parse_name
 from quire.store.store import DEFAULT_MODEL
 from quire.types.request import SamplingParams
 
 SAMPLING = "Sampling"
+SAME_ANYWHERE = {"home", "log_level", "log_format"}  # flags that say nothing of an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def run(options: RunOptions, given: Given) -> None:
         path = store.resolve(name, progress)
     sampling = options.sampling(recommended(store, name, path)) if not options.raw else sampling_checked
     start = time.monotonic()
-    with closing(open_engine(path, options.device, given.of_engine)) as engine:
+    with closing(_engine(name, path, options, given)) as engine:
         load_seconds = time.monotonic() - start
         raw = options.raw or engine.template.is_default
         if raw and not options.raw:
@@ -82,6 +84,16 @@ def run(options: RunOptions, given: Given) -> None:
                 talk(chat, run_slash)
         elif not chat.answer(text):
             raise typer.Exit(INTERRUPTED)
+
+
+def _engine(name: str, path: Path, options: RunOptions, given: Given) -> Engine:
+    """A server's that runs already, unless the user wants it otherwise than that has it; else one for us alone."""
+    is_plain = options.device == "cpu" and not given.flags.keys() - SAME_ANYWHERE
+    if is_plain and parse_name(name).kind != "path":
+        served = served_model(name.removesuffix(f":{DEFAULT_TAG}"), given.config.serve)
+        if served is not None:
+            return served
+    return open_engine(path, options.device, given.of_engine)
 
 
 def _model_name(options: RunOptions) -> str:

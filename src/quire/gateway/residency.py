@@ -150,6 +150,11 @@ class Residency:
         return self.budget - sum(each.taken for each in self)
 
     @property
+    def room(self) -> int:
+        """Bytes that could be had without anyone having to go."""
+        return self.free + sum(each.spare for each in self)
+
+    @property
     def _coming(self) -> int:
         """Bytes that will be free without anything more being done."""
         return sum(each.taken if each.stage is Stage.LEAVING else each.taken - each.wanted_bytes for each in self)

@@ -69,8 +69,8 @@ class Residents:
         return self._residency.get(model.key)
 
     def fits_now(self, model: Model) -> bool:
-        """Is there room for it as it is?"""
-        return self._residency[model.key].demand.least <= self._residency.free
+        """Is there room for it without anyone having to go?"""
+        return self._residency[model.key].demand.least <= self._residency.room
 
     # ── requests ──
 

@@ -1,0 +1,114 @@
+"""`quire serve` on a store, and `run`, `ps` and `stop` that talk to it: real processes, the real model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from quire.cli.ps import until
+from tests.cli.terminal import on_terminal
+from tests.serve.test_residency import TAGS, make_store
+
+SMALL = ("--max-context", "1024", "--max-rows", "8", "--max-step-tokens", "256")
+
+
+@pytest.fixture(scope="module")
+def environment(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Of commands beside a server that runs."""
+    home = tmp_path_factory.mktemp("home")
+    make_store(home, model_file)
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
+    given = kept | {"QUIRE_HOME": str(home), "QUIRE_PORT": str(port), "QUIRE_API_KEY": "secret", "TERM": "dumb"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "quire", "serve", *SMALL], env=given, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stderr is not None
+    for line in server.stderr:
+        if line.startswith("Serving"):
+            assert "the store's 4 models" in line
+            break
+    drain = threading.Thread(target=server.stderr.read)
+    drain.start()
+    yield given
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == 0
+    drain.join()
+    server.stderr.close()
+
+
+def quire(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quire", *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=110, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def loaded(environment: dict[str, str]) -> list[str]:
+    return [line.split()[0] for line in quire(environment, "ps").stdout.splitlines()[1:]]
+
+
+@pytest.mark.e2e
+def test_an_answer_is_the_same_from_a_server_and_from_an_engine_of_our_own(environment: dict[str, str]):
+    flags = ("--temperature", "1", "--seed", "5", "--max-tokens", "20", "--system", "Be brief.", "--verbose")
+    for more, prompt in ((), "Why is the sky blue?"), (("--raw",), "Once upon a time"):
+        through = quire(environment, "run", *flags, *more, TAGS[0], prompt)
+        alone = quire(environment, "run", *flags, *more, *SMALL, TAGS[0], prompt)  # flags of an engine: one of our own
+        assert through.returncode == alone.returncode == 0, through.stderr + alone.stderr
+        assert through.stdout == alone.stdout != ""
+        names = [[line.split(":")[0] for line in each.stderr.splitlines()] for each in (through, alone)]
+        assert names[0] == names[1] and "tokens per second" in names[0]
+
+
+@pytest.mark.e2e
+def test_ps_shows_what_is_loaded_and_stop_unloads_it(environment: dict[str, str]):
+    assert quire(environment, "run", "--max-tokens", "2", TAGS[1], "Hi").returncode == 0
+    shown = quire(environment, "ps").stdout.splitlines()
+    assert shown[0].split() == ["NAME", "MEMORY", "WHERE", "CONTEXT", "UNTIL"]
+    (row,) = [line for line in shown if line.startswith(TAGS[1])]
+    assert " MB  cpu    1024     5 minutes from now" in row
+    assert quire(environment, "stop", TAGS[1]).stdout == f"stopped {TAGS[1]}\n"
+    assert TAGS[1] not in loaded(environment)
+    wrong = quire(environment, "stop", "nothing")
+    assert wrong.returncode == 1 and "not served here: choose smol:a or" in wrong.stderr
+    nobody = quire(environment | {"QUIRE_PORT": "9"}, "ps")
+    assert (nobody.returncode, nobody.stderr) == (
+        1,
+        "error: No server runs at http://127.0.0.1:9: start one with `quire serve`.\n",
+    )
+
+
+@pytest.mark.e2e
+def test_a_chat_through_the_server_is_stopped_and_goes_on(environment: dict[str, str]):
+    command = [sys.executable, "-m", "quire", "run", "--temperature", "0", TAGS[2]]
+    with on_terminal(command, environment) as terminal:
+        terminal.wait_for(">>> ")
+        terminal.type("Write a long story about a ship.\r")
+        terminal.wait_for("Once upon a time")
+        terminal.type("\x03")
+        assert "(stopped)" in terminal.wait_for(">>> ")
+        assert "messages    2" in terminal.say("/show")
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+    assert TAGS[2] in loaded(environment)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    "seconds, said",
+    [(300, "5 minutes from now"), (1, "1 second from now"), (90, "90 seconds from now"), (-5, "0 seconds from now")],
+)
+def test_a_time_is_told_as_people_say_it(seconds: float, said: str):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert until((now + timedelta(seconds=seconds)).isoformat(), now) == said
+    assert until("9999-12-31T23:59:59Z", now) == "for ever"
