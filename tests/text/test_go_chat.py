@@ -140,6 +140,17 @@ def test_chatml_is_the_same_text_in_both_languages(source, talk):
     assert GoChatTemplate(source).render(talk) == ChatTemplate(CHATML).render(talk)
 
 
+SMOLLM2 = (
+    "{{ if not .System }}<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    "<|im_end|>\n{{ end }}" + CHATML_MESSAGES.removeprefix("{{-").replace(" range", "{{ range", 1)
+)
+
+
+@pytest.mark.parametrize("talk", [TALK, TALK[1:], TALK[1:2], TALK[:2]])
+def test_the_bundled_models_own_template_is_the_same_text_in_both_languages(metadata, talk):
+    assert GoChatTemplate(SMOLLM2).render(talk) == ChatTemplate.from_gguf(metadata).render(talk)
+
+
 QWEN_TOOLS = """{{- if .Messages }}
 {{- if or .System .Tools }}<|im_start|>system
 {{- if .System }}

@@ -81,10 +81,8 @@ class TextSide:
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""
-        tokenizer = self._tokenizer()
-        bos = tokenizer.special_text(tokenizer.bos_id)
-        add_bos = False if self.template.writes_bos or (bos and text.startswith(bos)) else None
-        return tuple(tokenizer.encode(text, special=True, add_bos=add_bos, add_eos=False))
+        add_bos = False if self.template.writes_bos else None
+        return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special tokens by their names; none without a tokenizer."""
