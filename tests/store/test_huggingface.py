@@ -76,6 +76,22 @@ def test_safetensors_come_with_what_belongs_to_them(server, store):
         store.resolve("hf.co/org/plain:Q4_0")
 
 
+def test_the_files_of_a_model_come_at_the_same_time(server, store):
+    shards = {f"model-0000{i}-of-00003.safetensors": body(f"shard {i}") for i in (1, 2, 3)}
+    publish(server, "org/plain", {"config.json": b"{}", **shards})
+    server.stall, places, ended = 10, {place_of(each) for each in shards.values()}, []
+
+    def hear(what: str, done: int, total: int | None) -> None:
+        if what in shards and done == total:
+            ended.append(what)
+        if not server.go_on.is_set() and places <= {path for path, _ in server.requests}:
+            assert ended == [], "all were asked for before one had come"
+            server.go_on.set()
+
+    store.pull("hf.co/org/plain", hear)
+    assert (store.find("hf.co/org/plain") / "model-00003-of-00003.safetensors").read_bytes() == body("shard 3")
+
+
 def test_a_repository_without_weights_that_we_read_is_refused(server, store):
     publish(server, "org/other", {"pytorch_model.bin": body("no")})
     with pytest.raises(StoreError, match=r"neither GGUF files nor model\.safetensors"):

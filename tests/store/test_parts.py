@@ -109,6 +109,12 @@ def test_a_model_is_made_of_another_one_and_of_text(store, file):
     assert store.read(made.of_role("system")[0]) == b"Be brief." and store.show("first").licence == "MIT"
 
 
+def test_a_model_that_is_made_again_leaves_nothing_behind(store):
+    store.create("mine", [Part("weights", "a.gguf", BODY), Part("system", "system.txt", b"one")])
+    store.create("mine", [Part("weights", "a.gguf", BODY), Part("system", "system.txt", b"two")])
+    assert len(list(store.layout.blobs.iterdir())) == 2
+
+
 def test_files_of_one_name_are_told_apart(store, file):
     texts = [Part("license", "license.txt", each) for each in (b"one", b"two", b"three")]
     made = store.create("mine", [*parts_of(file), *texts])

@@ -106,6 +106,14 @@ def test_bytes_go_with_the_last_name_that_needs_them(store):
     )
 
 
+def test_bytes_go_when_their_name_stands_for_others(store, shelf):
+    store.pull("toy")
+    shelf.files = {"toy.gguf": BODY + b"new"}
+    store.pull("toy")
+    assert [blob.stat().st_size for blob in blobs(store)] == [len(BODY) + 3]
+    assert len(list(store.layout.views.iterdir())) == 0 and store.find("toy").read_bytes() == BODY + b"new"
+
+
 def test_a_model_of_many_files_is_a_folder_with_their_names(tmp_path):
     store = Store(tmp_path, [Shelf(**{"config.json": b"{}", "model.safetensors": b"weights"})])
     folder = store.resolve("folder")

@@ -1,7 +1,8 @@
 """The models that this machine has, by name: pull, create, find, resolve, list, show, copy, remove, push.
 
 A pull holds the store's lock together with others, a removal alone: so garbage is never collected under a pull whose
-manifest is not written yet. Readers need no lock: a manifest and a blob are there whole or not at all.
+manifest is not written yet. It is collected after a removal, and when a name has come to stand for other files. Readers
+need no lock: a manifest and a blob are there whole or not at all.
 """
 
 from __future__ import annotations
@@ -53,13 +54,17 @@ class Store:
             raise InvalidRequest(f"{text} is a path: it is used where it is, there is nothing to pull.", field="model")
         source, asked = self._source_of(name)
         self.layout.make()
+        before = self._digests(name)
         with locked(self._lock, shared=True, waiting=lambda: progress("waiting: a model is being removed", 0, None)):
             offer = self._offer(source, asked, name)
             progress(self._announcement(name, offer), 0, None)
             check_room(self.layout.blobs, sum(map(self._blobs.missing, offer.files)))
             crew = Crew(progress)
             brought = [partial(self._blobs.bring, source, wanted, crew.progress) for wanted in offer.files]
-            return self._write(name, offer, crew.run(brought, FILES_AT_ONCE))
+            manifest = self._write(name, offer, crew.run(brought, FILES_AT_ONCE))
+        if before - self._digests(name):
+            self._collect()
+        return manifest
 
     def offer(self, text: str) -> Offer:
         """What a pull of this name would bring."""
@@ -77,13 +82,17 @@ class Store:
         """
         name = self._own_name(text)
         self.layout.make()
+        before = self._digests(name)
         with locked(self._lock, shared=True):
             files = [part if isinstance(part, StoredFile) else self._blobs.take(part, progress) for part in parts]
             for file in files:
                 self._check(file, name)
             if not any(file.role == "weights" for file in files):
                 raise InvalidRequest(f"{name} needs weights: a GGUF file, a checkpoint folder, or another model.")
-            return self._write(name, about, named_apart(files))
+            manifest = self._write(name, about, named_apart(files))
+        if before - self._digests(name):
+            self._collect()
+        return manifest
 
     def add_blob(self, chunks: Iterable[bytes], digest: str | None = None) -> StoredFile:
         """Store bytes for a model that is made later; a removal before that takes them away again."""
@@ -177,6 +186,12 @@ class Store:
             for folder in path.parents[: len(name.folders)]:
                 folder.rmdir()
         return self._collect()
+
+    def _digests(self, name: ModelName) -> set[str]:
+        """Of the files that a name stands for; none if it is new, or if nobody can tell."""
+        with suppress(FileNotFoundError, DamagedModel):
+            return {file.digest for file in read_manifest(self._manifest_path(name)).files}
+        return set()
 
     def _own_name(self, text: str) -> ModelName:
         """A name that the user may give: the hub's are the hub's, and a path is no name."""
