@@ -137,6 +137,9 @@ class ServeConfig:
     port: int = setting(8000, "Port to listen on; 0: any that is free.", low=0)
     api_keys: str | None = setting(None, "TOML file of API keys with their limits. None: no key is asked for.")
     api_key: str | None = setting(None, "API keys without limits, separated by commas.", secret=True)
+    routes: str | None = setting(
+        None, "YAML file of aliases with rules that say which model answers; read again at SIGHUP. None: no aliases."
+    )
     tls_cert: str | None = setting(None, "File of the TLS certificate, with the chain to its root. None: plain HTTP.")
     tls_key: str | None = setting(None, "File of the certificate's private key.")
     cors_origins: str = setting("", "Web pages that may call: origins separated by commas, or *.")

@@ -33,6 +33,23 @@ def imports_alone(source: Source) -> Iterator[str]:
         yield from import_findings([source], torch_is_welcome=needs_torch)
 
 
+def is_a_policy(source: Source) -> Iterator[str]:
+    """It reads its own example, and leaves a request or lets it pass."""
+    script = (
+        "import importlib, sys\n"
+        "from quire.gateway.classify import Classifier\n"
+        "from quire.gateway.declared import parse\n"
+        "from quire.gateway.policy import Facts, Given\n"
+        "subjects = Classifier({'code': ['fix it'], 'prose': ['a poem']})\n"
+        "given = Given({'pro': frozenset({'a'})}, {'subjects': subjects})\n"
+        "module = importlib.import_module(sys.argv[1])\n"
+        "assert isinstance(module.read(parse(module.EXAMPLE), given)(Facts()), bool)\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script, source.dotted], capture_output=True, text=True, check=False)
+    if child.returncode:
+        yield f"{source}: {child.stderr.strip().splitlines()[-1]}"
+
+
 EXTENSION_POINTS: dict[str, tuple[Contract, ...]] = {
     "models": (is_documented, imports_alone),
     "quant": (is_documented, imports_alone),
@@ -41,7 +58,7 @@ EXTENSION_POINTS: dict[str, tuple[Contract, ...]] = {
     "store.sources": (is_documented, imports_alone),
     "spec": (is_documented, imports_alone),
     "text.parsers": (is_documented, imports_alone),
-    "gateway.policies": (is_documented, imports_alone),
+    "gateway.policies": (is_documented, imports_alone, is_a_policy),
 }
 
 

@@ -46,6 +46,7 @@ JOINS = {
         "engine.need",
         "engine.text_side",
         "gateway.residency",  # the pure policy; serve does what it decides
+        "gateway.routing",
         "store",
         "weights",
     ),

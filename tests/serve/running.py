@@ -16,10 +16,10 @@ from quire.observe.record import Record
 from quire.serve.dialect import Dialect
 from quire.serve.engines import Place
 from quire.serve.keys import read_keys
-from quire.serve.models import Models
+from quire.serve.models import Models, Offers
 from quire.serve.server import Serving
 from quire.serve.service import Service
-from quire.serve.shelf import Shelf, Wanted
+from quire.serve.shelf import Wanted
 from tests.serve.plain_dialect import PLAIN
 
 SETTINGS = {"port": 0, "num_blocks": 300, "max_context": 1024, "max_rows": 16, "log_level": "warning"}
@@ -53,7 +53,7 @@ def running(
     dialects: Sequence[Dialect] = (PLAIN,),
     waits: bool = True,
     place: Place = Place(),  # noqa: B008  # a value
-    offers: Shelf | None = None,
+    offers: Offers | None = None,
     **settings: Any,
 ) -> Iterator[Running]:
     """`waits`: until all models are loaded."""
@@ -76,7 +76,7 @@ def running(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert not waits or (is_ready.wait(START_SECONDS) and all(model.is_ready for model in models)), (
+        assert not waits or (is_ready.wait(START_SECONDS) and all(m.is_ready for m in models if m.is_named)), (
             "the server did not start"
         )
         yield made

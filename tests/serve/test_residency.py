@@ -17,6 +17,9 @@ import ollama
 import openai
 import pytest
 
+from quire.bench.models import resident_bytes
+from quire.config import load
+from quire.engine.need import need_of
 from quire.serve.app import all_dialects
 from quire.serve.shelf import Shelf
 from quire.store.layout import digest_of
@@ -81,11 +84,6 @@ def say(server: Running, model: str, **more: Any) -> str:
 
 def memory(server: Running) -> dict[str, Any]:
     return server.http.get("/props").json()["memory"]
-
-
-def one_model_bytes(server: Running) -> int:
-    say(server, TAGS[0])
-    return next(iter(memory(server)["taken_bytes"].values()))
 
 
 def wait_until(is_so: Any, seconds: float = 30.0) -> None:
@@ -191,14 +189,38 @@ def test_a_context_is_fitted_to_the_memory_and_told(store: Store):
         assert server.http.get("/props").json()["models"][TAGS[0]]["max_context"] == told.context_length
 
 
-@pytest.mark.slow
-def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store):
-    with serving(store) as server:
-        size = one_model_bytes(server)
-    with serving(store, memory_budget=2.2 * size / 1e9) as server, ThreadPoolExecutor(16) as pool:
-        texts = list(pool.map(lambda number: say(server, TAGS[number % 4]), range(48)))
-        assert len(set(texts)) == 1
+def least_gb(model_file: Path) -> float:
+    """What one model takes with a single context, from its header."""
+    return need_of(model_file, load(SMALL, {})).bytes_for(512) / 1e9
+
+
+def test_an_idle_model_gives_up_memory_and_stays_when_another_needs_it(store: Store, model_file: Path):
+    with serving(store, memory_budget=2.1 * least_gb(model_file)) as server:
+        said = say(server, TAGS[0])
+        alone = memory(server)["taken_bytes"][TAGS[0]]
+        assert say(server, TAGS[1]) == said
         told = memory(server)
+        assert told["taken_bytes"][TAGS[0]] < alone and (told["num_loads"], told["num_unloads"]) == (2, 0)
+        blocks = server.http.get("/v1/cache").json()["models"]
+        props = server.http.get("/props").json()["models"]
+        assert blocks[TAGS[0]]["num_blocks"] < props[TAGS[0]]["num_blocks"]  # than it began with
+        assert sum(told["taken_bytes"].values()) <= told["budget_bytes"]
+        assert say(server, TAGS[0]) == said
+
+
+@pytest.mark.slow
+def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store, model_file: Path):
+    budget = 2.2 * least_gb(model_file)
+    with serving(store, memory_budget=budget) as server, ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(say, server, TAGS[number % 4]) for number in range(48)]
+        sizes = []
+        while not all(each.done() for each in asked):
+            engines = [each.engine for each in server.service.models if each.engine is not None]
+            sizes.append(sum(resident_bytes(engine.client._link.pid) for engine in engines))
+            time.sleep(0.05)
+        assert len({each.result() for each in asked}) == 1
+        told = memory(server)
+        assert 0 < max(sizes) <= told["budget_bytes"]
         assert len(loaded(server)) <= 2 and told["num_unloads"] >= 2
         assert sum(told["taken_bytes"].values()) <= told["budget_bytes"]
 

@@ -169,10 +169,11 @@ def _engines(pid: int) -> list[int]:
 def _watch(pid: int, sizes: list[int], ended: threading.Event) -> None:
     """What all engines hold, each page of memory that several of them map counted once."""
     while not ended.wait(LOOK_SECONDS):
-        sizes.append(sum(_resident_bytes(engine) for engine in _engines(pid)))
+        sizes.append(sum(resident_bytes(engine) for engine in _engines(pid)))
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
+    """Of one process, with its part of what it shares."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has just gone

@@ -124,6 +124,28 @@ class Measurable(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a device would do on this machine, and why: for people."""
+
+    kernels: str | None  # the kernels that steps will run on; None: the references
+    why: str
+    features: tuple[str, ...]  # of the hardware, by the names that its makers have for them
+    num_threads: int
+    num_processors: int  # that the machine has
+    is_broken: bool = False  # something is there that should work, and does not
+    remedy: str = ""  # how to get what is missing
+
+
+@runtime_checkable
+class Describable(Protocol):
+    """A device that can tell what it would do."""
+
+    def describe(self) -> Description:
+        """Without loading a model."""
+        ...
+
+
 def available() -> tuple[str, ...]:
     """Names of the devices that are part of this installation. Whether one can run here is known when it is opened."""
     package = importlib.import_module("quire.devices")

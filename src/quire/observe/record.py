@@ -41,6 +41,7 @@ class Record:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    charged: int = 0  # prompt tokens that its key has paid for
     forced_tokens: int = 0
     reasoning_tokens: int = 0
     endings: list[str] = field(default_factory=list)  # of its choices

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from quire.serve.dialect import Counts, Generates, Reply, Writer
 from quire.serve.engines import Engine
@@ -22,6 +23,7 @@ from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.model import Model
 from quire.serve.prompts import Prompt, sampled
+from quire.serve.routing import tried
 from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
@@ -45,42 +47,61 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
         await _say_nothing(exchange, decoded.writer(_reply(ask, model)), ask.stream)
         return
     with service.quotas.running(exchange.key, record.decoded), _watched(exchange) as gone:
-        async with service.models.using(ask.model, ask.terms.keep_alive, gone) as (model, engine):
-            record.model = model.name
-            reply = _reply(ask, model)
-            if _asks_nothing(ask):
-                await _say_nothing(exchange, decoded.writer(reply), ask.stream)
-                return
-            ask = sampled(ask, engine.speech.side.preset)
-            record.sampling = ask.sampling
-            prompts = await service.prompts(ask, engine.speech)
-            if service.config.serve.log_prompts:
-                record.prompt = "\n".join(prompt.text for prompt in prompts)
-            service.quotas.charge(exchange.key, sum(len(prompt.tokens) for prompt in prompts))
-            requests = [
-                _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key)
-                for place, prompt in enumerate(prompts)
-            ]
-            wakes_late = not ask.stream and not ask.sampling.stop
-            feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
-            gone.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
-            run = Run(prompts, requests, manner_of(ask, prompts, engine.speech), feed.stop)
-            try:
-                with _followed(exchange, feed, run):
-                    feed.submit()
-                    record.submitted = time.monotonic()
-                    await (_stream if ask.stream else _whole)(exchange, decoded.writer(reply), feed, run)
-            finally:
-                service.quotas.charge(exchange.key, record.output_tokens)
+        work = partial(_answer, service, exchange, decoded.writer, gone)
+        await tried(service.router, exchange, ask, work, partial(_refund, service, exchange))
+
+
+async def _answer(
+    service: Service, exchange: Exchange, writer_of: Callable[[Reply], Writer], gone: asyncio.Future[None], ask: Ask
+) -> None:
+    """By one model."""
+    record = exchange.record
+    async with service.models.using(ask.model, ask.terms.keep_alive, gone) as (model, engine):
+        record.model = model.name
+        reply = _reply(ask, model)
+        if _asks_nothing(ask):
+            await _say_nothing(exchange, writer_of(reply), ask.stream)
+            return
+        ask = sampled(ask, engine.speech.side.preset)
+        record.sampling = ask.sampling
+        prompts = await service.prompts(ask, engine.speech)
+        if service.config.serve.log_prompts:
+            record.prompt = "\n".join(prompt.text for prompt in prompts)
+        record.charged = sum(len(prompt.tokens) for prompt in prompts)
+        service.quotas.charge(exchange.key, record.charged)
+        requests = [
+            _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key) for place, prompt in enumerate(prompts)
+        ]
+        wakes_late = not ask.stream and not ask.sampling.stop
+        feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
+        gone.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
+        run = Run(prompts, requests, manner_of(ask, prompts, engine.speech), feed.stop)
+        try:
+            with _followed(exchange, feed, run):
+                feed.submit()
+                record.submitted = time.monotonic()
+                await (_stream if ask.stream else _whole)(exchange, writer_of(reply), feed, run)
+        finally:
+            service.quotas.charge(exchange.key, record.output_tokens)
+
+
+def _refund(service: Service, exchange: Exchange) -> None:
+    """The prompt of an attempt that came to nothing."""
+    service.quotas.charge(exchange.key, -exchange.record.charged)
+    exchange.record.charged = 0
 
 
 async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     """Answer how many tokens a prompt has."""
-    ask = await service.decoded(exchange, endpoint.decode)
-    async with service.models.using(ask.model) as (model, engine):
-        exchange.record.model = model.name
-        prompts = await service.prompts(ask, engine.speech)
-    await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
+    asked = await service.decoded(exchange, endpoint.decode)
+
+    async def answer(ask: Ask) -> None:
+        async with service.models.using(ask.model) as (model, engine):
+            exchange.record.model = model.name
+            prompts = await service.prompts(ask, engine.speech)
+        await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
+
+    await tried(service.router, exchange, asked, answer, lambda: None)
 
 
 async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:

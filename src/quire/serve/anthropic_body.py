@@ -183,7 +183,7 @@ class ContextManagement(Strict):
 
 
 class Metadata(Strict):
-    """About the request; nothing here depends on it."""
+    """About the request; only rules of routes look at it."""
 
     user_id: str | None = None
 

@@ -31,6 +31,7 @@ from quire.serve.keys import secret_of
 from quire.serve.library import change, take
 from quire.serve.native import NATIVE
 from quire.serve.routes import OWN_ROUTES, method_of
+from quire.serve.routing import MODEL, ROUTE
 from quire.serve.service import Service
 from quire.types.errors import QuireError
 
@@ -48,7 +49,7 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
 }
 KEYLESS = "/health"
 EXCHANGE = "quire.exchange"  # where a scope has it
-EXPOSED = ("x-request-id", "retry-after", "server-timing")
+EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
 
 
 def all_dialects() -> tuple[Dialect, ...]:

@@ -34,6 +34,7 @@ class Exchange:
         self.key = EVERYBODY
         self.has_begun = False  # the status has been sent: from then on, only the body can tell of an error
         self.timing: dict[str, float] = {}  # stages in seconds, for the Server-Timing header
+        self.headers: dict[str, str] = {}  # of the response, beside those that every one has
         self._receive = receive
         self._send = send
         self._headers = dict(scope["headers"])  # of a name that comes twice, the last
@@ -97,7 +98,13 @@ class Exchange:
     async def begin(self, status: int, content_type: str, more: Mapping[str, str] | None = None) -> None:
         """The status and the headers. `write` follows."""
         self.has_begun, self.record.status = True, status
-        headers = {"content-type": content_type, "x-request-id": self.id, **self.dialect.headers, **(more or {})}
+        headers = {
+            "content-type": content_type,
+            "x-request-id": self.id,
+            **self.dialect.headers,
+            **self.headers,
+            **(more or {}),
+        }
         stages = {**self.timing, "total": time.monotonic() - self.record.arrived}
         headers["server-timing"] = ", ".join(f"{name};dur={seconds * 1e3:.1f}" for name, seconds in stages.items())
         encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -10,12 +10,13 @@ import asyncio
 import gc
 import logging
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from quire.serve.errors import FrontFailed
 from quire.serve.fitting import equal_share
 from quire.serve.front import Orders, Served
 from quire.serve.keys import Keys
+from quire.serve.models import Models
+from quire.serve.routing import Router
 from quire.serve.server import Ready, listen, run_until_signal, url_of, uvicorn_config
 from quire.serve.shared import SharedTable
 from quire.serve.shelf import Wanted
@@ -60,12 +63,13 @@ class Fronts:
         self, wanted: Sequence[Wanted], config: Config, place: Place, keys: Keys, progress: Progress, ready: Ready
     ) -> None:
         self._wanted = wanted
-        self._config = config
+        self._config = self._config_of_fronts = config
         self._place = place
         self._keys = tuple(keys)
         self._progress = progress
         self._ready = ready
         self._uvicorn = uvicorn_config(_nobody, config.serve)  # said here if it is wrong, not by every front
+        self._router = Router(config.serve.routes, Models(wanted, config, place, progress))  # and this too
         self._socket = listen(config.serve)
         self._seats = [Seat(place) for place in range(config.serve.fronts)]
         self._hubs: list[Hub] = []
@@ -80,7 +84,7 @@ class Fronts:
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
-        run_until_signal(self, self._uvicorn)
+        run_until_signal(self, self._uvicorn, self._reload if self._router.path else None)
 
     def stop(self) -> None:
         """End: first in good order, the second time at once. From any thread: the loop looks soon."""
@@ -90,6 +94,7 @@ class Fronts:
         """Serve until `stop`, or until a model cannot be loaded or a front not be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="quire-"))
         self._table = SharedTable.make(self._folder / "quotas", self._keys, len(self._seats))
+        self._copy_routes()
         loop = asyncio.get_running_loop()
         self._hubs = [Hub(self._address(number), loop) for number in range(len(self._wanted))]
         loading = asyncio.create_task(self._load())
@@ -125,6 +130,23 @@ class Fronts:
     def _address(self, number: int) -> str:
         return f"ipc://{self._folder}/{number}"
 
+    # ── routes ──
+
+    def _reload(self) -> None:
+        """Fronts have a copy of the file of routes, made when it was found right, and read that again."""
+        if self._hubs and self._router.reload():
+            self._copy_routes()
+            for seat in self._seats:
+                if seat.process is not None and (self._folder / seat.name).exists():  # else it has yet to read it
+                    seat.process.send_signal(signal.SIGHUP)
+
+    def _copy_routes(self) -> None:
+        if self._router.path is not None:
+            copy = self._folder / self._router.path.name
+            shutil.copyfile(self._router.path, copy)
+            serve = replace(self._config.serve, routes=str(copy))
+            self._config_of_fronts = replace(self._config, serve=serve)
+
     # ── fronts ──
 
     async def _watch(self, loading: asyncio.Task[None]) -> None:
@@ -150,7 +172,7 @@ class Fronts:
         seat.name = f"front-{seat.place}-{seat.num_starts}"
         seat.process = spawn("quire.serve.front:main", self._socket.fileno(), descriptors=(self._socket.fileno(),))
         served = (Served(w.name, w.aliases, self._address(number)) for number, w in enumerate(self._wanted))
-        orders = Orders(seat.name, seat.place, str(self._folder), self._config, self._keys, tuple(served))
+        orders = Orders(seat.name, seat.place, str(self._folder), self._config_of_fronts, self._keys, tuple(served))
         assert seat.process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already, as will be seen
             orders.write(seat.process.stdin)

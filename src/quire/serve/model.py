@@ -27,6 +27,7 @@ class Model:
         self.engine: Engine | None = None
         self.path: Path | None = None  # once it was measured
         self.fitted: Fitted | None = None  # the same; None also if its engine is not ours
+        self.num_reminded = 0  # restarts of its engine after which it was told how much memory it may have
         self.measuring: asyncio.Task[None] | None = None
         self.facts: ModelCard | None = wanted.card
 

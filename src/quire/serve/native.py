@@ -86,6 +86,7 @@ async def props(service: Service, exchange: Exchange) -> None:
         "dialects": [dialect.name for dialect in service.dialects],
         "models": models,
         "memory": service.models.memory(),
+        "routes": service.router.describe(),
         "limits": asdict(service.limits(exchange.key)),
         "settings": values,
     }

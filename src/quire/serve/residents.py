@@ -130,11 +130,21 @@ class Residents:
         """For as long as the server runs, see whose requests wait for KV memory."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            for model in self._models.values():
+                self._remind(model)
             growing = [self._models[each.name] for each in self._residency if _may_grow(each)]
             pressed = [model.key for model in growing if await _is_pressed(model)]
             self._residency.press(pressed)
             if pressed:
                 self._tend()
+
+    def _remind(self, model: Model) -> None:
+        """An engine that was started again has the memory that the first one began with: it is told what it may."""
+        if model.engine is None or not model.is_ready or model.engine.client.num_restarts == model.num_reminded:
+            return
+        model.num_reminded = model.engine.client.num_restarts
+        if model.fitted is not None:
+            self._begin(self._resize(model, self._residency[model.key].wanted_bytes))
 
     async def close(self) -> None:
         """End all engines."""
@@ -197,6 +207,7 @@ class Residents:
         try:
             work = partial(self._open, model, num_bytes, asyncio.get_running_loop())
             model.engine = await in_thread(work, lambda engine: engine.client.close())
+            model.num_reminded = 0
         except Exception as error:
             logger.error("%s could not be loaded: %s", model.name, error)
             failure = error if isinstance(error, QuireError) else QuireError(f"{model.name} cannot be loaded: {error}")

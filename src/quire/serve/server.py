@@ -55,7 +55,8 @@ class Serving:
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
-        run_until_signal(self, self._server.config)
+        router = self._service.router
+        run_until_signal(self, self._server.config, router.reload if router.path else None)
 
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded."""
@@ -95,10 +96,12 @@ class Life(Protocol):
     def stop(self) -> None: ...
 
 
-def run_until_signal(life: Life, config: uvicorn.Config) -> None:
-    """Run it in the main thread."""
+def run_until_signal(life: Life, config: uvicorn.Config, reload: Callable[[], object] | None = None) -> None:
+    """Run it in the main thread. SIGHUP calls `reload`; without one it ends the process, as when a terminal closes."""
     _allow_files()
     before = {number: signal.signal(number, lambda *_: life.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    if reload is not None:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: reload())
     try:
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(life.run())

@@ -19,6 +19,7 @@ from quire.serve.keys import EVERYBODY, Key, Keys
 from quire.serve.models import Models
 from quire.serve.prompts import Prompt, Speech, num_chars, prompts_of
 from quire.serve.quota import Quotas
+from quire.serve.routing import Router
 from quire.types.chat import Ask
 from quire.types.library import Library
 
@@ -42,9 +43,13 @@ class Service:
     library: Library | None = None  # who keeps the models, if they may be changed here
     others: Callable[[], list[Sample]] = list  # what other processes of this server have measured
     is_draining: bool = False
+    router: Router = field(init=False)
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="quire-text")
     )
+
+    def __post_init__(self) -> None:
+        self.router = Router(self.config.serve.routes, self.models)
 
     @property
     def origins(self) -> list[str]:

@@ -71,6 +71,8 @@ class Terms:
     keep: float | None = None  # pin the whole prompt for so many seconds
     keep_rank: int = 50
     keep_alive: float | None = None  # seconds that the model stays loaded afterwards; negative: for ever
+    user: str = ""  # on whose behalf the client asks, in the client's words
+    metadata: Mapping[str, str] = field(default_factory=dict)  # facts that rules of routes may look at
 
 
 @dataclass(frozen=True, slots=True)

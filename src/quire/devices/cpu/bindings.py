@@ -7,7 +7,7 @@ from types import ModuleType
 
 logger = logging.getLogger("quire.devices.cpu")
 
-_REMEDY = (
+REMEDY = (
     "Every op runs on its numpy reference: correct, but many times slower. For full speed install a C++17 compiler and "
     "the Python headers (Debian, Ubuntu: g++ and python3-dev), then reinstall quire."
 )
@@ -16,10 +16,17 @@ _REMEDY = (
 @cache
 def native() -> ModuleType | None:
     """The extension, or None. Cached, so that its absence is told once in a process."""
+    module, problem = find_native()
+    if isinstance(problem, ModuleNotFoundError):
+        logger.warning("quire was installed without its native CPU kernels. %s", REMEDY)
+    elif problem is not None:
+        logger.warning("quire's native CPU kernels do not load (%s). %s", problem, REMEDY)
+    return module
+
+
+def find_native() -> tuple[ModuleType | None, ImportError | None]:
+    """The extension, or why there is none: it was not built, or was built for another Python or C++ runtime."""
     try:
-        return import_module("quire.devices.cpu._native")
-    except ModuleNotFoundError:
-        logger.warning("quire was installed without its native CPU kernels. %s", _REMEDY)
-    except ImportError as error:  # it exists, but was built for another Python or another C++ runtime
-        logger.warning("quire's native CPU kernels do not load (%s). %s", error, _REMEDY)
-    return None
+        return import_module("quire.devices.cpu._native"), None
+    except ImportError as error:
+        return None, error

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TypedDict, Unpack
 
-from quire.devices.base import KeptWeights, Limits, Peaks, Program
+from quire.devices.base import Description, KeptWeights, Limits, Peaks, Program
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
-from .bindings import native
+from .bindings import REMEDY, find_native, native
 from .lower import NoKernel, lower_graph
 from .pack import Packer, Precision
 from .program import ReferenceProgram
-from .threads import pool_for
+from .threads import allowed_threads, pool_for
 
 logger = logging.getLogger("quire.devices.cpu")
 
@@ -59,6 +61,18 @@ class CpuDevice:
             kept.keep(recipe, packer.panels())
         return lowered
 
+    def describe(self) -> Description:
+        """The kernels that `lower` would choose, and the threads."""
+        module, problem = find_native()
+        processors = os.cpu_count() or 1
+        if module is None:
+            is_broken = not isinstance(problem, ModuleNotFoundError)
+            why = f"the native module does not load: {problem}" if is_broken else "quire was installed without them"
+            return Description(None, why, (), 1, processors, is_broken, REMEDY)
+        chosen = module.variants()[0]
+        features = tuple(module.features())
+        return Description(chosen, _why(module, chosen), features, allowed_threads(), processors)
+
     def peaks(self, seconds: float = 1.0) -> Peaks | None:
         """Measured now, with the threads and the kernels that `lower` would choose. None without native code."""
         module = native()
@@ -71,6 +85,15 @@ class CpuDevice:
             num_threads=pool.num_threads,
             kernels=variant,
         )
+
+
+def _why(module: ModuleType, chosen: str) -> str:
+    """Which kernels are better than the chosen, and what they lack here."""
+    has = set(module.features())
+    compiled = list(module.needs())
+    better = compiled[[name for name, _ in compiled].index(chosen) + 1 :]
+    lacks = [f"{name} needs {', '.join(f for f in needs if f not in has)}" for name, needs in better]
+    return f"the fastest that this CPU can run; {'; '.join(lacks)}" if lacks else "the fastest that there are"
 
 
 def _sizes(limits: Limits) -> list[int]:

@@ -94,8 +94,12 @@ def _request(asked: CountBody, limits: Limits, sampling: SamplingParams, stream:
         think=None if asked.thinking is None else not isinstance(asked.thinking, ThinkingDisabled),
         continue_last=messages[-1].role == "assistant",
         template_variables={"reasoning_effort": effort} if effort else {},
-        terms=Terms(keep=keep),
+        terms=Terms(keep=keep, user=_user(asked)),
     )
+
+
+def _user(asked: CountBody) -> str:
+    return (asked.metadata.user_id or "") if isinstance(asked, MessagesBody) and asked.metadata else ""
 
 
 def _tools(given: list[CustomTool], limits: Limits) -> tuple[Tool, ...]:

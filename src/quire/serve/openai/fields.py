@@ -125,7 +125,7 @@ class Fields(Struct, kw_only=True):
     prompt_cache_key: Annotated[str, Meta(max_length=1024)] | None = None
     prompt_cache_options: CacheOptions | None = None
 
-    # Facts that others bill, route or audit by. Nothing here depends on them.
+    # Facts that others bill or audit by. Of ours, only rules of routes look at user and metadata.
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, Any] | None = None

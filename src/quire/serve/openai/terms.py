@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from quire.serve.body import check_depth
@@ -43,6 +44,8 @@ def terms_of(given: Fields) -> Terms:
         timeout=given.timeout,
         keep=keep,
         keep_rank=rank,
+        user=given.user or given.safety_identifier or "",
+        metadata={name: _plain(value) for name, value in (given.metadata or {}).items()},
     )
 
 
@@ -59,6 +62,10 @@ def seconds_of(control: CacheControl | None, breakpoint_: CacheBreakpoint | None
 def thinks(effort: Effort | None) -> bool | None:
     """Whether an effort asks for thoughts. None: as the model has it."""
     return None if effort is None else effort != "none"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _kept(given: Fields) -> tuple[float | None, int]:

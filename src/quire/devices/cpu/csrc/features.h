@@ -12,6 +12,9 @@ namespace quire {
 // By their names in /proc/cpuinfo.
 std::vector<std::string> features();
 
+// All that were compiled, the slowest first.
+std::vector<const Kernels *> compiled_kernels();
+
 // Those that run here, the fastest first.
 std::vector<const Kernels *> usable_kernels();
 

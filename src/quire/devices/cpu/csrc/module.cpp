@@ -267,6 +267,14 @@ NB_MODULE(_native, m) {
         for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);
         return names;
     }, "Kernels that were compiled and run on this machine, the fastest first.");
+    m.def("needs", [] {
+        std::vector<std::pair<std::string, std::vector<std::string>>> all;
+        for (const Kernels *kernels : compiled_kernels()) {
+            all.push_back({kernels->name, {}});
+            for (const char *const *need = kernels->needs; *need; ++need) all.back().second.emplace_back(*need);
+        }
+        return all;
+    }, "Kernels that were compiled, the slowest first, each with the features that it needs.");
     nb::class_<Pool>(m, "Pool", "Threads that stay; the one that calls is one of them.")
         .def(nb::new_([](int num_threads) { return std::make_shared<Pool>(num_threads); }), "num_threads"_a)
         .def_prop_ro("num_threads", &Pool::size);

@@ -23,13 +23,16 @@ bool runs_here(const Kernels &kernels, const std::vector<std::string> &found) {
 
 }  // namespace
 
-std::vector<const Kernels *> usable_kernels() {
+std::vector<const Kernels *> compiled_kernels() {
 #define X(name) &name::KERNELS,
-    const Kernels *const all[] = {QUIRE_VARIANTS};
+    return {QUIRE_VARIANTS};
 #undef X
+}
+
+std::vector<const Kernels *> usable_kernels() {
     const std::vector<std::string> found = features();
     std::vector<const Kernels *> usable;
-    for (const Kernels *kernels : all)
+    for (const Kernels *kernels : compiled_kernels())
         if (runs_here(*kernels, found)) usable.insert(usable.begin(), kernels);
     return usable;
 }
