@@ -33,8 +33,9 @@ PAGE = (ROOT / "docs" / "API.md").read_text(encoding="utf-8")
 CODE = re.compile(r"`([^`\n]+)`")
 DIALECTS = {dialect.name: dialect for dialect in all_dialects()}
 SHARED = {"openai": ("openai", "responses"), "responses": ("responses", "openai")}  # many fields are those of both
-OVER_HTTP = ("types", "text", "grammar", "engine", "serve")  # packages whose errors a client may be told
+OVER_HTTP = ("types", "text", "grammar", "engine", "serve", "store")  # packages whose errors a client may be told
 GRAMMAR = import_module("quire.grammar.grammar")  # only an engine imports it
+import_module("quire.gateway.library")  # who changes the models of a server
 
 
 def sections() -> Iterator[tuple[str, str]]:
@@ -136,7 +137,7 @@ def test_every_endpoint_is_in_its_dialects_section_and_in_the_table_of_all():
     for name, method, path in (*own, *spoken):
         assert f"`{method} {path}`" in SECTIONS[name], (name, path)
         assert f"`{method} {path}`" in table, path
-    told = set(re.findall(r"`((?:GET|POST) [^`]+)`", PAGE))
+    told = set(re.findall(r"`((?:GET|POST|HEAD|DELETE) [^`]+)`", PAGE))
     assert told == {f"{method} {path}" for _, method, path in (*own, *spoken)}
 
 

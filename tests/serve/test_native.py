@@ -137,7 +137,7 @@ def test_every_path_is_described_once_and_with_a_schema_that_is_one(server):
     for path, verbs in said["paths"].items():
         for operation in verbs.values():
             assert operation["responses"]["200"]["description"] and operation["summary"]
-            assert ("{name}" in path) == ("parameters" in operation)
+            assert ("{" in path) == ("parameters" in operation)
             if "requestBody" in operation:
                 schema = operation["requestBody"]["content"]["application/json"]["schema"]
                 jsonschema.Draft202012Validator.check_schema(schema)

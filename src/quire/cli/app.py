@@ -20,6 +20,7 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "ps": ("quire.cli.ps", "ps"),
     "stop": ("quire.cli.stop", "stop"),
     "show": ("quire.cli.show", "show"),
+    "create": ("quire.cli.create", "create"),
     "cp": ("quire.cli.cp", "cp"),
     "rm": ("quire.cli.rm", "rm"),
     "doctor": ("quire.cli.doctor", "doctor"),

@@ -91,3 +91,10 @@ def describe(path: Path) -> dict[str, str]:
         "context": str(context),
         "tensors": str(len(checkpoint.tensors)),
     }
+
+
+def template_of(path: Path) -> str:
+    """The chat template of a model; empty if it came without one."""
+    checkpoint = importlib.import_module("quire.weights.checkpoint").open_checkpoint(path)
+    template = importlib.import_module("quire.engine.text_side").TextSide.of(checkpoint).template
+    return "" if template.is_default else str(template.sources.get("default", ""))

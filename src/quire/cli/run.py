@@ -58,7 +58,7 @@ class RunOptions:
         names = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
         penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
         given = {name: getattr(self, name) for name in (*names, *penalties) if getattr(self, name) is not None}
-        return SamplingParams(**(defaults | given), stop=self.stop)
+        return SamplingParams(**(defaults | given | ({"stop": self.stop} if self.stop else {})))
 
 
 @command(RunOptions, "cache", "scheduler", "grammar", "observe", "weights", "store")

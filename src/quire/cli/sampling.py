@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from quire.store.store import Store
+from quire.text.preset import read_preset
 from quire.types.errors import InvalidRequest
+from quire.types.parameters import sampling_of
 from quire.types.request import SamplingParams
 
 CAREFUL = {"temperature": 0.7, "top_p": 0.95}  # a model's own distribution (1.0, 1.0) rambles
@@ -22,11 +24,15 @@ NAMES = tuple(each.name for each in fields(SamplingParams) if each.name not in N
 
 
 def recommended(store: Store, model: str, path: Path) -> dict[str, Any]:
-    """What the store knows, or else what generation_config.json beside the weights says."""
+    """What the store knows, or else what generation_config.json beside the weights says; and over it the preset's."""
+    folder = path if path.is_dir() else path.parent
+    return _of_authors(store, model, folder) | sampling_of(read_preset(folder).parameters)
+
+
+def _of_authors(store: Store, model: str, folder: Path) -> dict[str, Any]:
     manifest = next((each for each in store.list() if f"{each.name}:{each.tag}" == model), None)
     if manifest is not None and manifest.sampling:
         return dict(manifest.sampling)
-    folder = path if path.is_dir() else path.parent
     try:
         said = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

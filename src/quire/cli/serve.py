@@ -66,9 +66,10 @@ def serve(options: ServeOptions, given: Given) -> None:
     )
     offers = None if options.only else shelf.Shelf(given.store)
     served = models.Models(wanted, config, place, _print_loading, offers)
+    library = None if options.only else import_module("quire.gateway.library").StoreLibrary(given.store)
     with traces_to(config.serve.otlp_endpoint) as traces:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces)
-        house = service.Service(config, served, app.all_dialects(), known, observers=observers)
+        house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
         _run(server.Serving(house, ready))
 
 

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 import typer
 
-from quire.cli.engine import describe
-from quire.cli.options import Given, argument, command
+from quire.cli.engine import describe, template_of
+from quire.cli.options import Given, argument, command, option
 from quire.store.errors import ModelNotFound
 from quire.store.names import parse_name
+from quire.types.errors import InvalidRequest
+from quire.types.parameters import spelled
+from quire.types.preset import Preset
+
+PARTS = ("modelfile", "template", "system", "parameters", "license")
 
 
 @dataclass(frozen=True, slots=True)
 class ShowOptions:
-    """Which one."""
+    """Which one, and what of it."""
 
     model: str = argument(..., "A name in the store, or a path.")
+    modelfile: bool = option(False, "Print a Modelfile that makes it again.", "--modelfile")
+    template: bool = option(False, "Print its chat template.", "--template")
+    system: bool = option(False, "Print its system prompt.", "--system")
+    parameters: bool = option(False, "Print its parameters.", "--parameters")
+    license: bool = option(False, "Print its licences.", "--license")
 
 
 @command(ShowOptions, "store")
 def show(options: ShowOptions, given: Given) -> None:
     """Show what a model is and where it came from."""
+    asked = [part for part in PARTS if getattr(options, part)]
+    if len(asked) > 1:
+        raise InvalidRequest(f"Give one of {', '.join(f'--{part}' for part in PARTS)}.", field=asked[1])
+    typer.echo(_part(options.model, asked[0], given) if asked else _facts(options.model, given))
+
+
+def _facts(model: str, given: Given) -> str:
     facts: dict[str, str] = {}
-    if parse_name(options.model).kind != "path":
-        manifest = given.store.show(options.model)
+    if parse_name(model).kind != "path":
+        manifest = given.store.show(model)
         facts = {
             "name": f"{manifest.name}:{manifest.tag}",
             "source": manifest.source,
@@ -35,11 +53,27 @@ def show(options: ShowOptions, given: Given) -> None:
             "sampling": ", ".join(f"{name} {value:g}" for name, value in manifest.sampling.items()),
         }
         facts |= {file.file_name: f"{file.size:,} bytes, sha256 {file.digest[:16]}…" for file in manifest.files}
-    path = given.store.find(options.model)
+    path = given.store.find(model)
     if path is None:
-        raise ModelNotFound(f"There is no file or folder {options.model}: check the path.")
+        raise ModelNotFound(f"There is no file or folder {model}: check the path.")
     facts |= describe(path) | {"path": str(path)}
     width = max(map(len, facts))
-    for name, value in facts.items():
-        if value:
-            typer.echo(f"{name.ljust(width)}  {value}")
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items() if value)
+
+
+def _part(model: str, part: str, given: Given) -> str:
+    """One thing of a stored model, as it is."""
+    making = import_module("quire.store.create")  # here: no other command waits for it
+    if part == "modelfile":
+        return str(making.modelfile_of(given.store, model)).rstrip("\n")
+    manifest = given.store.show(model)
+    preset: Preset = making.preset_of_model(given.store, manifest)
+    match part:
+        case "parameters":
+            return "\n".join(f"{name:<30} {value}" for name, value in spelled(preset.parameters))
+        case "license":
+            return "\n\n".join(preset.licences) or manifest.licence
+        case "system":
+            return preset.system
+        case _:
+            return template_of(given.store.resolve(model))

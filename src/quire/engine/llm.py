@@ -30,6 +30,7 @@ from quire.engine.load import build
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure, News
 from quire.engine.text_side import Answer, Message, Prompt, TextSide
+from quire.text.go_chat import GoChatTemplate
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta
@@ -125,7 +126,7 @@ class Parts:
         return self._opened.side.tokenizer
 
     @property
-    def template(self) -> ChatTemplate:
+    def template(self) -> ChatTemplate | GoChatTemplate:
         """The model's chat template."""
         return self._opened.side.template
 

@@ -18,10 +18,14 @@ from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.text.detokenize import Detokenizer
+from quire.text.go_chat import GoChatTemplate
+from quire.text.preset import begun, read_preset
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
+from quire.types.chat import Message as GivenMessage
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.preset import Preset
 from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from quire.weights.checkpoint import Checkpoint
@@ -30,26 +34,36 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
 StopFound = Callable[[str, int], None]  # request id, sample
 
+NO_PRESET = Preset()
 _COUNT = itertools.count()
 
 
 class TextSide:
     """One model's tokenizer, template and ends. Without a tokenizer, prompts and answers are token ids."""
 
-    def __init__(self, tokenizer: Tokenizer | None, template: ChatTemplate, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        template: ChatTemplate | GoChatTemplate,
+        eos_ids: Sequence[int],
+        preset: Preset = NO_PRESET,
+    ) -> None:
         self.tokenizer = tokenizer
-        self.template = template
+        self.template = GoChatTemplate(preset.template) if preset.template else template
+        self.preset = preset
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> TextSide:
-        """From the files of a checkpoint."""
+        """From the files of a checkpoint, and of a preset beside them."""
+        folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+        preset = read_preset(folder)
         eos_ids = read_config(checkpoint, find_architecture(checkpoint).defaults).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
-            return cls(tokenizer, template, eos_ids)
-        return cls(*_from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent), eos_ids)
+            return cls(tokenizer, template, eos_ids, preset)
+        return cls(*_from_folder(folder), eos_ids, preset)
 
     def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
@@ -62,11 +76,13 @@ class TextSide:
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
-        return self.encode_rendered(self.template.render(messages, tools=tools))
+        talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
+        return self.encode_rendered(self.template.render(talk, tools=tools))
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""
-        return tuple(self._tokenizer().encode(text, special=True, add_bos=False, add_eos=False))
+        add_bos = False if self.template.writes_bos else None
+        return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special tokens by their names; none without a tokenizer."""
@@ -93,6 +109,10 @@ class TextSide:
         if self.tokenizer is None:
             raise InvalidRequest("The model came without a tokenizer: give token ids, not text.", field="prompt")
         return self.tokenizer
+
+
+def _as_mapping(message: GivenMessage) -> Message:
+    return {"role": message.role, "content": message.text}
 
 
 def _ends(tokenizer: Tokenizer) -> dict[str, str]:

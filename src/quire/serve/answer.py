@@ -22,7 +22,7 @@ from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.model import Model
-from quire.serve.prompts import Prompt
+from quire.serve.prompts import Prompt, sampled
 from quire.serve.routing import tried
 from quire.serve.run import Run
 from quire.serve.service import Service
@@ -62,6 +62,8 @@ async def _answer(
         if _asks_nothing(ask):
             await _say_nothing(exchange, writer_of(reply), ask.stream)
             return
+        ask = sampled(ask, engine.speech.side.preset)
+        record.sampling = ask.sampling
         prompts = await service.prompts(ask, engine.speech)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)

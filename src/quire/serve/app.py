@@ -25,10 +25,11 @@ import quire.serve.dialects
 from quire.observe.log import origin
 from quire.serve.answer import count, generate
 from quire.serve.catalogue import show_all, show_one, tell
-from quire.serve.dialect import Counts, Dialect, Endpoint, Generates, Lists, Shows, Tells
+from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
 from quire.serve.keys import secret_of
+from quire.serve.library import change, take
 from quire.serve.native import NATIVE
 from quire.serve.routes import OWN_ROUTES, method_of
 from quire.serve.routing import MODEL, ROUTE
@@ -44,6 +45,8 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Lists: show_all,
     Shows: show_one,
     Tells: tell,
+    Changes: change,
+    Takes: take,
 }
 KEYLESS = "/health"
 METRICS = "/metrics"

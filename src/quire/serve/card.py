@@ -18,6 +18,7 @@ LICENSE_KEYS = ("general.license", "license")
 def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int) -> ModelCard:
     """The card of a model, whether it is loaded or not."""
     tensors = checkpoint.tensors.values()
+    preset = speech.side.preset
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
@@ -32,7 +33,11 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int)
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
         max_context=max_context,
         template=speech.side.template.sources.get("default", ""),
-        license=next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
+        system=preset.system,
+        parameters=preset.parameters,
+        messages=preset.messages,
+        license="\n\n".join(preset.licences)
+        or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
         capabilities=_capabilities(speech),
         metadata=_plain(checkpoint.metadata),
         is_loaded=False,
@@ -49,7 +54,7 @@ def _architecture(checkpoint: Checkpoint) -> str:
 def _capabilities(speech: Speech) -> tuple[str, ...]:
     """Any model may be given tools; what is told is whether its own template knows them."""
     found = ["completion"]
-    if any("tools" in source for source in speech.side.template.sources.values()):
+    if any("tools" in source.lower() for source in speech.side.template.sources.values()):
         found.append("tools")
     if speech.reasoning is not None:
         found.append("thinking")

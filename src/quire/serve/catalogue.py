@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire import __version__
 from quire.serve.dialect import Lists, Shows, Tells
 from quire.serve.exchange import Exchange
+from quire.serve.library import modelfile_of
 from quire.serve.service import Service
 
 
@@ -20,7 +23,8 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
         name: str = exchange.scope["path_params"]["name"]
     else:
         name = endpoint.name_of(await service.body(exchange))
-    await exchange.respond(endpoint.encode(await service.models.card(name)))
+    card = await service.models.card(name)
+    await exchange.respond(endpoint.encode(replace(card, modelfile=await modelfile_of(service, name))))
 
 
 async def tell(service: Service, exchange: Exchange, endpoint: Tells) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, Event, ModelCard
 from quire.types.errors import QuireError
+from quire.types.library import Change, Step
 
 
 class Reply(NamedTuple):
@@ -109,7 +110,35 @@ class Tells:
     encode: Callable[[str], bytes]
 
 
-Endpoint = Generates | Counts | Lists | Shows | Tells
+class Asked(NamedTuple):
+    """A change of what models there are, and how it is told."""
+
+    change: Change
+    streams: bool = False  # steps as they come
+    step: Callable[[Step], bytes] = lambda step: b""
+    done: bytes = b""  # the last of a stream, or all
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """An endpoint that changes what models there are. For admins."""
+
+    path: str
+    decode: Callable[[bytes], Asked]
+    method: Literal["POST", "DELETE"] = "POST"
+    streams: str = "application/x-ndjson"  # the content type of an answer that tells how far it is
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """An endpoint with {digest} in its path, for files that models are made of. HEAD asks for one. For admins."""
+
+    path: str
+    method: Literal["POST", "HEAD"] = "POST"
+
+
+Endpoint = Generates | Counts | Lists | Shows | Tells | Changes | Takes
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,28 @@ class ModelNotServed(InvalidRequest):
         super().__init__(f"{asked}: {rest}", field="model")
 
 
+class NoLibrary(QuireError):
+    """The server serves what it was started with, and keeps nothing."""
+
+    code = "no_library"
+    status = 501
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server cannot change what models there are: it serves the store not at all, or by several fronts."
+        )
+
+
+class NoSuchBlob(QuireError):
+    """A file that nobody has sent."""
+
+    code = "blob_not_found"
+    status = 404
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"There is no blob sha256:{digest}.")
+
+
 class ModelLoading(QuireError):
     """The model will be there soon."""
 

@@ -7,7 +7,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -74,6 +74,21 @@ class Exchange:
             parts.append(part)
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def chunks(self, seconds: float) -> AsyncIterator[bytes]:
+        """A body of any size, piece by piece; each of them must come in time."""
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    message = await self._receive()
+            except TimeoutError:
+                raise BodyTooSlow(seconds) from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if part := message.get("body", b""):
+                yield part
+            if not message.get("more_body"):
+                return
 
     async def gone(self) -> None:
         """Returns when the client has left. The body must have been read."""

@@ -93,10 +93,11 @@ class Models:
 
     async def cards(self) -> list[ModelCard]:
         """Of all models, loaded or not."""
-        ours = {model.name: self._card(model) for model in self if model.is_named or model.engine is not None}
-        offered = await asyncio.to_thread(self._offers.all)
-        others = [each.card or ModelCard(each.name, is_loaded=False) for each in offered if each.name not in ours]
-        return [*ours.values(), *others]
+        offered = {each.name: each for each in await asyncio.to_thread(self._offers.all)}
+        here = [model for model in self if model.is_named or (model.engine is not None and model.name in offered)]
+        ours = {model.name: self._card(model) for model in here}
+        others = [each for each in offered.values() if each.name not in ours]
+        return [*ours.values(), *(each.card or ModelCard(each.name, is_loaded=False) for each in others)]
 
     async def card(self, name: str) -> ModelCard:
         """All that is known of one."""

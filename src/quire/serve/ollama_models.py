@@ -9,6 +9,7 @@ import msgspec
 
 from quire.serve.ollama_lines import time_of
 from quire.types.chat import ModelCard
+from quire.types.parameters import spelled
 
 _NEVER = "9999-12-31T23:59:59Z"  # a model that stays has to have some time at which it goes
 _TEMPLATE = "tokenizer.chat_template"  # shown on its own
@@ -37,8 +38,10 @@ def shown(card: ModelCard) -> bytes:
         {
             "license": card.license,
             "modelfile": _modelfile(card),
-            "parameters": "",
+            "parameters": "\n".join(f"{name:<30} {value}" for name, value in spelled(card.parameters)),
             "template": card.template,
+            "system": card.system,
+            "messages": [{"role": message.role, "content": message.text} for message in card.messages],
             "details": _details(card),
             "model_info": facts,
             "capabilities": card.capabilities,
@@ -97,5 +100,7 @@ def _running(card: ModelCard) -> dict[str, Any]:
 
 
 def _modelfile(card: ModelCard) -> str:
+    if card.modelfile:
+        return card.modelfile
     template = f'TEMPLATE """{card.template}"""\n' if card.template else ""
     return f"# How this server has it; its template is Jinja's.\nFROM {card.name}\n{template}"

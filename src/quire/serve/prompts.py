@@ -7,7 +7,7 @@ rendered too, and the pin ends where the tokens of the two part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -15,8 +15,11 @@ from quire.engine.text_side import TextSide
 from quire.text.parsers.conversation import as_template_messages, as_template_tools
 from quire.text.parsers.reasoning import Reasoning
 from quire.text.parsers.style import Prepared, ToolStyle
+from quire.text.preset import begun
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Message, Terms
 from quire.types.errors import InvalidRequest
+from quire.types.parameters import sampling_of
+from quire.types.preset import Preset
 from quire.types.request import Pin
 
 
@@ -47,8 +50,15 @@ class Prompt:
 def prompts_of(ask: Ask, speech: Speech) -> list[Prompt]:
     """All prompts of a request."""
     if isinstance(ask, ChatRequest):
-        return [_chat(ask, speech)]
+        talk = begun(ask.messages, speech.side.preset, lambda each: each.role, lambda each: each)
+        return [_chat(replace(ask, messages=talk), speech)]
     return [_plain(prompt, ask, speech.side) for prompt in ask.prompts]
+
+
+def sampled(ask: Ask, preset: Preset) -> Ask:
+    """The request with the model's own parameters wherever it says nothing of them."""
+    own = {name: value for name, value in sampling_of(preset.parameters).items() if name not in ask.said}
+    return replace(ask, sampling=replace(ask.sampling, **own)) if own else ask
 
 
 def num_chars(ask: Ask) -> int:

@@ -11,7 +11,7 @@ from quire import __version__
 from quire.serve import native, retention
 from quire.serve.asked import PromptBody
 from quire.serve.body import schema_of
-from quire.serve.dialect import Dialect, Endpoint, Generates, Lists, Shows, Tells
+from quire.serve.dialect import Changes, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
 from quire.serve.exchange import JSON, Exchange
 from quire.serve.service import Service
 
@@ -55,6 +55,8 @@ OWN_ROUTES = (
 
 def method_of(endpoint: Endpoint) -> str:
     """The verb of a dialect's endpoint."""
+    if isinstance(endpoint, Changes | Takes):
+        return endpoint.method
     is_read = isinstance(endpoint, Lists | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
     return "GET" if is_read else "POST"
 
@@ -66,7 +68,7 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
         for endpoint in dialect.endpoints:
             method = method_of(endpoint)
             said = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
-            types = (JSON, endpoint.streams) if isinstance(endpoint, Generates) else (JSON,)
+            types = (JSON, endpoint.streams) if isinstance(endpoint, Generates | Changes) else (JSON,)
             said |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
             paths.setdefault(endpoint.path, {})[method.lower()] = said
     for own in OWN_ROUTES:
@@ -87,8 +89,10 @@ def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
         "operationId": f"{method.lower()}{path}".replace("/", "_").replace("{", "").replace("}", ""),
         "summary": summary,
     }
-    if "{name}" in path:
-        said["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if named := [name for name in ("name", "digest") if f"{{{name}}}" in path]:
+        said["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named
+        ]
     return said
 
 

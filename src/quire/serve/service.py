@@ -21,6 +21,7 @@ from quire.serve.prompts import Prompt, Speech, num_chars, prompts_of
 from quire.serve.quota import Quotas
 from quire.serve.routing import Router
 from quire.types.chat import Ask
+from quire.types.library import Library
 
 T = TypeVar("T")
 LONG_TEXT = 4096  # characters, from which on a prompt is tokenized in a thread: the loop must not wait for it
@@ -39,6 +40,7 @@ class Service:
     quotas: Quotas = field(default_factory=Quotas)
     meters: Meters = field(default_factory=Meters)
     observers: Sequence[Observer] = ()  # beside the meters
+    library: Library | None = None  # who keeps the models, if they may be changed here
     others: Callable[[], list[Sample]] = list  # what other processes of this server have measured
     is_draining: bool = False
     router: Router = field(init=False)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from quire.text.preset import FILES
+
 from .errors import ModelNotFound, StoreError
 from .manifest import StoredFile
 
@@ -63,6 +65,11 @@ def _of_folder(folder: Path) -> tuple[Part, ...]:
         )
     side = [name for name in names if name in SIDE_FILES]
     return tuple(Part(SIDE_FILES.get(name, "weights"), name, folder / name) for name in (*weights, *side))
+
+
+def as_viewed(files: Sequence[StoredFile]) -> list[StoredFile]:
+    """Under the names that whoever opens the model looks for: those of a preset are fixed."""
+    return named_apart([replace(file, file_name=FILES.get(file.role, file.file_name)) for file in files])
 
 
 def named_apart(files: Sequence[StoredFile]) -> list[StoredFile]:

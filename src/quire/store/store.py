@@ -27,7 +27,7 @@ from .layout import Layout, write_whole
 from .locks import locked, try_locked
 from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
 from .names import OLLAMA, ModelName, parse_name
-from .parts import Part, format_of, named_apart
+from .parts import Part, as_viewed, format_of, named_apart
 from .room import check_room
 from .source import Offer, Progress, Source, all_sources, silent
 
@@ -65,6 +65,12 @@ class Store:
         if before - self._digests(name):
             self._collect()
         return manifest
+
+    def offer(self, text: str) -> Offer:
+        """What a pull of this name would bring."""
+        name = parse_name(text)
+        source, asked = self._source_of(name)
+        return self._offer(source, asked, name)
 
     def create(
         self, text: str, parts: Sequence[Part | StoredFile], about: Offer = MADE_HERE, progress: Progress = silent
@@ -269,7 +275,7 @@ class Store:
     def _make_view(self, view: Path, manifest: Manifest) -> None:
         with writing(self.layout.views):
             temporary = Path(tempfile.mkdtemp(prefix=".", dir=self.layout.views))
-            for file in manifest.files:
+            for file in as_viewed(manifest.files):
                 # Relative, so that the whole store can be moved.
                 (temporary / file.file_name).symlink_to(Path("..", "..", "blobs", self.layout.blob(file.digest).name))
             try:

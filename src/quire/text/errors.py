@@ -17,6 +17,12 @@ class BrokenTemplate(QuireError):
     code = "broken_chat_template"
 
 
+class BrokenPreset(QuireError):
+    """What a stored model brings beside its weights (parameters, messages) is not what it should be."""
+
+    code = "broken_preset"
+
+
 class RejectedMessages(InvalidRequest):
     """The chat template refused these messages; another conversation may pass."""
 

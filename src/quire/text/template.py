@@ -30,6 +30,8 @@ class ChatTemplate:
     A model may have several by name; "tool_use" is taken when there are tools, else "default".
     """
 
+    writes_bos = True  # with their own hands: nothing is put before what they write
+
     def __init__(self, source: str | Mapping[str, str] | None, *, bos: str = "", eos: str = "", **tokens: str) -> None:
         self.is_default = not source
         named = {"default": source} if isinstance(source, str) else dict(source or {})

@@ -82,6 +82,7 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    said: frozenset[str] = frozenset()  # what of that the client said; the rest may be the model's own
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     constraint: Constraint | None = None
@@ -103,6 +104,7 @@ class CompletionRequest:
     model: str
     prompts: tuple[str | tuple[int, ...], ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    said: frozenset[str] = frozenset()  # what of that the client said; the rest may be the model's own
     constraint: Constraint | None = None
     stream: bool = False
     echo: bool = False  # tell the prompt first, in a PromptEcho; whether it becomes part of the text is the writer's
@@ -220,6 +222,10 @@ class ModelCard:
     quantization: str = ""
     max_context: int = 0
     template: str = ""
+    system: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # in Ollama's words
+    messages: tuple[Message, ...] = ()  # that conversations begin with
+    modelfile: str = ""  # that makes it again
     license: str = ""
     capabilities: tuple[str, ...] = ("completion",)  # and "tools", "thinking"
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file, as far as it is plain

@@ -7,7 +7,8 @@ import pkgutil
 import pytest
 
 from quire.serve import dialects
-from quire.serve.dialect import Counts, Dialect, Generates, Limits, Shows
+from quire.serve.dialect import Changes, Counts, Dialect, Generates, Limits, Shows
+from quire.serve.routes import method_of
 from quire.types.errors import InvalidRequest, StepFailed
 
 pytestmark = pytest.mark.pure
@@ -24,7 +25,7 @@ def dialect(name: str) -> Dialect:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_body_has_a_schema(name: str):
     one = dialect(name)
-    bodies = {each.path for each in one.endpoints if isinstance(each, Generates | Counts)}
+    bodies = {each.path for each in one.endpoints if isinstance(each, Generates | Counts | Changes)}
     bodies |= {each.path for each in one.endpoints if isinstance(each, Shows) and each.name_of}
     assert one.name == name and set(one.schemas) == bodies
     assert all(json.loads(json.dumps(schema)) for schema in one.schemas.values())
@@ -44,8 +45,12 @@ def test_no_body_is_too_odd_to_be_refused(name: str):
             for body in (b"", b"null", b"[]", b"{}", b"\xff"):
                 with pytest.raises(InvalidRequest):
                     endpoint.decode(body, Limits())
+        if isinstance(endpoint, Changes):
+            for body in (b"", b"null", b"[]", b"{}", b"\xff"):
+                with pytest.raises(InvalidRequest):
+                    endpoint.decode(body)
 
 
 def test_no_two_endpoints_are_one():
-    paths = [endpoint.path for name in NAMES for endpoint in dialect(name).endpoints]
-    assert len(set(paths)) == len(paths)
+    ends = [(method_of(endpoint), endpoint.path) for name in NAMES for endpoint in dialect(name).endpoints]
+    assert len(set(ends)) == len(ends)

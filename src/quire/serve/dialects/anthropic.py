@@ -6,6 +6,7 @@ how much of it was read (cache_read_input_tokens) and how much was computed to b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,7 +50,12 @@ def decode(body: bytes, limits: Limits) -> Decoded:
         top_p=1.0 if asked.top_p is None else asked.top_p or _LIKELIEST_ONLY,
         stop=stops(asked.stop_sequences or (), limits, "stop_sequences"),
     )
-    return Decoded(_request(asked, limits, sampling, bool(asked.stream)), partial(MessageWriter, shows_thinking=shows))
+    said = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p, "stop": asked.stop_sequences}
+    ask = replace(
+        _request(asked, limits, sampling, bool(asked.stream)),
+        said=frozenset({"max_tokens", *(name for name, value in said.items() if value is not None)}),
+    )
+    return Decoded(ask, partial(MessageWriter, shows_thinking=shows))
 
 
 def decode_count(body: bytes, limits: Limits) -> ChatRequest:

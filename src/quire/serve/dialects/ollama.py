@@ -1,4 +1,4 @@
-"""Ollama's API: /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version.
+"""Ollama's API: /api/chat, /api/generate, and what models there are: /api/tags, /api/show, /api/create, …
 
 A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has Ollama's
 defaults, not the model's. Names are as this server has them: no tag is added.
@@ -7,17 +7,29 @@ defaults, not the model's. Names are as this server has them: no tag is added.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from quire.serve.body import DOTS, Schemas, read
-from quire.serve.dialect import Decoded, Dialect, Generates, Limits, Lists, Shows, Tells
+from quire.serve.dialect import Changes, Decoded, Dialect, Generates, Limits, Lists, Shows, Takes, Tells
 from quire.serve.ollama_body import (
     ChatBody,
     Common,
     GenerateBody,
-    Number,
     Options,
     ShowBody,
     ToolBody,
+)
+from quire.serve.ollama_changes import (
+    CopyBody,
+    CreateBody,
+    NamedBody,
+    decode_copy,
+    decode_create,
+    decode_delete,
+    decode_pull,
+    decode_push,
 )
 from quire.serve.ollama_conversation import conversation
 from quire.serve.ollama_lines import LineWriter, LoadWriter, error_body
@@ -26,11 +38,10 @@ from quire.serve.request_limits import check_tools, schema_text, stops
 from quire.types.chat import ChatRequest, CompletionRequest, Message, Terms, Tool
 from quire.types.duration import seconds_of
 from quire.types.errors import InvalidRequest
+from quire.types.parameters import sampling_of
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 
-_MAX_INT = 2**31 - 1
-_MAX_SEED = 2**63
-_LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # Ollama's
 
 
 def decode_chat(body: bytes, limits: Limits) -> Decoded:
@@ -42,7 +53,7 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
     ask = ChatRequest(
         model=asked.model,
         messages=messages,
-        sampling=_sampling(asked, limits),
+        **_sampling(asked, limits),
         tools=_tools(asked.tools or [], limits),
         constraint=_constraint(asked, limits),
         stream=asked.stream is not False,
@@ -70,7 +81,7 @@ def decode_generate(body: bytes, limits: Limits) -> Decoded:
         ask = CompletionRequest(
             model=asked.model,
             prompts=(asked.prompt,),
-            sampling=sampling,
+            **sampling,
             constraint=constraint,
             stream=asked.stream is not False,
             terms=_terms(asked),
@@ -80,7 +91,7 @@ def decode_generate(body: bytes, limits: Limits) -> Decoded:
         ask = ChatRequest(
             model=asked.model,
             messages=(*system, Message("user", asked.prompt)),
-            sampling=sampling,
+            **sampling,
             constraint=constraint,
             stream=asked.stream is not False,
             think=_think(asked),
@@ -126,43 +137,17 @@ def _effort(asked: Common) -> dict[str, str]:
     return {"reasoning_effort": asked.think} if isinstance(asked.think, str) else {}
 
 
-def _sampling(asked: Common, limits: Limits) -> SamplingParams:
-    """Values beyond their range mean what llama.cpp makes of them: off, or only the likeliest token."""
+def _sampling(asked: Common, limits: Limits) -> dict[str, Any]:
+    """How tokens are chosen, and what of that the client says: the rest are Ollama's defaults, or the model's."""
     options = asked.options or Options()
-    num_predict, seed = _whole(options.num_predict, -1), _whole(options.seed, -1)
-    if not -_MAX_SEED <= seed < _MAX_SEED:
-        raise InvalidRequest("options.seed: Does not fit into 64 bits", field="options.seed")
+    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
     most = min(20, limits.max_logprobs)
     if not 0 <= (num_top := asked.top_logprobs or 0) <= most:
         raise InvalidRequest(f"top_logprobs must be between 0 and {most}", field="top_logprobs")
-    return SamplingParams(
-        max_tokens=min(num_predict, _MAX_INT)
-        if num_predict > 0
-        else None,  # -1: no limit, -2: until the context is full
-        temperature=max(_or(options.temperature, 0.8), 0.0),
-        top_k=min(max(_whole(options.top_k, 40), 0), _MAX_INT),
-        top_p=_share(options.top_p, 0.9),
-        min_p=min(max(_or(options.min_p, 0.0), 0.0), 1.0),
-        typical_p=_share(options.typical_p, 1.0),
-        repetition_penalty=_or(options.repeat_penalty, 1.0),
-        presence_penalty=_or(options.presence_penalty, 0.0),
-        frequency_penalty=_or(options.frequency_penalty, 0.0),
-        stop=stops([stop for stop in options.stop or () if stop], limits, "options.stop"),
-        seed=None if seed == -1 else seed,
-        logprobs=num_top if asked.logprobs else None,
-    )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _whole(value: Number | None, default: int) -> int:
-    return default if value is None else int(value)
-
-
-def _share(value: float | None, default: float) -> float:
-    return min(max(_or(value, default), _LIKELIEST_ONLY), 1.0)
+    chosen = sampling_of(given, "options.")
+    stops(chosen.get("stop", ()), limits, "options.stop")
+    sampling = SamplingParams(**(DEFAULTS | chosen), logprobs=num_top if asked.logprobs else None)
+    return {"sampling": sampling, "said": frozenset(chosen)}
 
 
 def _constraint(asked: Common, limits: Limits) -> Constraint | None:
@@ -193,10 +178,26 @@ DIALECT = Dialect(
         Lists("/api/ps", running, only_loaded=True),
         Shows("/api/show", shown, name_to_show),
         Tells("/api/version", version),
+        Changes("/api/create", decode_create),
+        Changes("/api/copy", decode_copy),
+        Changes("/api/delete", decode_delete, "DELETE"),
+        Changes("/api/pull", decode_pull),
+        Changes("/api/push", decode_push),
+        Takes("/api/blobs/{digest}", "HEAD"),
+        Takes("/api/blobs/{digest}"),
     ),
     error=error_body,
     headers={},
     schemas=Schemas(
-        {"/api/chat": (ChatBody, None), "/api/generate": (GenerateBody, None), "/api/show": (ShowBody, None)}
+        {
+            "/api/chat": (ChatBody, None),
+            "/api/generate": (GenerateBody, None),
+            "/api/show": (ShowBody, None),
+            "/api/create": (CreateBody, None),
+            "/api/copy": (CopyBody, None),
+            "/api/delete": (NamedBody, None),
+            "/api/pull": (NamedBody, None),
+            "/api/push": (NamedBody, None),
+        }
     ),
 )

@@ -16,7 +16,7 @@ from quire.serve.openai.constraints import constraint_of
 from quire.serve.openai.fields import REFUSED, Count, CountOrZero, Effort, Fields, Reasoning, ResponseFormat, TokenId
 from quire.serve.openai.messages import ChatMessage, messages_of
 from quire.serve.openai.replies import encode, error_body
-from quire.serve.openai.sampling import num_logprobs, num_samples, sampling_of
+from quire.serve.openai.sampling import num_logprobs, num_samples, said_by, sampling_of
 from quire.serve.openai.terms import terms_of, thinks
 from quire.serve.openai.tools import ChatTool, Choice, chat_tools, offer_of
 from quire.serve.strict_json import check_depth
@@ -109,6 +109,7 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
         given.model,
         messages_of(given.messages),
         sampling_of(given, limits, n=n, max_tokens=_chat_tokens(given), logprobs=top or 0 if wants_logprobs else None),
+        said_by(given),
         tools=offer.tools,
         tool_choice=offer.choice,
         constraint=constraint_of(given, limits, given.response_format, "response_format"),
@@ -139,6 +140,7 @@ def decode_completion(body: bytes, limits: Limits) -> Decoded:
         given.model,
         _prompts(given.prompt, limits),
         sampling_of(given, limits, n=n, max_tokens=max(max_tokens, 1), logprobs=logprobs, **of_prompt),
+        said_by(given),
         constraint=constraint_of(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         echo=echo or _shows_prompt(given),

@@ -15,7 +15,7 @@ from quire.serve.openai.items import conversation
 from quire.serve.openai.replies import encode, error_body
 from quire.serve.openai.response_object import ResponseForm
 from quire.serve.openai.response_writer import ResponseWriter
-from quire.serve.openai.sampling import num_logprobs, sampling_of
+from quire.serve.openai.sampling import num_logprobs, said_by, sampling_of
 from quire.serve.openai.terms import terms_of, thinks
 from quire.serve.openai.tools import Choice, FlatTool, offer_of, tool_of, unsupported_tool
 from quire.serve.strict_json import shown
@@ -102,6 +102,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
         given.model,
         conversation(given.input, given.instructions),
         sampling_of(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
+        said_by(given),
         tools=offer.tools,
         tool_choice=offer.choice,
         constraint=constraint_of(given, limits, _format(given.text), "text.format"),

@@ -13,6 +13,15 @@ _SAME = (
     *("temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "min_tokens", "ignore_eos", "seed", "prompt_logprobs"),
 )
+_SAID = {name: name for name in (*_SAME, "top_k", "stop", "max_tokens")} | {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+}
+
+
+def said_by(given: Fields) -> frozenset[str]:
+    """The parameters of which a request says something."""
+    return frozenset(ours for theirs, ours in _SAID.items() if getattr(given, theirs, None) is not None)
 
 
 def sampling_of(given: Fields, limits: Limits, **own: Any) -> SamplingParams:

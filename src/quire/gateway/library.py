@@ -1,0 +1,84 @@
+"""The models of a store, as a server changes them. What it does may take long: call it in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.store.create import AdapterNotSupported, base_of_blobs, base_of_name, check_preset, make, modelfile_of
+from quire.store.errors import WrongChecksum
+from quire.store.names import parse_name
+from quire.store.store import Store
+from quire.types.errors import InvalidRequest
+from quire.types.library import Change, Copy, Create, Delete, Progress, Pull, Push, Step
+
+
+class StoreLibrary:
+    """One store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def modelfile(self, name: str) -> str:
+        """A Modelfile that makes a model again. It tells nobody where things lie."""
+        self._refuse_path(name)
+        return modelfile_of(self._store, name, shows_path=False)
+
+    def change(self, change: Change, progress: Progress) -> None:
+        """Do it. The progress may raise to end it."""
+
+        def told(what: str, done: int, total: int | None) -> None:
+            progress(Step(what, done, total, digests.get(what, "")))
+
+        digests: dict[str, str] = {}
+        match change:
+            case Create():
+                self._create(change, progress)
+            case Copy(name, target):
+                self._refuse_path(name, target)
+                self._store.copy(name, target)
+            case Delete(name):
+                self._refuse_path(name)
+                self._store.remove(name)
+            case Pull(name):
+                self._refuse_path(name)
+                progress(Step("pulling manifest"))
+                digests |= {file.file_name: file.digest or "" for file in self._store.offer(name).files}
+                self._store.pull(name, told)
+            case Push(name):
+                self._refuse_path(name)
+                digests |= {file.file_name: file.digest for file in self._store.show(name).files}
+                progress(Step("retrieving manifest"))
+                self._store.push(name, told)
+
+    def has_blob(self, digest: str) -> bool:
+        """Is there a file with this digest (64 hex digits)?"""
+        return self._store.find_blob(digest) is not None
+
+    def add_blob(self, digest: str, chunks: Iterable[bytes]) -> None:
+        """Take in a file, for a model that is made of it later."""
+        try:
+            self._store.add_blob(chunks, digest)
+        except WrongChecksum as error:
+            raise InvalidRequest(error.public, field="digest") from error
+
+    def _create(self, wanted: Create, progress: Progress) -> None:
+        if wanted.has_adapters:
+            raise AdapterNotSupported
+        if bool(wanted.base) == bool(wanted.files):
+            raise InvalidRequest("Give one of from and files.", field="from")
+        self._refuse_path(wanted.name)
+        check_preset(wanted.preset)
+        if wanted.files:
+            base = base_of_blobs(self._store, wanted.files)
+        else:
+            self._refuse_path(wanted.base)
+            base = base_of_name(self._store, wanted.base, lambda what, done, total: progress(Step(what, done, total)))
+        progress(Step("creating the model"))
+        make(self._store, wanted.name, base, wanted.preset)
+        progress(Step("writing manifest"))
+
+    def _refuse_path(self, *names: str) -> None:
+        """A server does not open files that a client names."""
+        for name in names:
+            if parse_name(name).kind == "path":
+                raise InvalidRequest(f"{name} is a path; over HTTP, models have names.", field="model")

@@ -1,0 +1,118 @@
+"""Values of a template: nil, truth, numbers, strings, lists, maps (dict) and records. Never an object of Python's own.
+
+Of a map a name that it has not is nil; of a record that is an error, as of Go's structs. A record and a map print as
+JSON: those that Ollama gives to templates have methods that do so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from quire.text.go_template.errors import GoRunError
+
+NO_VALUE = "<no value>"
+HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+class Record:
+    """Something with a fixed set of names. `plain` is what it is in JSON."""
+
+    __slots__ = ("fields", "plain")
+
+    def __init__(self, fields: Mapping[str, Any], plain: Any) -> None:
+        self.fields = dict(fields)
+        self.plain = plain
+
+
+def field_of(value: Any, name: str) -> Any:
+    """What a thing has under a name."""
+    if isinstance(value, Record):
+        if name not in value.fields:
+            known = ", ".join(value.fields)
+            raise GoRunError(f"there is no field {name}: there are {known}")
+        return value.fields[name]
+    if isinstance(value, dict):
+        return value.get(name)
+    raise GoRunError(f"{_kind(value)} has no field {name}")
+
+
+def is_true(value: Any) -> bool:
+    """As `if` sees it: nothing, false, 0 and what is empty are not."""
+    return True if isinstance(value, Record) else bool(value)
+
+
+def text_of(value: Any) -> str:
+    """As it is printed."""
+    match value:
+        case None:
+            return NO_VALUE
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return number_text(value)
+        case int():
+            return str(value)
+        case list() if not any(isinstance(each, Record) for each in value):
+            return f"[{' '.join(map(text_of, value))}]"
+        case _:
+            return json_of(value)
+
+
+def number_text(value: float) -> str:
+    """A number of a fraction as Go prints it: shortest, and with an exponent from 1e+21 on."""
+    if math.isnan(value) or math.isinf(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)
+
+
+def json_of(value: Any) -> str:
+    """As Go writes JSON: no spaces, and nothing that HTML would read."""
+    text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    for letter, code in HTML_SAFE.items():
+        text = text.replace(letter, code)
+    return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return _plain(value.plain)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 1e21 else value if math.isfinite(value) else None
+    return value
+
+
+def _kind(value: Any) -> str:
+    kinds = {type(None): "nil", bool: "a truth", int: "a number", float: "a number", str: "a string", list: "a list"}
+    return kinds.get(type(value), "a map")
+
+
+def compare(left: Any, right: Any) -> int:
+    """Less than 0, 0, or more, for two numbers or two strings."""
+    if isinstance(left, str) and isinstance(right, str):
+        a, b = left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass")
+        return (a > b) - (a < b)
+    if _is_number(left) and _is_number(right):
+        return int(left > right) - int(left < right)
+    raise GoRunError(f"{_kind(left)} and {_kind(right)} cannot be compared")
+
+
+def is_equal(left: Any, right: Any) -> bool:
+    """Two things of one kind; nil is equal to nil alone."""
+    if left is None or right is None:
+        return left is right
+    if isinstance(left, bool) and isinstance(right, bool):
+        return left == right
+    return compare(left, right) == 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

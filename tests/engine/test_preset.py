@@ -1,0 +1,62 @@
+"""Whoever opens a model finds the preset that lies beside its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.engine.text_side import TextSide
+from quire.text.errors import BrokenPreset, BrokenTemplate
+from quire.text.preset import FILES
+from quire.weights.checkpoint import open_checkpoint
+
+pytestmark = pytest.mark.pure
+
+CHATML = "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
+QUESTION = [{"role": "user", "content": "Hi"}]
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model_file: Path) -> Path:
+    (tmp_path / "model.gguf").symlink_to(model_file)
+    return tmp_path
+
+
+def opened(folder: Path, **said: str) -> TextSide:
+    for role, text in said.items():
+        (folder / FILES[role]).write_text(text)
+    return TextSide.of(open_checkpoint(folder / "model.gguf"))
+
+
+def test_its_system_prompt_and_messages_come_first_through_the_files_own_template(folder):
+    plain = opened(folder)
+    side = opened(folder, system="Be brief.", messages='[{"role": "user", "content": "Ho"}]')
+    explicit = [SYSTEM, {"role": "user", "content": "Ho"}, *QUESTION]
+    assert side.encode_chat(QUESTION) == plain.encode_chat(explicit) != plain.encode_chat(QUESTION)
+    own = [{"role": "system", "content": "Be long."}, *QUESTION]
+    assert side.encode_chat(own) == plain.encode_chat([own[0], explicit[1], *QUESTION])
+
+
+def test_its_template_stands_in_for_the_files_own(folder):
+    plain = opened(folder)
+    side = opened(folder, template=CHATML)
+    assert not side.template.is_default and side.template.sources == {"default": CHATML}
+    assert side.encode_chat([SYSTEM, *QUESTION]) == plain.encode_chat([SYSTEM, *QUESTION])
+
+
+def test_the_tokenizer_writes_what_begins_a_text_because_such_templates_do_not(folder):
+    side = opened(folder, template=CHATML)
+    assert side.tokenizer is not None
+    plain = side.encode_chat(QUESTION)
+    side.tokenizer.add_bos, side.tokenizer.bos_id = True, 0
+    assert side.encode_chat(QUESTION) == (0, *plain)
+
+
+def test_what_cannot_be_used_is_told_when_the_model_is_opened(folder):
+    with pytest.raises(BrokenTemplate, match="line 1"):
+        opened(folder, template="{{ if }}")
+    (folder / FILES["template"]).unlink()
+    with pytest.raises(BrokenPreset, match="LoRA"):
+        opened(folder, adapter="weights")
