@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from quire.serve.dialect import Asked
 from quire.serve.body import DOTS, read
+from quire.serve.dialect import Asked
 from quire.serve.ollama_body import Loose, MessageBody
 from quire.types.chat import Message
 from quire.types.errors import InvalidRequest
