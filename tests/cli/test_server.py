@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -112,3 +113,12 @@ def test_a_time_is_told_as_people_say_it(seconds: float, said: str):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert until((now + timedelta(seconds=seconds)).isoformat(), now) == said
     assert until("9999-12-31T23:59:59Z", now) == "for ever"
+
+
+@pytest.mark.e2e
+def test_doctor_finds_the_server(environment: dict[str, str]):
+    said = quire(environment, "doctor").stdout
+    assert re.search(rf"here +quire [\d.]+ at http://127.0.0.1:{environment['QUIRE_PORT']}\n", said), said
+    assert re.search(r"models +.*smol:a, smol:b", said), said
+    without = {name: value for name, value in environment.items() if name != "QUIRE_API_KEY"}
+    assert "which asks for a key" in quire(without, "doctor").stdout

@@ -5,6 +5,7 @@ The device is the fake one of the simulator: it checks every slot that is read, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -63,12 +64,13 @@ settings_of_scheduler = st.fixed_dictionaries(
         "min_prompt_tokens": st.sampled_from([1, 8]),
     }
 )
-examples = given(
+drawn = (
     st.lists(arrivals, min_size=1, max_size=10),
     settings_of_scheduler,
     st.integers(15, 40),  # blocks; 15 hold one request of the longest context
     st.sampled_from([1, 2]),
 )
+examples = given(*drawn)
 
 
 def output_alone(request: GenerateRequest, sample: int) -> tuple[list[int], FinishReason]:
@@ -120,7 +122,8 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
         simulator.scheduler.suggest(name, sample, (right, 5) if kind == "right" else (right + 1,))
 
 
-def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: int) -> None:
+def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: int, sizes: Sequence[int] = ()) -> None:
+    """`sizes`: how many blocks may be in use after the first step, after the second, and so on all over again."""
     config = SchedulerConfig(**config, max_context=MAX_CONTEXT, max_wait=1000.0)
     simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth)
     simulator.checks = True
@@ -133,6 +136,8 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
         for index, each in enumerate(arriving):
             if each["cancelled_at"] == steps:
                 sim.scheduler.cancel(str(index), sim.now)
+        if sizes:
+            sim.cache.resize(max(sizes[steps % len(sizes)], sim.scheduler.fewest_blocks), sim.now)
         draft(sim, arriving)
 
     simulator.on_step = on_step
@@ -153,6 +158,7 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
     stats = simulator.cache.stats()
     held_by_sessions = len(set(simulator.cache._sessions.held()))
     assert stats.num_held == held_by_sessions, "nothing leaks"
+    assert stats.num_blocks - stats.num_held == stats.num_free + stats.num_cached, "what is too much has gone"
 
 
 @pytest.mark.timeout(600)
@@ -160,6 +166,15 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
 @examples
 def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_blocks, depth):
     check_example(arriving, config, num_blocks, depth)
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=300, deadline=None)
+@given(*drawn, st.lists(st.integers(15, 40), min_size=1, max_size=12))
+def test_every_request_ends_with_the_output_it_has_alone_while_memory_comes_and_goes(
+    arriving, config, num_blocks, depth, sizes
+):
+    check_example(arriving, config, num_blocks, depth, sizes)
 
 
 @pytest.mark.slow

