@@ -37,15 +37,17 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
     if isinstance(asked.change, Delete):
         await _let_go(service, asked.change.name)
     telling = _Telling()
-    doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, telling), lambda none: None))
+    doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, telling)))
     leaving = asyncio.ensure_future(exchange.gone())
     try:
-        while not doing.done():
+        while True:
             await asyncio.wait({doing, leaving}, timeout=TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                break
             if leaving.done():
                 raise ClientGone
             await _tell(exchange, asked, telling.take())
-        doing.result()
+        doing.result()  # raises before anything is told, if it failed at once
         await _tell(exchange, asked, telling.take())
     except QuireError as error:
         if not exchange.has_begun:
@@ -77,7 +79,7 @@ async def take(service: Service, exchange: Exchange, endpoint: Takes) -> None:
         await exchange.respond(b"")
         return
     pieces = _Pieces()
-    writing = asyncio.ensure_future(in_thread(partial(library.add_blob, found[1], pieces), lambda none: None))
+    writing = asyncio.ensure_future(in_thread(partial(library.add_blob, found[1], pieces)))
     try:
         async for chunk in exchange.chunks(service.config.serve.body_seconds):
             await pieces.put(chunk, writing)
