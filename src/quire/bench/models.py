@@ -85,7 +85,8 @@ def run(model: str) -> list[Figure]:
     config = load()
     path = Path(model) if Path(model).exists() else Store(home_folder(config)).resolve(model)
     size = need_of(path, load({"max_context": CONTEXT})).bytes_for(CONTEXT)
-    with _server(path, 8, 8.5 * size) as server:
+    roomy = 8 * need_of(path, load({"max_context": CONTEXT})).bytes_for(CONTEXT, 9)  # no model is short of KV memory
+    with _server(path, 8, roomy) as server:
         return [*_reloads(server), *_company(server), *_budget(path, size)]
 
 
