@@ -26,6 +26,7 @@ class Behaviour:
     stall_from: int = 0  # answers that begin before this byte do not
     go_on: threading.Event = field(default_factory=threading.Event)  # ends the pauses
     special: Callable[[str, str, Mapping[str, str]], Answer | None] | None = None  # asked first: method, path, headers
+    body: bytes = b""  # that was sent to us last
     url: str = ""
 
     def ranges_of(self, path: str) -> list[str | None]:
@@ -62,6 +63,13 @@ def serving() -> Iterator[Behaviour]:
                 self.send_file(path, body, wanted, is_file)
 
         do_HEAD = do_GET
+
+        def do_POST(self) -> None:
+            behaviour.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            answer = behaviour.special and behaviour.special(self.command, self.path, self.headers)
+            self.answer(*(answer or (405, b"", {})))
+
+        do_PATCH = do_PUT = do_POST
 
         def send_file(self, path: str, body: bytes, wanted: str | None, is_file: bool) -> None:
             headers, code = {"Content-Type": behaviour.types.get(path, "application/octet-stream")}, 200
