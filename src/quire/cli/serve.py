@@ -54,7 +54,8 @@ def serve(options: ServeOptions, given: Given) -> None:
     if not known and not config.serve.host.startswith(LOCAL):
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
     wanted, place = _wanted(options, given.store), engines.Place(options.device)
-    ready = partial(_print_ready, [model.name for model in wanted], 0 if options.only else len(given.store.list()))
+    num_stored = 0 if options.only or config.serve.fronts > 1 else len(given.store.list())
+    ready = partial(_print_ready, [model.name for model in wanted], num_stored)
     if config.serve.fronts > 1:
         if not options.models:
             raise InvalidRequest("Several fronts need to be told which models to serve: quire serve MODEL --fronts 2.")

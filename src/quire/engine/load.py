@@ -62,6 +62,8 @@ def build(
     limits = limits_of(config)
     progress(f"lowering for {place.name}")
     program = place.lower(model.graph, model.weights, limits, kept_weights(checkpoint, model, config))
+    if isinstance(checkpoint, Checkpoint):
+        checkpoint.let_go()
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)

@@ -38,6 +38,11 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     files: tuple[Container, ...]
 
+    def let_go(self) -> None:
+        """A device has what it needs of the weights: the files' pages need not stay in memory beside it."""
+        for part in self.files:
+            part.file.let_go()
+
     def digest(self) -> str:
         """An identity for caches of what is made from these weights, in milliseconds: 64 hex digits.
 

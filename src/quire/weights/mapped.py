@@ -38,6 +38,11 @@ class MappedFile:
     def num_bytes(self) -> int:
         return len(self.data)
 
+    def let_go(self) -> None:
+        """Hold no page of it in our memory for now. What is looked at again comes back from the file."""
+        if isinstance(self.buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self.buffer.madvise(mmap.MADV_DONTNEED)
+
 
 def map_file(path: Path) -> MappedFile:
     """Map the file, or say why it cannot be."""

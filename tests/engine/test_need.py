@@ -1,0 +1,46 @@
+"""What a model will take is known from its header, and is no less than it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.bench.models import resident_bytes
+from quire.config import load
+from quire.engine.client import Client
+from quire.engine.launch import ChildEngine
+from quire.engine.messages import Configure, Finished
+from quire.engine.need import Need, budget_bytes, need_of
+from quire.types.request import GenerateRequest, SamplingParams
+
+NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)
+
+
+@pytest.mark.pure
+def test_the_longest_context_is_what_the_memory_holds():
+    assert NEED.bytes_for(160) == 1100 and NEED.bytes_for(17) == 1020
+    assert [NEED.longest(size) for size in (0, 1000, 1019, 1020, 5000)] == [0, 0, 16, 32, 160]
+    assert NEED.most_bytes(160, 100_000) == 1800 and NEED.most_bytes(160, 1700) == 1425
+
+
+@pytest.mark.pure
+def test_the_budget_is_as_set_or_a_share_of_the_machine():
+    assert budget_bytes(load({"memory_budget": 1.5}, {})) == 1_500_000_000
+    small, large = (budget_bytes(load({"memory_share": share}, {})) for share in (0.4, 0.8))
+    assert abs(2 * small - large) <= 2
+
+
+@pytest.mark.e2e
+def test_an_engine_that_is_full_takes_no_more_than_was_said_before(model_file: Path):
+    config = load({"num_blocks": 128, "max_context": 2048, "max_rows": 32, "log_level": "warning"}, {})
+    need = need_of(model_file, config)
+    client = Client(lambda deliver: ChildEngine(Configure(str(model_file), "cpu", config), deliver))
+    try:
+        prompt = tuple(range(100, 1900))
+        news = list(client.stream(GenerateRequest("a", prompt, SamplingParams(max_tokens=100, ignore_eos=True))))
+        assert isinstance(news[-1], Finished)
+        taken = resident_bytes(client._link.pid)  # type: ignore[attr-defined]
+    finally:
+        client.close()
+    assert 0.5 * need.bytes_for(2048) < taken <= need.bytes_for(2048)
