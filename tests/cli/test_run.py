@@ -104,7 +104,7 @@ def test_the_recommendation_beside_the_weights_is_followed(quire):
     "arguments, said",
     [
         (["nothing.gguf", "hi"], "error: There is no file or folder nothing.gguf: check the path.\n"),
-        (["unheard-of", "hi"], "error: There is no model unheard-of:latest. Try smollm2:135m"),
+        (["unheard-of", "hi"], "error: unheard-of:latest is not here, and 127.0.0.1:1 cannot be reached"),
         (["Why is the sky blue?"], "the model comes first, quire run smollm2:135m 'Why is the sky blue?'"),
         (["--top-p", "7", "MODEL", "hi"], "error: top_p is 7.0; it must be above 0 and at most 1.\n"),
         (["--num-blocks", "0", "MODEL", "hi"], "error: num_blocks is 0; it must be at least 1.\n"),
