@@ -68,10 +68,9 @@ class BlockPool:
         """Blocks that are still to be set aside."""
         return self.most_blocks - self.num_blocks - len(self._aside)
 
-    def resize(self, num_blocks: int, now: float) -> None:
-        """Change how many blocks may be in use."""
+    def resize(self, num_blocks: int) -> None:
+        """Change how many blocks may be in use. What is too much then goes with `settle`."""
         self.num_blocks = num_blocks
-        self.settle(now)
         if (surplus := -self.num_owed) > 0:
             self._aside.sort(reverse=True)
             self._free[:0] = self._aside[-surplus:]  # the lowest of them, to be used after what is free already

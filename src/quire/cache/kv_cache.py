@@ -210,7 +210,7 @@ class KVCache:
 
     def resize(self, num_blocks: int, now: float) -> None:
         """Change how many blocks may be in use. What is held beyond that stays until it is released."""
-        self._pool.resize(min(num_blocks, self.most_blocks), now)
+        self._pool.resize(min(num_blocks, self.most_blocks))
         self.settle(now)
 
     def settle(self, now: float) -> bool:

@@ -111,8 +111,7 @@ class Scheduler:
         """The next step. Asked for while steps are in flight, it takes each running stream to yield one token."""
         self._expire(now)
         step = StepBuilder(self._num_steps + 1, self._config)
-        if len(self._waiting):
-            self._make_way(now)
+        self._make_way(now)
         num_preemptions = self._num_preemptions
         prompts = self._plan_streams(step, now)
         if prompts or len(self._waiting):
@@ -314,7 +313,7 @@ class Scheduler:
 
     def _make_way(self, now: float) -> None:
         """If someone more urgent waits and cannot start, the least important of those who run step back."""
-        while len(self._running):
+        while len(self._running) and len(self._waiting):
             tail = next(self._running.from_tail())
             if not self._is_outranked(tail) or self._can_start(now):
                 return
