@@ -3,10 +3,12 @@
 # need nothing.
 #   VENV=dir    another environment        PYTHON=exe  the interpreter that makes it
 #   ARGS="..."  passed on by run, test and bench
+#   WORKERS=n   processes that run tests
 
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
+WORKERS ?= 2
 
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.quire-installed
@@ -24,7 +26,7 @@ run: $(INSTALLED) ## Start quire; ARGS are its arguments
 	@$(PY) -m quire $(ARGS)
 
 test: lint ## Style, types, then the tests; ARGS go to pytest
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 bench: $(INSTALLED) ## The pure core's figures, with their targets
 	@$(PY) -m quire.bench core $(ARGS)
