@@ -92,12 +92,16 @@ class Models:
         return self._models[offered.name]
 
     async def cards(self) -> list[ModelCard]:
-        """Of all models, loaded or not."""
+        """Of all models, loaded or not: those that were named first, then the others in their own order."""
         offered = {each.name: each for each in await asyncio.to_thread(self._offers.all)}
-        here = [model for model in self if model.is_named or (model.engine is not None and model.name in offered)]
-        ours = {model.name: self._card(model) for model in here}
-        others = [each for each in offered.values() if each.name not in ours]
-        return [*ours.values(), *(each.card or ModelCard(each.name, is_loaded=False) for each in others)]
+        named = [model.name for model in self if model.is_named]
+        return [self._card_of(name, offered.get(name)) for name in dict.fromkeys((*named, *offered))]
+
+    def _card_of(self, name: str, offered: Wanted | None) -> ModelCard:
+        model = self._models.get(name)
+        if model is not None and (model.is_named or model.engine is not None):
+            return self._card(model)
+        return (offered and offered.card) or ModelCard(name, is_loaded=False)
 
     async def card(self, name: str) -> ModelCard:
         """All that is known of one."""
