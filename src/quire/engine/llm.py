@@ -28,14 +28,14 @@ from quire.devices.base import Device
 from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.load import build
 from quire.engine.local import LocalEngine
-from quire.engine.messages import Configure, News
+from quire.engine.messages import Configure, News, Tokens
 from quire.engine.text_side import Answer, Message, Prompt, TextSide
 from quire.text.go_chat import GoChatTemplate
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
-from quire.types.request import Constraint, FinishReason, SamplingParams
+from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Sequence[int]
@@ -214,7 +214,7 @@ class LLM(Parts):
 
     def _complete(self, answers: list[Answer], progress: bool | None) -> list[Completion]:
         """Run all of them together, no more at once than the engine's queue takes."""
-        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        news: queue.SimpleQueue[Sequence[News]] = queue.SimpleQueue()
         waiting, live = iter(answers), dict[str, Answer]()
         room = self.config.scheduler.max_waiting
 
@@ -223,27 +223,48 @@ class LLM(Parts):
             while room > 0 and (answer := next(waiting, None)) is not None:
                 live[answer.request.id] = answer
                 room -= answer.request.sampling.n
-                self.client.submit(answer.request, news.put)
+                self.client.submit(answer.request, _Held(answer.request, news.put))
 
         try:
             with _progress(len(answers), progress) as advance:
                 submit_more()
                 while live:
-                    each = news.get()
-                    answer = live.get(each.request_id)
-                    if answer is None:
-                        continue  # its text has ended already; the engine was told
-                    answer.take(each)
-                    if answer.is_over:
-                        del live[each.request_id]
-                        room += answer.request.sampling.n
-                        advance()
-                        submit_more()
+                    for each in news.get():
+                        answer = live.get(each.request_id)
+                        if answer is None:
+                            continue  # its text has ended already; the engine was told
+                        answer.take(each)
+                        if answer.is_over:
+                            del live[each.request_id]
+                            room += answer.request.sampling.n
+                            advance()
+                            submit_more()
         finally:
             for request_id, answer in live.items():
                 if not answer.is_over:
                     self.client.cancel(request_id)
         return [answer.completion() for answer in answers]
+
+
+class _Held:
+    """News of a request whose text nobody reads while it comes: its first tokens, then all others with its end.
+
+    Whoever is woken for each token takes a core from the engine. Only a stop string has to be looked for at once.
+    """
+
+    def __init__(self, request: GenerateRequest, send: Callable[[Sequence[News]], None]) -> None:
+        self._send = send
+        self._is_watched = bool(request.sampling.stop)
+        self._has_begun = False
+        self._held: list[News] = []
+
+    def __call__(self, news: News) -> None:
+        self._held.append(news)
+        if isinstance(news, Tokens) and self._has_begun and not self._is_watched:
+            return
+        self._has_begun = self._has_begun or isinstance(news, Tokens)
+        held, self._held = self._held, []
+        self._send(held)
 
 
 def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:

@@ -47,7 +47,7 @@ class NativeProgram:
         """Run the step; it is over when this returns. What does not fit the limits, or itself, is a ValueError."""
         num_logits = len(batch.logits_at)
         wanted = batch.wanted if len(batch.wanted) else np.zeros(num_logits, np.int32)
-        most = int(wanted.max(initial=0))
+        most = max(wanted.tolist(), default=0)
         logits = np.empty((num_logits, self._vocab), np.float32)
         top_tokens, top_logits = np.empty((num_logits, most), np.int32), np.empty((num_logits, most), np.float32)
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)

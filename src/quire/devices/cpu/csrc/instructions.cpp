@@ -63,7 +63,7 @@ class Shared final : public Instruction {
 
 // Tokens that are multiplied with one panel after the other: so many that they stay in the second level of cache.
 int tokens_at_once(const Matrix &m) {
-    constexpr int BYTES = 96 * 1024, TILE_TOKENS = 8;
+    constexpr int BYTES = 96 * 1024, TILE_TOKENS = 10;
     const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
     return std::max(TILE_TOKENS, BYTES / each / TILE_TOKENS * TILE_TOKENS);
 }

@@ -1,4 +1,4 @@
-// Matrix products: up to 8 tokens times two panels of 8 rows, or one of them where two would not pay. Included by
+// Matrix products: some tokens times two panels of 8 rows, or one of them where two would not pay. Included by
 // kernels.cpp, inside a variant's namespace.
 //
 // A tile of N tokens does for each token exactly what a tile of one does, so the bits of a token do not depend on how
@@ -11,7 +11,7 @@ constexpr int PANELS = 2;
 #else
 constexpr int PANELS = 1;
 #endif
-constexpr int MAX_TOKENS = 8, COLUMNS = PANELS * LANES;
+constexpr int MAX_TOKENS = 40, COLUMNS = PANELS * LANES;
 
 struct Operand {
     Rows x;
@@ -133,11 +133,11 @@ inline void tile(const Matrix &m, int panel, const Operand &a, int token, float 
             tile_of<F, N, F8>(m, panel + i, a, token, out + LANES * i);
 }
 
-// Each format's widest tile is as wide as registers allow: a float tile needs one for each token, a quantized one two.
+// Each format's widest tile is the fastest: a float tile needs a register for each token, a quantized one two and more.
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
-    constexpr bool wide = !is_quantized(F) || WIDEST > LANES;  // with AVX-512 there are twice as many registers
-    if (wide && count == 8) return tile<F, wide ? 8 : 4>(m, panel, a, token, out);
+    constexpr int most = !is_quantized(F) || WIDEST > LANES ? 8 : PANELS == 2 ? 5 : 4;
+    for (; count >= most; count -= most, token += most, out += most * COLUMNS) tile<F, most>(m, panel, a, token, out);
     for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, a, token, out);
     switch (count) {
         case 3: return tile<F, 3>(m, panel, a, token, out);
@@ -208,7 +208,7 @@ void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
     const int column = group * BLOCK, width = smaller(BLOCK, p.gate.rows - column);
-    float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK] = {};
+    float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK];
     for (int token = begin; token < end; token += MAX_TOKENS) {
         const int count = smaller(MAX_TOKENS, end - token);
         for (int panel = first; panel < last; panel += PANELS) {
@@ -224,6 +224,7 @@ void gate(const GateArgs &p, int group, int begin, int end) {
                 }
         }
         for (int i = 0; i < count; ++i) {
+            for (int at = (last - first) * LANES; at < BLOCK; ++at) hidden[i][at] = 0.0f;
             if (p.out.rows.data) std::memcpy(p.out.rows.row(token + i) + column, hidden[i], sizeof(float) * width);
             if (p.out.quants.values) quantize_block(hidden[i], p.out.quants, token + i, group);
         }
