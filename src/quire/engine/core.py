@@ -226,7 +226,8 @@ class EngineCore:
     def step(self) -> bool:
         """One turn: plan and launch a step, take in the oldest one. False: there was nothing to do."""
         now, began = time.monotonic(), time.perf_counter()
-        self._take_compiled(now)
+        if self._grammars.num_compiling:
+            self._take_compiled(now)
         if self._cache.settle(now):  # more was held, when it was told to shrink, than it may keep
             self._runner.release_blocks(self._cache.unused())
         plan = self._scheduler.plan(now)
