@@ -212,6 +212,8 @@ def test_wrong_requests_are_refused_with_a_sentence(client, url):
     assert wrong_blob.status_code == 400 and "checksum" in wrong_blob.json()["error"]
     assert httpx.head(f"{url}/api/blobs/sha256:{'0' * 64}", trust_env=False).status_code == 404
     assert httpx.post(f"{url}/api/blobs/md5:1", content=b"", trust_env=False).status_code == 400
+    wrong_verb = httpx.put(f"{url}/api/blobs/sha256:{'0' * 64}", trust_env=False)
+    assert wrong_verb.status_code == 405 and wrong_verb.headers["allow"] == "HEAD, POST"
     for verb in (client.delete, client.show):
         with pytest.raises(ollama.ResponseError) as caught:
             verb("nobody")

@@ -14,11 +14,10 @@ from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pkgutil import iter_modules
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
@@ -78,7 +77,8 @@ class App:
         self._service = service
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
-        self._router = Router([*(_route(service, each) for each, _ in endpoints), *own], redirect_slashes=False)
+        self._routes = [*(_route(service, each) for each, _ in endpoints), *own]
+        self._router = Router(self._routes, redirect_slashes=False)
         self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints}
         self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
 
@@ -93,7 +93,7 @@ class App:
         except ClientGone:
             pass
         except HTTPException as error:
-            await self._refuse(exchange, _of_router(error, exchange))
+            await self._refuse(exchange, self._of_router(error, scope, exchange))
         except QuireError as error:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server ends, and with it this task
@@ -122,6 +122,13 @@ class App:
             return
         if origin.partition("://")[2] != exchange.header("host"):
             raise Forbidden(f"Pages of {origin} may not call this server: its setting cors_origins says which may.")
+
+    def _of_router(self, error: HTTPException, scope: Scope, exchange: Exchange) -> QuireError:
+        if error.status_code != 405:
+            return NoSuchPath(exchange.record.path)
+        here = [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]
+        allowed = dict.fromkeys(method for route in here for method in sorted(route.methods or ()))
+        return WrongMethod(exchange.record.method, ", ".join(allowed))
 
     async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
         """If it is too late for a status, the end of the connection in the middle of the body says it as well."""
@@ -154,13 +161,6 @@ def _route(service: Service, endpoint: Endpoint) -> Route:
     path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
     handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
     return Route(path, _Handler(handle), methods=[method_of(endpoint)])
-
-
-def _of_router(error: HTTPException, exchange: Exchange) -> QuireError:
-    if error.status_code == 405:
-        headers: dict[str, Any] = dict(error.headers or {})
-        return WrongMethod(exchange.record.method, headers.get("Allow", ""))
-    return NoSuchPath(exchange.record.path)
 
 
 def _num_shared(path: str, known: str) -> int:
