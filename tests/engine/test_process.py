@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -42,13 +43,6 @@ def link_of(client: Client) -> ChildEngine:
     link = client._link
     assert isinstance(link, ChildEngine)
     return link
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def is_gone(pid: int) -> bool:

@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from quire.serve.keys import hash_of
 from tests.serve.test_process import SMALL, Server, children, command, serving
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -36,13 +36,6 @@ def server(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     keys.write_text(KEYS)
     with serving(model_file, *SMALL, "--fronts", "2", "--max-rows", "32", "--api-keys", keys) as started:
         yield started
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def runs(pid: int, what: str) -> bool:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.serve.running import Running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 ENDLESS = {"prompts": ["Once upon a time"], "temperature": 0, "ignore_eos": True, "max_tokens": 1000}
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def ask(server: Running, body: dict[str, Any], receive_bytes: int | None = None) -> socket.socket:

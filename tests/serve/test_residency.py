@@ -27,6 +27,7 @@ from quire.store.manifest import Manifest, StoredFile, manifest_path
 from quire.store.names import parse_name
 from quire.store.store import Store
 from tests.serve.running import Running, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -84,13 +85,6 @@ def say(server: Running, model: str, **more: Any) -> str:
 
 def memory(server: Running) -> dict[str, Any]:
     return server.http.get("/props").json()["memory"]
-
-
-def wait_until(is_so: Any, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from quire.serve.app import all_dialects
 from quire.serve.models import Wanted
 from tests.serve.running import Running, running
 from tests.serve.test_process import SMALL, command, serving
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -202,13 +203,6 @@ def test_props_show_the_rules(server: Running) -> None:
 def ask(url: str, model: str) -> httpx.Response:
     body = {"model": model, "prompt": "Once", "max_tokens": 1}
     return httpx.post(f"{url}/v1/completions", json=body, timeout=60, trust_env=False)
-
-
-def wait_until(holds: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("fronts", ["1", "2"])

@@ -220,6 +220,7 @@ def misshapen(draw: st.DrawFn, path: str) -> bytes:
 
 
 def is_taken(decode: Decode, body: bytes) -> bool:
+    """Served, or refused as it must be: whatever else is raised, and a long answer to a long body, fails the test."""
     try:
         decode(body)
     except InvalidRequest as error:
@@ -282,7 +283,7 @@ def test_long_names_and_values_are_not_repeated_to_the_client(path):
     decode, body, _ = ENDPOINTS[path]
     is_taken(decode, json.dumps({**body, "x" * 10_000: 1}).encode())
     for name in body:
-        assert is_taken(decode, json.dumps({**body, name: "y" * 10_000}).encode()) in (True, False)
+        is_taken(decode, json.dumps({**body, name: "y" * 10_000}).encode())
 
 
 @EACH
