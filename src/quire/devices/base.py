@@ -45,10 +45,15 @@ class Limits:
 class StepOutput:
     """What a step answers, one entry for each token of batch.logits_at."""
 
-    logits: Array | None  # float32 [L, vocab]; None: the graph has no head
+    # float32 [L, vocab]; None: the graph has no head. Where the device chooses tokens, [H, vocab]: of the entries alone
+    # that batch.draws leaves to the host, in their order; H may be 0.
+    logits: Array | None
     # [L, K] as many as batch.wanted says, likeliest first, equal ones by number. None: the device looks for none.
     top_tokens: Array | None = None  # int32; -1 where a logit of the row is not a number
     top_logits: Array | None = None  # float32
+    # int32 [L] what the device chose, as batch.draws says. -1: the host chooses, or a logit is not a number (or is
+    # infinite), or no token is left.
+    tokens: Array | None = None
 
 
 @runtime_checkable
@@ -66,6 +71,35 @@ class Program(Protocol):
 
     def launch(self, batch: Batch) -> Pending:
         """Start a step of any size up to the limits. Steps take effect in the order of their launches."""
+        ...
+
+
+class Choosing(Pending, Protocol):
+    """A step on its way, at whose end the device chooses tokens."""
+
+    def mask(self, bits: Array) -> None:
+        """Grammars' masks, uint32 [number of masked entries, words], in the order of batch.logits_at.
+
+        Called once, before `result` and before the next launch, if any entry of batch.draws is masked; else never.
+        They come while the device computes: choosing waits for them, the rest does not.
+        """
+        ...
+
+
+@runtime_checkable
+class ChoosesTokens(Protocol):
+    """A program that chooses tokens as batch.draws says, and remembers the last one of each row for the next step.
+
+    For a row of which it could choose none it remembers any token: what is computed with that is thrown away.
+    """
+
+    @property
+    def max_in_flight(self) -> int:
+        """Steps that may be launched before the result of the first of them is asked for."""
+        ...
+
+    def launch(self, batch: Batch) -> Choosing:
+        """As a Program's; it returns while the device still computes. Once it has, the batch's arrays may change."""
         ...
 
 

@@ -33,10 +33,27 @@ def _no_triples() -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class Draws:
+    """How a device that chooses tokens chooses this step's: one entry for each of batch.logits_at.
+
+    The order is that of the host's filters: a grammar's mask, temperature, min-p, top-k, top-p. What is left is drawn
+    from in the order of token ids: the first token at which the sum of probabilities passes `chance`.
+    """
+
+    rows: Array  # int32 [L] whose token it is, in the device's table of last tokens; -1: the host chooses, from logits
+    temperature: Array  # float32 [L]; 0: the likeliest, the smallest id of equal ones
+    top_k: Array  # int32 [L]; 0: all
+    top_p: Array  # float32 [L]; 1: all
+    min_p: Array  # float32 [L]; 0: all
+    chance: Array  # float32 [L] in [0, 1)
+    masked: Array  # bool [L] a grammar's mask comes later, by Pending.mask; never where rows is -1
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """T tokens of R rows, L of which yield logits. All arrays are int32. Rows are counted in this step, from 0."""
 
-    token_ids: Array  # [T]
+    token_ids: Array  # [T] below 0: the token that the device chose last for the row -1 - token_ids[t] of its own table
     positions: Array  # [T] place in the row's whole text
     slots: Array  # [T] where this token's K and V go: block * block_tokens + offset
     row_of_token: Array  # [T]
@@ -50,6 +67,7 @@ class Batch:
     groups: Array = field(default_factory=_no_triples)
     # [L] how many of the likeliest tokens are wanted beside the logits; empty: none. A device may leave them out.
     wanted: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    draws: Draws | None = None  # None: the host chooses every token. Only for a program that chooses tokens.
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:
@@ -87,6 +105,18 @@ class Batch:
         assert (self.slots >= 0).all() and (self.slots < num_blocks * block_tokens).all()
         assert (np.diff(self.logits_at) > 0).all() and (self.logits_at < num_tokens).all()
         self._check_groups(block_tokens)
+        self._check_draws()
+
+    def _check_draws(self) -> None:
+        if self.draws is None:
+            assert (self.token_ids >= 0).all(), "only a device that chooses tokens has chosen any"
+            return
+        draws, chosen = self.draws, self.draws.rows[self.draws.rows >= 0]
+        arrays = (draws.rows, draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.chance, draws.masked)
+        assert all(len(array) == len(self.logits_at) for array in arrays)
+        assert len(np.unique(chosen)) == len(chosen), "a row has two last tokens"
+        assert (draws.rows[draws.masked] >= 0).all(), "the host has the masks of what it chooses"
+        assert ((draws.chance >= 0) & (draws.chance < 1)).all()
 
     def _check_groups(self, block_tokens: int) -> None:
         assert len(np.unique(self.groups[:, 1])) == len(self.groups), "a row is in two groups"
