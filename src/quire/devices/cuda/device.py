@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
 
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
-from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Program
+from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch, Draws, RowPart
@@ -32,22 +32,13 @@ HEADROOM = 1 << 30  # bytes left to the driver, to graphs and to fragments
 CTAS_PER_SM = 4
 
 
-class Choices(TypedDict, total=False):
-    """What a caller may want otherwise than the model and the GPU suggest."""
-
-    dtype: str | None  # of activations; None: bf16
-    quantize: str | None  # "fp8": matrices become FP8 when they are loaded
-    deterministic: bool  # a token's numbers do not depend on company, chunks or hits
-    captures: bool  # steps of one token a row are captured
-    memory_share: float  # of the GPU's memory, for all of this program
-
-
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
     """One GPU. `place` is torch's name for it; a CPU serves to test all of this through Triton's interpreter."""
 
     place: str = "cuda"
     name: str = "cuda"
+    kv_dtype: str = "bf16"
 
     def lower(
         self,
@@ -55,28 +46,28 @@ class CudaDevice:
         weights: Weights,
         limits: Limits,
         kept: KeptWeights | None = None,
-        **choices: Unpack[Choices],
-    ) -> Program:
+        **wishes: Unpack[Wishes],
+    ) -> CudaProgram:
         """Place the weights, measure a step of the largest size, and fill what is left with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
         device = self._device()
-        is_fixed = choices.get("deterministic", False)
-        dtype = DTYPES[choices.get("dtype") or "bf16"]
+        is_fixed = wishes.get("deterministic", False)
+        dtype = DTYPES[wishes.get("dtype") or "bf16"]
         tiles = Tiles(_num_processors(device), streams=not is_fixed and dtype != torch.float32)
-        placer = Placer(weights, device, dtype, tiles, choices.get("quantize") == "fp8")
+        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         chooser = Chooser(limits.max_rows, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
-        captures = choices.get("captures", True) and device.type == "cuda"
+        captures = wishes.get("captures", True) and device.type == "cuda"
         instructions = lowering.walk()
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures
         )
         if limits.num_blocks == 0:
-            num_blocks = self._fitting(program, graph, limits, choices.get("memory_share", 0.9))
+            num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
             lowering.caches.resize(num_blocks)
         return program
 
