@@ -50,7 +50,7 @@ def test_a_batch_is_the_one_of_its_parts(shapes: list[tuple[int, int | None, int
     copies = (CopyBlock(3, 5, 2), CopyBlock(7, 1, 4))
     plan = StepPlan(1, tuple(parts), tuple(join(row, 5) for row in order), copies=copies)
     rows.update(plan)
-    batch, wanted = BatchBuilder(LIMITS).build(plan, rows), Batch.of(slow, 4)
+    batch, wanted = BatchBuilder(LIMITS).build(plan, rows).batch, Batch.of(slow, 4)
     batch.check(LIMITS.num_blocks, 4)
     assert batch.draws is None
     for name in set(Batch.__slots__) - {"draws"}:
@@ -81,11 +81,11 @@ def test_a_batch_of_single_tokens_allocates_nothing_large() -> None:
         1, tuple(Part(f"r{r}", r, 0, (1, 2, 3), 1, (r,)) for r in range(3)), tuple(join(r, 3) for r in range(3))
     )
     rows.update(first)
-    prompt = builder.build(first, rows)
+    prompt = builder.build(first, rows).batch
     places = [getattr(prompt, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")]
     after = StepPlan(2, tuple(Part(f"r{r}", r, 3, None, 1, ()) for r in range(3)))
     rows.update(after)
-    batch = builder.build(after, rows)
+    batch = builder.build(after, rows).batch
     assert [
         getattr(batch, name).ctypes.data for name in ("token_ids", "slots", "starts", "lengths", "block_tables")
     ] == places
@@ -100,7 +100,7 @@ def test_groups_are_those_of_the_plan_among_the_rows_of_the_step() -> None:
     groups = (SharedPrefix((0, 5, 6), 3), SharedPrefix((1, 3), 2), SharedPrefix((2, 3, 4), 1))
     plan = StepPlan(1, parts, tuple(join(row, 3) for row in tables), groups=groups)
     rows.update(plan)
-    batch = BatchBuilder(LIMITS).build(plan, rows)
+    batch = BatchBuilder(LIMITS).build(plan, rows).batch
     batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
     assert batch.groups.tolist() == [[0, 2, 2], [0, 0, 2], [0, 1, 2], [2, 3, 1], [2, 4, 1]]
 
@@ -113,7 +113,7 @@ def test_streams_that_go_on_have_the_arrays_of_a_batch_built_anew() -> None:
     def built(plan: StepPlan) -> Batch:
         rows.update(plan)
         rows.last_tokens[:] = plan.number
-        batch, anew = builder.build(plan, rows), BatchBuilder(LIMITS).build(plan, rows)
+        batch, anew = builder.build(plan, rows).batch, BatchBuilder(LIMITS).build(plan, rows).batch
         for name in (field.name for field in fields(Batch)):
             assert np.array_equal(getattr(batch, name), getattr(anew, name)), (plan.number, name)
         batch.check(LIMITS.num_blocks, size)

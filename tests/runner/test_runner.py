@@ -9,7 +9,7 @@ import pytest
 
 from quire.devices.base import Limits, StepOutput
 from quire.ops.batch import Batch
-from quire.runner.runner import Runner
+from quire.runner.runner import Masks, Runner
 from quire.sampling.mask import blank
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams
@@ -94,7 +94,7 @@ def test_masks_hold_for_their_parts_alone_and_an_error_in_their_place_is_the_par
         asked.append(1)
         return masks
 
-    flight = runner.launch(plan, come)
+    flight = runner.launch(plan, Masks((1, 2, 3), come))
     assert not asked, "masks are not waited for before the step has run"
     free, held, failed, tried = runner.collect(flight).parts
     assert free.tokens == (6,) and held.tokens == (30,) and tried.tokens == (6, 9)

@@ -159,7 +159,7 @@ class Grammars:
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "quire-masks")
-        return self._thread.submit(self._fill, wanted).result
+        return Masks(tuple(index for index, _, _ in wanted), self._thread.submit(self._fill, wanted).result)
 
     def _fill(self, wanted: list[tuple[int, Text, tuple[int, ...]]]) -> Mapping[int, Mask]:
         """Whatever goes wrong with one text is said of it alone."""

@@ -71,7 +71,8 @@ def build(
     scheduler = Scheduler(cache, config.scheduler)
     cache.resize(max(config.cache.num_blocks or 1, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(lambda: open_backend(words_of(checkpoint, vocab_size)), config.grammar)
-    core = EngineCore(scheduler, cache, runner, Grammars(scheduler, compiler, config, vocab_size), vocab_size)
+    grammars = Grammars(scheduler, compiler, config, vocab_size)
+    core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.checks = config.observe.log_level == "debug"
     ready = Ready(
         device=place.name,

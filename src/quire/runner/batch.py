@@ -1,5 +1,7 @@
 """A plan becomes the arrays of a step: buffers made once and filled in place, looping over parts but not over tokens.
 
+Where the device chooses tokens, the token that a row sampled last is not here but there: `token_ids` says whose it is.
+
 parts          row 7: 3 tokens     row 2: its last sampled     row 5: 4 tokens
 token_ids      a b c               x                           d e f g            T = 8
 starts         0                   3                           4             8    R + 1
@@ -7,84 +9,121 @@ starts         0                   3                           4             8  
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices.base import Limits
-from quire.ops.batch import Batch
+from quire.ops.batch import Batch, Draws
 from quire.runner.rows import Rows
 from quire.types.step import Part, SharedPrefix, StepPlan
 
 Array = NDArray[Any]
+NONE: Array = np.zeros(0, np.int32)
 FEW_ROWS = 4  # up to which a number at a time is faster than an array's call, whose code has left the cache
+
+
+class Built(NamedTuple):
+    """A step's arrays, and who chooses its tokens."""
+
+    batch: Batch
+    rows: Array  # int32 [R] of its parts
+    # Every part yields one token, which the device chooses, or which is the likeliest where the host does.
+    is_simple: bool
+    hosted: tuple[int, ...]  # where the device chooses: the parts that it leaves to the host
+
+
+class _Entries(NamedTuple):
+    """Which tokens yield logits, and whose those are."""
+
+    at: Array  # int32 [L]
+    counts: Array  # int32 [R] how many each part has
+    ends: Array  # int32 [R] where they end
+    scoring: list[int]  # parts that score their prompt
+    is_one_each: bool
 
 
 @dataclass(slots=True)
 class _Streams:
     """The last step, if every part of it was a stream's next token."""
 
-    row: Array
+    built: Built
     rows: list[int]
     starts: list[int]  # what they are if each of them goes on by one token
     groups: tuple[SharedPrefix, ...]
-    batch: Batch
     moving: Array  # [3, R] the batch's positions, lengths and slots
+    room: int  # steps until a row has more blocks than the batch's tables are wide
 
 
 class BatchBuilder:
     """Owns the buffers. A batch is made of views of them, so it is good until the next one is built."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, device_chooses: bool = False) -> None:
         self._block_tokens = limits.block_tokens
+        self._device_chooses = device_chooses
         self._token_ids, self._row_of_token = (np.zeros(limits.max_tokens, np.int32) for _ in range(2))
         self._moving = np.zeros((3, max(limits.max_tokens, limits.max_rows)), np.int32)  # what grows with a stream
         self._positions, self._lengths, self._slots = self._moving
         self._starts = np.zeros(limits.max_rows + 1, np.int32)
         self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
-        self._logits_at = np.zeros(limits.max_logits, np.int32)
-        self._wanted = np.zeros(limits.max_logits, np.int32)
-        self._count = np.arange(max(limits.max_tokens, limits.max_rows), dtype=np.int32)  # 0, 1, 2, …
+        most = max(limits.max_tokens, limits.max_rows, limits.max_logits)
+        self._count = np.arange(most, dtype=np.int32)  # 0, 1, 2, …
         self._streams: _Streams | None = None
 
-    def build(self, plan: StepPlan, rows: Rows) -> Batch:
-        """The arrays of this plan. Its joins and new blocks are in `rows` already."""
-        if self._streams is not None and self._goes_on(self._streams, plan):
-            return self._next_of(self._streams, rows)
-        batch, row = self._build(plan, rows)
+    def build(self, plan: StepPlan, rows: Rows, masked: Sequence[int] = ()) -> Built:
+        """The arrays of this plan, whose joins and new blocks are in `rows` already. Some parts' masks come later."""
+        last = self._streams
+        if last is not None and self._goes_on(last, plan) and not masked:
+            self._move_on(last, rows)
+            return last.built
+        built = self._build(plan, rows, masked)
         self._streams = None
-        if all(part.tokens is None for part in plan.parts) and not plan.copies:
+        if not plan.copies and not masked and all(part.tokens is None and part.num_logits == 1 for part in plan.parts):
             starts = [part.start + 1 for part in plan.parts]
-            rows_of = [part.row for part in plan.parts]
-            self._streams = _Streams(row, rows_of, starts, plan.groups, batch, self._moving[:, : len(starts)])
-        return batch
+            room = built.batch.block_tables.shape[1] * self._block_tokens - max(starts)
+            moving = self._moving[:, : len(starts)]
+            self._streams = _Streams(built, [part.row for part in plan.parts], starts, plan.groups, moving, room)
+        return built
 
     def _goes_on(self, last: _Streams, plan: StepPlan) -> bool:
-        """Is this the last step again, one token further in the same blocks?"""
-        if plan.joins or plan.copies or len(plan.parts) != len(last.rows) or plan.groups != last.groups:
+        """Is this the last step again, each row one token further?"""
+        parts = plan.parts
+        if plan.joins or plan.copies or len(parts) != len(last.rows) or last.room <= 0 or plan.groups != last.groups:
             return False
-        for part, row, start in zip(plan.parts, last.rows, last.starts, strict=True):
-            if part.start != start or part.row != row or part.tokens is not None or start % self._block_tokens == 0:
+        for part, row, start in zip(parts, last.rows, last.starts, strict=True):
+            if part.start != start or part.row != row or part.tokens is not None:
                 return False
         return True
 
-    def _next_of(self, last: _Streams, rows: Rows) -> Batch:
+    def _move_on(self, last: _Streams, rows: Rows) -> None:
         """One stream alone waits for this between two tokens: a few numbers instead of some twenty calls."""
-        if len(last.rows) <= FEW_ROWS:
-            moving, ids, tokens = last.moving, last.batch.token_ids, rows.last_tokens
-            for index, row in enumerate(last.rows):
-                ids[index] = tokens[row]
+        batch, row = last.built.batch, last.built.rows
+        size = self._block_tokens
+        if len(last.rows) <= FEW_ROWS and not self._device_chooses:
+            moving, ids, tokens = last.moving, batch.token_ids, rows.last_tokens
+            for index, place in enumerate(last.rows):
+                ids[index] = tokens[place]
                 for kind in range(3):
                     moving[kind, index] += 1
+            crossing = [index for index, start in enumerate(last.starts) if start % size == 0]
         else:
             last.moving += 1
-            rows.last_tokens.take(last.row, out=last.batch.token_ids, mode="clip")
+            self._fill_sampled(batch.token_ids, row, rows)
+            crossing = np.flatnonzero(batch.positions % size == 0).tolist()
+        if crossing:
+            at = batch.positions[crossing] // size
+            block = rows.block_tables[row[crossing], at]
+            batch.block_tables[crossing, at] = block
+            batch.slots[crossing] = block * size
+        if batch.draws is not None:
+            rows.draws.move(batch.draws, row, batch.lengths)
         last.starts = [start + 1 for start in last.starts]
-        return last.batch
+        last.room -= 1
 
-    def _build(self, plan: StepPlan, rows: Rows) -> tuple[Batch, Array]:
+    def _build(self, plan: StepPlan, rows: Rows, masked: Sequence[int]) -> Built:
         parts = plan.parts
         num_rows = len(parts)
         row = np.fromiter([part.row for part in parts], np.int32, num_rows)
@@ -108,7 +147,9 @@ class BatchBuilder:
         block, offset = np.divmod(positions, np.int32(self._block_tokens))
         np.multiply(tables[row_of_token, block], self._block_tokens, out=slots)
         slots += offset
-        logits_at = self._fill_logits(parts, starts, rows)
+        entries = self._entries(parts, starts)
+        draws, hosted = self._draws(entries, row, rows, lengths, masked) if self._device_chooses else (None, ())
+        wanted = NONE if self._device_chooses else self._wanted(parts, entries, row, rows)
         batch = Batch(
             token_ids=self._token_ids[:num_tokens],
             positions=positions,
@@ -117,25 +158,35 @@ class BatchBuilder:
             starts=starts,
             lengths=lengths,
             block_tables=tables,
-            logits_at=logits_at,
+            logits_at=entries.at,
             copies=np.array(plan.copies, np.int32).reshape(-1, 3),
             groups=self._groups_of(plan, lengths),
-            wanted=self._wanted[: len(logits_at)],
+            wanted=wanted,
+            draws=draws,
         )
-        return batch, row
+        is_simple = entries.is_one_each and (not hosted if self._device_chooses else bool((wanted == 1).all()))
+        return Built(batch, row, is_simple, hosted)
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
         """Known tokens come with the part; where there are none, the token is the one that the row sampled last."""
         starts, ids = self._starts, self._token_ids
         sampled = [index for index, part in enumerate(parts) if part.tokens is None]
         if len(sampled) == len(parts):
-            np.take(rows.last_tokens, row, out=ids[: len(parts)], mode="clip")
+            self._fill_sampled(ids[: len(parts)], row, rows)
             return
         if sampled:
-            ids[starts[sampled]] = rows.last_tokens[row[sampled]]
+            newest = np.empty(len(sampled), np.int32)
+            self._fill_sampled(newest, row[sampled], rows)
+            ids[starts[sampled]] = newest
         for index, part in enumerate(parts):
             if part.tokens is not None:
                 ids[starts[index] : starts[index + 1]] = part.tokens
+
+    def _fill_sampled(self, ids: Array, row: Array, rows: Rows) -> None:
+        """What each row sampled last: the token, or where the device has it."""
+        np.take(rows.last_tokens, row, out=ids, mode="clip")
+        if self._device_chooses:
+            np.copyto(ids, -1 - row, where=rows.is_on_device[row])
 
     def _gather_tables(self, row: Array, rows: Rows) -> Array:
         """[R, B], B the most blocks that a row of this step has."""
@@ -158,20 +209,37 @@ class BatchBuilder:
                 members += [(number, row, depth) for row in rows]
         return np.array(members, np.int32).reshape(-1, 3)
 
-    def _fill_logits(self, parts: tuple[Part, ...], starts: Array, rows: Rows) -> Array:
-        """Where logits are needed, and how many likeliest tokens for sampling; scores of a prompt need all logits."""
-        num_logits = 0
-        for index, part in enumerate(parts):
-            count = logits_of(part)
-            if count:
-                end = starts[index + 1]
-                self._logits_at[num_logits : num_logits + count] = self._count[end - count : end]
-                if part.scores_prompt:
-                    self._wanted[num_logits : num_logits + count - part.num_logits] = 0
-                sampled = slice(num_logits + count - part.num_logits, num_logits + count)
-                self._wanted[sampled] = rows[part.row].sampler.num_wanted
-                num_logits += count
-        return self._logits_at[:num_logits]
+    def _entries(self, parts: tuple[Part, ...], starts: Array) -> _Entries:
+        counts = np.fromiter([part.num_logits for part in parts], np.int32, len(parts))
+        scoring = [index for index, part in enumerate(parts) if part.scores_prompt]
+        for index in scoring:
+            counts[index] = logits_of(parts[index])
+        ends = np.cumsum(counts, dtype=np.int32)
+        at = np.repeat(starts[1:] - ends, counts)
+        at += self._count[: len(at)]
+        is_one_each = len(at) == len(parts) and not scoring and bool((counts == 1).all())
+        return _Entries(at, counts, ends, scoring, is_one_each)
+
+    def _wanted(self, parts: tuple[Part, ...], entries: _Entries, row: Array, rows: Rows) -> Array:
+        """How many likeliest tokens the host needs; scores of a prompt need all logits."""
+        wanted = np.repeat(rows.num_wanted[row], entries.counts)
+        for index in entries.scoring:
+            end = entries.ends[index]
+            wanted[end - entries.counts[index] : end - parts[index].num_logits] = 0
+        return wanted
+
+    def _draws(
+        self, entries: _Entries, row: Array, rows: Rows, lengths: Array, masked: Sequence[int]
+    ) -> tuple[Draws, tuple[int, ...]]:
+        """How the device chooses, and the parts that it leaves to the host. From now on it has what it chose last."""
+        counts = entries.counts
+        is_there = rows.draws.is_plain[row] & (counts == 1)
+        is_there[entries.scoring] = False
+        yields = counts > 0
+        rows.is_on_device[row[yields]] = is_there[yields]
+        draws = rows.draws.draws(np.repeat(row, counts), np.repeat(is_there, counts), np.repeat(lengths, counts))
+        draws.masked[[entries.ends[index] - 1 for index in masked if is_there[index]]] = True
+        return draws, tuple(np.flatnonzero(yields & ~is_there).tolist())
 
 
 def logits_of(part: Part) -> int:

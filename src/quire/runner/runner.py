@@ -1,33 +1,45 @@
 """Runs plans: `launch` starts a step on the device, `collect` waits for it and answers what each part became.
 
-The two are apart so that a device that works by itself can be given the next step while this one runs. Whatever fails
-is said of the parts it belongs to: a row without a valid distribution fails alone, a launch that fails takes its own
-parts with it, and the process lives on.
+The two are apart so that a device that works by itself can be given the next step while this one runs. Such a device
+chooses tokens, and has those that the next step begins with; what it cannot choose is left to the host, and a step that
+begins with a token of the host's waits for it. Whatever fails is said of the parts it belongs to: a row without a valid
+distribution fails alone, a launch that fails takes its own parts with it, and the process lives on.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices.base import Limits, Pending, Program, ReleasesBlocks, StepOutput
-from quire.runner.batch import BatchBuilder, logits_of
+from quire.devices.base import ChoosesTokens, Choosing, Limits, Pending, Program, ReleasesBlocks, StepOutput
+from quire.runner.batch import FEW_ROWS, BatchBuilder, Built, logits_of
 from quire.runner.rows import Row, Rows
 from quire.sampling.logprobs import score
-from quire.sampling.sampler import Choice, Task, Top, sample
+from quire.sampling.mask import blank
+from quire.sampling.sampler import Task, Top, no_choice, sample
 from quire.types.errors import QuireError, StepFailed
 from quire.types.step import Part, PartResult, StepPlan, StepResult, TokenLogprobs
 
 Array = NDArray[Any]
 Mask = Array | QuireError  # uint32 [num_logits, words] of one part, or why its grammar has none
-Masks = Callable[[], Mapping[int, Mask]]  # waits until they are there; by the part's place in the plan
+NOTHING = PartResult()  # in the middle of a prompt
+new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Grammars' masks of one step, which are made while it runs."""
+
+    parts: tuple[int, ...]  # places in the plan of those that have one, ascending
+    wait: Callable[[], Mapping[int, Mask]]  # until they are there; by their places
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +50,7 @@ class Flight:
     rows: list[Row]  # of its parts, as they were: another request may have taken the row meanwhile
     began: float
     masks: Masks | None = None
+    built: Built | None = None
     pending: Pending | None = None
     error: QuireError | None = None
     result: StepResult | None = None
@@ -46,11 +59,19 @@ class Flight:
 class Runner:
     """One model on one device."""
 
-    def __init__(self, program: Program, limits: Limits, vocab_size: int) -> None:
+    def __init__(self, program: Program | ChoosesTokens, limits: Limits, vocab_size: int) -> None:
         self._program = program
+        self._chooser = program if isinstance(program, ChoosesTokens) else None
+        self._vocab_size = vocab_size
         self._rows = Rows(limits.max_rows, limits.max_blocks, vocab_size)
-        self._batches = BatchBuilder(limits)
-        self._last: Flight | None = None
+        self._batches = BatchBuilder(limits, self._chooser is not None)
+        self._flights: deque[Flight] = deque()  # not collected
+        self._ended = 0.0  # when the last step was collected
+
+    @property
+    def depth(self) -> int:
+        """Steps that may be launched before the first of them is collected, and gain from it."""
+        return 1 if self._chooser is None else self._chooser.max_in_flight
 
     def run(self, plan: StepPlan) -> StepResult:
         """A whole step."""
@@ -58,27 +79,34 @@ class Runner:
 
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight:
         """Start a step. Plans come in the order in which they were made; masks may be on their way until it ends."""
-        if self._last is not None and self._last.result is None:
-            self.collect(self._last)  # tokens are sampled on the host: the next step's first tokens come from there
+        if self._flights and self._needs_host(plan):
+            self.collect(self._flights[-1])
         began = time.perf_counter()
         self._rows.update(plan)
-        flight = self._last = Flight(plan, [self._rows[part.row] for part in plan.parts], began, masks)
+        flight = Flight(plan, self._rows.of(plan), began, masks)
+        self._flights.append(flight)
         if not plan.parts:
             return flight
         try:
             for row, part in zip(flight.rows, plan.parts, strict=True):
-                row.hear(part)
-            flight.pending = self._program.launch(self._batches.build(plan, self._rows))
+                if row.remembers:
+                    row.hear(part)
+            built = flight.built = self._batches.build(plan, self._rows, () if masks is None else masks.parts)
+            flight.pending = self._program.launch(built.batch)
+            if masks is not None and built.batch.draws is not None and built.batch.draws.masked.any():
+                self._give_masks(flight, masks)
         except Exception as error:
             flight.error = _step_failed(plan, error)
         return flight
 
     def collect(self, flight: Flight) -> StepResult:
-        """Wait for a step. A second call answers the same."""
-        if flight.result is None:
-            parts = self._collect_parts(flight)
-            flight.result = StepResult(flight.plan.number, parts, time.perf_counter() - flight.began)
-            flight.pending = flight.masks = None
+        """Wait for a step, and for those before it. A second call answers the same."""
+        while flight.result is None:
+            first = self._flights.popleft()
+            parts = self._collect_parts(first)
+            began, self._ended = max(first.began, self._ended), time.perf_counter()
+            first.result = StepResult(first.plan.number, parts, self._ended - began)
+            first.pending = first.masks = first.built = None
         return flight.result
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
@@ -86,60 +114,123 @@ class Runner:
         if isinstance(self._program, ReleasesBlocks):
             self._program.release_blocks(np.array(blocks, np.int32))
 
+    def _needs_host(self, plan: StepPlan) -> bool:
+        """Does a part begin with a token that the host has yet to choose?"""
+        if self._chooser is None:
+            return True
+        hosted = {flight.plan.parts[i].row for flight in self._flights if flight.built for i in flight.built.hosted}
+        return bool(hosted) and any(part.tokens is None and part.row in hosted for part in plan.parts)
+
+    def _give_masks(self, flight: Flight, masks: Masks) -> None:
+        """Hand the device the masks of what it chooses. It waits for them, so it gets some whatever happens."""
+        assert flight.built is not None and flight.built.batch.draws is not None
+        hosted = set(flight.built.hosted)
+        whose = [index for index in masks.parts if index not in hosted]
+        bits = blank(len(whose), self._vocab_size)
+        try:
+            found = masks.wait()
+            for place, index in enumerate(whose):
+                mask = found[index]
+                if not isinstance(mask, QuireError):
+                    bits[place] = mask[0]
+        finally:
+            cast(Choosing, flight.pending).mask(bits)
+
     def _collect_parts(self, flight: Flight) -> tuple[PartResult, ...]:
         if flight.pending is not None:
             try:
                 output = flight.pending.result()
-                if output.logits is None:
-                    raise TypeError("the program gave no logits")
-                return self._sample(flight, output.logits, _top(output))
+                if flight.error is None:
+                    return self._take(flight, output)
             except Exception as error:
                 flight.error = _step_failed(flight.plan, error)
         return tuple(PartResult(error=flight.error) for _ in flight.plan.parts)
 
-    def _sample(self, flight: Flight, logits: Array, top: Top | None) -> tuple[PartResult, ...]:
+    def _take(self, flight: Flight, output: StepOutput) -> tuple[PartResult, ...]:
         """Every part's tokens, and the scores of its prompt."""
-        masks = flight.masks() if flight.masks is not None else {}
-        if top is not None and not masks and (found := self._likeliest(flight, top)) is not None:
-            return found
-        tasks, whose, results, at = [], [], [], 0
-        for index, (part, row) in enumerate(zip(flight.plan.parts, flight.rows, strict=True)):
+        assert flight.built is not None
+        if output.logits is None:
+            raise TypeError("the program gave no logits")
+        masks = flight.masks.wait() if flight.masks is not None else {}
+        if self._chooser is not None:
+            return self._take_chosen(flight, output, masks)
+        top = _top(output)
+        if top is not None and flight.built.is_simple and not masks:
+            found = self._likeliest(flight, flight.built, top)
+            if found is not None:
+                return found
+        whose = range(len(flight.plan.parts))
+        return tuple(self._sample(flight, whose, output.logits, top, masks))
+
+    def _take_chosen(self, flight: Flight, output: StepOutput, masks: Mapping[int, Mask]) -> tuple[PartResult, ...]:
+        """What the device chose, and for the parts that it leaves to the host, what that chooses."""
+        assert flight.built is not None and output.logits is not None
+        if output.tokens is None:
+            raise TypeError("the program chose no tokens")
+        tokens = output.tokens.tolist()
+        if flight.built.is_simple and not masks and min(tokens) >= 0:
+            return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
+        hosted = flight.built.hosted
+        by_host = dict(zip(hosted, self._sample(flight, hosted, output.logits, None, masks), strict=True))
+        results, at = [], 0
+        for index, part in enumerate(flight.plan.parts):
+            count = logits_of(part)
+            if index in by_host:
+                results.append(by_host[index])
+            elif not count:
+                results.append(NOTHING)
+            elif index in masks or tokens[at] < 0:
+                results.append(_chosen(tokens[at], masks.get(index)))
+            else:
+                results.append(new_tuple(PartResult, ((tokens[at],), (), None, ())))
+            at += count
+        return tuple(results)
+
+    def _sample(
+        self, flight: Flight, whose: Sequence[int], logits: Array, top: Top | None, masks: Mapping[int, Mask]
+    ) -> list[PartResult]:
+        """What the host chooses for these parts, which all of the logits are of."""
+        tasks, places, results, at = [], [], [], 0
+        for place, index in enumerate(whose):
+            part, row, mask = flight.plan.parts[index], flight.rows[index], masks.get(index)
             count = logits_of(part)
             scores = _score(part, row, logits[at : at + count]) if part.scores_prompt else ()
-            mask = masks.get(index)
             results.append(PartResult(prompt_logprobs=scores))
             if isinstance(mask, QuireError):
-                results[index] = PartResult(error=mask)
+                results[place] = PartResult(error=mask)
             elif part.num_logits:
                 end = part.start + (1 if part.tokens is None else len(part.tokens))
                 first, position = at + count - part.num_logits, end - part.num_logits + 1
                 tasks.append(Task(row.sampler, first, position, part.drafts, mask))
-                whose.append(index)
+                places.append((place, part, row))
             at += count
-        for index, choice in zip(whose, sample(logits, tasks, top), strict=True):
-            results[index] = self._take(flight.plan.parts[index], flight.rows[index], choice, results[index])
-        return tuple(results)
+        for (place, part, row), choice in zip(places, sample(logits, tasks, top), strict=True):
+            if choice.error is not None:
+                results[place] = PartResult(error=choice.error)
+                continue
+            self._rows.last_tokens[part.row] = choice.tokens[-1]
+            row.num_told += len(choice.tokens)
+            results[place] = PartResult(choice.tokens, choice.logprobs, None, results[place].prompt_logprobs)
+        return results
 
-    def _likeliest(self, flight: Flight, top: Top) -> tuple[PartResult, ...] | None:
-        """What most steps of most days come to: each stream's likeliest token. None: this step is another one."""
-        for part, row in zip(flight.plan.parts, flight.rows, strict=True):
-            if part.tokens is not None or row.sampler.num_wanted != 1:
-                return None
+    def _likeliest(self, flight: Flight, built: Built, top: Top) -> tuple[PartResult, ...] | None:
+        """What most steps of most days come to: each stream's likeliest token. None: one of them has none."""
         tokens = top.tokens[:, 0].tolist()
         if min(tokens) < 0:
             return None
-        last = self._rows.last_tokens
-        for part, row, token in zip(flight.plan.parts, flight.rows, tokens, strict=True):
-            last[part.row] = token
-            row.num_told += 1
-        return tuple([PartResult((token,)) for token in tokens])
+        if len(tokens) <= FEW_ROWS:
+            for part, token in zip(flight.plan.parts, tokens, strict=True):
+                self._rows.last_tokens[part.row] = token
+        else:
+            self._rows.last_tokens[built.rows] = top.tokens[:, 0]
+        return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
 
-    def _take(self, part: Part, row: Row, choice: Choice, scored: PartResult) -> PartResult:
-        if choice.error is not None:
-            return PartResult(error=choice.error)
-        self._rows.last_tokens[part.row] = choice.tokens[-1]
-        row.num_told += len(choice.tokens)
-        return PartResult(choice.tokens, choice.logprobs, None, scored.prompt_logprobs)
+
+def _chosen(token: int, mask: Mask | None) -> PartResult:
+    """What the device chose for a part that has a mask, or why it could choose nothing."""
+    if isinstance(mask, QuireError):
+        return PartResult(error=mask)
+    return PartResult((token,)) if token >= 0 else PartResult(error=no_choice(mask is not None and not mask.any()))
 
 
 def _top(output: StepOutput) -> Top | None:

@@ -6,6 +6,12 @@ Here every number is a hash (SplitMix64) of where it is used, so nothing has to 
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: successive multiples are spread as evenly as can be
 
@@ -25,3 +31,13 @@ def stream_of(seed: int, sample: int) -> int:
 def uniform(stream: int, position: int) -> float:
     """The stream's number for the token at this position: in [0, 1), with 53 bits."""
     return (_mix((stream + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def uniforms(streams: Array, positions: Array) -> Array:
+    """Of many streams (uint64) at once, each at its own position: the same numbers, float64."""
+    x = streams + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    numbers: Array = (x >> np.uint64(11)) * 2.0**-53
+    return numbers

@@ -47,14 +47,24 @@ class Sampler:
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.params = join.sampling
         seed = join.sampling.seed
-        self._stream = stream_of(secrets.randbits(63) if seed is None else seed, join.sample)
+        self.stream = stream_of(secrets.randbits(63) if seed is None else seed, join.sample)
         self._adjust = Adjustments(join, vocab_size) if Adjustments.wanted(join.sampling) else None
-        self._is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
+        self.is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
         # Tokens among which the choice is surely made, so that a device may look for those alone; 0: among all.
         self.num_wanted = 0
         if self._adjust is None and join.sampling.logprobs is None:
-            top_k = 1 if self._is_greedy else join.sampling.top_k
+            top_k = 1 if self.is_greedy else join.sampling.top_k
             self.num_wanted = top_k if top_k <= MOST_WANTED and top_k < vocab_size else 0
+
+    @property
+    def remembers(self) -> bool:
+        """Does its choice depend on the text? Then it is to be told of every token."""
+        return self._adjust is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Can a device choose in its place? By temperature, min-p, top-k and top-p, and without saying how likely."""
+        return self._adjust is None and self.params.logprobs is None and self.params.typical_p >= 1.0
 
     def choose(self, logits: Array, position: int, bits: Array | None = None) -> int:
         """The token at `position`, by its logits [vocab] and a grammar's mask. Raises StepFailed if there is none."""
@@ -65,7 +75,7 @@ class Sampler:
                 ids = self._adjust.allowed if ids is None else np.intersect1d(self._adjust.allowed, ids)
         if ids is not None:
             x = x[ids] if len(ids) else NOTHING
-        if self._is_greedy:
+        if self.is_greedy:
             at = int(x.argmax())
             _check(float(x[at]))
         else:
@@ -100,7 +110,7 @@ class Sampler:
             for index in range(len(top.tokens)):
                 if top.tokens[index, 0] < 0:
                     _check(float("nan"))
-                at = 0 if self._is_greedy else self._draw(top.logits[index, : self.num_wanted], position + index)
+                at = 0 if self.is_greedy else self._draw(top.logits[index, : self.num_wanted], position + index)
                 tokens.append(int(top.tokens[index, at]))
                 if index < len(drafts) and drafts[index] != tokens[-1]:
                     break
@@ -120,7 +130,7 @@ class Sampler:
         with np.errstate(over="ignore"):  # a temperature near 0 makes -inf of all but the likeliest: as it should be
             x = (x - top) / np.float32(max(self.params.temperature, COLDEST))
         kept, x = kept_by(self.params, x)
-        at = draw(x, uniform(self._stream, position))
+        at = draw(x, uniform(self.stream, position))
         return at if kept is None else int(kept[at])
 
 
@@ -158,7 +168,12 @@ def sample(logits: Array, tasks: Sequence[Task], top: Top | None = None) -> list
 
 def _check(top: float) -> None:
     """The largest of the logits: NaN if any is."""
-    if top == float("-inf"):
-        raise StepFailed("No token is left to choose from: the request's parameters or its grammar rule out all.")
     if not np.isfinite(top):
-        raise StepFailed("The model computed no valid distribution for this request (not a number).")
+        raise no_choice(is_empty=top == float("-inf"))
+
+
+def no_choice(is_empty: bool) -> StepFailed:
+    """Why a row has no token: all were ruled out, or there is no distribution."""
+    if is_empty:
+        return StepFailed("No token is left to choose from: the request's parameters or its grammar rule out all.")
+    return StepFailed("The model computed no valid distribution for this request (not a number).")
