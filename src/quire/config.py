@@ -111,6 +111,11 @@ class ObserveConfig:
 class WeightsConfig:
     """Weights on their way to a device."""
 
+    load_format: str = setting(
+        "auto",
+        "auto reads the checkpoint; dummy reads config.json alone and makes random weights, to measure speed.",
+        choices=("auto", "dummy"),
+    )
     lowered_gb: float = setting(
         20.0,
         "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "

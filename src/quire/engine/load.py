@@ -44,7 +44,8 @@ def load(
     """Open the checkpoint at `path` and make an engine of it on this device."""
     began = time.monotonic()
     progress("opening the checkpoint", 0.0)
-    return build(open_checkpoint(path), device, config, lambda stage: progress(stage, time.monotonic() - began))
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    return build(checkpoint, device, config, lambda stage: progress(stage, time.monotonic() - began))
 
 
 def build(
@@ -137,7 +138,7 @@ def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
 def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:
     """Where devices keep what they make of this model's weights. None: nowhere, as set, or because no file has them."""
     max_bytes = int(config.weights.lowered_gb * 1e9)
-    if max_bytes == 0 or not isinstance(checkpoint, Checkpoint):
+    if max_bytes == 0 or not isinstance(checkpoint, Checkpoint) or checkpoint.container == "dummy":
         return None
     store = LoweredStore(home_folder(config) / LOWERED, max_bytes)
     return store.of(checkpoint.digest(), model.graph.digest(), __version__)

@@ -75,7 +75,7 @@ def kv_dtype(config: Config, preferred: str = HOST_KV) -> str:
 
 def used_bytes(weights: Weights, vocab_size: int, config: Config) -> int:
     """Weights as they are stored, each once, and the largest buffers of a step, which are logits."""
-    stored = {id(weight): weight.source.data.nbytes for weight in weights.values()}
+    stored = {id(weight): weight.num_bytes for weight in weights.values()}
     max_logits = config.scheduler.max_rows + config.scheduler.max_scored_tokens
     return sum(stored.values()) + max_logits * vocab_size * 4
 
