@@ -282,7 +282,7 @@ def _pieces(spans: Array, chunk: int) -> Array:
 
 
 def _fixed_pieces(spans: Array, limits: WorkLimits) -> Array:
-    """1 for a span whose chunks one item folds, else their number: the longest spans are cut, as far as there is room."""
+    """1 for a span whose chunks one item folds, else their number: the longest are cut, as far as there is room."""
     chunks = _pieces(spans, limits.fixed_chunk or 1)
     order = np.argsort(-chunks, kind="stable")
     fits = np.cumsum(chunks[order] - 1) <= limits.fixed_budget
