@@ -130,3 +130,23 @@ def test_with_fixed_chunks_long_rows_are_cut_and_others_folded(place):
     answer = run(step, place, torch.float32, **limits)
     assert answer.counts.narrow == 0 and 4 < answer.counts.wide < 10
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["f32"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [Text(600 + n) for n in range(40)],
+        [Text(5000)],
+        [Text(0, 700), Text(300, 64), Text(900)],
+        [Text(2100), *(Text(2050 + n, 1 + n % 2, 128) for n in range(40))],
+    ],
+    ids=["decode", "long", "prompts", "shared"],
+)
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_it_matches_at_the_sizes_of_real_models(cache_dtype, texts, place):
+    if place != "cuda":
+        pytest.skip("too large for the interpreter")
+    step = Step.random(CacheSpec("paged", 8, 128), 4, texts, 2000).rounded(torch.bfloat16, cache_dtype)
+    answer = run(step, place, torch.bfloat16, cache_dtype, num_ctas=264)
+    assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]
