@@ -250,23 +250,39 @@ def _walk(
 ):
     """Softmax over the keys begin .. end - 1: the greatest score [M], the sum of weights [M] and of values [M, dim]."""
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    weight = tl.zeros([BLOCK_M], tl.float32)
+    # Of few queries, warps lie along the keys, where a sum costs barriers: each thread sums for itself until the end.
+    FEW: tl.constexpr = BLOCK_M == 16
+    weight = tl.zeros([BLOCK_M, BLOCK_N] if FEW else [BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
+    block = _blocks(table, begin, end, BLOCK_TOKENS, BLOCK_N)
     masked = begin
     if SPLITS_MASKS:  # tiles that every query sees whole need no mask
         seen = tl.minimum(tl.min(tl.where(is_query, position, 1 << 30), 0) + 1, end)
         masked = begin + tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
         for tile in range(begin, masked, BLOCK_N):
+            coming = _blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
             top, weight, total = _tile(
-                query, keys, values, table, position, tile, end, scale, top, weight, total,
+                query, keys, values, block, position, tile, end, scale, top, weight, total,
                 KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_N,
             )  # fmt: skip
+            block = coming
+        block = _blocks(table, masked, end, BLOCK_TOKENS, BLOCK_N)
     for tile in range(masked, end, BLOCK_N):
+        coming = _blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
         top, weight, total = _tile(
-            query, keys, values, table, position, tile, end, scale, top, weight, total,
+            query, keys, values, block, position, tile, end, scale, top, weight, total,
             KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, True, BLOCK_N,
         )  # fmt: skip
-    return top, weight, total
+        block = coming
+    return top, tl.sum(weight, 1) if FEW else weight, total
+
+
+@triton.jit
+def _blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The block of each key of a tile. Loaded a tile ahead, so that the loads of keys depend on none of the same turn:
+    those that do would be started later by Triton's pipeline."""
+    at = tile + tl.arange(0, BLOCK_N)
+    return tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
 
 
 @triton.jit
@@ -274,7 +290,7 @@ def _tile(
     query,
     keys,
     values,
-    table,
+    block,
     position,
     tile,
     end,
@@ -293,10 +309,6 @@ def _tile(
     """One tile of keys more."""
     at = tile + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM_PADDED)
-    if MASKED:
-        block = tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
-    else:
-        block = tl.load(table + at // BLOCK_TOKENS)
     slot = block.to(tl.int64) * (KV_HEADS * BLOCK_TOKENS * DIM) + (at % BLOCK_TOKENS) * DIM
     places = slot[:, None] + dims[None, :]
     if MASKED or DIM != DIM_PADDED:  # what lies beyond the end may be no number, and 0 times that is none either
@@ -308,7 +320,7 @@ def _tile(
         value = tl.load(values + places)
     score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
     if MASKED:
-        is_seen = (at[None, :] <= position[:, None]) & (at < end)[None, :]
+        is_seen = at[None, :] <= tl.minimum(position, end - 1)[:, None]
         if WINDOW:
             is_seen &= position[:, None] - at[None, :] < WINDOW
         score = tl.where(is_seen, score, float("-inf"))
@@ -318,7 +330,10 @@ def _tile(
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
     share = tl.exp2(score * scale - base[:, None])
     decay = tl.exp2(top - base)
-    weight = weight * decay + tl.sum(share, 1)
+    if len(weight.shape) == 2:
+        weight = weight * decay[:, None] + share
+    else:
+        weight = weight * decay + tl.sum(share, 1)
     total = tl.dot(share.to(query.dtype), value.to(query.dtype), total * decay[:, None], input_precision="ieee")
     return new_top, weight, total
 
