@@ -34,9 +34,10 @@ class CacheConfig:
 
     block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
     kv_dtype: str = setting(
-        "f16",
-        "How the KV cache stores numbers: f32, f16, bf16, or q8_0 (8 bits, and a scale for 32 of them; half of f16).",
-        choices=("f32", "f16", "bf16", "q8_0"),
+        "auto",
+        "How the KV cache stores numbers: f32, f16, bf16; q8_0 on a CPU (8 bits, and a scale for 32 of them); f8_e4m3 on "
+        "a GPU (8 bits). auto: f16 on a CPU, bf16 on a GPU.",
+        choices=("auto", "f32", "f16", "bf16", "q8_0", "f8_e4m3"),
     )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
     most_blocks: int | None = setting(
@@ -110,12 +111,31 @@ class ObserveConfig:
 class WeightsConfig:
     """Weights on their way to a device."""
 
+    load_format: str = setting(
+        "auto",
+        "auto reads the checkpoint; dummy reads config.json alone and makes random weights, to measure speed.",
+        choices=("auto", "dummy"),
+    )
     lowered_gb: float = setting(
         20.0,
         "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "
         "ago are dropped first. 0: none are kept.",
         low=0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """A GPU."""
+
+    dtype: str | None = setting(
+        None, "Number format of activations, and of weights that are not quantized. None: bf16.",
+        choices=("f32", "f16", "bf16"),
+    )  # fmt: skip
+    deterministic: bool = setting(
+        False, "A request's tokens do not depend on others, on chunks or on cache hits. Slower; a CPU is always so."
+    )
+    captures: bool = setting(True, "Steps of running streams are recorded once as CUDA graphs, and replayed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +208,7 @@ class Config:
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
 

@@ -39,6 +39,10 @@ class MemoryTensor:
         return "f32"
 
     @property
+    def num_bytes(self) -> int:
+        return self.array.nbytes
+
+    @property
     def data(self) -> np.ndarray:
         return np.frombuffer(self.array.tobytes(), np.uint8)
 

@@ -34,7 +34,7 @@ class ModelFacts:
         head = model.weights["head"]
         sizes: Counter[str] = Counter()
         for weight in matrices.values():
-            sizes[weight.format] += weight.source.data.nbytes
+            sizes[weight.format] += weight.num_bytes
         layers = [weight for weight in matrices.values() if weight is not head]
         format = sizes.most_common(1)[0][0]
         return cls(

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -36,7 +36,7 @@ class Limits:
     max_rows: int  # R
     max_logits: int  # L: as many as rows, and more with drafts or with logprobs of prompts
     max_blocks: int  # B: blocks of one row
-    num_blocks: int  # of the whole KV cache: what memory is reserved for, and perhaps not all in use
+    num_blocks: int  # of the whole KV cache: what memory is reserved for, and perhaps not all in use; 0: see HasMemory
     block_tokens: int = 16
     kv_dtype: str = "f16"  # how the cache stores K and V: a choice of the one who runs the model, not of the model
 
@@ -137,6 +137,45 @@ class Device(Protocol):
     def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> Program:
         """Fuse, choose kernels, repack and place weights, plan buffers. What `kept` has need not be repacked."""
         ...
+
+
+class Wishes(TypedDict, total=False):
+    """What whoever runs a model wants of a device, beyond the limits."""
+
+    dtype: str | None  # of activations; None: what suits the device
+    quantize: str | None  # matrices become this format when they are loaded; None: they stay as they are
+    deterministic: bool  # a token's numbers do not depend on company, chunks or hits
+    captures: bool  # steps may be recorded, and replayed as one
+    memory_share: float  # of the device's memory, for all of a program
+
+
+@runtime_checkable
+class HasMemory(Protocol):
+    """A device with memory of its own. Of limits with 0 blocks it makes a program with as many as fit."""
+
+    @property
+    def kv_dtype(self) -> str:
+        """How it stores K and V unless it is told otherwise."""
+        ...
+
+    def lower(
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: KeptWeights | None = None,
+        **wishes: Unpack[Wishes],
+    ) -> SizedProgram:
+        """As a Device's."""
+        ...
+
+
+@runtime_checkable
+class SizedProgram(Program, Protocol):
+    """A program that knows how many KV blocks it has."""
+
+    @property
+    def num_blocks(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Opened:
         path = Path(model)
         if not path.exists():
             path = Path((resolve or _from_store(self.config))(str(model)))
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_checkpoint(path, self.config.weights.load_format)
         self.side = TextSide.of(checkpoint)
 
         def opens(deliver: Deliver) -> Link:

@@ -12,7 +12,7 @@ from quire import __version__
 from quire.cache.kv_cache import KVCache
 from quire.config import Config, DeviceFacts, home_folder
 from quire.devices import base as devices
-from quire.devices.base import Device, KeptWeights, Limits
+from quire.devices.base import Device, HasMemory, KeptWeights, Limits, Program, Wishes
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
@@ -20,7 +20,7 @@ from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import Words, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import Model, draw
-from quire.runner.memory import block_bytes, host_bytes, plan_blocks, used_bytes
+from quire.runner.memory import HOST_KV, block_bytes, host_bytes, kv_dtype, plan_blocks, used_bytes
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
@@ -44,7 +44,8 @@ def load(
     """Open the checkpoint at `path` and make an engine of it on this device."""
     began = time.monotonic()
     progress("opening the checkpoint", 0.0)
-    return build(open_checkpoint(path), device, config, lambda stage: progress(stage, time.monotonic() - began))
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    return build(checkpoint, device, config, lambda stage: progress(stage, time.monotonic() - began))
 
 
 def build(
@@ -58,17 +59,18 @@ def build(
     progress("drawing the graph")
     model = draw(checkpoint)
     place = devices.open(device) if isinstance(device, str) else device
-    config = fit(config, model)
-    limits = limits_of(config)
+    preferred = place.kv_dtype if isinstance(place, HasMemory) else HOST_KV
+    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, preferred)))
+    config = bound(config, model) if isinstance(place, HasMemory) else fit(config, model)
     progress(f"lowering for {place.name}")
-    program = place.lower(model.graph, model.weights, limits, kept_weights(checkpoint, model, config))
+    program, limits = lower(place, model, limits_of(config), kept_weights(checkpoint, model, config), config)
     if isinstance(checkpoint, Checkpoint):
         checkpoint.let_go()
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
     scheduler = Scheduler(cache, config.scheduler)
-    cache.resize(max(config.cache.num_blocks or 1, scheduler.fewest_blocks), 0.0)
+    cache.resize(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(lambda: open_backend(words_of(checkpoint, vocab_size)), config.grammar)
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
@@ -88,10 +90,33 @@ def build(
     return Loaded(core, ready)
 
 
+def lower(
+    place: Device, model: Model, limits: Limits, kept: KeptWeights | None, config: Config
+) -> tuple[Program, Limits]:
+    """The program, and the limits with the blocks that it has: a device with memory of its own decides how many fit."""
+    if not isinstance(place, HasMemory):
+        return place.lower(model.graph, model.weights, limits, kept), limits
+    wishes = Wishes(
+        dtype=config.device.dtype,
+        quantize=config.weights.quantize,
+        deterministic=config.device.deterministic,
+        captures=config.device.captures,
+        memory_share=config.cache.memory_share,
+    )
+    limits = replace(limits, num_blocks=config.cache.num_blocks or 0)
+    program = place.lower(model.graph, model.weights, limits, kept, **wishes)
+    return program, replace(limits, num_blocks=program.num_blocks)
+
+
+def bound(config: Config, model: Model) -> Config:
+    """The settings, bounded by what the model can do."""
+    max_context = min(config.scheduler.max_context, model.config.max_context)
+    return replace(config, scheduler=replace(config.scheduler, max_context=max_context))
+
+
 def fit(config: Config, model: Model) -> Config:
     """The settings, bounded by what the model can do and what the memory holds."""
-    max_context = min(config.scheduler.max_context, model.config.max_context)
-    config = replace(config, scheduler=replace(config.scheduler, max_context=max_context))
+    config = bound(config, model)
     facts = DeviceFacts(
         total_bytes=host_bytes(),
         used_bytes=used_bytes(model.weights, model.config.vocab_size, config),
@@ -113,7 +138,7 @@ def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
 def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:
     """Where devices keep what they make of this model's weights. None: nowhere, as set, or because no file has them."""
     max_bytes = int(config.weights.lowered_gb * 1e9)
-    if max_bytes == 0 or not isinstance(checkpoint, Checkpoint):
+    if max_bytes == 0 or not isinstance(checkpoint, Checkpoint) or checkpoint.container == "dummy":
         return None
     store = LoweredStore(home_folder(config) / LOWERED, max_bytes)
     return store.of(checkpoint.digest(), model.graph.digest(), __version__)
@@ -121,14 +146,14 @@ def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> 
 
 def limits_of(config: Config) -> Limits:
     """The most that a step may hold, so that a device can plan its buffers once."""
-    num_blocks = config.cache.most_blocks or config.cache.num_blocks or 1
+    num_blocks = config.cache.most_blocks or config.cache.num_blocks or 0
     blocks_of_context = -(-config.scheduler.max_context // config.cache.block_tokens)
     return Limits(
         max_tokens=config.scheduler.max_step_tokens,
         max_rows=config.scheduler.max_rows,
         max_logits=config.scheduler.max_rows + config.scheduler.max_scored_tokens,
-        max_blocks=min(blocks_of_context, num_blocks),
+        max_blocks=min(blocks_of_context, num_blocks) if num_blocks else blocks_of_context,
         num_blocks=num_blocks,
         block_tokens=config.cache.block_tokens,
-        kv_dtype=config.cache.kv_dtype,
+        kv_dtype=kv_dtype(config),
     )

@@ -53,8 +53,8 @@ def budget_bytes(config: Config) -> int:
 
 def need_of(path: Path, config: Config) -> Need:
     """Of the checkpoint at this path."""
-    model = draw(open_checkpoint(path))
-    grown = {id(each): each.source.data.nbytes * (WIDER.get(each.format, 1) - 1) for each in model.weights.values()}
+    model = draw(open_checkpoint(path, config.weights.load_format))
+    grown = {id(each): each.num_bytes * (WIDER.get(each.format, 1) - 1) for each in model.weights.values()}
     fixed = used_bytes(model.weights, model.config.vocab_size, config) + sum(grown.values())
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(model.graph, config),

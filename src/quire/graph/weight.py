@@ -22,6 +22,8 @@ class StoredTensor(Protocol):
     @property
     def format(self) -> str: ...
     @property
+    def num_bytes(self) -> int: ...  # of `data`, told without touching it
+    @property
     def data(self) -> Array: ...  # uint8; row after row, each a whole number of the format's blocks
     def dequantize(self) -> Array: ...  # float32, of `shape`
 
@@ -50,6 +52,11 @@ class Weight:
     format: str
     source: StoredTensor
     transform: PairedRows | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """As it is stored. Touches nothing."""
+        return self.source.num_bytes
 
     @property
     def row_order(self) -> Array | None:
@@ -92,6 +99,10 @@ class ComputedTensor:
     @property
     def format(self) -> str:
         return "f32"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.array.nbytes
 
     @property
     def data(self) -> Array:

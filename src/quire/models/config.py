@@ -17,7 +17,7 @@ class CheckpointSource(Protocol):
     """An open checkpoint, as `weights` gives it."""
 
     @property
-    def container(self) -> str: ...  # "gguf" or "safetensors"
+    def container(self) -> str: ...  # "gguf", "safetensors", or "dummy": no tensors, those of safetensors are made up
     @property
     def metadata(self) -> Metadata: ...  # GGUF's key-value pairs, or the content of config.json
     @property
@@ -42,6 +42,7 @@ class ModelConfig:
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json promises
+    initial_spread: float = 0.02  # standard deviation of the weights before training
 
     def sizes(self) -> dict[str, int]:
         """The words in which names.py states shapes."""
@@ -86,6 +87,7 @@ def _from_config_json(c: Metadata) -> ModelConfig:
         tied=bool(c.get("tie_word_embeddings", False)),
         eos_ids=_ids(c.get("eos_token_id")),
         biased=_biased(c),
+        initial_spread=float(c.get("initializer_range", 0.02)),
     )
 
 

@@ -11,6 +11,7 @@ from quire.graph.weight import PairedRows, StoredTensor, Weight
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.ops.registry import show
+from quire.weights.random_weights import RandomTensor
 
 # Old checkpoints carry what every reader computes; GGUF carries rope factors, which draw.py takes.
 _NOT_WEIGHTS = re.compile(r"rotary_emb\.inv_freq$|^rope_freqs\.weight$")
@@ -56,9 +57,10 @@ class _Wanted:
 
 def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
     """Handles of all weights, by the model's names. Reads no tensor."""
-    container, tensors = checkpoint.container, checkpoint.tensors
+    container = checkpoint.container
     layers = (None, *range(config.num_layers))
     wanted = [want for layer in layers for want in _wanted(container, config, names, layer)]
+    tensors = _made_up(wanted, config) if container == "dummy" else checkpoint.tensors
     if missing := [want.tensor for want in wanted if want.required and want.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_listed(missing)}.")
     known = {want.tensor for want in wanted}
@@ -86,6 +88,16 @@ def _wanted(container: str, config: ModelConfig, names: Names, layer: int | None
         required = entry.biased or word in config.biased
         if required or (container == "gguf" and layer is not None and len(shape) == 2):
             yield _Wanted(f"{name}.bias", entry.tensor(container, layer, "bias"), shape[:1], transform, required)
+
+
+def _made_up(wanted: list[_Wanted], config: ModelConfig) -> dict[str, StoredTensor]:
+    """A random tensor for every one that is wanted: norms near 1, all else near 0."""
+
+    def make(want: _Wanted) -> RandomTensor:
+        is_norm = len(want.shape) == 1 and not want.name.endswith(".bias")
+        return RandomTensor(want.tensor, want.shape, config.initial_spread, centre=1.0 if is_norm else 0.0)
+
+    return {want.tensor: make(want) for want in wanted}
 
 
 def _handle(want: _Wanted, tensor: StoredTensor) -> Weight:

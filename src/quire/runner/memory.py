@@ -10,7 +10,8 @@ from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
 # Bytes of so many neighbouring numbers of a head: a block of q8_0 has 32 bytes and a scale of two.
-KV_BYTES = {"f32": (4, 1), "f16": (2, 1), "bf16": (2, 1), "q8_0": (34, 32)}
+KV_BYTES = {"f32": (4, 1), "f16": (2, 1), "bf16": (2, 1), "q8_0": (34, 32), "f8_e4m3": (1, 1)}
+HOST_KV = "f16"  # of a host, unless it is told otherwise
 HOST_CONTEXTS = 8  # full contexts that a host's cache has room for unless it is told otherwise
 HOST_SHARE = 0.25  # and the most of its memory that this may be: a laptop has other things to do
 HOST_GROWTH = 4  # times as many blocks have an address, should other models need their memory less
@@ -55,7 +56,7 @@ def _cgroup_limits(membership: Path, cgroups: Path) -> list[int]:
 
 def block_bytes(graph: Graph, config: Config) -> int:
     """One KV block, over all layers. A model whose heads the KV format cannot hold is refused."""
-    num_bytes, numbers = KV_BYTES[config.cache.kv_dtype]
+    num_bytes, numbers = KV_BYTES[kv_dtype(config)]
     for spec in graph.caches:
         if spec.head_dim % numbers:
             raise BadSetting(
@@ -67,9 +68,14 @@ def block_bytes(graph: Graph, config: Config) -> int:
     return values // numbers * num_bytes * config.cache.block_tokens
 
 
+def kv_dtype(config: Config, preferred: str = HOST_KV) -> str:
+    """How K and V are stored: as set, or as the device prefers."""
+    return preferred if config.cache.kv_dtype == "auto" else config.cache.kv_dtype
+
+
 def used_bytes(weights: Weights, vocab_size: int, config: Config) -> int:
     """Weights as they are stored, each once, and the largest buffers of a step, which are logits."""
-    stored = {id(weight): weight.source.data.nbytes for weight in weights.values()}
+    stored = {id(weight): weight.num_bytes for weight in weights.values()}
     max_logits = config.scheduler.max_rows + config.scheduler.max_scored_tokens
     return sum(stored.values()) + max_logits * vocab_size * 4
 

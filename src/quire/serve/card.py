@@ -24,7 +24,7 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int)
         by_format[tensor.format] += tensor.num_bytes
     return ModelCard(
         name=name,
-        created=max(part.file.modified_ns for part in checkpoint.files) / 1e9,
+        created=max((part.file.modified_ns for part in checkpoint.files), default=0) / 1e9,
         num_bytes=sum(part.file.num_bytes for part in checkpoint.files),
         digest=checkpoint.digest(),
         format=checkpoint.container,

@@ -41,9 +41,9 @@ class Model:
         """Is all known that its files say?"""
         return self.facts is not None and bool(self.facts.architecture)
 
-    def read(self, path: Path, max_context: int) -> Speech:
+    def read(self, path: Path, max_context: int, load_format: str = "auto") -> Speech:
         """Learn what its files say of it, and how it speaks. In a thread."""
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_checkpoint(path, load_format)
         speech = speech_of(TextSide.of(checkpoint))
         card, known = card_of(self.name, checkpoint, speech, max_context), self.wanted.card
         if known is not None:  # the store knows better who it is

@@ -246,7 +246,7 @@ class Residents:
         config = self._config if model.fitted is None else model.fitted.config_for(self._config, num_bytes)
         path, client = self._place.open(model.name, model.path, config, self._progress, loop)
         try:
-            return Engine(client, model.read(path, client.ready.max_context))
+            return Engine(client, model.read(path, client.ready.max_context, config.weights.load_format))
         except BaseException:
             client.close()
             raise

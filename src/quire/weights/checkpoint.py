@@ -31,10 +31,8 @@ class Checkpoint:
     """A model's weights and what the files say about them."""
 
     path: Path  # as the user gave it
-    container: Literal["gguf", "safetensors"]
-    metadata: Mapping[
-        str, Any
-    ]  # GGUF: the file's keys, arrays as tuples; safetensors: config.json, {} if there is none
+    container: Literal["gguf", "safetensors", "dummy"]  # dummy: a configuration alone, whose model gets random weights
+    metadata: Mapping[str, Any]  # GGUF: the file's keys, arrays as tuples; else config.json, {} if there is none
     tensors: Mapping[str, Tensor]
     files: tuple[Container, ...]
 
@@ -58,14 +56,20 @@ class Checkpoint:
             stride = max(SAMPLE_BYTES, (file.num_bytes - start) // NUM_SAMPLES)
             for place in range(start, file.num_bytes, stride):
                 state.update(file.buffer[place : place + SAMPLE_BYTES])
-        if self.container == "safetensors":
+        if self.container != "gguf":
             state.update(repr(self.metadata).encode("utf-8", "backslashreplace"))
         return state.hexdigest()
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open what lies at `path`. Reads headers only; every error is a CheckpointError."""
+def open_checkpoint(path: str | Path, load_format: str = "auto") -> Checkpoint:
+    """Open what lies at `path`. Reads headers only; every error is a CheckpointError.
+
+    "dummy": config.json alone is read, whatever else is there; `models` makes random tensors of it.
+    """
     path = Path(path)
+    if load_format == "dummy":
+        config = path / CONFIG if path.is_dir() else path.parent / CONFIG
+        return Checkpoint(path, "dummy", _read_config(config), {}, ())
     if path.is_dir():
         return _open_folder(path)
     file = map_file(path)

@@ -1,0 +1,371 @@
+"""Paged attention by items (see attention_work): one kernel for prompts, decoding and shared prefixes, and the merge.
+
+A program does one item for one key head. Its queries are those of all members, `group` heads each, one below the
+other: BLOCK_M rows of a matrix product, so that every key is read once for all of them. Softmax runs along the keys in
+tiles of BLOCK_N, in powers of two. Sums are float32.
+
+    cache    K and V [num_blocks, kv_heads, block_tokens, dim]: a block of one head is contiguous
+    partial  a token with several parts: normalized values [parts, heads, dim] and log2 of their weight [parts, heads]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from quire.devices._triton.attention_work import WorkViews
+
+LOG2_E = 1.4426950408889634
+
+
+class Config(NamedTuple):
+    """How one launch runs."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+class Configs(NamedTuple):
+    narrow: Config
+    wide: Config
+
+
+class Work(NamedTuple):
+    """A step's work on the device. Grids have the sizes of `narrow` and `wide`, whatever the counts say."""
+
+    counts: Tensor  # int32 [2] narrow and wide items
+    narrow: Tensor  # int32 [capacity, 6]
+    wide: Tensor  # int32 [capacity, 6]
+    members: Tensor  # int32
+    first_part: Tensor  # int32 [T]
+    num_parts: Tensor  # int32 [T]
+    partial_out: Tensor  # float32 [capacity, heads, dim]
+    partial_lse: Tensor  # float32 [capacity, heads]
+
+    @classmethod
+    def of(cls, views: WorkViews, narrow: int, wide: int, partials: tuple[Tensor, Tensor]) -> Work:
+        """Of the whole buffer's views, as many items as a launch is to have room for."""
+        return cls(
+            views.counts,
+            views.narrow[:narrow],
+            views.wide[:wide],
+            views.members,
+            views.first_part,
+            views.num_parts,
+            *partials,
+        )
+
+
+def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False) -> Configs:
+    """The fastest that we know for this size of heads and for this number format of the cache."""
+    size, dim = dtype.itemsize, triton.next_power_of_2(head_dim)
+    narrow = Config(16, 64 if dim * size <= 256 else 32, 4, 3 if dim * size <= 256 else 2)
+    if size == 4:
+        return Configs(narrow, Config(64, 32, 4, 2))
+    if fixed:
+        return Configs(narrow, Config(64, 64, 4, 3))
+    return Configs(narrow, Config(128, 64, 8, 3))
+
+
+def attend(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    tables: Tensor,
+    positions: Tensor,
+    work: Work,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    fixed_chunk: int | None = None,
+    configs: Configs | None = None,
+    merges: bool = True,
+) -> None:
+    """q [T, heads, dim] over the cache, into `out` like q. `merges=False`: it is known that no token has two parts.
+
+    Strides between tokens of q and out, and between rows of `tables` [R, B], are free. All else is contiguous.
+    """
+    configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
+    for index, (items, config) in enumerate(zip((work.narrow, work.wide), configs, strict=True)):
+        if len(items):
+            _launch(q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk)
+    if merges:
+        _merge[(q.shape[0], q.shape[1])](
+            work.partial_out,
+            work.partial_lse,
+            work.first_part,
+            work.num_parts,
+            out,
+            out.stride(0),
+            HEADS=q.shape[1],
+            DIM=q.shape[2],
+            DIM_PADDED=triton.next_power_of_2(q.shape[2]),
+            num_warps=1,
+        )
+
+
+def _launch(
+    q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk
+) -> None:
+    """One of the two launches."""
+    kv_heads, block_tokens, dim = k_cache.shape[1:]
+    _attend[(len(items) * kv_heads,)](
+        q,
+        k_cache,
+        v_cache,
+        tables,
+        positions,
+        out,
+        items,
+        work.counts[index:],
+        work.members,
+        work.first_part,
+        work.num_parts,
+        work.partial_out,
+        work.partial_lse,
+        scale * LOG2_E,
+        q.stride(0),
+        out.stride(0),
+        tables.stride(0),
+        KV_HEADS=kv_heads,
+        GROUP=q.shape[1] // kv_heads,
+        DIM=dim,
+        DIM_PADDED=triton.next_power_of_2(dim),
+        BLOCK_TOKENS=block_tokens,
+        WINDOW=window or 0,
+        FIXED_CHUNK=fixed_chunk or 0,
+        SPLITS_MASKS=index == 1 and not window and not fixed_chunk,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
+
+
+@triton.jit
+def _attend(
+    q,
+    k_cache,
+    v_cache,
+    tables,
+    positions,
+    out,
+    items,
+    num_items,
+    members,
+    first_part,
+    num_parts,
+    partial_out,
+    partial_lse,
+    scale,
+    q_stride,
+    out_stride,
+    table_stride,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    FIXED_CHUNK: tl.constexpr,
+    SPLITS_MASKS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    item = tl.program_id(0) // KV_HEADS
+    head = tl.program_id(0) % KV_HEADS  # heads of an item run side by side: their keys are neighbours in memory
+    if item >= tl.load(num_items):
+        return
+    items += item * 6
+    first, count, row = tl.load(items), tl.load(items + 1), tl.load(items + 2)
+    begin, end, part = tl.load(items + 3), tl.load(items + 4), tl.load(items + 5)
+
+    rows = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, DIM_PADDED)
+    is_query = rows < count * GROUP
+    member = tl.load(members + first + rows // GROUP, mask=is_query, other=0)
+    heads = head * GROUP + rows % GROUP
+    position = tl.load(positions + member, mask=is_query, other=-1)
+    is_value = is_query[:, None] & (dims < DIM)[None, :]
+    places = member.to(tl.int64)[:, None] * q_stride + heads[:, None] * DIM + dims[None, :]
+    query = tl.load(q + places, mask=is_value, other=0.0)
+    table = tables + row.to(tl.int64) * table_stride
+    keys = k_cache + head * (BLOCK_TOKENS * DIM)
+    values = v_cache + head * (BLOCK_TOKENS * DIM)
+
+    if FIXED_CHUNK == 0:
+        top, weight, total = _walk(
+            query, keys, values, table, position, is_query, begin, end, scale,
+            KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, SPLITS_MASKS, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    else:
+        top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        weight = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
+        for chunk in range(begin, end, FIXED_CHUNK):
+            chunk_top, chunk_weight, chunk_total = _walk(
+                query, keys, values, table, position, is_query, chunk, tl.minimum(chunk + FIXED_CHUNK, end), scale,
+                KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            lse, mean = _mean(chunk_top, chunk_weight, chunk_total)
+            top, weight, total = _fold(top, weight, total, lse, mean)
+    lse, mean = _mean(top, weight, total)
+
+    is_whole = tl.load(num_parts + member, mask=is_query, other=1) == 1
+    places = member.to(tl.int64)[:, None] * out_stride + heads[:, None] * DIM + dims[None, :]
+    tl.store(out + places, mean.to(out.dtype.element_ty), mask=is_value & is_whole[:, None])
+    place = tl.load(first_part + member, mask=is_query, other=0).to(tl.int64) + part
+    place = place * (KV_HEADS * GROUP) + heads
+    is_part = is_query & (is_whole == 0)
+    tl.store(partial_lse + place, lse, mask=is_part)
+    tl.store(partial_out + place[:, None] * DIM + dims[None, :], mean, mask=is_value & is_part[:, None])
+
+
+@triton.jit
+def _walk(
+    query,
+    keys,
+    values,
+    table,
+    position,
+    is_query,
+    begin,
+    end,
+    scale,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SPLITS_MASKS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Softmax over the keys begin .. end - 1: the greatest score [M], the sum of weights [M] and of values [M, dim]."""
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
+    masked = begin
+    if SPLITS_MASKS:  # tiles that every query sees whole need no mask
+        seen = tl.minimum(tl.min(tl.where(is_query, position, 1 << 30), 0) + 1, end)
+        masked = begin + tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
+        for tile in range(begin, masked, BLOCK_N):
+            top, weight, total = _tile(
+                query, keys, values, table, position, tile, end, scale, top, weight, total,
+                KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_N,
+            )  # fmt: skip
+    for tile in range(masked, end, BLOCK_N):
+        top, weight, total = _tile(
+            query, keys, values, table, position, tile, end, scale, top, weight, total,
+            KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, True, BLOCK_N,
+        )  # fmt: skip
+    return top, weight, total
+
+
+@triton.jit
+def _tile(
+    query,
+    keys,
+    values,
+    table,
+    position,
+    tile,
+    end,
+    scale,
+    top,
+    weight,
+    total,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """One tile of keys more."""
+    at = tile + tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, DIM_PADDED)
+    if MASKED:
+        block = tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
+    else:
+        block = tl.load(table + at // BLOCK_TOKENS)
+    slot = block.to(tl.int64) * (KV_HEADS * BLOCK_TOKENS * DIM) + (at % BLOCK_TOKENS) * DIM
+    places = slot[:, None] + dims[None, :]
+    if MASKED or DIM != DIM_PADDED:  # what lies beyond the end may be no number, and 0 times that is none either
+        is_there = (at < end)[:, None] & (dims < DIM)[None, :]
+        key = tl.load(keys + places, mask=is_there, other=0.0)
+        value = tl.load(values + places, mask=is_there, other=0.0)
+    else:
+        key = tl.load(keys + places)
+        value = tl.load(values + places)
+    score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
+    if MASKED:
+        is_seen = (at[None, :] <= position[:, None]) & (at < end)[None, :]
+        if WINDOW:
+            is_seen &= position[:, None] - at[None, :] < WINDOW
+        score = tl.where(is_seen, score, float("-inf"))
+    new_top = tl.maximum(top, tl.max(score, 1) * scale)
+    base = new_top
+    if MASKED:  # a query that has seen nothing yet
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)
+    share = tl.exp2(score * scale - base[:, None])
+    decay = tl.exp2(top - base)
+    weight = weight * decay + tl.sum(share, 1)
+    total = tl.dot(share.to(query.dtype), value.to(query.dtype), total * decay[:, None], input_precision="ieee")
+    return new_top, weight, total
+
+
+@triton.jit
+def _mean(top, weight, total):
+    """log2 of all weight, and the weighted mean; of nothing: minus infinity, and 0."""
+    divisor = tl.where(weight == 0.0, 1.0, weight)
+    return top + tl.log2(divisor), total / divisor[:, None]
+
+
+@triton.jit
+def _fold(top, weight, total, lse, mean):
+    """One more partial result. The roundings are spelled out: in every kernel they are the same."""
+    new_top = tl.maximum(top, lse)
+    base = tl.where(new_top == float("-inf"), 0.0, new_top)
+    decay, share = tl.exp2(top - base), tl.exp2(lse - base)
+    return new_top, tl.fma(weight, decay, share), tl.fma(total, decay[:, None], mean * share[:, None])
+
+
+@triton.jit
+def _merge(
+    partial_out,
+    partial_lse,
+    first_part,
+    num_parts,
+    out,
+    out_stride,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+):
+    """One token's one head: its partial results, in their order."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    count = tl.load(num_parts + token)
+    if count <= 1:
+        return
+    place = tl.load(first_part + token).to(tl.int64) * HEADS + head
+    dims = tl.arange(0, DIM_PADDED)
+    top = tl.full([1], float("-inf"), tl.float32)
+    weight = tl.zeros([1], tl.float32)
+    total = tl.zeros([1, DIM_PADDED], tl.float32)
+    for _ in range(count):
+        lse = tl.load(partial_lse + place + tl.zeros([1], tl.int32))
+        mean = tl.load(partial_out + place * DIM + dims, mask=dims < DIM, other=0.0)[None, :]
+        top, weight, total = _fold(top, weight, total, lse, mean)
+        place += HEADS
+    _, mean = _mean(top, weight, total)
+    places = token.to(tl.int64) * out_stride + head * DIM + dims[None, :]
+    tl.store(out + places, mean.to(out.dtype.element_ty), mask=(dims < DIM)[None, :])

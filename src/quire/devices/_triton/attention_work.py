@@ -1,0 +1,314 @@
+"""What paged attention has to do in a step, cut into items of about equal cost. Numpy alone, no loop over rows.
+
+    item     first, count, row, begin, end, part: the tokens members[first : first + count] attend to the keys at the
+             positions begin .. end - 1 of `row`'s block table; begin is the start of a block
+    narrow   items of one row's few tokens (decoding, drafts): as many queries as the smallest matrix product has rows
+    wide     items of prompts, and of the tokens of many rows over the blocks that their tables begin with alike
+    part     a token that several items attend for has as many partial results; they are merged in the order of parts
+
+With `fixed_chunk` a token's numbers depend on its own text alone: there are wide items only, every item has whole
+chunks of so many keys (or all there are), and a kernel folds chunks into one another as the merge does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.ops.batch import Batch
+
+Array = NDArray[Any]
+
+FIRST, COUNT, ROW, BEGIN, END, PART = range(6)
+STEP = 128  # chunks are multiples of this many keys: no kernel has a larger tile
+MIN_NARROW_CHUNK = 256  # below this a chunk's own cost, and its merge, outweigh the balance that it brings
+MIN_WIDE_CHUNK = 512
+MIN_SHARED = 2048  # keys that a group must save its members from reading, before it is worth its merge
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLimits:
+    """What is known before any step: the sizes that decide how work is cut, and the most of it that there can be."""
+
+    max_tokens: int
+    max_rows: int
+    max_length: int  # tokens of a row
+    kv_heads: int
+    group: int  # query heads that share a key head
+    num_ctas: int  # narrow ones that the device runs at a time
+    wide_ctas: int
+    narrow_queries: int = 16  # BLOCK_M of the launches
+    wide_queries: int = 128
+    block_tokens: int = 16
+    window: int | None = None
+    fixed_chunk: int | None = None
+
+    @property
+    def narrow_tokens(self) -> int:
+        """The most members of a narrow item."""
+        return 0 if self.fixed_chunk else max(1, self.narrow_queries // self.group)
+
+    @property
+    def wide_tokens(self) -> int:
+        return max(1, self.wide_queries // self.group)
+
+    @property
+    def narrow_budget(self) -> int:
+        """Items beyond one for each row: so many fill the device when rows alone do not."""
+        return -(-self.num_ctas // self.kv_heads)
+
+    @property
+    def wide_budget(self) -> int:
+        return -(-self.wide_ctas // self.kv_heads)
+
+    @property
+    def fixed_budget(self) -> int:
+        """Enough for the longest row to be cut into all its chunks."""
+        return max(self.wide_budget, -(-self.max_length // (self.fixed_chunk or self.max_length)))
+
+
+class Capacity(NamedTuple):
+    """The most that a step of so many tokens and rows can need; grids of captured launches have these sizes."""
+
+    narrow: int
+    wide: int
+    partials: int
+
+    @classmethod
+    def of(cls, limits: WorkLimits, num_tokens: int, num_rows: int) -> Capacity:
+        """For steps of up to so many tokens and rows. With as many tokens as rows, all rows decode."""
+        tokens = limits.wide_tokens
+        if limits.fixed_chunk:
+            wide = num_rows + (num_tokens - num_rows) // tokens + limits.fixed_budget
+            return cls(0, wide, 2 * limits.fixed_budget * min(tokens, num_tokens))
+        few = min(num_tokens, num_rows * limits.narrow_tokens)  # tokens of narrow rows
+        narrow = num_rows + limits.narrow_budget
+        shared = _max_shared(limits, few)
+        prompts = 0 if num_tokens == num_rows else -(-num_tokens // tokens) + num_rows
+        wide = max(prompts + shared, limits.wide_budget)
+        cut = narrow * (1 if num_tokens == num_rows else limits.narrow_tokens)
+        return cls(narrow, wide, cut + max(shared, limits.wide_budget) * tokens)
+
+
+class WorkViews(NamedTuple):
+    """Where a step's work is written: numpy views of one int32 buffer, or tensors of its copy on a device."""
+
+    counts: Any  # [2] narrow and wide items
+    narrow: Any  # [capacity, 6]
+    wide: Any  # [capacity, 6]
+    members: Any  # [2 * max tokens] the tokens themselves, 0, 1, 2 …; then members of groups
+    first_part: Any  # [max tokens] place of a token's part 0 among all partial results; of one part: nowhere
+    num_parts: Any  # [max tokens]
+
+    @classmethod
+    def of(cls, buffer: Any, limits: WorkLimits) -> WorkViews:
+        """Views of a flat buffer of `size_of(limits)` numbers, for steps up to the limits."""
+        views, begin = [], 0
+        for shape in _shapes(limits):
+            end = begin + int(np.prod(shape))
+            views.append(buffer[begin:end].reshape(shape))
+            begin = end
+        return cls(*views)
+
+
+class WorkCounts(NamedTuple):
+    narrow: int
+    wide: int
+    partials: int  # none: nothing has to be merged
+
+
+def size_of(limits: WorkLimits) -> int:
+    """How many int32 a step's work is, at most."""
+    return sum(int(np.prod(shape)) for shape in _shapes(limits))
+
+
+def _shapes(limits: WorkLimits) -> list[tuple[int, ...]]:
+    most = Capacity.of(limits, limits.max_tokens, limits.max_rows)
+    tokens = limits.max_tokens
+    return [(2,), (most.narrow, 6), (most.wide, 6), (2 * tokens,), (tokens,), (tokens,)]
+
+
+def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
+    """Cut the step into items, and write them to `out`."""
+    num_tokens = len(batch.positions)
+    counts = np.diff(batch.starts)
+    is_few = counts <= limits.narrow_tokens
+    out.members[:num_tokens] = np.arange(num_tokens, dtype=np.int32)
+    shared, begins = _shared_spans(batch, counts, is_few, limits, out.members)
+    spans = _own_spans(batch, counts, is_few, begins, limits)
+    if limits.fixed_chunk:
+        pieces = _fixed_pieces(spans, limits)
+        out.num_parts[:num_tokens] = np.repeat(pieces, spans[:, COUNT])
+        narrow, wide = spans[:0], _cut(spans, pieces, limits.fixed_chunk)
+    else:
+        narrow, wide = _cut_both(spans, shared, is_few, limits, out)
+    for view, items in ((out.narrow, narrow), (out.wide, wide)):
+        if len(items) > len(view):
+            raise ValueError(f"{len(items)} items of attention, and room for {len(view)}")
+        view[: len(items)] = _longest_first(items)
+    out.counts[:] = len(narrow), len(wide)
+    parts = out.num_parts[:num_tokens]
+    held = np.where(parts > 1, parts, 0)
+    ends = np.cumsum(held, dtype=np.int32)
+    np.subtract(ends, held, out=out.first_part[:num_tokens])
+    return WorkCounts(len(narrow), len(wide), int(ends[-1]))
+
+
+def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, out: WorkViews) -> tuple[Array, Array]:
+    """Narrow and wide items of the rows' own spans and of shared ones; tells `out` how many parts each token has."""
+    few = None if is_few.all() else is_few[spans[:, ROW]]
+    narrow = spans if few is None else spans[few]
+    wide = shared if few is None else np.concatenate([shared, spans[~few]])
+    chunk = _chunk(narrow, len(narrow) + limits.narrow_budget, MIN_NARROW_CHUNK)
+    narrow_pieces = _pieces(narrow, chunk)
+    wide_chunk = _chunk(wide, max(len(wide), limits.wide_budget), MIN_WIDE_CHUNK)
+    wide_pieces = _pieces(wide, wide_chunk)
+    pieces = narrow_pieces
+    if few is not None:
+        pieces = np.empty(len(spans), np.int32)
+        pieces[few], pieces[~few] = narrow_pieces, wide_pieces[len(shared) :]
+    num_tokens = int(spans[:, COUNT].sum())
+    out.num_parts[:num_tokens] = pieces if num_tokens == len(spans) else np.repeat(pieces, spans[:, COUNT])
+    if len(shared):
+        parts = np.zeros(num_tokens, np.int32)
+        members = out.members[num_tokens : num_tokens + shared[:, COUNT].sum()]
+        parts[members] = np.repeat(wide_pieces[: len(shared)], shared[:, COUNT])
+        narrow[:, PART] = parts[narrow[:, FIRST]]  # a row's own keys come after the shared ones
+        out.num_parts[:num_tokens] += parts
+    return _cut(narrow, narrow_pieces, chunk), _cut(wide, wide_pieces, wide_chunk)
+
+
+def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits: WorkLimits) -> Array:
+    """[S, 6] in the order of tokens: every token once, with the keys that nobody reads for it."""
+    num_rows, num_tokens = len(counts), len(batch.positions)
+    if num_tokens == num_rows:
+        spans = np.zeros((num_rows, 6), np.int32)
+        spans[:, FIRST] = spans[:, ROW] = np.arange(num_rows)
+        spans[:, COUNT] = 1
+        spans[:, END] = batch.lengths
+    else:
+        tiles = np.where(is_few, 1, -(-counts // limits.wide_tokens))
+        rows = np.repeat(np.arange(num_rows), tiles)
+        tile = np.arange(len(rows)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+        last = batch.starts[rows + 1]
+        spans = np.zeros((len(rows), 6), np.int32)
+        spans[:, FIRST] = batch.starts[rows] + tile * limits.wide_tokens
+        stop = np.minimum(spans[:, FIRST] + max(limits.wide_tokens, limits.narrow_tokens), last)
+        spans[:, COUNT] = stop - spans[:, FIRST]
+        spans[:, ROW] = rows
+        spans[:, END] = batch.lengths[rows] - (last - stop)
+    if limits.window is not None:
+        seen = spans[:, END] - spans[:, COUNT] - limits.window + 1  # the first key of the first member
+        step = limits.fixed_chunk or limits.block_tokens
+        spans[:, BEGIN] = np.maximum(seen, 0) // step * step
+    elif len(begins):
+        spans[:, BEGIN] = begins[spans[:, ROW]]
+        np.maximum(spans[:, END], spans[:, BEGIN], out=spans[:, END])
+    return spans
+
+
+def _shared_spans(
+    batch: Batch, counts: Array, is_few: Array, limits: WorkLimits, members: Array
+) -> tuple[Array, Array]:
+    """[S, 6] over the blocks that groups share, and where the own keys of each row begin [R] (empty: all at 0).
+
+    Rows with many tokens are left out: they reuse what they read anyway. So are groups that save too little.
+    """
+    none = np.zeros((0, 6), np.int32), np.zeros(0, np.int32)
+    if not len(batch.groups) or limits.window is not None or limits.fixed_chunk:
+        return none
+    groups = batch.groups[is_few[batch.groups[:, 1]]]
+    if not len(groups):
+        return none
+    at = np.concatenate([[0], np.flatnonzero(np.diff(groups[:, 0])) + 1])
+    tokens = np.add.reduceat(counts[groups[:, 1]], at)
+    # beyond the longest member nothing is written, though its last block may be shared
+    ends = np.minimum(groups[at, 2] * limits.block_tokens, np.maximum.reduceat(batch.lengths[groups[:, 1]], at))
+    sizes = np.diff(np.append(at, len(groups)))
+    tiles = np.where((sizes - 1) * ends >= MIN_SHARED, -(-tokens // limits.wide_tokens), 0)
+    tiles[np.cumsum(tiles) > _max_shared(limits, int(counts[is_few].sum()))] = 0
+    if not tiles.any():
+        return none
+    rows = groups[np.repeat(tiles > 0, sizes)]
+    begins = np.zeros(len(counts), np.int32)
+    begins[rows[:, 1]] = rows[:, 2] * limits.block_tokens
+    lists = counts[rows[:, 1]]
+    offset = np.arange(lists.sum()) - np.repeat(np.cumsum(lists) - lists, lists)
+    place = len(batch.positions)
+    members[place : place + len(offset)] = np.repeat(batch.starts[rows[:, 1]], lists) + offset
+    return _shared_tiles(groups[at, 1], tokens, ends, tiles, place, limits), begins
+
+
+def _shared_tiles(rows: Array, tokens: Array, ends: Array, tiles: Array, place: int, limits: WorkLimits) -> Array:
+    """Groups of so many tokens, in so many tiles; members of the first stand at `place`."""
+    tokens = np.where(tiles > 0, tokens, 0)
+    group = np.repeat(np.arange(len(tiles)), tiles)
+    tile = np.arange(len(group)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    spans = np.zeros((len(group), 6), np.int32)
+    spans[:, FIRST] = place + (np.cumsum(tokens) - tokens)[group] + tile * limits.wide_tokens
+    spans[:, COUNT] = np.minimum(tokens[group] - tile * limits.wide_tokens, limits.wide_tokens)
+    spans[:, ROW], spans[:, END] = rows[group], ends[group]
+    return spans
+
+
+def _max_shared(limits: WorkLimits, num_tokens: int) -> int:
+    """Shared tiles of a step: as many as one group of so many tokens has, and as many small ones as fill the device."""
+    return -(-num_tokens // limits.wide_tokens) + limits.wide_budget
+
+
+def _chunk(spans: Array, most: int, least: int) -> int:
+    """The smallest multiple of STEP, at least `least`, that cuts the spans into at most so many items."""
+    if not len(spans):
+        return least
+    lengths = spans[:, END] - spans[:, BEGIN]
+    longest = -(-int(lengths.max()) // STEP) * STEP
+    low = max(least, int(lengths.sum()) // most // STEP * STEP)  # too small, or just right
+    high = max(longest, low)  # surely enough: nothing is cut
+    while low < high:
+        middle = (low + high) // 2 // STEP * STEP
+        if int((-(-lengths // middle)).sum()) <= most:
+            high = middle
+        else:
+            low = middle + STEP
+    return low
+
+
+def _pieces(spans: Array, chunk: int) -> Array:
+    pieces: Array = (spans[:, END] - spans[:, BEGIN] + (chunk - 1)) // chunk
+    return pieces
+
+
+def _fixed_pieces(spans: Array, limits: WorkLimits) -> Array:
+    """1 for a span whose chunks one item folds, else their number: the longest spans are cut, as far as there is room."""
+    chunks = _pieces(spans, limits.fixed_chunk or 1)
+    order = np.argsort(-chunks, kind="stable")
+    fits = np.cumsum(chunks[order] - 1) <= limits.fixed_budget
+    pieces = np.ones_like(chunks)
+    pieces[order[fits]] = chunks[order[fits]]
+    return pieces
+
+
+def _cut(spans: Array, pieces: Array, chunk: int) -> Array:
+    """Every span in its number of pieces, a chunk each; a span of one piece stays whole, one of none vanishes."""
+    if (pieces == 1).all():
+        return spans
+    items = np.repeat(spans, pieces, axis=0)
+    piece = np.arange(len(items), dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces).astype(np.int32)
+    items[:, BEGIN] += piece * chunk
+    items[:, PART] += piece
+    is_cut = np.repeat(pieces > 1, pieces)
+    np.minimum(items[:, END], items[:, BEGIN] + chunk, out=items[:, END], where=is_cut)
+    return items
+
+
+def _longest_first(items: Array) -> Array:
+    """So that no long one starts when the others end. In units of 16 keys: numpy sorts 16 bits in linear time."""
+    lengths = (items[:, END] - items[:, BEGIN]) >> 4
+    if not len(lengths) or lengths.min() == lengths.max():
+        return items
+    order = np.argsort(np.uint16(65535) - np.minimum(lengths, 65535).astype(np.uint16), kind="stable")
+    sorted_items: Array = items[order]
+    return sorted_items

@@ -1,0 +1,76 @@
+"""The gated activation between the two products of a feed-forward block, with rounding to FP8."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .chain import chained, follow
+from .norm import FP8, Product, Rounded, fp8_scale, scaled
+
+BLOCK = 4096  # columns at a time
+
+
+@triton.jit
+def _gated(raw, token_scale, column_scale, token, columns, DIM: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr):
+    """silu(gate) * up of some columns of one token; the row is gate [DIM], then up [DIM]."""
+    mask = columns < DIM
+    row = raw + token * (2 * DIM)
+    g = tl.load(row + columns, mask=mask, other=0.0)
+    u = tl.load(row + DIM + columns, mask=mask, other=0.0)
+    g = scaled(g, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
+    u = scaled(u, token_scale, column_scale, token, DIM + columns, mask, TOKEN, COLUMN)
+    return g * tl.sigmoid(g) * u
+
+
+@triton.jit
+def _silu_gate(
+    raw, token_scale, column_scale, out, DIM: tl.constexpr, WIDTH: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    follow(CHAINED)
+    h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN)
+    tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=columns < DIM)
+
+
+@triton.jit
+def _silu_gate_round(
+    raw, token_scale, column_scale, out, out_scale, DIM: tl.constexpr, WIDTH: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    follow(CHAINED)
+    largest = tl.zeros([WIDTH], tl.float32)
+    for start in range(0, DIM, WIDTH):
+        columns = start + tl.arange(0, WIDTH)
+        h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN)
+        largest = tl.maximum(largest, tl.abs(h))
+    scale = fp8_scale(tl.max(largest))
+    tl.store(out_scale + token, scale)
+    for start in range(0, DIM, WIDTH):  # once more, from the cache: cheaper than keeping it
+        columns = start + tl.arange(0, WIDTH)
+        h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN) / scale
+        tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=columns < DIM)
+
+
+def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None = None) -> Tensor | Rounded:
+    """silu(gate) * up, of a product [T, 2 * dim] that has both side by side; as FP8 if it `rounds`."""
+    raw, token_scale, column_scale = product
+    tokens, dim = raw.shape[0], raw.shape[1] // 2
+    out = torch.empty((tokens, dim), dtype=FP8 if rounds else dtype or raw.dtype, device=raw.device)
+    has = {"TOKEN": token_scale is not None, "COLUMN": column_scale is not None}
+    width = min(triton.next_power_of_2(dim), BLOCK)
+    if not rounds:
+        width = min(width, 1024)
+        grid = (tokens, triton.cdiv(dim, width))
+        _silu_gate[grid](raw, token_scale, column_scale, out, DIM=dim, WIDTH=width, **has, num_warps=4, **chained(raw))
+        return out
+    scale = torch.empty(tokens, dtype=torch.float32, device=raw.device)
+    _silu_gate_round[(tokens,)](
+        raw, token_scale, column_scale, out, scale, DIM=dim, WIDTH=width, **has, num_warps=8, **chained(raw)
+    )
+    return Rounded(out, scale)

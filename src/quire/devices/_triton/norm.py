@@ -1,0 +1,110 @@
+"""Residual add, RMS norm and rounding to FP8 in one pass over a token."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .chain import chained, follow
+
+FP8 = torch.float8_e4m3fn
+FP8_MAX = tl.constexpr(448.0)
+
+
+class Product(NamedTuple):
+    """What a matrix product left: `raw` times the scale of its token and of its column, where there are any."""
+
+    raw: Tensor  # [T, N]
+    token_scale: Tensor | None = None  # float32 [T]
+    column_scale: Tensor | None = None  # float32 [N]
+
+
+class Rounded(NamedTuple):
+    """Tokens as FP8: values [T, dim] times the scale [T] of their token."""
+
+    values: Tensor
+    scale: Tensor
+
+
+@triton.jit
+def scaled(x, token_scale, column_scale, token, columns, mask, TOKEN: tl.constexpr, COLUMN: tl.constexpr):
+    """Numbers of one token of a `Product`, in float32."""
+    x = x.to(tl.float32)
+    if TOKEN:
+        x *= tl.load(token_scale + token)
+    if COLUMN:
+        x *= tl.load(column_scale + columns, mask=mask, other=0.0)
+    return x
+
+
+@triton.jit
+def fp8_scale(largest):
+    """What to multiply FP8 numbers with so that they reach so far."""
+    return tl.maximum(largest, 1e-12) / FP8_MAX
+
+
+@triton.jit
+def _add_norm(
+    x, delta, token_scale, column_scale, weight, out, out_scale, eps, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, ROUND: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < DIM
+    w = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    follow(CHAINED)
+    h = tl.load(x + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        d = tl.load(delta + token * DIM + columns, mask=mask, other=0.0)
+        h += scaled(d, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
+        h = h.to(x.dtype.element_ty)
+        tl.store(x + token * DIM + columns, h, mask=mask)
+        h = h.to(tl.float32)
+    h *= tl.rsqrt(tl.sum(h * h) / DIM + eps)
+    h *= w
+    if ROUND:
+        scale = fp8_scale(tl.max(tl.abs(h)))
+        tl.store(out_scale + token, scale)
+        h /= scale
+    tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=mask)
+
+
+def add_norm(x: Tensor, delta: Product | None, weight: Tensor, eps: float, rounds: bool = False) -> Tensor | Rounded:
+    """x [T, dim] += delta, in place; answers its RMS norm times weight, as FP8 if it `rounds`."""
+    tokens, dim = x.shape
+    out = torch.empty_like(x, dtype=FP8 if rounds else x.dtype)
+    scale = torch.empty(tokens if rounds else 0, dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(dim)
+    given = delta or Product(x)
+    _add_norm[(tokens,)](
+        x, given.raw, given.token_scale, given.column_scale, weight, out, scale, eps, DIM=dim, BLOCK=block,
+        ADD=delta is not None, TOKEN=given.token_scale is not None, COLUMN=given.column_scale is not None,
+        ROUND=rounds, num_warps=min(max(block // 512, 1), 16), **chained(x),
+    )  # fmt: skip
+    return Rounded(out, scale) if rounds else out
+
+
+@triton.jit
+def _round(x, out, out_scale, DIM: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < DIM
+    follow(CHAINED)
+    h = tl.load(x + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
+    scale = fp8_scale(tl.max(tl.abs(h)))
+    tl.store(out_scale + token, scale)
+    tl.store(out + token * DIM + columns, (h / scale).to(out.dtype.element_ty), mask=mask)
+
+
+def to_fp8(x: Tensor) -> Rounded:
+    """x [T, dim], each token with a scale of its own."""
+    tokens, dim = x.shape
+    out = torch.empty_like(x, dtype=FP8)
+    scale = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(dim)
+    _round[(tokens,)](x, out, scale, DIM=dim, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **chained(x))
+    return Rounded(out, scale)

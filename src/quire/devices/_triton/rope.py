@@ -1,0 +1,127 @@
+"""What happens to q, k and v between their product and attention: scales, bias, norms of heads, rope, and the KV write.
+
+One program does one key head of one token, with the query heads that share it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .chain import chained, follow
+from .norm import Product, scaled
+
+
+class Heads(NamedTuple):
+    """How the columns of a product of q, k and v are divided: num_heads, then kv_heads, then kv_heads again."""
+
+    num_heads: int
+    kv_heads: int
+    dim: int
+
+
+class HeadNorm(NamedTuple):
+    """RMS norm of each head, before rope."""
+
+    q: Tensor  # [dim]
+    k: Tensor
+    eps: float
+
+
+class Turns(NamedTuple):
+    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled as yarn wants them."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+@triton.jit
+def _half(raw, token_scale, column_scale, bias, token, columns, mask, STRIDE: tl.constexpr,
+          TOKEN: tl.constexpr, COLUMN: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+    x = tl.load(raw + token * STRIDE + columns, mask=mask, other=0.0)
+    x = scaled(x, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
+    if BIAS:
+        x += tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _rope_write(
+    raw, token_scale, column_scale, bias, q_norm, k_norm, eps, cos, sin, positions, slots, q_out, k_cache, v_cache,
+    HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, GROUP: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, BIAS: tl.constexpr,
+    NORM: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    kv = tl.program_id(1)
+    STRIDE: tl.constexpr = (HEADS + 2 * KV) * DIM
+    MEMBERS: tl.constexpr = HEADS // KV
+    follow(CHAINED)
+    position, slot = tl.load(positions + token), tl.load(slots + token).to(tl.int64)
+    # heads of this program: its query heads, then its key head, then its value head
+    member = tl.arange(0, GROUP)[:, None]
+    is_q, is_k, is_v = member < MEMBERS, member == MEMBERS, member == MEMBERS + 1
+    head = tl.where(is_q, kv * MEMBERS + member, tl.where(is_k, HEADS + kv, HEADS + KV + kv))
+    i = tl.arange(0, HALF)[None, :] + member * 0  # [GROUP, HALF], as stores want it
+    used = (member < MEMBERS + 2) & (i < DIM // 2)
+    # first and second half of each head; a number beyond the rotary part stays
+    low = tl.where(i < PAIRS, i, i + PAIRS)  # where PAIRS < DIM / 2, what is not turned comes after both turned halves
+    high = tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
+    a = _half(raw, token_scale, column_scale, bias, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN, BIAS)
+    b = _half(raw, token_scale, column_scale, bias, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN, BIAS)
+    if NORM:
+        rms = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + eps)[:, None]
+        rms = tl.where(is_v, 1.0, rms)
+        for_q = is_q & used
+        for_k = is_k & used
+        wa = tl.load(q_norm + low, mask=for_q, other=1.0).to(tl.float32)
+        wb = tl.load(q_norm + high, mask=for_q, other=1.0).to(tl.float32)
+        wa *= tl.load(k_norm + low, mask=for_k, other=1.0).to(tl.float32)
+        wb *= tl.load(k_norm + high, mask=for_k, other=1.0).to(tl.float32)
+        a, b = a * rms * wa, b * rms * wb
+    turns = (member <= MEMBERS) & (i < PAIRS)
+    c = tl.load(cos + position * PAIRS + i, mask=turns, other=1.0)
+    s = tl.load(sin + position * PAIRS + i, mask=turns, other=0.0)
+    first, second = a * c - b * s, b * c + a * s
+    to_q = q_out + (token * HEADS + head) * DIM
+    mask_q = is_q & used
+    tl.store(to_q + low, first.to(q_out.dtype.element_ty), mask=mask_q)
+    tl.store(to_q + high, second.to(q_out.dtype.element_ty), mask=mask_q)
+    at = ((slot // BLOCK_TOKENS * KV + kv) * BLOCK_TOKENS + slot % BLOCK_TOKENS) * DIM
+    mask_k, mask_v = is_k & used, is_v & used
+    tl.store(k_cache + at + low, first.to(k_cache.dtype.element_ty), mask=mask_k)
+    tl.store(k_cache + at + high, second.to(k_cache.dtype.element_ty), mask=mask_k)
+    tl.store(v_cache + at + low, first.to(v_cache.dtype.element_ty), mask=mask_v)
+    tl.store(v_cache + at + high, second.to(v_cache.dtype.element_ty), mask=mask_v)
+
+
+class Where(NamedTuple):
+    """Of the step's tokens."""
+
+    positions: Tensor  # int32 [T]
+    slots: Tensor  # int32 [T]
+
+
+def rope_write(
+    product: Product, heads: Heads, turns: Turns, where: Where, cache: tuple[Tensor, Tensor],
+    bias: Tensor | None = None, norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    """q [T, num_heads * dim], turned; k, turned, and v go into the cache [blocks, kv_heads, block_tokens, dim] each."""
+    raw = product.raw
+    tokens, pairs = raw.shape[0], turns.cos.shape[1]
+    q = torch.empty((tokens, heads.num_heads * heads.dim), dtype=dtype or raw.dtype, device=raw.device)
+    members = heads.num_heads // heads.kv_heads
+    _rope_write[(tokens, heads.kv_heads)](
+        raw, product.token_scale, product.column_scale, bias, norm.q if norm else None, norm.k if norm else None,
+        norm.eps if norm else 0.0, turns.cos, turns.sin, where.positions, where.slots, q, *cache,
+        HEADS=heads.num_heads, KV=heads.kv_heads, DIM=heads.dim, PAIRS=pairs,
+        GROUP=triton.next_power_of_2(members + 2), HALF=triton.next_power_of_2(heads.dim // 2),
+        BLOCK_TOKENS=cache[0].shape[2], TOKEN=product.token_scale is not None,
+        COLUMN=product.column_scale is not None, BIAS=bias is not None, NORM=norm is not None,
+        num_warps=2, **chained(raw),
+    )  # fmt: skip
+    return q

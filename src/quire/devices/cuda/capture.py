@@ -1,0 +1,65 @@
+"""Captured steps: one graph for each bucket of rows, made when it is first needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .inputs import Sizes
+
+
+class Kind(NamedTuple):
+    """What else tells two graphs of one bucket apart."""
+
+    has_wide: bool  # rows share a prefix
+    mode: str  # how tokens are chosen: none (not in the graph), greedy, any
+
+
+class Buckets:
+    """Numbers of rows that steps are padded to: close together where a row is a large part of the step."""
+
+    def __init__(self, most: int) -> None:
+        steps = ((1, 1, 4), (4, 2, 16), (16, 8, 64), (64, 16, 256), (256, 32, 512), (512, 64, 1 << 20))
+        sizes = {most}
+        for start, step, end in steps:
+            sizes |= set(range(start, min(end, most), step))
+        self.sizes = sorted(sizes)
+
+    def find(self, sizes: Sizes) -> int | None:
+        """The bucket of a step in which every row has one token and its logits; None for any other."""
+        if not sizes.tokens == sizes.rows == sizes.logits:
+            return None
+        return self.sizes[bisect_left(self.sizes, sizes.rows)]
+
+
+@dataclass(slots=True, eq=False)
+class Captured:
+    """A graph that can be run again and again."""
+
+    graph: Any
+    logits: Tensor
+
+    def replay(self) -> Tensor:
+        """Start it."""
+        self.graph.replay()
+        return self.logits
+
+
+_POOL: list[Any] = []
+
+
+def capture(whole: Callable[[], Tensor], stream: Any) -> Captured:
+    """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record."""
+    whole()
+    if not _POOL:
+        _POOL.append(torch.cuda.graph_pool_handle())
+    graph = torch.cuda.CUDAGraph()
+    stream.synchronize()
+    with torch.cuda.graph(graph, pool=_POOL[0], stream=stream):
+        logits = whole()
+    return Captured(graph, logits)

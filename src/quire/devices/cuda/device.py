@@ -1,0 +1,162 @@
+"""What `open("cuda")` answers: it lowers a graph for one GPU, and gives the memory that is left to the KV cache."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+import numpy as np
+import torch
+
+from quire.devices._triton.attention import configs_for
+from quire.devices._triton.attention_work import WorkLimits
+from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
+from quire.graph.graph import Graph
+from quire.graph.weight import Weights
+from quire.ops.batch import Batch, Draws, RowPart
+
+from .choose import Chooser
+from .instructions import Caches
+from .lower import Lowering
+from .program import CudaProgram
+from .tiles import Tiles
+from .weights import Placer
+
+logger = logging.getLogger("quire.devices.cuda")
+
+KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8_e4m3": torch.float8_e4m3fn}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+FIXED_CHUNK = 512  # keys; of the deterministic mode
+HEADROOM = 1 << 30  # bytes left to the driver, to graphs and to fragments
+CTAS_PER_SM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDevice:
+    """One GPU. `place` is torch's name for it; a CPU serves to test all of this through Triton's interpreter."""
+
+    place: str = "cuda"
+    name: str = "cuda"
+    kv_dtype: str = "bf16"
+
+    def lower(
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: KeptWeights | None = None,
+        **wishes: Unpack[Wishes],
+    ) -> CudaProgram:
+        """Place the weights, measure a step of the largest size, and fill what is left with KV blocks.
+
+        limits.num_blocks of 0 means as many blocks as fit.
+        """
+        device = self._device()
+        is_fixed = wishes.get("deterministic", False)
+        dtype = DTYPES[wishes.get("dtype") or "bf16"]
+        tiles = Tiles(_num_processors(device), streams=not is_fixed and dtype != torch.float32)
+        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
+        probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
+        lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
+        chooser = Chooser(limits.max_rows, graph.output.dim, device)
+        work = _work(graph, limits, device, is_fixed)
+        captures = wishes.get("captures", True) and device.type == "cuda"
+        instructions = lowering.walk()
+        program = CudaProgram(
+            instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures
+        )
+        if limits.num_blocks == 0:
+            num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
+            lowering.caches.resize(num_blocks)
+        return program
+
+    def describe(self) -> Description:
+        """The GPU, by its own name."""
+        if not torch.cuda.is_available():
+            return Description(None, "torch finds no GPU", (), 0, 0, remedy="Install torch with CUDA, and a driver.")
+        facts = torch.cuda.get_device_properties(0)
+        features = (f"sm_{facts.major}{facts.minor}", f"{facts.total_memory / 1e9:.0f} GB")
+        return Description("triton", facts.name, features, 1, facts.multi_processor_count)
+
+    def _device(self) -> torch.device:
+        if self.place == "cuda" and not torch.cuda.is_available():
+            raise DeviceUnavailable("torch finds no GPU on this machine. Run on the CPU, or install a CUDA build of torch.")
+        return torch.device(self.place, torch.cuda.current_device() if self.place == "cuda" else None)
+
+    def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
+        """KV blocks for which there is room beside the largest step, which is run once to see what it takes."""
+        if program.device.type != "cuda":
+            return max(limits.max_blocks, 1)
+        torch.cuda.reset_peak_memory_stats()
+        _largest_step(program, limits)
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        others = total - free - torch.cuda.memory_reserved()
+        probe = program.caches.whole.numel() * program.caches.whole.element_size()
+        room = int(total * share) - others - (peak - probe) - HEADROOM
+        size = probe // program.caches.whole.shape[2]
+        num_blocks = room // size - 1
+        if num_blocks < limits.max_blocks:
+            raise DeviceUnavailable(
+                f"The GPU has room for {max(num_blocks, 0)} KV blocks beside this model, and one context needs "
+                f"{limits.max_blocks}. Use a smaller model, quantize it, or lower max_context."
+            )
+        logger.info("%.1f GB of KV cache: %d blocks", num_blocks * size / 1e9, num_blocks)
+        return num_blocks
+
+
+def _largest_step(program: CudaProgram, limits: Limits) -> None:
+    """One step of as many tokens as there may be, of one row or of several."""
+    capacity = limits.max_blocks * limits.block_tokens
+    count = min(limits.max_tokens, capacity)
+    part = RowPart([0] * count, 0, list(range(-(-count // limits.block_tokens))))
+    batch = Batch.of([part], limits.block_tokens)
+    one = np.zeros(1, np.float32)
+    draws = Draws(np.zeros(1, np.int32), one, one.astype(np.int32), one + 1, one, one, np.zeros(1, np.bool_))
+    program.launch(replace(batch, draws=draws)).result()
+
+
+def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
+    specs = {(spec.num_heads, spec.head_dim) for spec in graph.caches}
+    if len(specs) != 1:
+        raise DeviceUnavailable("Layers whose caches differ are not supported on this device.")
+    heads, dim = specs.pop()
+    shape = (len(graph.caches), 2, num_blocks + 1, heads, limits.block_tokens, dim)
+    return Caches(torch.zeros(shape, dtype=KV_DTYPES[limits.kv_dtype], device=device))
+
+
+def _work(graph: Graph, limits: Limits, device: torch.device, is_fixed: bool) -> dict[int | None, WorkLimits]:
+    spec = graph.caches[0]
+    attention = next(node for node in graph.nodes if node.op.name == "attention")
+    configs = configs_for(spec.head_dim, KV_DTYPES[limits.kv_dtype], fixed=is_fixed)
+    one = WorkLimits(
+        max_tokens=limits.max_tokens,
+        max_rows=limits.max_rows,
+        max_length=limits.max_blocks * limits.block_tokens,
+        kv_heads=spec.num_heads,
+        group=attention.inputs[0].dim // spec.head_dim // spec.num_heads,
+        num_ctas=_num_processors(device) * CTAS_PER_SM,
+        wide_ctas=_num_processors(device),
+        narrow_queries=configs.narrow.block_m,
+        wide_queries=configs.wide.block_m,
+        block_tokens=limits.block_tokens,
+        fixed_chunk=_chunk(is_fixed),
+    )
+    return {window: replace(one, window=window) for window in {each.window for each in graph.caches}}
+
+
+def _positions(limits: Limits) -> int:
+    return limits.max_blocks * limits.block_tokens
+
+
+def _chunk(is_fixed: bool) -> int | None:
+    return FIXED_CHUNK if is_fixed else None
+
+
+def _num_processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+DEVICE = CudaDevice()

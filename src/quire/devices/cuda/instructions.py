@@ -1,0 +1,230 @@
+"""What a lowered program does, in order. Each instruction reads and writes values by number; few and many tokens may take
+different kernels, so the choice is made when it runs.
+
+A sum of the residual and a product is not made where it stands: for many tokens the norm that reads it adds, in the same
+pass (`Run.pending`); for few the product's own kernel adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from quire.devices._triton.attention import Work, attend
+from quire.devices._triton.embed import embed
+from quire.devices._triton.gate import silu_gate
+from quire.devices._triton.norm import Product, Rounded, add_norm
+from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.devices._triton.stream import Around
+
+from .linear import Linear
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One pass over the instructions."""
+
+    ids: Tensor  # int32 [T]
+    where: Where
+    tables: Tensor  # int32, flat; items of work know where a row's begins
+    work: dict[int | None, Work]  # by the window of the layers
+    last_tokens: Tensor  # int32 [rows of the device's table]
+    logits_at: Tensor | None  # int32 [L]; None: of every token
+    values: dict[int, Any] = field(default_factory=dict)
+    pending: dict[int, Product] = field(default_factory=dict)  # what is still to be added to a value
+
+    def whole(self, value: int) -> Tensor:
+        """A value with nothing pending."""
+        tensor: Tensor = self.values[value]
+        delta = self.pending.pop(value, None)
+        if delta is not None:
+            tensor += _plain(delta, tensor.dtype)
+        return tensor
+
+
+@dataclass(slots=True, eq=False)
+class Caches:
+    """K and V of every layer: [layers, 2, blocks, kv_heads, block_tokens, dim]. The last block is for padding."""
+
+    whole: Tensor
+
+    @property
+    def num_blocks(self) -> int:
+        """That requests may use."""
+        return int(self.whole.shape[2]) - 1
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """K and V of one."""
+        return self.whole[layer, 0], self.whole[layer, 1]
+
+    def resize(self, num_blocks: int) -> None:
+        """Another number of blocks, all empty. The old ones go first: there is no room for both."""
+        layers, kinds, _, *rest = self.whole.shape
+        dtype, device = self.whole.dtype, self.whole.device
+        self.whole = torch.empty(0, dtype=dtype, device=device)
+        self.whole = torch.zeros((layers, kinds, num_blocks + 1, *rest), dtype=dtype, device=device)
+
+
+class Instruction(Protocol):
+    """One thing to do."""
+
+    def __call__(self, run: Run) -> None: ...
+
+
+class Norm(NamedTuple):
+    """The RMS norm that stands before a product."""
+
+    weight: Tensor  # float32 [dim]
+    eps: float
+
+
+def _plain(product: Product, dtype: torch.dtype) -> Tensor:
+    """The numbers of a product."""
+    if product.token_scale is None and product.column_scale is None:
+        return product.raw
+    whole = product.raw.float()
+    whole = whole if product.token_scale is None else whole * product.token_scale[:, None]
+    return (whole if product.column_scale is None else whole * product.column_scale).to(dtype)
+
+
+def multiply(run: Run, value: int, norm: Norm | None, linear: Linear, dtype: torch.dtype | None = None) -> Product:
+    """A product of a value, behind its norm if there is one. Of a gate that streams, the activated half."""
+    if norm is None:
+        x = run.whole(value)
+        return Product(linear.few(x, dtype=dtype)) if linear.streams(len(x)) else linear.many(x, dtype)
+    x, delta = run.values[value], run.pending.pop(value, None)
+    if not linear.streams(len(x)):
+        return linear.many(add_norm(x, delta, norm.weight, norm.eps, linear.rounds), dtype)
+    if delta is None:
+        return Product(linear.few(x, Around(norm.weight, norm.eps), dtype))
+    normed = add_norm(x, delta, norm.weight, norm.eps)
+    assert isinstance(normed, Tensor)
+    return Product(linear.few(normed, dtype=dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embed:
+    """Tokens become vectors."""
+
+    table: Tensor
+    out: int
+
+    def __call__(self, run: Run) -> None:
+        run.values[self.out] = embed(run.ids, run.last_tokens, self.table, self.table.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attend:
+    """q, k and v from one product, rope, the KV write, and attention."""
+
+    value: int
+    norm: Norm | None
+    linear: Linear
+    heads: Heads
+    head_norm: HeadNorm | None
+    turns: Turns
+    caches: Caches
+    layer: int
+    scale: float
+    window: int | None
+    fixed_chunk: int | None
+    out: int
+
+    def __call__(self, run: Run) -> None:
+        product = multiply(run, self.value, self.norm, self.linear)
+        dtype = run.values[self.value].dtype
+        cache = self.caches.of(self.layer)
+        q = rope_write(product, self.heads, self.turns, run.where, cache, None, self.head_norm, dtype)
+        q = q.view(len(q), self.heads.num_heads, self.heads.dim)
+        out = torch.empty_like(q)
+        tables = run.tables.view(-1, 1)  # an item's row is the place where its table begins
+        attend(
+            q, *cache, tables, run.where.positions, run.work[self.window], out,
+            scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk,
+        )  # fmt: skip
+        run.values[self.out] = out.view(len(q), -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Narrow:
+    """From here on only tokens that yield logits count."""
+
+    values: tuple[int, ...]
+
+    def __call__(self, run: Run) -> None:
+        if run.logits_at is None:
+            return
+        for value in self.values:
+            run.values[value] = run.values[value].index_select(0, run.logits_at)
+            if value in run.pending:
+                raw, token_scale, column_scale = run.pending[value]
+                token_scale = None if token_scale is None else token_scale.index_select(0, run.logits_at)
+                run.pending[value] = Product(raw.index_select(0, run.logits_at), token_scale, column_scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AddProduct:
+    """The residual, and a product on top of it."""
+
+    value: int
+    linear: Linear
+    residual: int
+    out: int
+
+    def __call__(self, run: Run) -> None:
+        x = run.values[self.value]
+        count = len(x.values) if isinstance(x, Rounded) else len(x)
+        residual = run.values.pop(self.residual)
+        run.values[self.out] = residual
+        if self.linear.streams(count) and isinstance(x, Tensor) and self.residual not in run.pending:
+            self.linear.few(x, Around(add_to=residual))
+            return
+        if self.residual in run.pending:
+            residual += _plain(run.pending.pop(self.residual), residual.dtype)
+        run.pending[self.out] = self.linear.many(x)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """The gated first half of a feed-forward block."""
+
+    value: int
+    norm: Norm | None
+    linear: Linear
+    out: int
+    rounds: bool  # is it read by an FP8 product?
+
+    def __call__(self, run: Run) -> None:
+        x = run.values[self.value]
+        product = multiply(run, self.value, self.norm, self.linear)
+        if self.linear.streams(len(x)):
+            run.values[self.out] = product.raw
+        else:
+            run.values[self.out] = silu_gate(product, self.rounds, x.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """Logits, in float32."""
+
+    value: int
+    norm: Norm | None
+    linear: Linear
+    out: int
+
+    def __call__(self, run: Run) -> None:
+        run.values[self.out] = multiply(run, self.value, self.norm, self.linear, torch.float32).raw
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Values that nobody reads any more: their memory is free for the next ones."""
+
+    values: tuple[int, ...]
+
+    def __call__(self, run: Run) -> None:
+        for value in self.values:
+            run.values.pop(value, None)

@@ -1,0 +1,247 @@
+"""A model on a GPU: it takes a batch, starts the step, and answers later.
+
+Everything runs on one stream, so steps take effect in their order; the host only waits when a result is asked for. A step
+in which every row has one token is replayed from a captured graph of its bucket, all others are launched kernel by kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.devices._triton.attention import Work
+from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, size_of
+from quire.devices._triton.rope import Where
+from quire.devices.base import Limits, StepOutput
+from quire.ops.batch import Batch, Draws
+
+from .capture import Buckets, Captured, Kind, capture
+from .choose import Chooser, mode_of
+from .inputs import Inputs, Sizes, Trash, fill
+from .instructions import Attend, Caches, Instruction, Run
+
+Array = NDArray[Any]
+IN_FLIGHT = 2
+
+
+@dataclass(slots=True, eq=False)
+class Staging:
+    """One step's buffers on the host. Used again when the step is surely over."""
+
+    numbers: Tensor  # int32, pinned
+    tokens: Tensor  # int32, pinned: what comes back
+    done: Any  # torch.cuda.Event, or None on a CPU
+
+    @classmethod
+    def make(cls, size: int, num_tokens: int, is_cuda: bool) -> Staging:
+        numbers = torch.zeros(size, dtype=torch.int32, pin_memory=is_cuda)
+        tokens = torch.zeros(num_tokens, dtype=torch.int32, pin_memory=is_cuda)
+        return cls(numbers, tokens, torch.cuda.Event() if is_cuda else None)
+
+
+@dataclass(slots=True, eq=False)
+class CudaPending:
+    """A step on its way."""
+
+    program: CudaProgram
+    staging: Staging
+    num_logits: int
+    draws: Draws | None
+    logits: Tensor | None  # of entries that the host chooses from
+    choose: Callable[[Tensor | None], None] | None  # waits for masks
+    _output: StepOutput | None = None
+
+    def mask(self, bits: Array) -> None:
+        """Grammars' masks: choosing was waiting for them."""
+        assert self.choose is not None
+        with self.program.on_stream():
+            self.choose(torch.from_numpy(np.ascontiguousarray(bits).view(np.int32)).to(self.program.device))
+            self.choose = None
+            self.program.send_back(self)
+
+    def result(self) -> StepOutput:
+        """Wait for the step."""
+        if self._output is None:
+            if self.staging.done is not None:
+                self.staging.done.synchronize()
+            tokens = self.staging.tokens[: self.num_logits].numpy().copy() if self.draws is not None else None
+            logits = None if self.logits is None else self.logits.cpu().numpy()
+            self._output = StepOutput(logits, tokens=tokens)
+            self.logits = None
+        return self._output
+
+
+@dataclass(slots=True, eq=False)
+class CudaProgram:
+    """Owns the instructions, the KV cache and all buffers of one model."""
+
+    instructions: list[Instruction]
+    output: int  # the value that has the logits
+    caches: Caches
+    limits: Limits
+    work: Mapping[int | None, WorkLimits]  # by window
+    chooser: Chooser
+    device: torch.device
+    captures: bool
+    max_in_flight: int = IN_FLIGHT
+    _buckets: Buckets = field(init=False)
+    _captured: dict[tuple[int, Kind], Captured] = field(default_factory=dict)
+    _stream: Any = None
+    _staging: list[Staging] = field(init=False)
+    _next: int = 0
+    _numbers: Tensor = field(init=False)
+    _floats: Tensor = field(init=False)
+    _tokens: Tensor = field(init=False)
+    _partial_out: Tensor = field(init=False)
+    _partial_lse: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits, is_cuda = self.limits, self.device.type == "cuda"
+        self._buckets = Buckets(limits.max_rows)
+        work = sum(size_of(each) for each in self.work.values())
+        size = 3 * limits.max_tokens + 8 * limits.max_logits + work + limits.max_rows * limits.max_blocks
+        self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
+        self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
+        self._floats = self._numbers.view(torch.float32)
+        self._tokens = torch.zeros(limits.max_logits, dtype=torch.int32, device=self.device)
+        partials = max(Capacity.of(each, limits.max_tokens, limits.max_rows).partials for each in self.work.values())
+        heads, dim = self.num_heads, self.caches.whole.shape[-1]
+        self._partial_out = torch.empty((partials, heads, dim), dtype=torch.float32, device=self.device)
+        self._partial_lse = torch.empty((partials, heads), dtype=torch.float32, device=self.device)
+        self._stream = torch.cuda.Stream(self.device) if is_cuda else None
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the KV cache, without the one for padding."""
+        return self.caches.num_blocks
+
+    @property
+    def num_heads(self) -> int:
+        first = next(iter(self.work.values()))
+        return first.kv_heads * first.group
+
+    def on_stream(self) -> Any:
+        """All work is started inside of this."""
+        return torch.cuda.stream(self._stream) if self._stream is not None else torch.no_grad()
+
+    def launch(self, batch: Batch) -> CudaPending:
+        """Start a step. The batch's arrays may change as soon as this returns."""
+        staging = self._staging[self._next]
+        self._next = (self._next + 1) % len(self._staging)
+        sizes = Sizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
+        bucket = self._buckets.find(sizes) if self.captures else None
+        padded = sizes if bucket is None else Sizes(bucket, bucket, bucket)
+        work = {window: _sized(each, padded) for window, each in self.work.items()}
+        numbers = staging.numbers.numpy()
+        host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
+        trash = Trash(self.num_blocks * self.limits.block_tokens, self.limits.max_rows)
+        counts = fill(host, batch, work, trash)
+        used = len(numbers) - len(host.tables) + batch.block_tables.size
+        with self.on_stream(), torch.no_grad():
+            self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
+            if len(batch.copies):
+                self._copy_blocks(batch.copies)
+            return self._start(batch, sizes, padded, bucket is not None, (work, counts), staging)
+
+    def _start(self, batch: Batch, sizes: Sizes, padded: Sizes, is_captured: bool, planned: Any, staging: Staging) -> CudaPending:
+        work, counts = planned
+        mode = mode_of(batch.draws)
+        inputs = Inputs.of(self._numbers, self._floats, padded, work)
+        if is_captured:
+            kind = Kind(any(each.wide for each in counts.values()), "none" if mode == "masked" else mode)
+            logits = self._replay(padded, kind, inputs)
+        else:
+            logits = self._forward(inputs, counts, narrows=sizes.logits != sizes.tokens)
+            if mode in ("greedy", "any") and logits is not None:
+                self._choose(logits, inputs, mode, None)
+        pending = CudaPending(self, staging, sizes.logits, batch.draws, self._for_host(batch, logits), None)
+        if mode == "masked" and logits is not None:
+            held = logits
+            pending.choose = lambda bits: self._choose(held, inputs, mode, bits)
+        else:
+            self.send_back(pending)
+        return pending
+
+    def send_back(self, pending: CudaPending) -> None:
+        """The step's tokens go to the host when they are chosen."""
+        staging = pending.staging
+        if pending.draws is not None:
+            staging.tokens[: pending.num_logits].copy_(self._tokens[: pending.num_logits], non_blocking=True)
+        if staging.done is not None:
+            staging.done.record()
+
+    def _for_host(self, batch: Batch, logits: Tensor | None) -> Tensor | None:
+        """Logits that the host chooses from; a copy, since the next step may write over them."""
+        vocab = self.chooser.vocab_size
+        if batch.draws is None:
+            return torch.empty((0, vocab)) if logits is None else logits[: len(batch.logits_at)].clone()
+        at = np.flatnonzero(batch.draws.rows < 0)
+        if not len(at) or logits is None:
+            return torch.empty((0, vocab))
+        return logits.index_select(0, torch.from_numpy(at).to(self.device))
+
+    def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], narrows: bool) -> Tensor | None:
+        """All instructions, or without logits all up to the last KV write."""
+        run = self._run(inputs, counts, narrows)
+        if narrows and not len(inputs.logits_at):
+            for instruction in self.instructions[: self._tail]:
+                instruction(run)
+            return None
+        for instruction in self.instructions:
+            instruction(run)
+        logits: Tensor = run.values[self.output]
+        return logits
+
+    def _run(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], narrows: bool) -> Run:
+        work = {}
+        for window, views in inputs.work.items():
+            count = counts[window]
+            parts = views.first_part[: len(inputs.ids)], views.num_parts[: len(inputs.ids)]
+            work[window] = Work(
+                views.counts, views.narrow[: count.narrow], views.wide[: count.wide], views.members, *parts,
+                self._partial_out, self._partial_lse,
+            )  # fmt: skip
+        where = Where(inputs.positions, inputs.slots)
+        at = inputs.logits_at if narrows else None
+        return Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
+
+    @property
+    def _tail(self) -> int:
+        """Instructions up to the last that writes KV."""
+        return 1 + max(i for i, each in enumerate(self.instructions) if isinstance(each, Attend))
+
+    def _choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None) -> None:
+        self.chooser.choose(logits, inputs, mode, masks, self._tokens)
+
+    def _replay(self, padded: Sizes, kind: Kind, inputs: Inputs) -> Tensor:
+        key = padded.tokens, kind
+        if key not in self._captured:
+            most = {
+                window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_wide else 0, 1)
+                for window, views in inputs.work.items()
+            }
+
+            def whole() -> Tensor:
+                logits = self._forward(inputs, most, narrows=False)
+                assert logits is not None
+                if kind.mode != "none":
+                    self._choose(logits, inputs, kind.mode, None)
+                return logits
+
+            self._captured[key] = capture(whole, self._stream)
+        return self._captured[key].replay()
+
+    def _copy_blocks(self, copies: Array) -> None:
+        whole = self.caches.whole
+        for source, target, num_tokens in copies.tolist():
+            whole[:, :, target, :, :num_tokens] = whole[:, :, source, :, :num_tokens]
+
+
+def _sized(limits: WorkLimits, sizes: Sizes) -> WorkLimits:
+    return replace(limits, max_tokens=sizes.tokens, max_rows=sizes.rows)

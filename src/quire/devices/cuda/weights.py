@@ -1,0 +1,100 @@
+"""Weights on their way to the GPU: read as they are stored, several matrices of one input laid into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.devices._triton.norm import FP8
+from quire.devices._triton.stream import Scratch
+from quire.graph.weight import Weight, Weights
+
+from .linear import Linear, to_fp8_rows
+from .tiles import Tiles
+
+PLAIN = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+@dataclass(slots=True, eq=False)
+class Placer:
+    """Puts weights where they are used. What is asked for twice is placed once."""
+
+    weights: Weights
+    device: torch.device
+    dtype: torch.dtype  # of activations, and of weights that are not quantized
+    tiles: Tiles
+    to_fp8: bool = False  # plain matrices become FP8
+    scratch: Scratch = field(init=False)
+    _placed: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scratch = Scratch(self.device)
+
+    def vector(self, name: str) -> Tensor:
+        """Norms and the like, in float32."""
+        return self._once(self.weights[name], torch.float32)
+
+    def table(self, name: str) -> Tensor:
+        """A matrix whose rows are looked up, or multiplied with as they are: embeddings and the head."""
+        return self._once(self.weights[name], self.dtype)
+
+    def head(self, name: str) -> Linear:
+        """Never quantized here: its rounding goes straight into the choice of tokens."""
+        return Linear(self.table(name), None, None, self.tiles, self.scratch)
+
+    def matrix(self, names: Sequence[str], biases: Sequence[str | None], is_gate: bool = False) -> Linear:
+        """Matrices of one input, one below the other."""
+        weights = [self.weights[name] for name in names]
+        is_fp8 = self.is_fp8(names)
+        shape = (sum(weight.shape[0] for weight in weights), weights[0].shape[1])
+        whole = torch.empty(shape, dtype=FP8 if is_fp8 else self.dtype, device=self.device)
+        scale = torch.empty(shape[0], dtype=torch.float32, device=self.device) if is_fp8 else None
+        start = 0
+        for weight in weights:
+            rows = slice(start, start + weight.shape[0])
+            if scale is None:
+                whole[rows] = self._read(weight, self.dtype)
+            else:
+                whole[rows], scale[rows] = to_fp8_rows(self._read(weight, torch.bfloat16))
+            start = rows.stop
+        return Linear(whole, scale, self._bias(names, biases), self.tiles, self.scratch, is_gate)
+
+    def is_fp8(self, names: Sequence[str]) -> bool:
+        """Will these matrices be FP8?"""
+        return self.to_fp8 or any(self.weights[name].format == "f8_e4m3" for name in names)
+
+    def _bias(self, names: Sequence[str], biases: Sequence[str | None]) -> Tensor | None:
+        if not any(biases):
+            return None
+        parts = [
+            self._read(self.weights[bias], self.dtype)
+            if bias is not None
+            else torch.zeros(self.weights[name].shape[0], dtype=self.dtype, device=self.device)
+            for name, bias in zip(names, biases, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _once(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if id(weight) not in self._placed:
+            self._placed[id(weight)] = self._read(weight, dtype).contiguous()
+        return self._placed[id(weight)]
+
+    def _read(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        """[*shape] on the device."""
+        if weight.format in PLAIN:
+            raw = np.ascontiguousarray(weight.raw()) if weight.row_order is not None else weight.source.data
+            tensor = _as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)
+        else:
+            tensor = torch.from_numpy(weight.float32())
+        return tensor.to(self.device).to(dtype)
+
+
+def _as_tensor(raw: np.ndarray[Any, Any]) -> Tensor:
+    """The bytes of an array that may be read only: torch warns of those, though nobody writes here."""
+    flat = raw.reshape(-1)
+    return torch.frombuffer(memoryview(flat), dtype=torch.uint8) if flat.flags.writeable else torch.from_numpy(flat.copy())

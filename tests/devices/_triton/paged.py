@@ -1,0 +1,148 @@
+"""Paged caches on a device of torch, and attention over them as a program would ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from quire.devices._triton import attention_work
+from quire.devices._triton.attention import Configs, Work, attend, configs_for
+from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews
+from quire.ops.attention import attention
+from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import CacheSpec, PagedCache
+
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Text:
+    """One row: tokens in the cache already, tokens of this step, and how many blocks it has in common with row 0."""
+
+    computed: int
+    new: int = 1
+    shared_blocks: int = 0
+
+
+def batch_of(texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Batch:
+    """Blocks lie anywhere. Rows with shared blocks are one group, together with row 0."""
+    free = iter(np.random.default_rng(seed).permutation(num_blocks).tolist())
+    tables: list[list[int]] = []
+    for text in texts:
+        shared = tables[0][: text.shared_blocks] if tables else []
+        needed = -(-(text.computed + text.new) // BLOCK)
+        tables.append(shared + [next(free) for _ in range(needed - len(shared))])
+    batch = Batch.of([RowPart([0] * t.new, t.computed, table) for t, table in zip(texts, tables, strict=True)], BLOCK)
+    depths = [text.shared_blocks for text in texts if text.shared_blocks]
+    if depths:
+        rows = [0, *(row for row, text in enumerate(texts) if text.shared_blocks)]
+        batch = replace(batch, groups=np.array([(0, row, min(depths)) for row in rows], np.int32))
+    return batch
+
+
+def written_slots(batch: Batch, num_blocks: int) -> np.ndarray:
+    """bool [num_blocks, BLOCK]"""
+    written = np.zeros((num_blocks, BLOCK), bool)
+    for table, length in zip(batch.block_tables, batch.lengths, strict=True):
+        written[table[: length // BLOCK]] = True
+        if length % BLOCK:
+            written[table[length // BLOCK], : length % BLOCK] = True
+    return written
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that attention reads, in float32 and in the order of the reference's cache."""
+
+    spec: CacheSpec
+    batch: Batch
+    q: np.ndarray  # [T, heads * dim]
+    keys: np.ndarray  # [num_blocks, BLOCK, kv_heads, dim]
+    values: np.ndarray
+
+    @classmethod
+    def random(cls, spec: CacheSpec, group: int, texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Step:
+        """What no row has written is not a number."""
+        rng = np.random.default_rng(seed)
+        batch = batch_of(texts, num_blocks, seed)
+        batch.check(num_blocks, BLOCK)
+        keys, values = rng.standard_normal((2, num_blocks, BLOCK, spec.num_heads, spec.head_dim), np.float32)
+        keys[~written_slots(batch, num_blocks)] = values[~written_slots(batch, num_blocks)] = np.nan
+        q = rng.standard_normal((len(batch.positions), spec.num_heads * group * spec.head_dim), np.float32)
+        return cls(spec, batch, q, keys, values)
+
+    @property
+    def group(self) -> int:
+        return self.q.shape[1] // (self.spec.num_heads * self.spec.head_dim)
+
+    @property
+    def scale(self) -> float:
+        return float(self.spec.head_dim**-0.5)
+
+    def rounded(self, dtype: torch.dtype, cache_dtype: torch.dtype) -> Step:
+        """As these number formats hold it."""
+        q = torch.from_numpy(self.q).to(dtype).float().numpy()
+        keys, values = (torch.from_numpy(x).to(cache_dtype).float().numpy() for x in (self.keys, self.values))
+        return replace(self, q=q, keys=keys, values=values)
+
+    def reference(self) -> np.ndarray:
+        """The op's answer, over the cache as it is."""
+        token = (-1, self.spec.num_heads * self.spec.head_dim)
+        written = [x.reshape(token)[self.batch.slots] for x in (self.keys, self.values)]
+        cache = PagedCache(self.spec, self.keys.copy(), self.values.copy())
+        answer: np.ndarray = attention.reference(self.q, *written, cache, self.batch, scale=self.scale)
+        return answer
+
+    def limits(self, configs: Configs, fixed_chunk: int | None = None, num_ctas: int = 16) -> WorkLimits:
+        return WorkLimits(
+            max_tokens=len(self.batch.positions) + 3,
+            max_rows=len(self.batch.lengths) + 2,
+            max_length=4096,
+            kv_heads=self.spec.num_heads,
+            group=self.group,
+            num_ctas=num_ctas,
+            wide_ctas=num_ctas,
+            wide_queries=configs.wide.block_m,
+            window=self.spec.window,
+            fixed_chunk=fixed_chunk,
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    out: np.ndarray  # float32 [T, heads * dim]
+    counts: WorkCounts
+
+
+def run(
+    step: Step,
+    place: str,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+    fixed_chunk: int | None = None,
+    num_ctas: int = 16,
+) -> Answer:
+    """Plan and attend, with grids of the sizes that a captured launch has."""
+    spec, cache_dtype = step.spec, cache_dtype or dtype
+    configs = configs_for(spec.head_dim, cache_dtype, fixed=fixed_chunk is not None)
+    limits = step.limits(configs, fixed_chunk, num_ctas)
+    buffer = np.full(attention_work.size_of(limits), -99, np.int32)
+    counts = attention_work.plan_work(step.batch, limits, WorkViews.of(buffer, limits))
+    capacity = Capacity.of(limits, len(step.batch.positions), len(step.batch.lengths))
+    assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
+    heads = spec.num_heads * step.group
+    partials = (
+        torch.full((capacity.partials, heads, spec.head_dim), torch.nan, device=place),
+        torch.full((capacity.partials, heads), torch.nan, device=place),
+    )
+    views = WorkViews.of(torch.from_numpy(buffer).to(place), limits)
+    work = Work.of(views, capacity.narrow, capacity.wide, partials)
+    q = torch.from_numpy(step.q).to(place, dtype).view(-1, heads, spec.head_dim)
+    k, v = (torch.from_numpy(x.transpose(0, 2, 1, 3).copy()).to(place, cache_dtype) for x in (step.keys, step.values))
+    tables, positions = (torch.from_numpy(x).to(place) for x in (step.batch.block_tables, step.batch.positions))
+    out = torch.full_like(q, torch.nan)
+    attend(q, k, v, tables, positions, work, out, scale=step.scale, window=spec.window, fixed_chunk=fixed_chunk)
+    return Answer(out.float().cpu().numpy().reshape(step.q.shape), counts)

@@ -1,0 +1,93 @@
+"""Paged attention by items against the op's reference: on an accelerator, or on the CPU through the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quire.ops.attention import attention
+from quire.ops.cache import CacheSpec
+from quire.ops.registry import relative_error
+from tests.devices._triton.paged import Answer, Step, Text, run
+
+pytestmark = pytest.mark.device
+
+TORCH_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+PAGED = CacheSpec("paged", 2, 32)
+
+
+def assert_matches(step: Step, place: str, dtype: str = "f32", num_ctas: int = 16) -> Answer:
+    step = step.rounded(TORCH_NAMES[dtype], TORCH_NAMES[dtype])
+    answer = run(step, place, TORCH_NAMES[dtype], num_ctas=num_ctas)
+    assert relative_error(answer.out, step.reference()) <= attention.tolerance[dtype]
+    return answer
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
+    for args in attention.example_args(dtype):
+        cache, batch = args["cache"], args["batch"]
+        cache.write(batch.slots, args["k"], args["v"])
+        assert_matches(Step(cache.spec, batch, args["q"], cache.keys, cache.values), place, dtype)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_matches_on_random_batches(seed, place):
+    rng = np.random.default_rng(seed)
+    window = None if seed % 2 else int(rng.integers(1, 300))
+    spec = CacheSpec("paged" if window is None else "window", int(rng.integers(1, 4)), 32, window)
+    texts = [Text(int(rng.integers(0, 700)), int(rng.choice([1, 1, 2, 5, 40]))) for _ in range(int(rng.integers(1, 7)))]
+    assert_matches(Step.random(spec, int(rng.integers(1, 9)), texts, 300, seed), place)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 7, 8, 16])
+def test_any_number_of_heads_shares_a_key_head(group, place):
+    assert_matches(Step.random(PAGED, group, [Text(40), Text(3), Text(0, 23)], 24), place)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128])
+def test_heads_have_any_size(head_dim, place):
+    step = Step.random(CacheSpec("paged", 2, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
+    assert_matches(step, place, "bf16")
+
+
+def test_a_long_row_is_cut_and_merged(place):
+    answer = assert_matches(Step.random(PAGED, 4, [Text(900), Text(5)], 80), place)
+    assert answer.counts.narrow > 2 and answer.counts.partials > 1
+
+
+def test_drafts_are_cut_and_merged_together(place):
+    answer = assert_matches(Step.random(PAGED, 4, [Text(900, 4), Text(700, 3)], 110), place)
+    assert answer.counts.wide == 0 and answer.counts.partials > 7
+
+
+def test_a_few_tokens_behind_a_long_text_are_cut_and_merged(place):
+    answer = assert_matches(Step.random(PAGED, 4, [Text(1100, 20)], 80), place, num_ctas=8)
+    assert answer.counts.wide > 2 and answer.counts.partials > 20
+
+
+def test_many_rows_are_not_cut(place):
+    answer = assert_matches(Step.random(PAGED, 2, [Text(300 + n) for n in range(12)], 260), place, num_ctas=4)
+    assert answer.counts == (12, 0, 0)
+
+
+@pytest.mark.parametrize("group", [3, 4])
+def test_a_group_reads_what_it_shares_once(group, place):
+    texts = [Text(603), *(Text(600 + 9 * n, 1 + n % 3, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
+    answer = assert_matches(Step.random(PAGED, group, texts, 120), place)
+    assert answer.counts.wide > 0 and answer.counts.partials > 0
+
+
+def test_the_last_block_of_a_group_may_be_unfinished(place):
+    """Rows share a block that one of them has not filled: it sees none of the others' tokens."""
+    texts = [Text(602), *(Text(n, 1, 38) for n in (597, 593, 600, 601, 592))]  # the last of 38 blocks begins at 592
+    answer = assert_matches(Step.random(PAGED, 2, texts, 60), place)
+    assert answer.counts.narrow == 0 and answer.counts.wide > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cache_of_8_bits_is_read_as_it_was_rounded(dtype, place):
+    step = Step.random(PAGED, 4, [Text(300), Text(0, 23)], 40).rounded(dtype, torch.float8_e4m3fn)
+    answer = run(step, place, dtype, torch.float8_e4m3fn)
+    assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]

@@ -1,0 +1,112 @@
+"""A folder with config.json alone runs on random weights, with little installed and nothing large made in vain."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quire.config import load
+from quire.engine.llm import LLM
+from quire.engine.need import need_of
+from quire.models.draw import draw
+from quire.types.errors import QuireError
+from quire.types.request import SamplingParams
+from quire.weights.checkpoint import open_checkpoint
+from quire.weights.random_weights import RandomTensor
+
+pytestmark = pytest.mark.device
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+SMALL = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.25,
+    "eos_token_id": 2,
+}
+LARGE = {
+    **SMALL,
+    "hidden_size": 16384,
+    "intermediate_size": 53248,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 126,
+}
+# What a machine for measuring lacks: all that serves, fetches and constrains.
+ABSENT = "starlette msgspec llguidance zmq httpx huggingface_hub typer rich yaml uvicorn prometheus_client"
+SCRIPT = f"""
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT.split()!r}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+import quire
+with quire.LLM(sys.argv[1], load_format="dummy", num_blocks=64) as llm:
+    sampling = quire.SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    print(*[token for answer in llm.generate([[1, 2, 3], [4, 5]], sampling) for token in answer.tokens])
+"""
+
+
+def folder_with(config: dict[str, object], folder: Path) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return folder_with(SMALL, tmp_path)
+
+
+def test_a_configuration_alone_answers_token_ids_and_always_the_same(small: Path):
+    with LLM(small, load_format="dummy", num_blocks=64) as llm:
+        first = [answer.tokens for answer in llm.generate([[1, 2, 3], [4, 5]], GREEDY)]
+        assert llm.tokenizer is None
+    with LLM(small, load_format="dummy", num_blocks=64) as llm:
+        assert [answer.tokens for answer in llm.generate([[1, 2, 3], [4, 5]], GREEDY)] == first
+    assert all(len(tokens) == 12 and len(set(tokens)) > 3 for tokens in first)
+
+
+def test_it_runs_where_little_is_installed(small: Path):
+    command = [sys.executable, "-c", SCRIPT, str(small)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+    assert len(child.stdout.split()) == 24
+
+
+def test_without_the_setting_weights_are_missed(small: Path):
+    with pytest.raises(QuireError, match=r"neither model\.safetensors nor"):
+        open_checkpoint(small)
+
+
+def test_nothing_is_made_of_a_model_that_is_only_drawn_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(tensor: RandomTensor) -> np.ndarray:
+        raise AssertionError(f"{tensor.name} was made")
+
+    monkeypatch.setattr(RandomTensor, "_draw", refuse)
+    folder = folder_with(LARGE, tmp_path)
+    need = need_of(folder, load({"load_format": "dummy"}, {}))
+    assert need.fixed_bytes > 700e9  # over 350 billion parameters of two bytes
+    weights = draw(open_checkpoint(folder, "dummy")).weights
+    assert all(weight.format == "bf16" for name, weight in weights.items() if name != "rope.frequencies")
+
+
+def test_norms_are_near_one_and_all_else_is_spread_as_the_configuration_says(small: Path):
+    weights = draw(open_checkpoint(small, "dummy")).weights
+    norm, matrix = weights["layers.1.mlp.norm"].float32(), weights["layers.1.mlp.gate"].float32()
+    assert abs(norm.mean() - 1) < 0.2 and abs(norm.std() - 0.25) < 0.1
+    assert abs(matrix.mean()) < 0.02 and abs(matrix.std() - 0.25) < 0.01
+    twin = weights["layers.0.mlp.gate"]
+    assert not np.array_equal(matrix, twin.float32()) and np.array_equal(twin.float32(), twin.float32())
+    assert twin.source.data.nbytes == twin.num_bytes == matrix.size * 2
