@@ -116,6 +116,11 @@ class WeightsConfig:
         "auto reads the checkpoint; dummy reads config.json alone and makes random weights, to measure speed.",
         choices=("auto", "dummy"),
     )
+    quantize: str | None = setting(
+        None,
+        "A GPU rounds the matrices of a checkpoint to fp8 as it loads them. None: they stay as they are.",
+        choices=("fp8",),
+    )
     lowered_gb: float = setting(
         20.0,
         "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "
