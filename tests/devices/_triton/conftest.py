@@ -1,48 +1,7 @@
-"""Where there is no accelerator, kernels run on the CPU through Triton's interpreter: it must be asked for before they
-are imported, and this file is read before the tests are."""
+"""Kernels run here, on an accelerator or through the interpreter."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from tests.devices.interpreted import place, whole_interpreter
 
-import numpy as np
-import pytest
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-tl = pytest.importorskip("triton.language")
-
-
-@pytest.fixture(scope="session")
-def place() -> str:
-    """Where tensors of a test live: the device of torch that kernels run on here."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def whole_interpreter() -> None:
-    """Two things that Triton 3.6's interpreter does not do.
-
-    It keeps a scalar as an array of one number, which numpy 2.4 does not take for an end of `range`. It multiplies
-    bfloat16 as the whole numbers that its bits are.
-    """
-    from triton.runtime import interpreter
-
-    patch, multiply = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
-
-    def patch_with_index(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    def widened(x: Any) -> Any:
-        if x.dtype != tl.bfloat16:
-            return x
-        return interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    def multiply_bf16(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return multiply(self, widened(a), widened(b), *rest)
-
-    interpreter._patch_lang_tensor = patch_with_index
-    interpreter.InterpreterBuilder.create_dot = multiply_bf16
+__all__ = ["place", "whole_interpreter"]

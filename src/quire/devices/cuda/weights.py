@@ -13,6 +13,7 @@ from torch import Tensor
 from quire.devices._triton.norm import FP8
 from quire.devices._triton.stream import Scratch
 from quire.graph.weight import Weight, Weights
+from quire.weights.random_weights import RandomTensor
 
 from .linear import Linear, to_fp8_rows
 from .tiles import Tiles
@@ -85,7 +86,11 @@ class Placer:
         return self._placed[id(weight)]
 
     def _read(self, weight: Weight, dtype: torch.dtype) -> Tensor:
-        """[*shape] on the device."""
+        """[*shape] on the device. Random weights are drawn here: nobody waits for them to come from the host."""
+        source = weight.source
+        if isinstance(source, RandomTensor):
+            drawn = torch.empty(weight.shape, dtype=dtype, device=self.device)
+            return drawn.normal_(source.centre, source.spread)
         if weight.format in PLAIN:
             raw = np.ascontiguousarray(weight.raw()) if weight.row_order is not None else weight.source.data
             tensor = _as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)
