@@ -85,7 +85,7 @@ def _compressed(c: Mapping[str, Any]) -> Quantization:
     """Groups of modules may differ in scales, not in the kind of numbers."""
     ways = [group.get("weights") or {} for group in (c.get("config_groups") or {}).values()]
     kinds = {(way.get("type"), way.get("num_bits")) for way in ways}
-    known = {("float", 8): FP8, ("int", 4): PACKED}
+    known: dict[Any, str] = {("float", 8): FP8, ("int", 4): PACKED}
     if len(kinds) != 1 or not kinds <= set(known):
         said = ", ".join(f"{kind} of {bits} bits" for kind, bits in sorted(kinds, key=str)) or "nothing"
         raise UnsupportedModel(f"Compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read.")

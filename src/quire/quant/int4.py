@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 PER_WORD = 8
 MIDDLE = 8  # what zero is stored as where no zeros are
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the place in a word of each of eight neighbours
-BLOCKS = {"q4_0": 32, "q4_1": 32, "q4_k": 256}  # formats of GGUF that `from_blocks` reads, and weights of a block
+BLOCKS = {
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q4_k": (256, 144),
+}  # formats of GGUF that are read: weights, bytes of a block
 
 
 class Int4(NamedTuple):
@@ -95,20 +99,21 @@ def from_packed(packed: Words, scales: Floats, zeros: Words | None, groups: Word
 
 def from_blocks(fmt: str, raw: Bytes) -> Int4:
     """Rows of a GGUF tensor in one of BLOCKS, uint8 [rows, bytes of a row]."""
-    rows = len(raw)
-    if fmt == "q4_k":
-        blocks = raw.reshape(-1, 144)
-        (d, dmin), (scale, least) = float16_pair(blocks[:, :4]), scales_and_mins(blocks[:, 4:16])
-        scales, zeros, values = d * scale, dmin * least, nibbles(blocks[:, 16:].reshape(-1, 32))
-    elif fmt == "q4_1":
-        blocks = raw.reshape(-1, 20)
-        scales, least = float16_pair(blocks[:, :4])
-        zeros, values = -least, nibbles(blocks[:, 4:])
-    else:
-        blocks = raw.reshape(-1, 18)
-        scales = float16(blocks[:, :2])
-        zeros, values = MIDDLE * scales, nibbles(blocks[:, 2:])
+    rows, (_, num_bytes) = len(raw), BLOCKS[fmt]
+    scales, zeros, values = _of_blocks(fmt, raw.reshape(-1, num_bytes))
     return Int4(_pack(values.reshape(rows, -1)), scales.reshape(rows, -1), zeros.reshape(rows, -1))
+
+
+def _of_blocks(fmt: str, blocks: Bytes) -> tuple[Floats, Floats, Bytes]:
+    """Scales, zeros, and values in the order of the row."""
+    if fmt == "q4_k":
+        (d, dmin), (scale, least) = float16_pair(blocks[:, :4]), scales_and_mins(blocks[:, 4:16])
+        return d * scale, dmin * least, nibbles(blocks[:, 16:].reshape(-1, 32))
+    if fmt == "q4_1":
+        scales, minimum = float16_pair(blocks[:, :4])
+        return scales, -minimum, nibbles(blocks[:, 4:])
+    scales = float16(blocks[:, :2])
+    return scales, MIDDLE * scales, nibbles(blocks[:, 2:])
 
 
 def _packed_columns(groups: Words | None, num_groups: int) -> NDArray[np.int64] | None:

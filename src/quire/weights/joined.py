@@ -99,6 +99,6 @@ def as_grouped_int4(weight: Weight) -> Int4 | None:
         if order is None:
             return parts
         return parts._replace(packed=parts.packed[order], scales=parts.scales[order], zeros=parts.zeros[order])
-    if weight.format not in BLOCKS or weight.shape[-1] % BLOCKS[weight.format]:
+    if weight.format not in BLOCKS or weight.shape[-1] % BLOCKS[weight.format][0]:
         return None
     return from_blocks(weight.format, np.ascontiguousarray(weight.raw()))
