@@ -111,13 +111,13 @@ class ObserveConfig:
 class WeightsConfig:
     """Weights on their way to a device."""
 
-    quantize: str | None = setting(
-        None, "Matrices become this format when a GPU loads them: fp8. None: they stay as they are.", choices=("fp8",)
-    )
     load_format: str = setting(
         "auto",
         "auto reads the checkpoint; dummy reads config.json alone and makes random weights, to measure speed.",
         choices=("auto", "dummy"),
+    )
+    quantize: str | None = setting(
+        None, "Matrices become this format when a GPU loads them: fp8. None: they stay as they are.", choices=("fp8",)
     )
     lowered_gb: float = setting(
         20.0,

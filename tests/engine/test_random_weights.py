@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.config import load
+from quire.config import BadSetting, load
 from quire.engine.llm import LLM
 from quire.engine.need import need_of
 from quire.models.draw import draw
@@ -110,3 +110,8 @@ def test_norms_are_near_one_and_all_else_is_spread_as_the_configuration_says(sma
     twin = weights["layers.0.mlp.gate"]
     assert not np.array_equal(matrix, twin.float32()) and np.array_equal(twin.float32(), twin.float32())
     assert twin.source.data.nbytes == twin.num_bytes == matrix.size * 2
+
+
+def test_a_device_that_does_not_quantize_says_so(small: Path):
+    with pytest.raises(BadSetting, match=r"quantize is 'fp8', and the device 'cpu' takes weights as they are"):
+        LLM(small, load_format="dummy", num_blocks=64, quantize="fp8")

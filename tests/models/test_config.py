@@ -100,7 +100,7 @@ def test_gguf_windows_are_for_all_layers_or_for_those_it_lists():
     "keys, said",
     [
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"quantization_config": {"quant_method": "quip"}}, "quip"),
         ({"hidden_size": None}, "hidden_size"),
         ({"sliding_window": 8, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
     ],

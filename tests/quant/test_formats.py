@@ -45,7 +45,7 @@ def test_every_file_of_the_package_is_found_and_every_named_format_is_there():
     assert plain <= {fmt.name for fmt in safetensors_formats().values()}
     homes = {type(fmt).__module__.rpartition(".")[2] for fmt in all_formats().values()}
     files = {module.name for module in pkgutil.iter_modules(quire.quant.__path__)}
-    assert files - homes == {"format", "registry", "bits"}
+    assert files - homes == {"format", "registry", "bits", "int4"}  # int4: what checkpoints have in several tensors
 
 
 @pytest.mark.parametrize("fmt", all_formats().values(), ids=lambda fmt: fmt.name)
@@ -159,3 +159,16 @@ def test_a_format_that_is_only_read_says_so_and_half_a_block_is_refused():
 def test_two_formats_cannot_share_a_name():
     with pytest.raises(ValueError, match="q8_0"):
         quant_format("q8_0")(type(all_formats()["q8_0"]))
+
+
+def test_eight_bit_floats_round_like_torch():
+    torch = pytest.importorskip("torch")
+    fmt, rng = all_formats()["f8_e4m3"], np.random.default_rng(7)
+    codes = np.arange(0x7F, dtype=np.uint8)[:, None]
+    exact = fmt.dequantize(codes)[:, 0]
+    ties = (exact[1:] + exact[:-1]) / 2
+    weights = np.concatenate([exact, ties, np.nextafter(ties, np.float32(0)), rng.uniform(0, 448, 9999)])
+    weights = np.concatenate([weights, -weights, [np.nan]]).astype(np.float32)[:, None]
+    expected = torch.from_numpy(weights.copy()).to(torch.float8_e4m3fn).float().numpy()
+    np.testing.assert_array_equal(fmt.dequantize(fmt.quantize(weights)), expected)
+    assert fmt.dequantize(fmt.quantize(np.array([[1e9]], np.float32))) == 448

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quire import __version__
 from quire.cache.kv_cache import KVCache
-from quire.config import Config, DeviceFacts, home_folder
+from quire.config import BadSetting, Config, DeviceFacts, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, HasMemory, KeptWeights, Limits, Program, Wishes
 from quire.engine.core import EngineCore
@@ -95,6 +95,12 @@ def lower(
 ) -> tuple[Program, Limits]:
     """The program, and the limits with the blocks that it has: a device with memory of its own decides how many fit."""
     if not isinstance(place, HasMemory):
+        if config.weights.quantize is not None:
+            raise BadSetting(
+                f"quantize is {config.weights.quantize!r}, and the device {place.name!r} takes weights as they are. "
+                "Run on cuda, or get the model in a smaller format, such as a GGUF file.",
+                field="quantize",
+            )
         return place.lower(model.graph, model.weights, limits, kept), limits
     wishes = Wishes(
         dtype=config.device.dtype,

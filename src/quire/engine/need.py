@@ -14,7 +14,7 @@ from quire.weights.checkpoint import open_checkpoint
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
 VALUE_BYTES = 5  # of an activation: a float, and the same number in a block
 NUM_LIVE = 2  # as many values as the widest op reads and writes are held at once, and as many again for its neighbours
-WIDER = {"f8_e4m3": 2, "f8_e5m2": 2}  # formats whose numbers become larger ones on their way to a device
+WIDER = {"f8_e4m3": 2, "f8_e5m2": 2, "int4": 4}  # formats whose numbers become larger ones on their way to a device
 
 
 class Need(NamedTuple):

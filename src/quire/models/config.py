@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from quire.graph.weight import StoredTensor
 from quire.models.errors import UnsupportedModel
+from quire.models.quantization import Quantization, read_quantization
 from quire.models.rope import RopeConfig, rope_from_config, rope_from_gguf
 
 Metadata = Mapping[str, Any]
@@ -43,6 +44,7 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json promises
     initial_spread: float = 0.02  # standard deviation of the weights before training
+    quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
     def sizes(self) -> dict[str, int]:
         """The words in which names.py states shapes."""
@@ -64,9 +66,6 @@ def read_config(checkpoint: CheckpointSource, defaults: Metadata) -> ModelConfig
 
 
 def _from_config_json(c: Metadata) -> ModelConfig:
-    if quantization := c.get("quantization_config"):
-        method = quantization.get("quant_method", "unknown")
-        raise UnsupportedModel(f"The weights are quantized by {method!r}, which cannot be read from safetensors yet.")
     if (act := c.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise UnsupportedModel(f"The activation function {act!r} is not supported: only silu is.")
     num_layers, num_heads = _require(c, "num_hidden_layers"), _require(c, "num_attention_heads")
@@ -88,6 +87,7 @@ def _from_config_json(c: Metadata) -> ModelConfig:
         eos_ids=_ids(c.get("eos_token_id")),
         biased=_biased(c),
         initial_spread=float(c.get("initializer_range", 0.02)),
+        quantization=read_quantization(c.get("quantization_config")),
     )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from quire.graph.weight import PairedRows, StoredTensor, Weight
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
+from quire.models.quantization import FLOAT8, FP8, joined
 from quire.ops.registry import show
-from quire.weights.random_weights import RandomTensor
+from quire.weights.random_weights import RandomTensor, random_int4
 
 # Old checkpoints carry what every reader computes; GGUF carries rope factors, which draw.py takes.
 _NOT_WEIGHTS = re.compile(r"rotary_emb\.inv_freq$|^rope_freqs\.weight$")
@@ -60,7 +61,7 @@ def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> 
     container = checkpoint.container
     layers = (None, *range(config.num_layers))
     wanted = [want for layer in layers for want in _wanted(container, config, names, layer)]
-    tensors = _made_up(wanted, config) if container == "dummy" else checkpoint.tensors
+    tensors = _made_up(wanted, config) if container == "dummy" else joined(checkpoint.tensors, config.quantization)
     if missing := [want.tensor for want in wanted if want.required and want.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_listed(missing)}.")
     known = {want.tensor for want in wanted}
@@ -91,11 +92,18 @@ def _wanted(container: str, config: ModelConfig, names: Names, layer: int | None
 
 
 def _made_up(wanted: list[_Wanted], config: ModelConfig) -> dict[str, StoredTensor]:
-    """A random tensor for every one that is wanted: norms near 1, all else near 0."""
+    """A random tensor for every one that is wanted: norms near 1, all else near 0, matrices of layers as configured."""
 
-    def make(want: _Wanted) -> RandomTensor:
-        is_norm = len(want.shape) == 1 and not want.name.endswith(".bias")
-        return RandomTensor(want.tensor, want.shape, config.initial_spread, centre=1.0 if is_norm else 0.0)
+    def make(want: _Wanted) -> StoredTensor:
+        spread, quantization = config.initial_spread, config.quantization
+        if len(want.shape) == 1:
+            return RandomTensor(want.tensor, want.shape, spread, 0.0 if want.name.endswith(".bias") else 1.0)
+        is_covered = "." in want.name and quantization is not None
+        if quantization is None or not is_covered or not quantization.covers(want.tensor.removesuffix(".weight")):
+            return RandomTensor(want.tensor, want.shape, spread)
+        if quantization.kind == FP8:
+            return RandomTensor(want.tensor, want.shape, spread, format=FLOAT8)
+        return random_int4(want.tensor, want.shape, spread, quantization.group)
 
     return {want.tensor: make(want) for want in wanted}
 

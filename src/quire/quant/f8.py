@@ -27,6 +27,10 @@ def _e8m0_values() -> NDArray[np.float32]:
 
 
 E4M3 = _e4m3_values()
+E4M3_LARGEST = 0x7E
+E4M3_HALFWAY = (
+    E4M3[:E4M3_LARGEST] + E4M3[1 : E4M3_LARGEST + 1]
+) / 2  # between each value that is not negative and the next
 E8M0 = _e8m0_values()
 
 
@@ -38,6 +42,14 @@ class Float8E4M3(QuantFormat):
 
     def dequantize(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         return E4M3[raw]
+
+    def quantize(self, weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Round to nearest, ties to even; what is too large becomes the largest. Codes are in the order of values."""
+        magnitude = np.abs(weights)
+        code = np.searchsorted(E4M3_HALFWAY, magnitude)
+        is_tie = magnitude == E4M3_HALFWAY[np.minimum(code, E4M3_LARGEST - 1)]
+        code = np.where(np.isnan(weights), 0x7F, code + (is_tie & (code % 2 == 1)))
+        return (code | np.where(np.signbit(weights), 0x80, 0)).astype(np.uint8)
 
 
 @quant_format("f8_e5m2", safetensors="F8_E5M2")

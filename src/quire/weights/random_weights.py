@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
+
+from .joined import GroupedInt4
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+UNIFORM_SPREAD = math.sqrt((16**2 - 1) / 12)  # standard deviation of the whole numbers 0..15
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,11 @@ class RandomTensor:
     format: str = "bf16"
 
     @property
+    def scale(self) -> float:
+        """What stored numbers are to be multiplied with: 8 bits have room for seven times the spread on either side."""
+        return self.spread / 64 if self.format == "f8_e4m3" else 1.0
+
+    @property
     def num_bytes(self) -> int:
         return all_formats()[self.format].bytes_for(math.prod(self.shape))
 
@@ -36,16 +46,35 @@ class RandomTensor:
     def data(self) -> NDArray[np.uint8]:
         """Made anew at every call."""
         fmt = all_formats()[self.format]
-        return np.ascontiguousarray(fmt.quantize(self._draw().reshape(-1, fmt.block_weights))).reshape(-1)
+        numbers = self._draw() / np.float32(self.scale)
+        return np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights))).reshape(-1)
 
     def dequantize(self) -> NDArray[np.float32]:
         """What `data` holds, as a new array."""
         fmt = all_formats()[self.format]
-        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
+        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape) * np.float32(self.scale)
 
     def _draw(self) -> NDArray[np.float32]:
-        seed = int.from_bytes(blake2b(self.name.encode(), digest_size=16).digest(), "little")
-        numbers = np.random.Generator(np.random.Philox(seed)).standard_normal(self.shape, np.float32)
+        numbers = _generator(self.name).standard_normal(self.shape, np.float32)
         numbers *= np.float32(self.spread)
         numbers += np.float32(self.centre)
         return numbers
+
+
+def random_int4(name: str, shape: tuple[int, ...], spread: float, group: int) -> GroupedInt4:
+    """The same in 4 bits, each of the 16 values as likely as the others. A group of -1 is a whole row."""
+    rows, columns = shape
+    group = columns if group == -1 else group
+    scale = np.float32(spread / UNIFORM_SPREAD)
+
+    def draw() -> Int4:
+        packed = _generator(name).integers(0, 256, (rows, columns // 2), np.uint8)
+        scales = np.full((rows, columns // group), scale)
+        return Int4(packed, scales, np.float32(7.5) * scales)
+
+    return GroupedInt4(name, (rows, columns), group, draw)
+
+
+def _generator(name: str) -> np.random.Generator:
+    seed = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(seed))

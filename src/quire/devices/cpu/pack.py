@@ -2,7 +2,8 @@
 
 Formats with kernels of their own: f32, f16, bf16, and every block format that a GGUF file may hold. They are packed
 without touching a number: what a kernel multiplies is what quire.quant says, to the bit. Floats of 8 bits become f16,
-which holds every one of their values. What is left (integers, f64, f8_e8m0, rows of a part of a block) becomes f32.
+which holds every one of their values (times a scale it is rounded); so do 4 bits with scales in tensors of their own.
+What is left (integers, f64, f8_e8m0, rows of a part of a block) becomes f32.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Precision = Literal["native", "float"]
 
 BLOCK = 32
 FLOATS = frozenset({"f32", "f16", "bf16"})
-SMALL_FLOATS = frozenset({"f8_e4m3", "f8_e5m2"})
+SMALL = frozenset({"f8_e4m3", "f8_e5m2", "int4"})
 QUANTIZED = frozenset(
     {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"}
 )
@@ -31,7 +32,7 @@ def packed_format(weight: Weight, precision: Precision) -> str:
     """The format that this weight has inside a program."""
     if precision == "float":
         return "f32"
-    if weight.format in SMALL_FLOATS:
+    if weight.format in SMALL:
         return "f16"
     has_kernel = weight.format in FLOATS | QUANTIZED
     has_whole_blocks = weight.shape[-1] % all_formats()[weight.format].block_weights == 0

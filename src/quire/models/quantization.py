@@ -1,0 +1,219 @@
+"""What config.json says of quantized weights, and how the tensors of such a checkpoint become matrices again.
+
+The tensors themselves tell which matrices are quantized; the configuration says how, and that we can read it. Scales of
+activations (`input_scale`) and of the KV cache are left aside: a device finds better ones in what it computes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.graph.weight import StoredTensor
+from quire.models.errors import BadCheckpoint, UnsupportedModel
+from quire.quant.int4 import Int4, from_awq, from_gptq, from_packed
+from quire.weights.joined import GroupedInt4, ScaledTensor
+
+Tensors = Mapping[str, StoredTensor]
+Array = NDArray[Any]
+
+FP8, AWQ, GPTQ, PACKED = "fp8", "awq", "gptq", "packed"
+FLOAT8 = "f8_e4m3"
+_NOT_WEIGHTS = re.compile(r"\.(input_scale|input_zero_point|output_scale|[qkv]_scale|weight_shape)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How a checkpoint's matrices are stored."""
+
+    kind: str  # FP8, AWQ, GPTQ or PACKED
+    ignored: tuple[str, ...] = ()  # modules that are not; see `covers`
+    block: tuple[int, int] = (128, 128)  # FP8: rows and columns of a block, where blocks have scales
+    group: int = 128  # 4 bits: weights of a row that share a scale; -1: all of them
+    zero_offset: int = 1  # GPTQ: what is missing from stored zeros
+
+    def covers(self, module: str) -> bool:
+        """Is this one of the matrices that are quantized? Names are whole, parts between dots, or `re:` patterns."""
+        return not any(_names(name, module) for name in self.ignored)
+
+
+def _names(name: str, module: str) -> bool:
+    if name.startswith("re:"):
+        return re.match(name.removeprefix("re:"), module) is not None
+    return f".{name}." in f".{module}."
+
+
+def read_quantization(config: Mapping[str, Any] | None) -> Quantization | None:
+    """From `quantization_config`. None: the weights are plain."""
+    if not config:
+        return None
+    method = str(config.get("quant_method", "unknown"))
+    if method not in _METHODS:
+        raise UnsupportedModel(
+            f"The weights are quantized by {method!r}, which cannot be read. These can: {', '.join(sorted(_METHODS))}."
+        )
+    return _METHODS[method](config)
+
+
+def _fp8(c: Mapping[str, Any]) -> Quantization:
+    height, width = c.get("weight_block_size") or (128, 128)
+    return Quantization(FP8, _listed(c, "ignored_layers", "modules_to_not_convert"), (int(height), int(width)))
+
+
+def _awq(c: Mapping[str, Any]) -> Quantization:
+    _require_4_bits(c.get("bits", c.get("w_bit", 4)))
+    if str(c.get("version", "gemm")).lower() != "gemm":
+        raise UnsupportedModel(f"AWQ weights in the layout {c['version']!r} are not supported: only 'gemm' is.")
+    return Quantization(AWQ, _listed(c, "modules_to_not_convert"), group=int(c.get("group_size", 128)))
+
+
+def _gptq(c: Mapping[str, Any]) -> Quantization:
+    _require_4_bits(c.get("bits", 4))
+    layouts = {"gptq": 1, "gptq_v2": 0}
+    layout = str(c.get("checkpoint_format") or "gptq")
+    if layout not in layouts or c.get("is_marlin_format"):
+        raise UnsupportedModel(f"GPTQ weights in the layout {layout!r} are not supported: {', '.join(layouts)} are.")
+    return Quantization(GPTQ, group=int(c.get("group_size", 128)), zero_offset=layouts[layout])
+
+
+def _compressed(c: Mapping[str, Any]) -> Quantization:
+    """Groups of modules may differ in scales, not in the kind of numbers."""
+    ways = [group.get("weights") or {} for group in (c.get("config_groups") or {}).values()]
+    kinds = {(way.get("type"), way.get("num_bits")) for way in ways}
+    known: dict[Any, str] = {("float", 8): FP8, ("int", 4): PACKED}
+    if len(kinds) != 1 or not kinds <= set(known):
+        said = ", ".join(f"{kind} of {bits} bits" for kind, bits in sorted(kinds, key=str)) or "nothing"
+        raise UnsupportedModel(f"Compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read.")
+    height, width = ways[0].get("block_structure") or (128, 128)
+    kind, group = known[kinds.pop()], int(ways[0].get("group_size") or -1)
+    return Quantization(kind, _listed(c, "ignore"), (int(height), int(width)), group)
+
+
+_METHODS: dict[str, Callable[[Mapping[str, Any]], Quantization]] = {
+    "awq": _awq,
+    "compressed-tensors": _compressed,
+    "fp8": _fp8,
+    "gptq": _gptq,
+}
+
+
+def _listed(c: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
+    return tuple(str(name) for key in keys for name in c.get(key) or ())
+
+
+def _require_4_bits(bits: Any) -> None:
+    if int(bits) != 4:
+        raise UnsupportedModel(f"Weights of {bits} bits are not supported in this format: only those of 4 are.")
+
+
+def joined(tensors: Tensors, quantization: Quantization | None) -> Tensors:
+    """The checkpoint's tensors, each quantized matrix as one under the name `….weight`. Reads none of them."""
+    if quantization is None:
+        return tensors
+    left = {name: tensor for name, tensor in tensors.items() if not _NOT_WEIGHTS.search(name)}
+    for name in list(left):
+        stem, _, part = name.rpartition(".")
+        if part == "qweight" and quantization.kind in (AWQ, GPTQ):
+            left[f"{stem}.weight"] = _from_words(_Parts(stem, left), quantization)
+        elif part == "weight_packed":
+            left[f"{stem}.weight"] = _from_packed(_Parts(stem, left))
+        elif part in ("weight_scale", "weight_scale_inv") and {name, f"{stem}.weight"} <= left.keys():
+            left[f"{stem}.weight"] = _scaled(_Parts(stem, left), part, quantization)
+    for name, tensor in left.items():
+        if tensor.format == FLOAT8 and not isinstance(tensor, ScaledTensor):
+            raise BadCheckpoint(f"The checkpoint lacks the scale of {name}.")
+    return left
+
+
+class _Parts:
+    """The tensors of one matrix, taken out of the others."""
+
+    def __init__(self, stem: str, tensors: dict[str, StoredTensor]) -> None:
+        self.stem, self._tensors = stem, tensors
+
+    def maybe(self, part: str) -> StoredTensor | None:
+        return self._tensors.pop(f"{self.stem}.{part}", None)
+
+    def take(self, part: str) -> StoredTensor:
+        found = self.maybe(part)
+        if found is None:
+            raise BadCheckpoint(f"The checkpoint lacks {self.stem}.{part}.")
+        return found
+
+    def fail(self, why: str) -> BadCheckpoint:
+        return BadCheckpoint(f"The matrix {self.stem} cannot be read: {why}.")
+
+
+def _scaled(parts: _Parts, part: str, quantization: Quantization) -> ScaledTensor:
+    values, scales = parts.take("weight"), parts.take(part)
+    (rows, columns), (height, width) = values.shape, quantization.block
+    if values.format != FLOAT8:
+        raise parts.fail(f"its values are {values.format}, and {FLOAT8} is what can be read")
+    if scales.shape in ((), (1,), (1, 1), (rows,), (rows, 1)):
+        return ScaledTensor(values, scales)
+    if scales.shape != (-(-rows // height), -(-columns // width)):
+        raise parts.fail(f"its scales are {list(scales.shape)}, its values {list(values.shape)}")
+    return ScaledTensor(values, scales, quantization.block)
+
+
+def _from_words(parts: _Parts, quantization: Quantization) -> GroupedInt4:
+    """AWQ and GPTQ."""
+    qweight, qzeros, scales = (parts.take(part) for part in ("qweight", "qzeros", "scales"))
+    groups = parts.maybe("g_idx")
+    is_awq = quantization.kind == AWQ
+    columns = qweight.shape[0] * (1 if is_awq else 8)
+    num_groups, rows = scales.shape
+    if qweight.shape != ((columns, rows // 8) if is_awq else (columns // 8, rows)):
+        raise parts.fail(f"its values are {list(qweight.shape)}, its scales {list(scales.shape)}")
+    group = _group(parts, columns, num_groups)
+    if qzeros.shape != (num_groups, rows // 8) or rows % 8:
+        raise parts.fail(f"its zeros are {list(qzeros.shape)}, its scales {list(scales.shape)}")
+
+    def read() -> Int4:
+        words, scale = (_words(qweight), _words(qzeros)), scales.dequantize()
+        if is_awq:
+            return from_awq(*words, scale)
+        try:
+            given = None if groups is None else _words(groups).reshape(-1)
+            return from_gptq(*words, scale, given, quantization.zero_offset)
+        except ValueError as error:
+            raise parts.fail(str(error)) from None
+
+    return GroupedInt4(f"{parts.stem}.weight", (rows, columns), group, read)
+
+
+def _from_packed(parts: _Parts) -> GroupedInt4:
+    packed, scales = parts.take("weight_packed"), parts.take("weight_scale")
+    zeros, groups = parts.maybe("weight_zero_point"), parts.maybe("weight_g_idx")
+    rows, columns = packed.shape[0], packed.shape[1] * 8
+    if len(scales.shape) != 2 or scales.shape[0] != rows:
+        raise parts.fail(f"its values are {list(packed.shape)}, its scales {list(scales.shape)}")
+    group = _group(parts, columns, scales.shape[1])
+
+    def read() -> Int4:
+        given = None if groups is None else _words(groups).reshape(-1)
+        try:
+            return from_packed(_words(packed), scales.dequantize(), None if zeros is None else _words(zeros), given)
+        except ValueError as error:
+            raise parts.fail(str(error)) from None
+
+    return GroupedInt4(f"{parts.stem}.weight", (rows, columns), group, read)
+
+
+def _group(parts: _Parts, columns: int, num_groups: int) -> int:
+    if num_groups == 0 or columns % num_groups or columns // num_groups % 2:
+        raise parts.fail(f"its {columns} columns are no {num_groups} groups")
+    return columns // num_groups
+
+
+def _words(tensor: StoredTensor) -> Array:
+    """int32, or int64 as some write small tables, as they are stored."""
+    dtype = {"i32": "<i4", "i64": "<i8"}.get(tensor.format)
+    if dtype is None:
+        raise BadCheckpoint(f"The tensor {tensor.name} is {tensor.format}; it should be of whole numbers.")
+    return np.ascontiguousarray(tensor.data).view(dtype).reshape(tensor.shape).astype(np.int32, copy=False)
