@@ -92,17 +92,16 @@ def _plain(product: Product, dtype: torch.dtype) -> Tensor:
 
 def multiply(run: Run, value: int, norm: Norm | None, linear: Linear, dtype: torch.dtype | None = None) -> Product:
     """A product of a value, behind its norm if there is one. Of a gate that streams, the activated half."""
+    x: Tensor = run.values[value]
+    kind = dtype or x.dtype
     if norm is None:
         x = run.whole(value)
-        return Product(linear.few(x, dtype=dtype)) if linear.streams(len(x)) else linear.many(x, dtype)
-    x, delta = run.values[value], run.pending.pop(value, None)
-    if not linear.streams(len(x)):
-        return linear.many(add_norm(x, delta, norm.weight, norm.eps, linear.rounds), dtype)
-    if delta is None:
-        return Product(linear.few(x, Around(norm.weight, norm.eps), dtype))
-    normed = add_norm(x, delta, norm.weight, norm.eps)
-    assert isinstance(normed, Tensor)
-    return Product(linear.few(normed, dtype=dtype))
+        return Product(linear.few(x, kind)) if linear.streams(len(x)) else linear.many(x, dtype)
+    delta = run.pending.pop(value, None)
+    if linear.streams(len(x)) and delta is None and not linear.rounds:
+        return Product(linear.few(x, kind, Around(norm.weight, norm.eps)))
+    normed = add_norm(x, delta, norm.weight, norm.eps, linear.rounds)
+    return Product(linear.few(normed, kind)) if linear.streams(len(x)) else linear.many(normed, dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +179,7 @@ class AddProduct:
         residual = run.values.pop(self.residual)
         run.values[self.out] = residual
         if self.linear.streams(count) and isinstance(x, Tensor) and self.residual not in run.pending:
-            self.linear.few(x, Around(add_to=residual))
+            self.linear.few(x, residual.dtype, Around(add_to=residual))
             return
         if self.residual in run.pending:
             residual += _plain(run.pending.pop(self.residual), residual.dtype)
