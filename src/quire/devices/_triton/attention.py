@@ -20,6 +20,7 @@ from torch import Tensor
 from quire.devices._triton.attention_work import WorkViews
 
 LOG2_E = 1.4426950408889634
+MERGED_HEADS = 8  # of a program that merges: few enough to fill the device, so many that a thousand idle ones are cheap
 
 
 class Config(NamedTuple):
@@ -97,7 +98,7 @@ def attend(
         if len(items):
             _launch(q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk)
     if merges:
-        _merge[(q.shape[0], q.shape[1])](
+        _merge[(q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS))](
             work.partial_out,
             work.partial_lse,
             work.first_part,
@@ -107,7 +108,9 @@ def attend(
             HEADS=q.shape[1],
             DIM=q.shape[2],
             DIM_PADDED=triton.next_power_of_2(q.shape[2]),
-            num_warps=1,
+            BLOCK_HEADS=MERGED_HEADS,
+            AHEAD=4,
+            num_warps=2,
         )
 
 
@@ -365,22 +368,29 @@ def _merge(
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
-    """One token's one head: its partial results, in their order."""
-    token, head = tl.program_id(0), tl.program_id(1)
+    """Some heads of one token: its partial results, in their order. AHEAD of them are loaded together."""
+    token = tl.program_id(0)
     count = tl.load(num_parts + token)
     if count <= 1:
         return
-    place = tl.load(first_part + token).to(tl.int64) * HEADS + head
+    first = tl.load(first_part + token).to(tl.int64)
+    heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     dims = tl.arange(0, DIM_PADDED)
-    top = tl.full([1], float("-inf"), tl.float32)
-    weight = tl.zeros([1], tl.float32)
-    total = tl.zeros([1, DIM_PADDED], tl.float32)
-    for _ in range(count):
-        lse = tl.load(partial_lse + place + tl.zeros([1], tl.int32))
-        mean = tl.load(partial_out + place * DIM + dims, mask=dims < DIM, other=0.0)[None, :]
-        top, weight, total = _fold(top, weight, total, lse, mean)
-        place += HEADS
+    is_head = heads < HEADS
+    is_value = is_head[:, None] & (dims < DIM)[None, :]
+    places = heads[:, None] * DIM + dims[None, :]
+    top = tl.full([BLOCK_HEADS], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_HEADS], tl.float32)
+    total = tl.zeros([BLOCK_HEADS, DIM_PADDED], tl.float32)
+    for begin in range(0, count, AHEAD):
+        for step in tl.static_range(AHEAD):  # one that is not there weighs nothing, and changes no bit
+            part = begin + step
+            at = (first + part) * HEADS
+            lse = tl.load(partial_lse + at + heads, mask=is_head & (part < count), other=float("-inf"))
+            mean = tl.load(partial_out + at * DIM + places, mask=is_value & (part < count), other=0.0)
+            top, weight, total = _fold(top, weight, total, lse, mean)
     _, mean = _mean(top, weight, total)
-    places = token.to(tl.int64) * out_stride + head * DIM + dims[None, :]
-    tl.store(out + places, mean.to(out.dtype.element_ty), mask=(dims < DIM)[None, :])
+    tl.store(out + token.to(tl.int64) * out_stride + places, mean.to(out.dtype.element_ty), mask=is_value)

@@ -197,8 +197,8 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
         spans[:, END] = batch.lengths
     else:
         tiles = np.where(is_few, 1, -(-counts // limits.wide_tokens))
-        rows = np.repeat(np.arange(num_rows), tiles)
-        tile = np.arange(len(rows)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+        rows = np.arange(num_rows).repeat(tiles)
+        tile = np.arange(len(rows)) - np.repeat(tiles.cumsum() - tiles, tiles)
         last = batch.starts[rows + 1]
         spans = np.zeros((len(rows), 6), np.int32)
         spans[:, FIRST] = batch.starts[rows] + tile * limits.wide_tokens
@@ -235,14 +235,14 @@ def _shared_spans(
     ends = np.minimum(groups[at, 2] * limits.block_tokens, np.maximum.reduceat(batch.lengths[groups[:, 1]], at))
     sizes = np.diff(np.append(at, len(groups)))
     tiles = np.where((sizes - 1) * ends >= MIN_SHARED, -(-tokens // limits.wide_tokens), 0)
-    tiles[np.cumsum(tiles) > _max_shared(limits, int(counts[is_few].sum()))] = 0
+    tiles[tiles.cumsum() > _max_shared(limits, int(counts[is_few].sum()))] = 0
     if not tiles.any():
         return none
     rows = groups[np.repeat(tiles > 0, sizes)]
     begins = np.zeros(len(counts), np.int32)
     begins[rows[:, 1]] = rows[:, 2] * limits.block_tokens
     lists = counts[rows[:, 1]]
-    offset = np.arange(lists.sum()) - np.repeat(np.cumsum(lists) - lists, lists)
+    offset = np.arange(lists.sum()) - np.repeat(lists.cumsum() - lists, lists)
     place = len(batch.positions)
     members[place : place + len(offset)] = np.repeat(batch.starts[rows[:, 1]], lists) + offset
     return _shared_tiles(groups[at, 1], tokens, ends, tiles, place, limits), begins
@@ -251,10 +251,10 @@ def _shared_spans(
 def _shared_tiles(rows: Array, tokens: Array, ends: Array, tiles: Array, place: int, limits: WorkLimits) -> Array:
     """Groups of so many tokens, in so many tiles; members of the first stand at `place`."""
     tokens = np.where(tiles > 0, tokens, 0)
-    group = np.repeat(np.arange(len(tiles)), tiles)
-    tile = np.arange(len(group)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    group = np.arange(len(tiles)).repeat(tiles)
+    tile = np.arange(len(group)) - np.repeat(tiles.cumsum() - tiles, tiles)
     spans = np.zeros((len(group), 6), np.int32)
-    spans[:, FIRST] = place + (np.cumsum(tokens) - tokens)[group] + tile * limits.wide_tokens
+    spans[:, FIRST] = place + (tokens.cumsum() - tokens)[group] + tile * limits.wide_tokens
     spans[:, COUNT] = np.minimum(tokens[group] - tile * limits.wide_tokens, limits.wide_tokens)
     spans[:, ROW], spans[:, END] = rows[group], ends[group]
     return spans
