@@ -1,0 +1,94 @@
+"""Products with 4-bit weights, with all that can stand around them, against float64 over the numbers that they mean."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices._triton.int4 import Int4Weight, arrange, dequantize, half_of, stream_int4
+from quire.devices._triton.stream import Around, Scratch, Tile
+from quire.ops.registry import relative_error
+from quire.quant.int4 import Int4
+from tests.devices._triton.test_stream import expected
+
+pytestmark = [pytest.mark.device]
+COLUMNS, ROWS = 256, 40
+TILES = [Tile(32, 0, 16, shares=1, stages=2), Tile(16, 0, 16, shares=2, stages=2), Tile(32, 0, 16, shares=2, lines=2)]
+BF16_ERROR = 2e-2
+
+
+def make(rows: int, columns: int, group: int, seed: int) -> Int4:
+    """Scales of very different sizes, zeros off the middle."""
+    rng = np.random.default_rng(seed)
+    scales = np.exp(rng.uniform(-9, -4, (rows, columns // group))).astype(np.float16).astype(np.float32)
+    zeros = scales * rng.integers(0, 16, scales.shape).astype(np.float32)
+    return Int4(rng.integers(0, 256, (rows, columns // 2), np.uint8), scales, zeros)
+
+
+def placed(parts: Int4, place: str) -> Int4Weight:
+    return arrange(*(torch.from_numpy(each).to(place) for each in parts[:3]))
+
+
+@pytest.mark.parametrize("group", [32, 64, 256])
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("num_tokens", [1, 20])
+def test_a_streamed_product_is_what_the_numbers_mean(num_tokens, tile, group, place):
+    if COLUMNS % (tile.shares * 2 * half_of(COLUMNS, group)):
+        tile = tile._replace(shares=1)
+    rng, scratch = np.random.default_rng(num_tokens), Scratch(torch.device(place))
+    for is_gate, has_norm, has_bias, adds in product((False, True), repeat=4):
+        if adds and is_gate:
+            continue
+        parts = make(2 * ROWS if is_gate else ROWS, COLUMNS, group, seed=group)
+        x = torch.from_numpy(rng.standard_normal((num_tokens, COLUMNS), np.float32)).bfloat16()
+        norm = rng.standard_normal(COLUMNS, np.float32) if has_norm else None
+        bias = rng.standard_normal(len(parts.packed), np.float32) if has_bias else None
+        residual = rng.standard_normal((num_tokens, ROWS), np.float32) if adds else None
+        on_device = [None if each is None else torch.from_numpy(each).to(place) for each in (norm, bias, residual)]
+        add_to = None if residual is None else on_device[2].bfloat16()
+        around = Around(on_device[0], 1e-5, on_device[1], is_gate, add_to)
+        out = stream_int4(x.to(place), placed(parts, place), around, tile, scratch).float().cpu().numpy()
+        wanted = expected(x.float().numpy(), parts.dequantize(), norm, bias, is_gate, residual)
+        assert relative_error(out, wanted) <= BF16_ERROR
+    assert not scratch.arrived.any(), "the counters are ready for the next product"
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_the_whole_matrix_can_be_written_as_bfloat16(group, place):
+    parts = make(ROWS, 2 * COLUMNS, group, seed=1)
+    weight = placed(parts, place)
+    assert weight.shape == (ROWS, 2 * COLUMNS)
+    room = torch.empty(ROWS * COLUMNS * 2 + 100, dtype=torch.bfloat16, device=place)
+    out = dequantize(weight, room).float().cpu().numpy()
+    numbers = parts.dequantize()
+    # of zeros, 11 bits are kept: where a weight is nearly zero, its error is theirs
+    allowed = 2.0**-8 * np.abs(numbers) + 2.0**-11 * np.abs(parts.zeros.repeat(group, 1))
+    assert out.shape == numbers.shape and (np.abs(out - numbers) <= allowed).all()
+
+
+def test_rows_without_weight_and_tiny_scales_come_out_as_numbers(place):
+    parts = make(ROWS, COLUMNS, 128, seed=2)
+    parts.scales[0], parts.zeros[0] = 0, 0
+    parts.scales[1] *= np.float32(1e-7)  # far below what float16 holds
+    parts.zeros[1] *= np.float32(1e-7)
+    parts.scales[2], parts.zeros[2] = 0, -3  # a row of one number
+    out = dequantize(placed(parts, place), torch.empty(ROWS * COLUMNS, dtype=torch.bfloat16, device=place))
+    out, numbers = out.float().cpu().numpy(), parts.dequantize()
+    assert not out[0].any() and (out[2] == 3).all()
+    assert relative_error(out[1], numbers[1]) < 1e-2
+
+
+def test_groups_that_no_kernel_takes_are_known():
+    assert half_of(4096, 128) == 128 and half_of(4096, 32) == 32 and half_of(4096, 4096) == 128
+    assert half_of(192, 64) == 32 and half_of(4096, 16) is None and half_of(96, 32) is None
+
+
+def test_a_token_does_not_depend_on_the_others(place):
+    parts, tile, scratch = make(ROWS, COLUMNS, 64, seed=3), Tile(16, 0, 16, shares=2), Scratch(torch.device(place))
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((16, COLUMNS), np.float32)).bfloat16().to(place)
+    together = stream_int4(x, placed(parts, place), Around(), tile, scratch)
+    alone = stream_int4(x[3:4].contiguous(), placed(parts, place), Around(), tile, scratch)
+    assert torch.equal(together[3:4], alone)
