@@ -23,29 +23,20 @@ def place() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def whole_interpreter() -> None:
-    """Three things that Triton 3.6's interpreter does not do.
+    """Four things that Triton 3.6's interpreter does not do.
 
     It keeps a scalar as an array of one number, which numpy 2.4 does not take for an end of `range`. It multiplies
-    bfloat16 as the whole numbers that its bits are. It loses half of a number that is rounded up to a power of two.
+    bfloat16 as the whole numbers that its bits are. It loses half of a number that is rounded up to a power of two. And
+    a row of a product depends on the row's place, by a library for CPUs: on an accelerator it does not.
     """
     from triton.runtime import interpreter
 
-    patch, multiply = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
+    patch, convert = interpreter._patch_lang_tensor, interpreter._convert_float
+    kinds = {"fp8e4nv": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp16": torch.float16}
 
     def patch_with_index(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    def widened(x: Any) -> Any:
-        if x.dtype != tl.bfloat16:
-            return x
-        return interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    def multiply_bf16(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return multiply(self, widened(a), widened(b), *rest)
-
-    convert = interpreter._convert_float
-    kinds = {"fp8e4nv": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp16": torch.float16}
 
     def convert_as_torch(x: Any, given: Any, wanted: Any, mode: Any) -> Any:
         if given.name != "fp32" or wanted.name not in kinds:
@@ -53,6 +44,15 @@ def whole_interpreter() -> None:
         rounded = torch.from_numpy(np.ascontiguousarray(x)).to(kinds[wanted.name])
         return rounded.view(torch.uint8 if wanted.name == "fp8e4nv" else torch.int16).numpy()
 
+    def numbers(x: Any) -> Any:
+        if x.dtype == tl.float8e4nv:
+            return torch.from_numpy(np.ascontiguousarray(x.data).view(np.uint8)).view(kinds["fp8e4nv"]).float().numpy()
+        return (x.data.astype(np.uint32) << 16).view(np.float32) if x.dtype == tl.bfloat16 else x.data
+
+    def multiply(self: Any, a: Any, b: Any, sums: Any, *_: Any) -> Any:
+        rows = np.matmul(numbers(a)[:, None, :], numbers(b), dtype=sums.data.dtype)
+        return interpreter.TensorHandle(rows[:, 0] + sums.data, sums.dtype.scalar)
+
     interpreter._convert_float = convert_as_torch
     interpreter._patch_lang_tensor = patch_with_index
-    interpreter.InterpreterBuilder.create_dot = multiply_bf16
+    interpreter.InterpreterBuilder.create_dot = multiply

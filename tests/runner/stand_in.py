@@ -1,12 +1,15 @@
-"""A device made of the references alone, and one that checks another: for tests of what stands above devices."""
+"""Devices for tests of what is above them: one of the references alone, one that chooses tokens, one that checks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quire.devices.base import (
+    ChoosesTokens,
     Device,
     DeviceUnavailable,
     KeptWeights,
@@ -21,6 +24,7 @@ from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
+from tests.sampling.drawn import drawn
 
 
 @dataclass
@@ -55,6 +59,81 @@ class InterpreterDevice:
         return InterpreterProgram(Interpreter(graph, weights, limits.num_blocks, limits.block_tokens))
 
 
+@dataclass(eq=False)
+class Late:
+    """A step of a device that chooses tokens: computed when its result, or that of a later one, is asked for."""
+
+    program: ChoosingProgram
+    batch: Batch
+    output: StepOutput | None = None
+    bits: np.ndarray | None = None
+
+    def mask(self, bits: np.ndarray) -> None:
+        assert self.bits is None and self.output is None
+        assert self.program.waiting[-1] is self, "masks come before the next launch"
+        assert bits.dtype == np.uint32 and len(bits) == self.num_masked > 0
+        self.bits = bits.copy()
+
+    @property
+    def num_masked(self) -> int:
+        return 0 if self.batch.draws is None else int(self.batch.draws.masked.sum())
+
+    def result(self) -> StepOutput:
+        while self.output is None:
+            self.program.compute_next()
+        return self.output
+
+
+@dataclass(eq=False)
+class ChoosingProgram:
+    """Another program, which runs behind its launches and chooses the tokens of their logits by itself."""
+
+    inner: Program
+    max_rows: int
+    max_in_flight: int
+    waiting: deque[Late] = field(default_factory=deque)
+    most_waiting: int = 0
+
+    def __post_init__(self) -> None:
+        self.last_tokens = np.zeros(self.max_rows, np.int32)
+
+    def launch(self, batch: Batch) -> Late:
+        assert not self.waiting or self.waiting[-1].bits is not None or not self.waiting[-1].num_masked
+        assert batch.draws is not None
+        self.waiting.append(Late(self, deepcopy(batch)))
+        self.most_waiting = max(self.most_waiting, len(self.waiting))
+        assert len(self.waiting) <= self.max_in_flight
+        return self.waiting[-1]
+
+    def compute_next(self) -> None:
+        late = self.waiting.popleft()
+        batch, draws = late.batch, late.batch.draws
+        assert draws is not None
+        ids, is_here = batch.token_ids.copy(), batch.token_ids < 0
+        ids[is_here] = self.last_tokens[-1 - ids[is_here]]
+        step = replace(batch, token_ids=ids, draws=None)
+        logits = self.inner.launch(step).result().logits
+        assert logits is not None
+        masks = iter(() if late.bits is None else late.bits)
+        tokens = np.full(len(logits), -1, np.int32)
+        for entry in np.flatnonzero(draws.rows >= 0):
+            tokens[entry] = drawn(logits[entry], draws, int(entry), next(masks) if draws.masked[entry] else None)
+            self.last_tokens[draws.rows[entry]] = max(tokens[entry], 0)
+        late.output = StepOutput(logits=logits[draws.rows < 0], tokens=tokens)
+
+
+@dataclass
+class ChoosingDevice:
+    """A device that chooses tokens, made of one that does not."""
+
+    inner: Device
+    max_in_flight: int = 2
+    name: str = "chooser"
+
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> ChoosingProgram:
+        return ChoosingProgram(self.inner.lower(graph, weights, limits, kept), limits.max_rows, self.max_in_flight)
+
+
 @dataclass
 class CheckedProgram:
     """Another program, which is given no batch that is not sound; and a record of their sizes."""
@@ -81,6 +160,16 @@ class CheckedProgram:
 
 
 @dataclass
+class CheckedChooser(CheckedProgram):
+    """The same for one that chooses tokens."""
+
+    @property
+    def max_in_flight(self) -> int:
+        assert isinstance(self.inner, ChoosesTokens)
+        return self.inner.max_in_flight
+
+
+@dataclass
 class CheckedDevice:
     """Another device, whose programs are checked."""
 
@@ -92,7 +181,9 @@ class CheckedDevice:
         return self.inner.name
 
     def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> CheckedProgram:
-        self.programs.append(CheckedProgram(self.inner.lower(graph, weights, limits, kept), limits))
+        program = self.inner.lower(graph, weights, limits, kept)
+        checked = CheckedChooser if isinstance(program, ChoosesTokens) else CheckedProgram
+        self.programs.append(checked(program, limits))
         return self.programs[-1]
 
 
@@ -101,9 +192,12 @@ def devices_here() -> list[str]:
     try:
         open_device("cpu")
     except DeviceUnavailable:
-        return ["stand-in"]
-    return ["stand-in", "cpu"]
+        return ["stand-in", "chooser"]
+    return ["stand-in", "chooser", "cpu"]
 
 
 def device_of(name: str) -> Device:
+    """By its name; "chooser" has two steps in flight, "chooser-1" one."""
+    if name.startswith("chooser"):
+        return ChoosingDevice(InterpreterDevice(), 1 if name == "chooser-1" else 2)
     return InterpreterDevice() if name == "stand-in" else open_device(name)

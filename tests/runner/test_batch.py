@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.devices.base import Limits
-from quire.ops.batch import Batch, RowPart
+from quire.ops.batch import Batch, Draws, RowPart
 from quire.runner.batch import BatchBuilder
 from quire.runner.rows import Rows
+from quire.sampling.counter import uniform
 from quire.types.request import SamplingParams
 from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
 
@@ -126,3 +127,73 @@ def test_streams_that_go_on_have_the_arrays_of_a_batch_built_anew() -> None:
     number, alone = size + 2, Part("r0", 0, size + 1, None, 1, ())
     built(StepPlan(number, (alone,), leaves=(1, 2)))
     built(StepPlan(number + 1, (Part("new", 0, size + 2, None, 1, (9, 10, 11)),), (join(0, 3),), leaves=(0,)))
+
+
+# ── where the device chooses ──
+
+GREEDY, PLAIN = SamplingParams(temperature=0.0), SamplingParams(seed=4, temperature=0.7, top_k=9, top_p=0.8, min_p=0.1)
+WAYS = (GREEDY, PLAIN, SamplingParams(seed=2), SamplingParams(logprobs=1), SamplingParams(presence_penalty=1.0))
+
+
+def way_of(row: int) -> SamplingParams:
+    return WAYS[row % len(WAYS)]
+
+
+def chosen(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple[int, ...] = ()) -> tuple[Batch, Draws]:
+    rows.update(plan)
+    built = builder.build(plan, rows, masked)
+    built.batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
+    assert built.batch.draws is not None and not len(built.batch.wanted)
+    hosted = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not by_device(p)]
+    assert list(built.hosted) == hosted
+    return built.batch, built.batch.draws
+
+
+def by_device(part: Part) -> bool:
+    way = way_of(part.row)
+    return part.num_logits == 1 and not part.scores_prompt and way.logprobs is None and not way.presence_penalty
+
+
+def test_draws_say_how_each_token_is_chosen_and_streams_go_on_as_if_built_anew() -> None:
+    """Five ways of sampling; three are the device's. Their tokens stay there, and masks are marked where they are."""
+    rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), BatchBuilder(LIMITS, device_chooses=True)
+    joins = tuple(Join(f"r{r}", r, way_of(r), 0, (1,) * (r + 1), r + 1) for r in range(5))
+    parts = tuple(Part(f"r{r}", r, 0, (1,) * (r + 1), 1, (2 * r, 2 * r + 1)) for r in range(5))
+    _, first = chosen(StepPlan(1, parts, joins), rows, builder, masked=(1, 3))
+    assert first.rows.tolist() == [0, 1, 2, -1, -1]
+    assert first.masked.tolist() == [False, True, False, False, False], "the host has the mask of what it chooses"
+    assert first.temperature[:3].tolist() == [0.0, np.float32(0.7), 1.0]
+    assert (first.top_k[1], first.top_p[1], first.min_p[1]) == (9, np.float32(0.8), np.float32(0.1))
+    for number in range(2, 7):
+        rows.last_tokens[:] = 30 + number
+        parts = tuple(Part(f"r{r}", r, r + number - 1, None, 1, (20 + r,) if number + r == 9 else ()) for r in range(5))
+        batch, draws = chosen(StepPlan(number, parts), rows, builder)
+        assert batch.token_ids.tolist() == [-1, -2, -3, 30 + number, 30 + number]
+        anew, again = chosen(StepPlan(number, tuple(p._replace(new_blocks=()) for p in parts)), rows, new_builder())
+        for name in set(Batch.__slots__) - {"draws"}:
+            assert np.array_equal(getattr(batch, name), getattr(anew, name)), (number, name)
+        for name in Draws.__slots__:
+            assert np.array_equal(getattr(draws, name), getattr(again, name)), (number, name)
+        for row in (1, 2):
+            chance = uniform(rows[row].sampler.stream, row + number)
+            assert draws.chance[row] == np.float32(chance)
+
+
+def new_builder() -> BatchBuilder:
+    return BatchBuilder(LIMITS, device_chooses=True)
+
+
+def test_drafts_and_scores_are_the_hosts_and_so_is_the_token_after_them() -> None:
+    rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), new_builder()
+    joins = tuple(Join(f"r{r}", r, GREEDY, 0, (1, 2), 2) for r in (0, 5))
+    parts = (Part("r0", 0, 0, (1, 2, 7), 2, (0,)), Part("r5", 5, 0, (1, 2), 1, (1,), True))
+    batch, draws = chosen(StepPlan(1, parts, joins), rows, builder)
+    assert draws.rows.tolist() == [-1] * 4 and batch.logits_at.tolist() == [1, 2, 3, 4]
+    rows.last_tokens[[0, 5]] = 8, 9
+    streams = (Part("r0", 0, 3, None, 1, ()), Part("r5", 5, 2, None, 1, ()))
+    batch, draws = chosen(StepPlan(2, streams), rows, builder)
+    assert batch.token_ids.tolist() == [8, 9] and draws.rows.tolist() == [0, 5]
+    batch, _ = chosen(
+        StepPlan(3, tuple(p._replace(start=p.start + 1, new_blocks=(9,)) for p in streams)), rows, builder
+    )
+    assert batch.token_ids.tolist() == [-1, -6]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.sampling.counter import stream_of, uniform
+from quire.sampling.counter import stream_of, uniform, uniforms
 from quire.sampling.sampler import Sampler
 from quire.types.request import SamplingParams
 from quire.types.step import Join
@@ -129,3 +129,11 @@ def test_the_check_finds_a_sampler_that_is_slightly_wrong() -> None:
     wrong[0], wrong[1] = expected[0] + 160, expected[1] - 160
     with pytest.raises(AssertionError):
         check_chi_square(wrong, expected)
+
+
+def test_many_numbers_at_once_are_those_of_one_at_a_time() -> None:
+    streams = [stream_of(seed, sample) for seed in (0, 1, -5, 2**63) for sample in range(50)]
+    positions = [(7919 * n) % 200_000 for n in range(len(streams))]
+    many = uniforms(np.array(streams, np.uint64), np.array(positions, np.int32))
+    assert many.dtype == np.float64
+    assert many.tolist() == [uniform(stream, at) for stream, at in zip(streams, positions, strict=True)]

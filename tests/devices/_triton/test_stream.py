@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from quire.devices._triton.norm import FP8
+from quire.devices._triton.norm import FP8, to_fp8
 from quire.devices._triton.stream import Around, Scratch, Tile, stream
 from quire.ops.registry import relative_error
 
 pytestmark = [pytest.mark.device]
 COLUMNS, ROWS = 128, 48
-TILES = [Tile(32, 32, 16, shares=1, stages=2), Tile(32, 32, 16, shares=2, stages=2), Tile(16, 64, 16, shares=2, lines=2)]
-BF16_ERROR, FP8_ERROR = 2e-2, 2.0**-4
+TILES = [Tile(32, 32, 16, shares=1, stages=2), Tile(32, 32, 16, shares=2, stages=2), Tile(16, 64, 16, shares=2)]
+BF16_ERROR = 2e-2
 
 
 def expected(x, weight, norm, bias, is_gate, residual) -> np.ndarray:
@@ -36,39 +36,43 @@ def test_a_streamed_product_is_what_it_says(num_tokens, fmt, tile, place):
     rng = np.random.default_rng(num_tokens)
     scratch = Scratch(torch.device(place))
     for is_gate, has_norm, has_bias, adds in product((False, True), repeat=4):
-        if adds and is_gate:
-            continue
+        if (adds and is_gate) or (has_norm and fmt == "fp8"):
+            continue  # what nobody asks for
         rows = 2 * ROWS if is_gate else ROWS
         x, weight = rng.standard_normal((num_tokens, COLUMNS), np.float32), rng.standard_normal((rows, COLUMNS), np.float32)
         norm = rng.standard_normal(COLUMNS, np.float32) if has_norm else None
         bias = rng.standard_normal(rows, np.float32) if has_bias else None
         residual = rng.standard_normal((num_tokens, ROWS), np.float32) if adds else None
-        w, scale = torch.from_numpy(weight).to(place), None
+        w, scales = torch.from_numpy(weight).to(place), None
+        tokens = torch.from_numpy(x).to(place, torch.bfloat16)
         if fmt == "fp8":
             scale = w.abs().amax(1) / 448
             w = (w / scale[:, None]).to(FP8)
             weight = w.float().cpu().numpy() * scale.cpu().numpy()[:, None]
+            tokens, of_tokens = to_fp8(tokens)
+            x = tokens.float().cpu().numpy() * of_tokens.cpu().numpy()[:, None]
+            scales = scale, of_tokens
         else:
             w = w.bfloat16()
         as_tensor = [None if each is None else torch.from_numpy(each).to(place) for each in (norm, bias, residual)]
         add_to = None if residual is None else as_tensor[2].bfloat16()
         around = Around(as_tensor[0], 1e-5, as_tensor[1], is_gate, add_to)
-        out = stream(torch.from_numpy(x).to(place, torch.bfloat16), w, scale, around, tile, scratch)
+        out = stream(tokens, w, scales, around, tile, scratch, torch.bfloat16)
         error = relative_error(out.float().cpu().numpy(), expected(x, weight, norm, bias, is_gate, residual))
-        assert error <= (FP8_ERROR if fmt == "fp8" else BF16_ERROR)
+        assert error <= BF16_ERROR
     assert not scratch.arrived.any(), "the counters are ready for the next product"
 
 
 def test_the_sum_of_shares_is_always_the_same(place):
     rng, tile, scratch = np.random.default_rng(0), Tile(16, 32, 16, shares=4), Scratch(torch.device(place))
     x, w = (torch.from_numpy(rng.standard_normal(s, np.float32)).to(place, torch.bfloat16) for s in ((3, 128), (32, 128)))
-    outs = [stream(x, w, None, Around(), tile, scratch) for _ in range(3)]
+    outs = [stream(x, w, None, Around(), tile, scratch, torch.bfloat16) for _ in range(3)]
     assert all(torch.equal(out, outs[0]) for out in outs)
 
 
 def test_a_token_does_not_depend_on_the_others(place):
     rng, tile, scratch = np.random.default_rng(0), Tile(16, 32, 16, shares=2), Scratch(torch.device(place))
     x, w = (torch.from_numpy(rng.standard_normal(s, np.float32)).to(place, torch.bfloat16) for s in ((16, 128), (32, 128)))
-    together = stream(x, w, None, Around(), tile, scratch)
-    alone = stream(x[3:4].contiguous(), w, None, Around(), tile, scratch)
+    together = stream(x, w, None, Around(), tile, scratch, torch.bfloat16)
+    alone = stream(x[3:4].contiguous(), w, None, Around(), tile, scratch, torch.bfloat16)
     assert torch.equal(together[3:4], alone)

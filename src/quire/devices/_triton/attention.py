@@ -18,8 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from quire.devices._triton.attention_work import WorkViews
+from quire.devices._triton.chain import Shape, follow, launch
 
 LOG2_E = 1.4426950408889634
+MERGED_HEADS = 8  # of a program that merges: few enough to fill the device, so many that a thousand idle ones are cheap
 
 
 class Config(NamedTuple):
@@ -62,15 +64,19 @@ class Work(NamedTuple):
         )
 
 
-def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False) -> Configs:
-    """The fastest that we know for this size of heads and for this number format of the cache."""
+def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_decode: bool = False) -> Configs:
+    """The fastest that we know for this size of heads and for this number format of the cache.
+
+    Wide items of prompts keep a processor busy by themselves; those of shared prefixes, in steps that only decode, are
+    few, and more warps finish each sooner.
+    """
     size, dim = dtype.itemsize, triton.next_power_of_2(head_dim)
     narrow = Config(16, 64 if dim * size <= 256 else 32, 4, 3 if dim * size <= 256 else 2)
     if size == 4:
         return Configs(narrow, Config(64, 32, 4, 2))
     if fixed:
         return Configs(narrow, Config(64, 64, 4, 3))
-    return Configs(narrow, Config(128, 64, 8, 3))
+    return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2))
 
 
 def attend(
@@ -97,18 +103,15 @@ def attend(
         if len(items):
             _launch(q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk)
     if merges:
-        _merge[(q.shape[0], q.shape[1])](
-            work.partial_out,
-            work.partial_lse,
-            work.first_part,
-            work.num_parts,
-            out,
-            out.stride(0),
-            HEADS=q.shape[1],
-            DIM=q.shape[2],
-            DIM_PADDED=triton.next_power_of_2(q.shape[2]),
-            num_warps=1,
-        )
+        parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))
+        constants = {
+            "HEADS": q.shape[1],
+            "DIM": q.shape[2],
+            "DIM_PADDED": triton.next_power_of_2(q.shape[2]),
+            "BLOCK_HEADS": MERGED_HEADS,
+            "AHEAD": 4,
+        }
+        launch(_merge, (q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS)), parts, constants, Shape(2))
 
 
 def _launch(
@@ -116,7 +119,7 @@ def _launch(
 ) -> None:
     """One of the two launches."""
     kv_heads, block_tokens, dim = k_cache.shape[1:]
-    _attend[(len(items) * kv_heads,)](
+    args = (
         q,
         k_cache,
         v_cache,
@@ -134,19 +137,20 @@ def _launch(
         q.stride(0),
         out.stride(0),
         tables.stride(0),
-        KV_HEADS=kv_heads,
-        GROUP=q.shape[1] // kv_heads,
-        DIM=dim,
-        DIM_PADDED=triton.next_power_of_2(dim),
-        BLOCK_TOKENS=block_tokens,
-        WINDOW=window or 0,
-        FIXED_CHUNK=fixed_chunk or 0,
-        SPLITS_MASKS=index == 1 and not window and not fixed_chunk,
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
     )
+    constants = {
+        "KV_HEADS": kv_heads,
+        "GROUP": q.shape[1] // kv_heads,
+        "DIM": dim,
+        "DIM_PADDED": triton.next_power_of_2(dim),
+        "BLOCK_TOKENS": block_tokens,
+        "WINDOW": window or 0,
+        "FIXED_CHUNK": fixed_chunk or 0,
+        "SPLITS_MASKS": index == 1 and not window and not fixed_chunk,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+    }
+    launch(_attend, (len(items) * kv_heads,), args, constants, Shape(config.num_warps, config.num_stages))
 
 
 @triton.jit
@@ -178,7 +182,9 @@ def _attend(
     SPLITS_MASKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    follow(CHAINED)
     item = tl.program_id(0) // KV_HEADS
     head = tl.program_id(0) % KV_HEADS  # heads of an item run side by side: their keys are neighbours in memory
     if item >= tl.load(num_items):
@@ -250,23 +256,39 @@ def _walk(
 ):
     """Softmax over the keys begin .. end - 1: the greatest score [M], the sum of weights [M] and of values [M, dim]."""
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    weight = tl.zeros([BLOCK_M], tl.float32)
+    # Of few queries, warps lie along the keys, where a sum costs barriers: each thread sums for itself until the end.
+    FEW: tl.constexpr = BLOCK_M == 16
+    weight = tl.zeros([BLOCK_M, BLOCK_N] if FEW else [BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
+    block = _blocks(table, begin, end, BLOCK_TOKENS, BLOCK_N)
     masked = begin
     if SPLITS_MASKS:  # tiles that every query sees whole need no mask
         seen = tl.minimum(tl.min(tl.where(is_query, position, 1 << 30), 0) + 1, end)
         masked = begin + tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
         for tile in range(begin, masked, BLOCK_N):
+            coming = _blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
             top, weight, total = _tile(
-                query, keys, values, table, position, tile, end, scale, top, weight, total,
+                query, keys, values, block, position, tile, end, scale, top, weight, total,
                 KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_N,
             )  # fmt: skip
+            block = coming
+        block = _blocks(table, masked, end, BLOCK_TOKENS, BLOCK_N)
     for tile in range(masked, end, BLOCK_N):
+        coming = _blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
         top, weight, total = _tile(
-            query, keys, values, table, position, tile, end, scale, top, weight, total,
+            query, keys, values, block, position, tile, end, scale, top, weight, total,
             KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, True, BLOCK_N,
         )  # fmt: skip
-    return top, weight, total
+        block = coming
+    return top, tl.sum(weight, 1) if FEW else weight, total
+
+
+@triton.jit
+def _blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The block of each key of a tile. Loaded a tile ahead, so that the loads of keys depend on none of the same turn:
+    those that do would be started later by Triton's pipeline."""
+    at = tile + tl.arange(0, BLOCK_N)
+    return tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
 
 
 @triton.jit
@@ -274,7 +296,7 @@ def _tile(
     query,
     keys,
     values,
-    table,
+    block,
     position,
     tile,
     end,
@@ -293,10 +315,6 @@ def _tile(
     """One tile of keys more."""
     at = tile + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM_PADDED)
-    if MASKED:
-        block = tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
-    else:
-        block = tl.load(table + at // BLOCK_TOKENS)
     slot = block.to(tl.int64) * (KV_HEADS * BLOCK_TOKENS * DIM) + (at % BLOCK_TOKENS) * DIM
     places = slot[:, None] + dims[None, :]
     if MASKED or DIM != DIM_PADDED:  # what lies beyond the end may be no number, and 0 times that is none either
@@ -308,7 +326,7 @@ def _tile(
         value = tl.load(values + places)
     score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
     if MASKED:
-        is_seen = (at[None, :] <= position[:, None]) & (at < end)[None, :]
+        is_seen = at[None, :] <= tl.minimum(position, end - 1)[:, None]
         if WINDOW:
             is_seen &= position[:, None] - at[None, :] < WINDOW
         score = tl.where(is_seen, score, float("-inf"))
@@ -318,7 +336,10 @@ def _tile(
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
     share = tl.exp2(score * scale - base[:, None])
     decay = tl.exp2(top - base)
-    weight = weight * decay + tl.sum(share, 1)
+    if len(weight.shape) == 2:
+        weight = weight * decay[:, None] + share
+    else:
+        weight = weight * decay + tl.sum(share, 1)
     total = tl.dot(share.to(query.dtype), value.to(query.dtype), total * decay[:, None], input_precision="ieee")
     return new_top, weight, total
 
@@ -350,22 +371,31 @@ def _merge(
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
-    """One token's one head: its partial results, in their order."""
-    token, head = tl.program_id(0), tl.program_id(1)
+    """Some heads of one token: its partial results, in their order. AHEAD of them are loaded together."""
+    follow(CHAINED)
+    token = tl.program_id(0)
     count = tl.load(num_parts + token)
     if count <= 1:
         return
-    place = tl.load(first_part + token).to(tl.int64) * HEADS + head
+    first = tl.load(first_part + token).to(tl.int64)
+    heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     dims = tl.arange(0, DIM_PADDED)
-    top = tl.full([1], float("-inf"), tl.float32)
-    weight = tl.zeros([1], tl.float32)
-    total = tl.zeros([1, DIM_PADDED], tl.float32)
-    for _ in range(count):
-        lse = tl.load(partial_lse + place + tl.zeros([1], tl.int32))
-        mean = tl.load(partial_out + place * DIM + dims, mask=dims < DIM, other=0.0)[None, :]
-        top, weight, total = _fold(top, weight, total, lse, mean)
-        place += HEADS
+    is_head = heads < HEADS
+    is_value = is_head[:, None] & (dims < DIM)[None, :]
+    places = heads[:, None] * DIM + dims[None, :]
+    top = tl.full([BLOCK_HEADS], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_HEADS], tl.float32)
+    total = tl.zeros([BLOCK_HEADS, DIM_PADDED], tl.float32)
+    for begin in range(0, count, AHEAD):
+        for step in tl.static_range(AHEAD):  # one that is not there weighs nothing, and changes no bit
+            part = begin + step
+            at = (first + part) * HEADS
+            lse = tl.load(partial_lse + at + heads, mask=is_head & (part < count), other=float("-inf"))
+            mean = tl.load(partial_out + at * DIM + places, mask=is_value & (part < count), other=0.0)
+            top, weight, total = _fold(top, weight, total, lse, mean)
     _, mean = _mean(top, weight, total)
-    places = token.to(tl.int64) * out_stride + head * DIM + dims[None, :]
-    tl.store(out + places, mean.to(out.dtype.element_ty), mask=(dims < DIM)[None, :])
+    tl.store(out + token.to(tl.int64) * out_stride + places, mean.to(out.dtype.element_ty), mask=is_value)

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 FIRST, COUNT, ROW, BEGIN, END, PART = range(6)
 STEP = 128  # chunks are multiples of this many keys: no kernel has a larger tile
-MIN_NARROW_CHUNK = 256  # below this a chunk's own cost, and its merge, outweigh the balance that it brings
+MIN_NARROW_CHUNK = 128  # below this a chunk's own cost, and its merge, outweigh the balance that it brings
 MIN_WIDE_CHUNK = 512
 MIN_SHARED = 2048  # keys that a group must save its members from reading, before it is worth its merge
 
@@ -57,7 +57,7 @@ class WorkLimits:
 
     @property
     def narrow_budget(self) -> int:
-        """Items beyond one for each row: so many fill the device when rows alone do not."""
+        """Items that fill the device when rows alone do not."""
         return -(-self.num_ctas // self.kv_heads)
 
     @property
@@ -85,7 +85,7 @@ class Capacity(NamedTuple):
             wide = num_rows + (num_tokens - num_rows) // tokens + limits.fixed_budget
             return cls(0, wide, 2 * limits.fixed_budget * min(tokens, num_tokens))
         few = min(num_tokens, num_rows * limits.narrow_tokens)  # tokens of narrow rows
-        narrow = num_rows + limits.narrow_budget
+        narrow = max(num_rows, limits.narrow_budget)
         shared = _max_shared(limits, few)
         prompts = 0 if num_tokens == num_rows else -(-num_tokens // tokens) + num_rows
         wide = max(prompts + shared, limits.wide_budget)
@@ -134,7 +134,7 @@ def _shapes(limits: WorkLimits) -> list[tuple[int, ...]]:
 def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
     """Cut the step into items, and write them to `out`."""
     num_tokens = len(batch.positions)
-    counts = np.diff(batch.starts)
+    counts = batch.starts[1:] - batch.starts[:-1]
     is_few = counts <= limits.narrow_tokens
     out.members[:num_tokens] = np.arange(num_tokens, dtype=np.int32)
     shared, begins = _shared_spans(batch, counts, is_few, limits, out.members)
@@ -150,11 +150,17 @@ def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
             raise ValueError(f"{len(items)} items of attention, and room for {len(view)}")
         view[: len(items)] = _longest_first(items)
     out.counts[:] = len(narrow), len(wide)
-    parts = out.num_parts[:num_tokens]
-    held = np.where(parts > 1, parts, 0)
-    ends = np.cumsum(held, dtype=np.int32)
-    np.subtract(ends, held, out=out.first_part[:num_tokens])
-    return WorkCounts(len(narrow), len(wide), int(ends[-1]))
+    return WorkCounts(len(narrow), len(wide), _place_parts(out.num_parts[:num_tokens], out.first_part[:num_tokens]))
+
+
+def _place_parts(num_parts: Array, first_part: Array) -> int:
+    """Give each token's partial results their places; answers how many there are."""
+    if num_parts.max() == 1:
+        return 0
+    held = num_parts * (num_parts > 1)
+    ends = held.cumsum(dtype=np.int32)
+    np.subtract(ends, held, out=first_part)
+    return int(ends[-1])
 
 
 def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, out: WorkViews) -> tuple[Array, Array]:
@@ -162,7 +168,7 @@ def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, ou
     few = None if is_few.all() else is_few[spans[:, ROW]]
     narrow = spans if few is None else spans[few]
     wide = shared if few is None else np.concatenate([shared, spans[~few]])
-    chunk = _chunk(narrow, len(narrow) + limits.narrow_budget, MIN_NARROW_CHUNK)
+    chunk = _chunk(narrow, max(len(narrow), limits.narrow_budget), MIN_NARROW_CHUNK)
     narrow_pieces = _pieces(narrow, chunk)
     wide_chunk = _chunk(wide, max(len(wide), limits.wide_budget), MIN_WIDE_CHUNK)
     wide_pieces = _pieces(wide, wide_chunk)
@@ -170,7 +176,7 @@ def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, ou
     if few is not None:
         pieces = np.empty(len(spans), np.int32)
         pieces[few], pieces[~few] = narrow_pieces, wide_pieces[len(shared) :]
-    num_tokens = int(spans[:, COUNT].sum())
+    num_tokens = int(spans[-1, FIRST] + spans[-1, COUNT])
     out.num_parts[:num_tokens] = pieces if num_tokens == len(spans) else np.repeat(pieces, spans[:, COUNT])
     if len(shared):
         parts = np.zeros(num_tokens, np.int32)
@@ -191,8 +197,8 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
         spans[:, END] = batch.lengths
     else:
         tiles = np.where(is_few, 1, -(-counts // limits.wide_tokens))
-        rows = np.repeat(np.arange(num_rows), tiles)
-        tile = np.arange(len(rows)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+        rows = np.arange(num_rows).repeat(tiles)
+        tile = np.arange(len(rows)) - np.repeat(tiles.cumsum() - tiles, tiles)
         last = batch.starts[rows + 1]
         spans = np.zeros((len(rows), 6), np.int32)
         spans[:, FIRST] = batch.starts[rows] + tile * limits.wide_tokens
@@ -229,14 +235,14 @@ def _shared_spans(
     ends = np.minimum(groups[at, 2] * limits.block_tokens, np.maximum.reduceat(batch.lengths[groups[:, 1]], at))
     sizes = np.diff(np.append(at, len(groups)))
     tiles = np.where((sizes - 1) * ends >= MIN_SHARED, -(-tokens // limits.wide_tokens), 0)
-    tiles[np.cumsum(tiles) > _max_shared(limits, int(counts[is_few].sum()))] = 0
+    tiles[tiles.cumsum() > _max_shared(limits, int(counts[is_few].sum()))] = 0
     if not tiles.any():
         return none
     rows = groups[np.repeat(tiles > 0, sizes)]
     begins = np.zeros(len(counts), np.int32)
     begins[rows[:, 1]] = rows[:, 2] * limits.block_tokens
     lists = counts[rows[:, 1]]
-    offset = np.arange(lists.sum()) - np.repeat(np.cumsum(lists) - lists, lists)
+    offset = np.arange(lists.sum()) - np.repeat(lists.cumsum() - lists, lists)
     place = len(batch.positions)
     members[place : place + len(offset)] = np.repeat(batch.starts[rows[:, 1]], lists) + offset
     return _shared_tiles(groups[at, 1], tokens, ends, tiles, place, limits), begins
@@ -245,10 +251,10 @@ def _shared_spans(
 def _shared_tiles(rows: Array, tokens: Array, ends: Array, tiles: Array, place: int, limits: WorkLimits) -> Array:
     """Groups of so many tokens, in so many tiles; members of the first stand at `place`."""
     tokens = np.where(tiles > 0, tokens, 0)
-    group = np.repeat(np.arange(len(tiles)), tiles)
-    tile = np.arange(len(group)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    group = np.arange(len(tiles)).repeat(tiles)
+    tile = np.arange(len(group)) - np.repeat(tiles.cumsum() - tiles, tiles)
     spans = np.zeros((len(group), 6), np.int32)
-    spans[:, FIRST] = place + (np.cumsum(tokens) - tokens)[group] + tile * limits.wide_tokens
+    spans[:, FIRST] = place + (tokens.cumsum() - tokens)[group] + tile * limits.wide_tokens
     spans[:, COUNT] = np.minimum(tokens[group] - tile * limits.wide_tokens, limits.wide_tokens)
     spans[:, ROW], spans[:, END] = rows[group], ends[group]
     return spans
@@ -260,19 +266,21 @@ def _max_shared(limits: WorkLimits, num_tokens: int) -> int:
 
 
 def _chunk(spans: Array, most: int, least: int) -> int:
-    """The smallest multiple of STEP, at least `least`, that cuts the spans into at most so many items."""
+    """A multiple of STEP, at least `least`, that cuts the spans into at most so many items: the smallest, or nearly."""
     if not len(spans):
         return least
     lengths = spans[:, END] - spans[:, BEGIN]
-    longest = -(-int(lengths.max()) // STEP) * STEP
-    low = max(least, int(lengths.sum()) // most // STEP * STEP)  # too small, or just right
-    high = max(longest, low)  # surely enough: nothing is cut
+    high = max(-(-int(lengths.max()) // STEP) * STEP, least)  # surely enough: nothing is cut
+    if most <= len(spans):
+        return high
+    low = max(int(lengths.sum()) // most // STEP * STEP, least)  # too small, or just right
+    step = STEP << max(0, (low // (8 * STEP)).bit_length() - 1)  # not finer than an eighth
     while low < high:
-        middle = (low + high) // 2 // STEP * STEP
-        if int((-(-lengths // middle)).sum()) <= most:
+        middle = low + (high - low) // 2 // step * step
+        if int(((lengths + (middle - 1)) // middle).sum()) <= most:
             high = middle
         else:
-            low = middle + STEP
+            low = min(middle + step, high)
     return low
 
 
@@ -282,7 +290,7 @@ def _pieces(spans: Array, chunk: int) -> Array:
 
 
 def _fixed_pieces(spans: Array, limits: WorkLimits) -> Array:
-    """1 for a span whose chunks one item folds, else their number: the longest spans are cut, as far as there is room."""
+    """1 for a span whose chunks one item folds, else their number: the longest are cut, as far as there is room."""
     chunks = _pieces(spans, limits.fixed_chunk or 1)
     order = np.argsort(-chunks, kind="stable")
     fits = np.cumsum(chunks[order] - 1) <= limits.fixed_budget
@@ -293,22 +301,24 @@ def _fixed_pieces(spans: Array, limits: WorkLimits) -> Array:
 
 def _cut(spans: Array, pieces: Array, chunk: int) -> Array:
     """Every span in its number of pieces, a chunk each; a span of one piece stays whole, one of none vanishes."""
-    if (pieces == 1).all():
+    if not len(pieces) or pieces.min() == pieces.max() == 1:
         return spans
-    items = np.repeat(spans, pieces, axis=0)
-    piece = np.arange(len(items), dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces).astype(np.int32)
+    items = spans.repeat(pieces, axis=0)
+    piece = np.arange(len(items), dtype=np.int32) - (pieces.cumsum(dtype=np.int32) - pieces).repeat(pieces)
     items[:, BEGIN] += piece * chunk
     items[:, PART] += piece
-    is_cut = np.repeat(pieces > 1, pieces)
-    np.minimum(items[:, END], items[:, BEGIN] + chunk, out=items[:, END], where=is_cut)
+    np.minimum(items[:, END], items[:, BEGIN] + chunk, out=items[:, END], where=(pieces > 1).repeat(pieces))
     return items
 
 
 def _longest_first(items: Array) -> Array:
     """So that no long one starts when the others end. In units of 16 keys: numpy sorts 16 bits in linear time."""
-    lengths = (items[:, END] - items[:, BEGIN]) >> 4
-    if not len(lengths) or lengths.min() == lengths.max():
+    if not len(items):
         return items
-    order = np.argsort(np.uint16(65535) - np.minimum(lengths, 65535).astype(np.uint16), kind="stable")
-    sorted_items: Array = items[order]
+    lengths = (items[:, END] - items[:, BEGIN]) >> 4
+    longest = int(lengths.max())
+    if longest == lengths.min():
+        return items
+    shorter = (longest - lengths).astype(np.uint16)  # a row of a million tokens has 65,536 blocks
+    sorted_items: Array = items[shorter.argsort(kind="stable")]
     return sorted_items

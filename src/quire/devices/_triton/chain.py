@@ -7,7 +7,7 @@ goes on, all before it are done. Where the hardware cannot, and in the interpret
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -38,8 +38,43 @@ def _can_chain(index: int | None) -> bool:
     return torch.cuda.get_device_capability(index) >= HOPPER
 
 
-def chained(near: torch.Tensor) -> dict[str, Any]:
-    """The options of a launch whose kernel calls `follow`."""
-    if near.is_cuda and _can_chain(near.device.index):
-        return {"CHAINED": True, "launch_pdl": True}
-    return {"CHAINED": False}
+class Shape(NamedTuple):
+    """How a kernel runs; its own constants aside."""
+
+    warps: int = 4
+    stages: int = 3
+
+
+_COMPILED: dict[Any, Any] = {}
+
+
+def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any], shape: Shape) -> None:
+    """Start a kernel whose parameters are `args`, then `constants` in their order, then CHAINED.
+
+    Triton asks all arguments at each launch what they are, which takes ten times as long as the launch. Here it is asked
+    once for arguments of a kind.
+    """
+    device = args[0].device
+    if device.type != "cuda":
+        kernel[grid](*args, **constants, CHAINED=False)
+        return
+    can_chain = _can_chain(device.index)
+    key = (kernel, shape, *constants.values(), *map(_kind, args))
+    found = _COMPILED.get(key)
+    if found is None:
+        options = {"num_warps": shape.warps, "num_stages": shape.stages, "launch_pdl": can_chain}
+        _COMPILED[key] = kernel[grid](*args, **constants, CHAINED=can_chain, **options)
+        return
+    x, y, z = (*grid, 1, 1)[:3]
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    rest = (*constants.values(), can_chain)
+    found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *args, *rest)
+
+
+def _kind(argument: Any) -> Any:
+    """What a compiled kernel depends on: of a tensor its format and whether it begins at a multiple of 16 bytes."""
+    if isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.data_ptr() & 15 == 0
+    if isinstance(argument, int):
+        return argument == 1, argument & 15 == 0
+    return argument if argument is None else float

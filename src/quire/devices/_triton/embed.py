@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, follow
+from .chain import Shape, follow, launch
 
 
 @triton.jit
@@ -29,5 +29,5 @@ def embed(ids: Tensor, last_tokens: Tensor, table: Tensor, dtype: torch.dtype) -
     out = torch.empty((len(ids), dim), dtype=dtype, device=table.device)
     block = min(triton.next_power_of_2(dim), 1024)
     grid = (len(ids), triton.cdiv(dim, block))
-    _embed[grid](ids, last_tokens, table, out, DIM=dim, BLOCK=block, num_warps=4, **chained(table))
+    launch(_embed, grid, (ids, last_tokens, table, out), {"DIM": dim, "BLOCK": block}, Shape(4))
     return out

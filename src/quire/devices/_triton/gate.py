@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, follow
+from .chain import Shape, follow, launch
 from .norm import FP8, Product, Rounded, fp8_scale, scaled
 
-BLOCK = 4096  # columns at a time
+BLOCK, PART = 4096, 1024  # columns at a time, of a program that does all of them, and of one that does those alone
 
 
 @triton.jit
@@ -62,15 +62,12 @@ def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None 
     raw, token_scale, column_scale = product
     tokens, dim = raw.shape[0], raw.shape[1] // 2
     out = torch.empty((tokens, dim), dtype=FP8 if rounds else dtype or raw.dtype, device=raw.device)
-    has = {"TOKEN": token_scale is not None, "COLUMN": column_scale is not None}
-    width = min(triton.next_power_of_2(dim), BLOCK)
+    width = min(triton.next_power_of_2(dim), BLOCK if rounds else PART)
+    has = {"DIM": dim, "WIDTH": width, "TOKEN": token_scale is not None, "COLUMN": column_scale is not None}
     if not rounds:
-        width = min(width, 1024)
         grid = (tokens, triton.cdiv(dim, width))
-        _silu_gate[grid](raw, token_scale, column_scale, out, DIM=dim, WIDTH=width, **has, num_warps=4, **chained(raw))
+        launch(_silu_gate, grid, (raw, token_scale, column_scale, out), has, Shape(4))
         return out
     scale = torch.empty(tokens, dtype=torch.float32, device=raw.device)
-    _silu_gate_round[(tokens,)](
-        raw, token_scale, column_scale, out, scale, DIM=dim, WIDTH=width, **has, num_warps=8, **chained(raw)
-    )
+    launch(_silu_gate_round, (tokens,), (raw, token_scale, column_scale, out, scale), has, Shape(8))
     return Rounded(out, scale)

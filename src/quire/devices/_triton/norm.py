@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, follow
+from .chain import Shape, follow, launch
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = tl.constexpr(448.0)
@@ -80,11 +80,16 @@ def add_norm(x: Tensor, delta: Product | None, weight: Tensor, eps: float, round
     scale = torch.empty(tokens if rounds else 0, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(dim)
     given = delta or Product(x)
-    _add_norm[(tokens,)](
-        x, given.raw, given.token_scale, given.column_scale, weight, out, scale, eps, DIM=dim, BLOCK=block,
-        ADD=delta is not None, TOKEN=given.token_scale is not None, COLUMN=given.column_scale is not None,
-        ROUND=rounds, num_warps=min(max(block // 512, 1), 16), **chained(x),
-    )  # fmt: skip
+    args = (x, given.raw, given.token_scale, given.column_scale, weight, out, scale, eps)
+    constants = {
+        "DIM": dim,
+        "BLOCK": block,
+        "ADD": delta is not None,
+        "TOKEN": given.token_scale is not None,
+        "COLUMN": given.column_scale is not None,
+        "ROUND": rounds,
+    }
+    launch(_add_norm, (tokens,), args, constants, _shape(block))
     return Rounded(out, scale) if rounds else out
 
 
@@ -106,5 +111,10 @@ def to_fp8(x: Tensor) -> Rounded:
     out = torch.empty_like(x, dtype=FP8)
     scale = torch.empty(tokens, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(dim)
-    _round[(tokens,)](x, out, scale, DIM=dim, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **chained(x))
+    launch(_round, (tokens,), (x, out, scale), {"DIM": dim, "BLOCK": block}, _shape(block))
     return Rounded(out, scale)
+
+
+def _shape(block: int) -> Shape:
+    """Of a program that has a whole token in its registers: sixteen numbers of each thread."""
+    return Shape(min(max(block // 512, 1), 16))

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, follow
+from .chain import Shape, follow, launch
 from .norm import Product, scaled
 
 
@@ -115,13 +115,23 @@ def rope_write(
     tokens, pairs = raw.shape[0], turns.cos.shape[1]
     q = torch.empty((tokens, heads.num_heads * heads.dim), dtype=dtype or raw.dtype, device=raw.device)
     members = heads.num_heads // heads.kv_heads
-    _rope_write[(tokens, heads.kv_heads)](
-        raw, product.token_scale, product.column_scale, bias, norm.q if norm else None, norm.k if norm else None,
-        norm.eps if norm else 0.0, turns.cos, turns.sin, where.positions, where.slots, q, *cache,
-        HEADS=heads.num_heads, KV=heads.kv_heads, DIM=heads.dim, PAIRS=pairs,
-        GROUP=triton.next_power_of_2(members + 2), HALF=triton.next_power_of_2(heads.dim // 2),
-        BLOCK_TOKENS=cache[0].shape[2], TOKEN=product.token_scale is not None,
-        COLUMN=product.column_scale is not None, BIAS=bias is not None, NORM=norm is not None,
-        num_warps=2, **chained(raw),
+    normed = norm or HeadNorm(raw, raw, 0.0)
+    args = (
+        raw, product.token_scale, product.column_scale, bias, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
+        where.positions, where.slots, q, *cache,
     )  # fmt: skip
+    constants = {
+        "HEADS": heads.num_heads,
+        "KV": heads.kv_heads,
+        "DIM": heads.dim,
+        "PAIRS": pairs,
+        "GROUP": triton.next_power_of_2(members + 2),
+        "HALF": triton.next_power_of_2(heads.dim // 2),
+        "BLOCK_TOKENS": cache[0].shape[2],
+        "TOKEN": product.token_scale is not None,
+        "COLUMN": product.column_scale is not None,
+        "BIAS": bias is not None,
+        "NORM": norm is not None,
+    }
+    launch(_rope_write, (tokens, heads.kv_heads), args, constants, Shape(2))
     return q

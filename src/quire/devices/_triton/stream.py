@@ -5,9 +5,10 @@ tokens the right. What a step does around a product happens in the same kernel:
     NORM   RMS norm of the tokens before: their weight is multiplied in, the root mean square comes out of the same loop
     GATE   the weight has gate rows, then up rows; answers silu(gate) * up
     ADD    answers go on top of what is there (the residual)
-    FP8    weights are FP8 with a scale for each row; tokens are rounded to FP8 in groups of BK columns
+    FP8    weights are FP8 with a scale for each row, tokens are FP8 with a scale for each of them
+    AHEAD  a program that has read its weights asks for some of those that the next product will read: memory goes on
+           while small kernels run in between, and the next product finds its first weights in the cache
 Shares of columns are summed by the program that comes last, in the order of the shares: the sum is always the same.
-Weights of the first columns are fetched while the kernel before still runs.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, fetch, follow
-from .norm import fp8_scale
+from .chain import Shape, fetch, follow, launch
 
-LINE = tl.constexpr(128)  # bytes
+LINE = 128  # bytes
 
 
 class Tile(NamedTuple):
@@ -34,7 +34,6 @@ class Tile(NamedTuple):
     shares: int = 1  # of all columns
     warps: int = 4
     stages: int = 4
-    lines: int = 0  # of each row, fetched ahead
 
 
 @triton.jit
@@ -50,15 +49,16 @@ def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: 
 
 
 @triton.jit
-def _fetch_ahead(w, rows, first, K: tl.constexpr, LINES: tl.constexpr):
-    per_line: tl.constexpr = LINE * 8 // w.dtype.element_ty.primitive_bitwidth
-    at = rows[:, None] * K + first + tl.arange(0, LINES)[None, :] * per_line
-    fetch((w + at).to(tl.int64))
+def _fetch_ahead(ahead, num_lines, LINES: tl.constexpr):
+    """This program's part of the next weights, in lines of 128 bytes."""
+    program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
+    line = program * LINES + tl.arange(0, LINES)
+    fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
 
 
 @triton.jit
 def _stream(
-    x, w, scale, norm, bias, out, partial, arrived, M, N, eps, K: tl.constexpr,
+    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr,
     LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
     FP8: tl.constexpr, CHAINED: tl.constexpr,
@@ -72,28 +72,17 @@ def _stream(
     k = tl.arange(0, BK)
     wp = w + rows[:, None] * K + share * KS + k[None, :]
     up = N.to(tl.int64) * K
-    if CHAINED and LINES > 0:
-        _fetch_ahead(w, rows, share * KS, K, LINES)
-        if GATE:
-            _fetch_ahead(w + up, rows, share * KS, K, LINES)
     follow(CHAINED)
     acc = tl.zeros([BN, BM], tl.float32)
     acc_up = tl.zeros([BN, BM], tl.float32)
     squares = tl.zeros([BM], tl.float32)
     for start in tl.range(0, KS, BK, num_stages=STAGES):
         a, squares = _tokens(x, norm, squares, m, share * KS + start + k, is_there, K, NORM)
-        b = tl.load(wp + start)
-        if FP8:
-            h = a.to(tl.float32)
-            token_scale = fp8_scale(tl.max(tl.abs(h), 0))
-            a8 = (h / token_scale[None, :]).to(w.dtype.element_ty)
-            acc += tl.dot(b, a8) * token_scale[None, :]
-            if GATE:
-                acc_up += tl.dot(tl.load(wp + up + start), a8) * token_scale[None, :]
-        else:
-            acc = tl.dot(b, a, acc)
-            if GATE:
-                acc_up = tl.dot(tl.load(wp + up + start), a, acc_up)
+        acc = tl.dot(tl.load(wp + start), a, acc)
+        if GATE:
+            acc_up = tl.dot(tl.load(wp + up + start), a, acc_up)
+    if CHAINED and LINES > 0:
+        _fetch_ahead(ahead, num_lines, LINES)
     if SHARES > 1:
         place = ((tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) * SHARES).to(tl.int64)
         SIZE: tl.constexpr = (2 * BN + 1) * BM
@@ -124,9 +113,10 @@ def _stream(
         acc *= rms[None, :]
         acc_up *= rms[None, :]
     if FP8:
-        acc *= tl.load(scale + rows)[:, None]
+        of_token = tl.load(token_scale + m, mask=is_there, other=0.0)[None, :]
+        acc *= tl.load(scale + rows)[:, None] * of_token
         if GATE:
-            acc_up *= tl.load(scale + N + rows)[:, None]
+            acc_up *= tl.load(scale + N + rows)[:, None] * of_token
     if BIAS:
         acc += tl.load(bias + rows).to(tl.float32)[:, None]
         if GATE:
@@ -141,10 +131,10 @@ def _stream(
 
 
 class Scratch:
-    """Where programs leave their shares for the last of them. One for each stream of kernels; it grows as needed."""
+    """Where programs leave their shares for the last of them. One for each stream of kernels."""
 
     def __init__(self, device: torch.device) -> None:
-        self.partial = torch.empty(1 << 22, dtype=torch.float32, device=device)
+        self.partial = torch.empty(1 << 23, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(1 << 13, dtype=torch.int32, device=device)
 
     def fits(self, num_programs: int, tile: Tile) -> bool:
@@ -161,24 +151,43 @@ class Around(NamedTuple):
     bias: Tensor | None = None  # [rows of the weight]
     is_gate: bool = False
     add_to: Tensor | None = None  # [M, N], and the answer too
+    ahead: Tensor | None = None  # weights to ask for, as bytes
 
 
 def stream(
-    x: Tensor, weight: Tensor, scale: Tensor | None, around: Around, tile: Tile, scratch: Scratch,
-    dtype: torch.dtype | None = None,
+    x: Tensor, weight: Tensor, scales: tuple[Tensor, Tensor] | None, around: Around, tile: Tile, scratch: Scratch,
+    dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """x [M, K] times the transpose of weight [N, K] (two of them for a gate): [M, N], and what stands around it."""
+    """x [M, K] times the transpose of weight [N, K] (two of them for a gate): [M, N], and what stands around it.
+
+    Of FP8 the scales of the weight's rows [N] and of the tokens [M].
+    """
     tokens, columns = x.shape
     num_rows = weight.shape[0] // (2 if around.is_gate else 1)
     out = around.add_to
     if out is None:
-        out = torch.empty((tokens, num_rows), dtype=dtype or x.dtype, device=x.device)
+        out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
     grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
     assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
-    _stream[grid](
-        x, weight, scale, around.norm, around.bias, out, scratch.partial, scratch.arrived, tokens, num_rows,
-        around.eps, K=columns, BM=tile.tokens, BN=tile.rows, BK=tile.columns, SHARES=tile.shares, STAGES=tile.stages,
-        LINES=tile.lines, NORM=around.norm is not None, GATE=around.is_gate, ADD=around.add_to is not None,
-        BIAS=around.bias is not None, FP8=scale is not None, num_warps=tile.warps, **chained(x),
+    num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
+    lines = triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0
+    args = (
+        x, weight, *(scales or (None, None)), around.norm, around.bias, out, scratch.partial, scratch.arrived,
+        around.ahead, tokens, num_rows, num_lines, around.eps,
     )  # fmt: skip
+    constants = {
+        "K": columns,
+        "BM": tile.tokens,
+        "BN": tile.rows,
+        "BK": tile.columns,
+        "SHARES": tile.shares,
+        "STAGES": tile.stages,
+        "LINES": lines,
+        "NORM": around.norm is not None,
+        "GATE": around.is_gate,
+        "ADD": around.add_to is not None,
+        "BIAS": around.bias is not None,
+        "FP8": scales is not None,
+    }
+    launch(_stream, grid, args, constants, Shape(tile.warps))
     return out

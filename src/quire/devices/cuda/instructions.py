@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from quire.devices._triton.attention import Work, attend
+from quire.devices._triton.attention import Work, attend, configs_for
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, Rounded, add_norm
@@ -33,6 +33,8 @@ class Run:
     work: dict[int | None, Work]  # by the window of the layers
     last_tokens: Tensor  # int32 [rows of the device's table]
     logits_at: Tensor | None  # int32 [L]; None: of every token
+    merges: bool = True  # may a token's attention be in parts?
+    is_decode: bool = False  # has every row one token?
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # what is still to be added to a value
 
@@ -92,17 +94,16 @@ def _plain(product: Product, dtype: torch.dtype) -> Tensor:
 
 def multiply(run: Run, value: int, norm: Norm | None, linear: Linear, dtype: torch.dtype | None = None) -> Product:
     """A product of a value, behind its norm if there is one. Of a gate that streams, the activated half."""
+    x: Tensor = run.values[value]
+    kind = dtype or x.dtype
     if norm is None:
         x = run.whole(value)
-        return Product(linear.few(x, dtype=dtype)) if linear.streams(len(x)) else linear.many(x, dtype)
-    x, delta = run.values[value], run.pending.pop(value, None)
-    if not linear.streams(len(x)):
-        return linear.many(add_norm(x, delta, norm.weight, norm.eps, linear.rounds), dtype)
-    if delta is None:
-        return Product(linear.few(x, Around(norm.weight, norm.eps), dtype))
-    normed = add_norm(x, delta, norm.weight, norm.eps)
-    assert isinstance(normed, Tensor)
-    return Product(linear.few(normed, dtype=dtype))
+        return Product(linear.few(x, kind)) if linear.streams(len(x)) else linear.many(x, dtype)
+    delta = run.pending.pop(value, None)
+    if linear.streams(len(x)) and delta is None and not linear.rounds:
+        return Product(linear.few(x, kind, Around(norm.weight, norm.eps)))
+    normed = add_norm(x, delta, norm.weight, norm.eps, linear.rounds)
+    return Product(linear.few(normed, kind)) if linear.streams(len(x)) else linear.many(normed, dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +144,8 @@ class Attend:
         tables = run.tables.view(-1, 1)  # an item's row is the place where its table begins
         attend(
             q, *cache, tables, run.where.positions, run.work[self.window], out,
-            scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk,
+            scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk, merges=run.merges,
+            configs=configs_for(self.heads.dim, cache[0].dtype, fixed=bool(self.fixed_chunk), is_decode=run.is_decode),
         )  # fmt: skip
         run.values[self.out] = out.view(len(q), -1)
 
@@ -180,7 +182,7 @@ class AddProduct:
         residual = run.values.pop(self.residual)
         run.values[self.out] = residual
         if self.linear.streams(count) and isinstance(x, Tensor) and self.residual not in run.pending:
-            self.linear.few(x, Around(add_to=residual))
+            self.linear.few(x, residual.dtype, Around(add_to=residual))
             return
         if self.residual in run.pending:
             residual += _plain(run.pending.pop(self.residual), residual.dtype)

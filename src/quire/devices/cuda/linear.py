@@ -13,7 +13,7 @@ from quire.devices._triton.stream import Around, Scratch, stream
 from .tiles import Tiles
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Linear:
     """weight [N, K] in the step's number format, or FP8 with a scale for each row. Several matrices may lie in one."""
 
@@ -23,22 +23,26 @@ class Linear:
     tiles: Tiles
     scratch: Scratch
     is_gate: bool = False  # gate rows, then up rows
+    ahead: Tensor | None = None  # the first weights of the next product, as bytes
 
     @property
     def rounds(self) -> bool:
-        """Are tokens to be FP8 for `many`?"""
+        """Are tokens to be FP8?"""
         return self.scale is not None
 
     def streams(self, num_tokens: int) -> bool:
         """Are these so few that the weights' way from memory is all that counts?"""
         return self.tiles.find(self.weight, num_tokens, self.is_gate) is not None
 
-    def few(self, x: Tensor, around: Around = Around(), dtype: torch.dtype | None = None) -> Tensor:
+    def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = Around()) -> Tensor:
         """Of tokens that `streams` says yes to: [M, N], or [M, N / 2] of a gate, activated."""
-        tile = self.tiles.find(self.weight, len(x), self.is_gate)
+        if self.scale is not None and isinstance(x, Tensor):
+            x = to_fp8(x)
+        values, scales = (x, None) if isinstance(x, Tensor) else (x.values, (self.scale, x.scale))
+        tile = self.tiles.find(self.weight, len(values), self.is_gate)
         assert tile is not None
-        around = around._replace(bias=self.bias, is_gate=self.is_gate)
-        return stream(x, self.weight, self.scale, around, tile, self.scratch, dtype)
+        around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
+        return stream(values, self.weight, scales, around, tile, self.scratch, dtype)  # type: ignore[arg-type]
 
     def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product:
         """Of any number of tokens. Scales and bias of an FP8 product are left to whoever reads it."""

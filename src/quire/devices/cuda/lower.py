@@ -19,7 +19,11 @@ from quire.devices._triton.rope import HeadNorm, Heads, Turns
 from quire.graph.graph import Graph, Node, Value
 
 from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Norm
+from .linear import Linear
 from .weights import Placer
+
+
+AHEAD_BYTES = 4 << 20  # more would drive out of the cache what the running product still needs
 
 
 class NoKernel(Exception):
@@ -47,6 +51,7 @@ class Lowering:
             emit(self, node)
             if index == self._tail:
                 self._narrow(index)
+        _look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
         return _forgetting(self.instructions, self.graph.output.id)
 
     def _narrow(self, last: int) -> None:
@@ -158,6 +163,12 @@ _EMIT: dict[str, Any] = {
     "silu_gate": Lowering.silu_gate,
     "logits": Lowering.logits,
 }
+
+
+def _look_ahead(linears: list[Linear]) -> None:
+    """Each product asks for the first weights of the next; the last one for those of the next step."""
+    for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
+        linear.ahead = following.weight.view(-1).view(torch.uint8)[:AHEAD_BYTES]
 
 
 def _name(node: Node, parameter: str) -> str:

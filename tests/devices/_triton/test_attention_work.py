@@ -1,0 +1,118 @@
+"""The cutting of attention's work: whatever a step holds, every token attends to each of its keys exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews, plan_work, size_of
+from quire.ops.batch import Batch, RowPart
+
+pytestmark = pytest.mark.pure
+
+BLOCK = 16
+LIMITS = WorkLimits(
+    max_tokens=2048, max_rows=64, max_length=8192, kv_heads=2, group=4, num_ctas=24, wide_ctas=12, wide_queries=128
+)
+
+
+def batch_of(texts: list[tuple[int, int]], shared: int = 0) -> Batch:
+    """(computed, new) of every row; the first rows that have so many blocks at their head form groups of up to 7."""
+    parts, groups = [], []
+    for row, (computed, new) in enumerate(texts):
+        num_blocks = -(-(computed + new) // BLOCK)
+        parts.append(RowPart([0] * new, computed, [*range(num_blocks)]))
+        if shared and computed >= shared * BLOCK:
+            groups.append((row // 7, row, shared))
+    sizes = {group: sum(g == group for g, _, _ in groups) for group, _, _ in groups}
+    kept = [each for each in groups if sizes[each[0]] > 1]
+    return replace(Batch.of(parts, BLOCK), groups=np.array(kept, np.int32).reshape(-1, 3))
+
+
+def planned(batch: Batch, limits: WorkLimits) -> tuple[WorkCounts, WorkViews]:
+    views = WorkViews.of(np.full(size_of(limits), -99, np.int32), limits)
+    return plan_work(batch, limits, views), views
+
+
+def check(batch: Batch, limits: WorkLimits) -> WorkCounts:
+    """Walk all items as a kernel would, and count what every token has seen."""
+    counts, views = planned(batch, limits)
+    capacity = Capacity.of(limits, len(batch.positions), len(batch.lengths))
+    assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
+    assert views.counts.tolist() == [counts.narrow, counts.wide]
+    seen = [np.zeros(position + 1, int) for position in batch.positions]
+    parts: list[list[int]] = [[] for _ in batch.positions]
+    most = (limits.narrow_tokens, limits.wide_tokens)
+    for items, num_tokens in zip((views.narrow[: counts.narrow], views.wide[: counts.wide]), most, strict=True):
+        for first, count, row, begin, end, part in items.tolist():
+            assert 0 < count <= num_tokens and begin % BLOCK == 0 and begin < end
+            for token in views.members[first : first + count].tolist():
+                own = batch.row_of_token[token]
+                depth = -(-end // BLOCK)
+                assert np.array_equal(batch.block_tables[row][:depth], batch.block_tables[own][:depth])
+                assert end <= batch.lengths[batch.block_tables[:, 0] == batch.block_tables[row][0]].max()
+                seen[token][begin:end] += 1
+                parts[token].append(part)
+    held = 0
+    for token, position in enumerate(batch.positions.tolist()):
+        visible = 0 if limits.window is None else max(0, position + 1 - limits.window)
+        assert (seen[token][visible:] == 1).all() and (seen[token] <= 1).all(), token
+        num_parts = int(views.num_parts[token])
+        assert sorted(parts[token]) == list(range(num_parts)), token
+        if num_parts > 1:
+            assert views.first_part[token] == held
+            held += num_parts
+    assert held == counts.partials
+    return counts
+
+
+texts = st.lists(st.tuples(st.integers(0, 3000), st.sampled_from([1, 1, 1, 2, 4, 5, 33, 100])), min_size=1, max_size=20)
+kinds = st.sampled_from([{}, {"window": 1}, {"window": 333}, {"fixed_chunk": 512}, {"fixed_chunk": 512, "window": 700}])
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts, kinds, st.sampled_from([1, 3, 4, 16]), st.integers(0, 60))
+def test_every_token_attends_to_each_of_its_keys_once(rows, kind, group, shared):
+    kind = {"wide_queries": 64, **kind} if "fixed_chunk" in kind else kind
+    check(batch_of(rows, shared), replace(LIMITS, group=group, **kind))
+
+
+def test_one_long_row_fills_the_device():
+    assert check(batch_of([(8000, 1)]), LIMITS).narrow == 13  # itself, and a budget of 12
+
+
+def test_many_rows_are_left_whole():
+    assert check(batch_of([(640, 1)] * 64), LIMITS) == (64, 0, 0)
+
+
+def test_one_row_among_many_is_cut_when_it_is_the_longest():
+    counts, views = planned(batch_of([(100, 1)] * 20 + [(7000, 1)]), LIMITS)
+    assert counts.narrow > 25
+    lengths = views.narrow[: counts.narrow, 4] - views.narrow[: counts.narrow, 3]
+    assert lengths.max() < 1000 and (np.diff(lengths >> 4) <= 0).all()  # and the longest items come first
+
+
+def test_a_group_is_read_once_and_its_rows_go_on_from_there():
+    counts, views = planned(batch_of([(1100 + n, 1) for n in range(7)], shared=64), LIMITS)
+    assert counts.wide == 2 and counts.narrow == 7
+    assert views.wide[: counts.wide, 1].tolist() == [7, 7] and set(views.narrow[:7, 3].tolist()) == {1024}
+
+
+def test_a_group_that_saves_too_little_is_left_alone():
+    assert check(batch_of([(200, 1), (210, 1)], shared=4), LIMITS).wide == 0
+
+
+def test_a_token_of_a_fixed_chunk_has_its_parts_at_multiples_of_it():
+    counts, views = planned(batch_of([(2000, 1), (30, 90)]), replace(LIMITS, fixed_chunk=512, wide_queries=64))
+    assert counts.narrow == 0 and (views.wide[: counts.wide, 3] % 512 == 0).all()
+
+
+def test_work_that_does_not_fit_is_refused():
+    small: Any = replace(LIMITS, max_rows=1, max_tokens=4, num_ctas=2, wide_ctas=2)
+    with pytest.raises(ValueError, match="room for"):
+        planned(batch_of([(3, 1)] * 4), small)
