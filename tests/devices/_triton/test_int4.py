@@ -18,7 +18,7 @@ COLUMNS, ROWS = 512, 24
 CASES = [
     (Tile(32, 0, 16, shares=1, stages=2), 1, 64, True, (False, False, False, False)),
     (Tile(16, 0, 16, shares=2, stages=2), 20, 32, False, (False, True, True, True)),
-    (Tile(32, 0, 16, shares=2, lines=2), 3, 128, True, (True, True, True, False)),
+    (Tile(32, 0, 16, shares=2), 3, 128, True, (True, True, True, False)),
     (Tile(32, 0, 16, shares=1, stages=2), 3, 256, False, (True, True, False, False)),
     (Tile(32, 0, 16, shares=1, stages=2), 5, 512, True, (False, False, True, True)),
     (Tile(32, 0, 16, shares=4, stages=2), 5, 16, True, (True, False, False, False)),
@@ -54,7 +54,7 @@ def test_a_streamed_product_is_what_the_numbers_mean(tile, num_tokens, group, wh
     assert (weight.points is not None) == whole
     wanted = expected(x.float().numpy(), parts.dequantize(), norm, bias, is_gate, residual)
     around = Around(on_device[0], 1e-5, on_device[1], is_gate, add_to)
-    out = stream_int4(x.to(place), weight, around, tile, scratch).float().cpu().numpy()
+    out = stream_int4(x.to(place), weight, around, tile, scratch, torch.bfloat16).float().cpu().numpy()
     assert relative_error(out, wanted) <= BF16_ERROR
     assert not scratch.arrived.any(), "the counters are ready for the next product"
 
@@ -93,6 +93,6 @@ def test_groups_that_no_kernel_takes_are_known():
 def test_a_token_does_not_depend_on_the_others(place):
     parts, tile, scratch = make(ROWS, COLUMNS, 64, seed=3), Tile(32, 0, 16, shares=2), Scratch(torch.device(place))
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((16, COLUMNS), np.float32)).bfloat16().to(place)
-    together = stream_int4(x, placed(parts, place), Around(), tile, scratch)
-    alone = stream_int4(x[3:4].contiguous(), placed(parts, place), Around(), tile, scratch)
+    together = stream_int4(x, placed(parts, place), Around(), tile, scratch, torch.bfloat16)
+    alone = stream_int4(x[3:4].contiguous(), placed(parts, place), Around(), tile, scratch, torch.bfloat16)
     assert torch.equal(together[3:4], alone)

@@ -18,11 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, fetch, follow
-from .stream import Around, Scratch, Tile
+from .chain import Shape, follow, launch
+from .stream import LINE, Around, Scratch, Tile, _fetch_ahead
 
 OFFSET = tl.constexpr(128.0)  # a bfloat16 from here on has whole numbers for its last bits
-LINE = tl.constexpr(32)  # words
 SPANS = (32, 16)
 PER_WORD = tl.constexpr(8)
 WHOLE = 1e-3  # so near to a whole number is whole: scales were rounded
@@ -151,8 +150,8 @@ def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
 
 @triton.jit
 def _stream_int4(
-    x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, M, N, eps, K: tl.constexpr,
-    GROUP: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps,
+    K: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
     STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
     BIAS: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -166,11 +165,6 @@ def _stream_int4(
     wp = w + rows[:, None] * (K // 8) + share * (KS // 8) + k[None, :]
     up = N.to(tl.int64) * (K // 8)
     width = N * (2 if GATE else 1)  # of a row of scales
-    if CHAINED and LINES > 0:
-        ahead = w + rows[:, None] * (K // 8) + share * (KS // 8) + tl.arange(0, LINES)[None, :] * LINE
-        fetch(ahead.to(tl.int64))
-        if GATE:
-            fetch((ahead + up).to(tl.int64))
     follow(CHAINED)
     BLOCK: tl.constexpr = PER_WORD * SPAN
     SPANS: tl.constexpr = PER_WORD if GROUP >= BLOCK else GROUP // SPAN  # that share a scale
@@ -198,6 +192,8 @@ def _stream_int4(
             acc = _scaled(acc, raw, sums, scales, zeros, at, POINTS)
             if GATE:
                 acc_up = _scaled(acc_up, raw_up, sums, scales, zeros, at + N, POINTS)
+    if CHAINED and LINES > 0:
+        _fetch_ahead(ahead, num_lines, LINES)
     squares = tl.sum(squares_of, 0)
     if SHARES > 1:
         place = ((tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) * SHARES).to(tl.int64)
@@ -245,7 +241,7 @@ def _stream_int4(
 
 
 def stream_int4(
-    x: Tensor, weight: Int4Weight, around: Around, tile: Tile, scratch: Scratch, dtype: torch.dtype | None = None
+    x: Tensor, weight: Int4Weight, around: Around, tile: Tile, scratch: Scratch, dtype: torch.dtype
 ) -> Tensor:
     """bfloat16 x [M, K] times the transpose of weight [N, K], as `stream` does it. A tile has the weight's own columns.
 
@@ -256,17 +252,31 @@ def stream_int4(
     num_rows = weight.words.shape[0] // (2 if around.is_gate else 1)
     out = around.add_to
     if out is None:
-        out = torch.empty((tokens, num_rows), dtype=dtype or x.dtype, device=x.device)
+        out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
     grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
     assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
-    _stream_int4[grid](
+    num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
+    args = (
         x, weight.words, weight.scales, weight.zeros, weight.points, weight.row_scale, around.norm, around.bias, out,
-        scratch.partial, scratch.arrived, tokens, num_rows, around.eps, K=columns, GROUP=weight.group,
-        SPAN=weight.span, BM=tile.tokens, BN=tile.rows, SHARES=tile.shares, STAGES=tile.stages, LINES=tile.lines,
-        NORM=around.norm is not None, GATE=around.is_gate, ADD=around.add_to is not None,
-        BIAS=around.bias is not None, POINTS=weight.points is not None, NATIVE=x.is_cuda, num_warps=tile.warps,
-        **chained(x),
+        scratch.partial, scratch.arrived, around.ahead, tokens, num_rows, num_lines, around.eps,
     )  # fmt: skip
+    constants = {
+        "K": columns,
+        "GROUP": weight.group,
+        "SPAN": weight.span,
+        "BM": tile.tokens,
+        "BN": tile.rows,
+        "SHARES": tile.shares,
+        "STAGES": tile.stages,
+        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
+        "NORM": around.norm is not None,
+        "GATE": around.is_gate,
+        "ADD": around.add_to is not None,
+        "BIAS": around.bias is not None,
+        "POINTS": weight.points is not None,
+        "NATIVE": x.is_cuda,
+    }
+    launch(_stream_int4, grid, args, constants, Shape(tile.warps))
     return out
 
 
@@ -295,8 +305,7 @@ def dequantize(weight: Int4Weight, out: Tensor) -> Tensor:
     rows, columns = weight.shape
     out = out.reshape(-1)[: rows * columns].view(rows, columns)
     grid = (triton.cdiv(rows, ROWS), columns // (8 * weight.span))
-    _dequantize[grid](
-        weight.words, weight.scales, weight.zeros, weight.row_scale, out, rows, K=columns, GROUP=weight.group,
-        SPAN=weight.span, BN=ROWS, num_warps=WARPS, **chained(out),
-    )  # fmt: skip
+    args = (weight.words, weight.scales, weight.zeros, weight.row_scale, out, rows)
+    constants = {"K": columns, "GROUP": weight.group, "SPAN": weight.span, "BN": ROWS}
+    launch(_dequantize, grid, args, constants, Shape(WARPS))
     return out
