@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire.devices._triton.attention_work import WorkViews
+from quire.devices._triton.chain import Shape, follow, launch
 
 LOG2_E = 1.4426950408889634
 MERGED_HEADS = 8  # of a program that merges: few enough to fill the device, so many that a thousand idle ones are cheap
@@ -63,15 +64,19 @@ class Work(NamedTuple):
         )
 
 
-def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False) -> Configs:
-    """The fastest that we know for this size of heads and for this number format of the cache."""
+def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_decode: bool = False) -> Configs:
+    """The fastest that we know for this size of heads and for this number format of the cache.
+
+    Wide items of prompts keep a processor busy by themselves; those of shared prefixes, in steps that only decode, are
+    few, and more warps finish each sooner.
+    """
     size, dim = dtype.itemsize, triton.next_power_of_2(head_dim)
     narrow = Config(16, 64 if dim * size <= 256 else 32, 4, 3 if dim * size <= 256 else 2)
     if size == 4:
         return Configs(narrow, Config(64, 32, 4, 2))
     if fixed:
         return Configs(narrow, Config(64, 64, 4, 3))
-    return Configs(narrow, Config(128, 64, 8, 3))
+    return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2))
 
 
 def attend(
@@ -98,20 +103,15 @@ def attend(
         if len(items):
             _launch(q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk)
     if merges:
-        _merge[(q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS))](
-            work.partial_out,
-            work.partial_lse,
-            work.first_part,
-            work.num_parts,
-            out,
-            out.stride(0),
-            HEADS=q.shape[1],
-            DIM=q.shape[2],
-            DIM_PADDED=triton.next_power_of_2(q.shape[2]),
-            BLOCK_HEADS=MERGED_HEADS,
-            AHEAD=4,
-            num_warps=2,
-        )
+        parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))
+        constants = {
+            "HEADS": q.shape[1],
+            "DIM": q.shape[2],
+            "DIM_PADDED": triton.next_power_of_2(q.shape[2]),
+            "BLOCK_HEADS": MERGED_HEADS,
+            "AHEAD": 4,
+        }
+        launch(_merge, (q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS)), parts, constants, Shape(2))
 
 
 def _launch(
@@ -119,7 +119,7 @@ def _launch(
 ) -> None:
     """One of the two launches."""
     kv_heads, block_tokens, dim = k_cache.shape[1:]
-    _attend[(len(items) * kv_heads,)](
+    args = (
         q,
         k_cache,
         v_cache,
@@ -137,19 +137,20 @@ def _launch(
         q.stride(0),
         out.stride(0),
         tables.stride(0),
-        KV_HEADS=kv_heads,
-        GROUP=q.shape[1] // kv_heads,
-        DIM=dim,
-        DIM_PADDED=triton.next_power_of_2(dim),
-        BLOCK_TOKENS=block_tokens,
-        WINDOW=window or 0,
-        FIXED_CHUNK=fixed_chunk or 0,
-        SPLITS_MASKS=index == 1 and not window and not fixed_chunk,
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
     )
+    constants = {
+        "KV_HEADS": kv_heads,
+        "GROUP": q.shape[1] // kv_heads,
+        "DIM": dim,
+        "DIM_PADDED": triton.next_power_of_2(dim),
+        "BLOCK_TOKENS": block_tokens,
+        "WINDOW": window or 0,
+        "FIXED_CHUNK": fixed_chunk or 0,
+        "SPLITS_MASKS": index == 1 and not window and not fixed_chunk,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+    }
+    launch(_attend, (len(items) * kv_heads,), args, constants, Shape(config.num_warps, config.num_stages))
 
 
 @triton.jit
@@ -181,7 +182,9 @@ def _attend(
     SPLITS_MASKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    follow(CHAINED)
     item = tl.program_id(0) // KV_HEADS
     head = tl.program_id(0) % KV_HEADS  # heads of an item run side by side: their keys are neighbours in memory
     if item >= tl.load(num_items):
@@ -370,8 +373,10 @@ def _merge(
     DIM_PADDED: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     AHEAD: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Some heads of one token: its partial results, in their order. AHEAD of them are loaded together."""
+    follow(CHAINED)
     token = tl.program_id(0)
     count = tl.load(num_parts + token)
     if count <= 1:

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 FIRST, COUNT, ROW, BEGIN, END, PART = range(6)
 STEP = 128  # chunks are multiples of this many keys: no kernel has a larger tile
-MIN_NARROW_CHUNK = 256  # below this a chunk's own cost, and its merge, outweigh the balance that it brings
+MIN_NARROW_CHUNK = 128  # below this a chunk's own cost, and its merge, outweigh the balance that it brings
 MIN_WIDE_CHUNK = 512
 MIN_SHARED = 2048  # keys that a group must save its members from reading, before it is worth its merge
 
@@ -57,7 +57,7 @@ class WorkLimits:
 
     @property
     def narrow_budget(self) -> int:
-        """Items beyond one for each row: so many fill the device when rows alone do not."""
+        """Items that fill the device when rows alone do not."""
         return -(-self.num_ctas // self.kv_heads)
 
     @property
@@ -85,7 +85,7 @@ class Capacity(NamedTuple):
             wide = num_rows + (num_tokens - num_rows) // tokens + limits.fixed_budget
             return cls(0, wide, 2 * limits.fixed_budget * min(tokens, num_tokens))
         few = min(num_tokens, num_rows * limits.narrow_tokens)  # tokens of narrow rows
-        narrow = num_rows + limits.narrow_budget
+        narrow = max(num_rows, limits.narrow_budget)
         shared = _max_shared(limits, few)
         prompts = 0 if num_tokens == num_rows else -(-num_tokens // tokens) + num_rows
         wide = max(prompts + shared, limits.wide_budget)
@@ -168,7 +168,7 @@ def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, ou
     few = None if is_few.all() else is_few[spans[:, ROW]]
     narrow = spans if few is None else spans[few]
     wide = shared if few is None else np.concatenate([shared, spans[~few]])
-    chunk = _chunk(narrow, len(narrow) + limits.narrow_budget, MIN_NARROW_CHUNK)
+    chunk = _chunk(narrow, max(len(narrow), limits.narrow_budget), MIN_NARROW_CHUNK)
     narrow_pieces = _pieces(narrow, chunk)
     wide_chunk = _chunk(wide, max(len(wide), limits.wide_budget), MIN_WIDE_CHUNK)
     wide_pieces = _pieces(wide, wide_chunk)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.devices._triton.sample import Rules, Space, choose
 from quire.ops.batch import Draws
 
 from .inputs import Inputs
@@ -23,12 +24,14 @@ def mode_of(draws: Draws | None) -> str:
 class Chooser:
     """Owns the last token of every row."""
 
-    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
-        self.last_tokens = torch.zeros(max_rows + 1, dtype=torch.int32, device=device)
+    def __init__(self, max_rows: int, max_logits: int, vocab_size: int, device: torch.device) -> None:
+        self.last_tokens = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        self.tokens = torch.zeros(max_logits, dtype=torch.int32, device=device)  # of a step
         self.vocab_size = vocab_size
+        self._space = Space.of(max_logits, vocab_size, str(device))
 
-    def choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None, out: Tensor) -> None:
-        """Into `out` [L], and into last_tokens."""
-        tokens = logits.argmax(-1).to(torch.int32)
-        out[: len(tokens)] = tokens
-        self.last_tokens[inputs.rows.long()] = tokens
+    def choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None) -> None:
+        """For every entry of a step that has a row: into `tokens`, and into last_tokens."""
+        draws = (inputs.rows, inputs.temperature, inputs.top_k, inputs.top_p, inputs.min_p, inputs.chance)
+        rules = Rules(*draws, inputs.mask_at, masks)
+        choose(logits, rules, self.tokens, self.last_tokens, self._space, is_greedy=mode == "greedy")

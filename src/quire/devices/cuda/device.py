@@ -29,7 +29,7 @@ KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 FIXED_CHUNK = 512  # keys; of the deterministic mode
 HEADROOM = 1 << 30  # bytes left to the driver, to graphs and to fragments
-CTAS_PER_SM = 4
+CTAS_PER_SM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CudaDevice:
         placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
-        chooser = Chooser(limits.max_rows, graph.output.dim, device)
+        chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
         captures = wishes.get("captures", True) and device.type == "cuda"
         instructions = lowering.walk()

@@ -9,7 +9,6 @@ those of its bucket; block tables come last, because their width changes from st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from quire.devices._triton.attention_work import ROW, WorkCounts, WorkLimits, Wo
 from quire.ops.batch import Batch, Draws
 
 Array = NDArray[Any]
-NO_MASK = -1
+NO_MASK = NOBODY = -1
 
 
 class Sizes(NamedTuple):
@@ -28,14 +27,6 @@ class Sizes(NamedTuple):
     tokens: int
     rows: int
     logits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trash:
-    """Where padding writes: a slot behind the last block, a row behind the last row."""
-
-    slot: int
-    row: int
 
 
 class Inputs(NamedTuple):
@@ -71,18 +62,21 @@ class Inputs(NamedTuple):
         return cls(*views, work, buffer[at:])
 
 
-def fill(inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], trash: Trash) -> dict[int | None, WorkCounts]:
-    """Write a step into the host's buffer, padded. Answers how much work attention has."""
+def fill(inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], trash_slot: int) -> dict[int | None, WorkCounts]:
+    """Write a step into the host's buffer. What pads it writes its K and V to `trash_slot`, and chooses no tokens.
+
+    Answers how much work attention has.
+    """
     num_tokens, num_logits = len(batch.token_ids), len(batch.logits_at)
     inputs.ids[:num_tokens] = batch.token_ids
     inputs.positions[:num_tokens] = batch.positions
     inputs.slots[:num_tokens] = batch.slots
     inputs.logits_at[:num_logits] = batch.logits_at
-    for view, padding in ((inputs.ids, 0), (inputs.positions, 0), (inputs.slots, trash.slot)):
+    for view, padding in ((inputs.ids, 0), (inputs.positions, 0), (inputs.slots, trash_slot)):
         view[num_tokens:] = padding
     inputs.logits_at[num_logits:] = 0
     if batch.draws is not None:
-        _fill_draws(inputs, batch.draws, trash.row)
+        _fill_draws(inputs, batch.draws)
     height, width = batch.block_tables.shape
     inputs.tables[: height * width] = batch.block_tables.reshape(-1)
     counts = {}
@@ -94,10 +88,10 @@ def fill(inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], 
     return counts
 
 
-def _fill_draws(inputs: Inputs, draws: Draws, trash_row: int) -> None:
+def _fill_draws(inputs: Inputs, draws: Draws) -> None:
     count = len(draws.rows)
     for view, given, padding in (
-        (inputs.rows, draws.rows, trash_row),
+        (inputs.rows, draws.rows, NOBODY),
         (inputs.temperature, draws.temperature, 0.0),
         (inputs.top_k, draws.top_k, 0),
         (inputs.top_p, draws.top_p, 1.0),
@@ -106,7 +100,6 @@ def _fill_draws(inputs: Inputs, draws: Draws, trash_row: int) -> None:
     ):
         view[:count] = given
         view[count:] = padding
-    inputs.rows[:count][draws.rows < 0] = trash_row
     inputs.mask_at[:] = NO_MASK
     if draws.masked.any():
         inputs.mask_at[:count][draws.masked] = np.arange(draws.masked.sum(), dtype=np.int32)

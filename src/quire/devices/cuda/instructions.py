@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from quire.devices._triton.attention import Work, attend
+from quire.devices._triton.attention import Work, attend, configs_for
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, Rounded, add_norm
@@ -33,6 +33,8 @@ class Run:
     work: dict[int | None, Work]  # by the window of the layers
     last_tokens: Tensor  # int32 [rows of the device's table]
     logits_at: Tensor | None  # int32 [L]; None: of every token
+    merges: bool = True  # may a token's attention be in parts?
+    is_decode: bool = False  # has every row one token?
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # what is still to be added to a value
 
@@ -142,7 +144,8 @@ class Attend:
         tables = run.tables.view(-1, 1)  # an item's row is the place where its table begins
         attend(
             q, *cache, tables, run.where.positions, run.work[self.window], out,
-            scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk,
+            scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk, merges=run.merges,
+            configs=configs_for(self.heads.dim, cache[0].dtype, fixed=bool(self.fixed_chunk), is_decode=run.is_decode),
         )  # fmt: skip
         run.values[self.out] = out.view(len(q), -1)
 

@@ -23,7 +23,7 @@ from .linear import Linear
 from .weights import Placer
 
 
-AHEAD_BYTES = 24 << 20  # less than half of a large GPU's cache: the product that runs needs some itself
+AHEAD_BYTES = 4 << 20  # more would drive out of the cache what the running product still needs
 
 
 class NoKernel(Exception):

@@ -23,7 +23,7 @@ from quire.ops.batch import Batch, Draws
 
 from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
-from .inputs import Inputs, Sizes, Trash, fill
+from .inputs import Inputs, Sizes, fill
 from .instructions import Attend, Caches, Instruction, Run
 
 Array = NDArray[Any]
@@ -97,7 +97,6 @@ class CudaProgram:
     _next: int = 0
     _numbers: Tensor = field(init=False)
     _floats: Tensor = field(init=False)
-    _tokens: Tensor = field(init=False)
     _partial_out: Tensor = field(init=False)
     _partial_lse: Tensor = field(init=False)
 
@@ -109,7 +108,6 @@ class CudaProgram:
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)
-        self._tokens = torch.zeros(limits.max_logits, dtype=torch.int32, device=self.device)
         partials = max(Capacity.of(each, limits.max_tokens, limits.max_rows).partials for each in self.work.values())
         heads, dim = self.num_heads, self.caches.whole.shape[-1]
         self._partial_out = torch.empty((partials, heads, dim), dtype=torch.float32, device=self.device)
@@ -140,8 +138,7 @@ class CudaProgram:
         work = {window: _sized(each, padded) for window, each in self.work.items()}
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
-        trash = Trash(self.num_blocks * self.limits.block_tokens, self.limits.max_rows)
-        counts = fill(host, batch, work, trash)
+        counts = fill(host, batch, work, self.num_blocks * self.limits.block_tokens)
         used = len(numbers) - len(host.tables) + batch.block_tables.size
         with self.on_stream(), torch.no_grad():
             self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
@@ -172,7 +169,7 @@ class CudaProgram:
         """The step's tokens go to the host when they are chosen."""
         staging = pending.staging
         if pending.draws is not None:
-            staging.tokens[: pending.num_logits].copy_(self._tokens[: pending.num_logits], non_blocking=True)
+            staging.tokens[: pending.num_logits].copy_(self.chooser.tokens[: pending.num_logits], non_blocking=True)
         if staging.done is not None:
             staging.done.record()
 
@@ -209,7 +206,10 @@ class CudaProgram:
             )  # fmt: skip
         where = Where(inputs.positions, inputs.slots)
         at = inputs.logits_at if narrows else None
-        return Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
+        run = Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
+        run.merges = any(each.partials for each in counts.values())
+        run.is_decode = not narrows
+        return run
 
     @property
     def _tail(self) -> int:
@@ -217,7 +217,7 @@ class CudaProgram:
         return 1 + max(i for i, each in enumerate(self.instructions) if isinstance(each, Attend))
 
     def _choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None) -> None:
-        self.chooser.choose(logits, inputs, mode, masks, self._tokens)
+        self.chooser.choose(logits, inputs, mode, masks)
 
     def _replay(self, padded: Sizes, kind: Kind, inputs: Inputs) -> Tensor:
         key = padded.tokens, kind

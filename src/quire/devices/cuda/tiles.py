@@ -11,7 +11,7 @@ from quire.devices._triton.stream import Tile
 
 FEW_TOKENS = 16
 TILE_ROWS = 64
-MAX_SHARES = 8
+MAX_SHARES = 4
 
 
 class Tiles:
@@ -33,14 +33,17 @@ class Tiles:
 
     def _by_rule(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile | None:
         """`width` is of a number of the weight, in bytes."""
-        at_a_time = next((each for each in (128, 64, 32) if columns % each == 0), None)
+        is_fp8 = width == 1
+        wide = (256, 128, 64, 32) if is_fp8 and not is_gate else (64, 32) if is_gate and not is_fp8 else (128, 64, 32)
+        at_a_time = next((each for each in wide if columns % each == 0), None)
         if at_a_time is None or width > 2:
             return None
-        at_a_time = min(at_a_time, 64) if is_gate and width == 2 else at_a_time
-        programs = -(-rows // (2 if is_gate else 1) // TILE_ROWS)
+        if is_gate:
+            return Tile(32, at_a_time, FEW_TOKENS, 1, 2, 3) if is_fp8 else Tile(64, at_a_time, FEW_TOKENS, 1, 4, 4)
+        programs = -(-rows // TILE_ROWS)
         shares = 1
-        while programs * shares < 2 * self._num_processors and shares < MAX_SHARES and not is_gate:
+        while 2 * programs * shares < 3 * self._num_processors and shares < MAX_SHARES:
             if columns % (2 * shares * at_a_time):
                 break
             shares *= 2
-        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares, warps=4, stages=4)
+        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares, 4, 3 if is_fp8 else 4)
