@@ -117,6 +117,21 @@ class Answer:
     counts: WorkCounts
 
 
+def planned(step: Step, place: str, limits: WorkLimits) -> tuple[Work, WorkCounts]:
+    """The step's work on the device, with grids of the sizes that a captured launch has."""
+    buffer = np.full(attention_work.size_of(limits), -99, np.int32)
+    counts = attention_work.plan_work(step.batch, limits, WorkViews.of(buffer, limits))
+    capacity = Capacity.of(limits, len(step.batch.positions), len(step.batch.lengths))
+    assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
+    heads = step.spec.num_heads * step.group
+    partials = (
+        torch.full((capacity.partials, heads, step.spec.head_dim), torch.nan, device=place),
+        torch.full((capacity.partials, heads), torch.nan, device=place),
+    )
+    views = WorkViews.of(torch.from_numpy(buffer).to(place), limits)
+    return Work.of(views, capacity.narrow, capacity.wide, partials), counts
+
+
 def run(
     step: Step,
     place: str,
@@ -125,21 +140,11 @@ def run(
     fixed_chunk: int | None = None,
     num_ctas: int = 16,
 ) -> Answer:
-    """Plan and attend, with grids of the sizes that a captured launch has."""
+    """Plan and attend."""
     spec, cache_dtype = step.spec, cache_dtype or dtype
     configs = configs_for(spec.head_dim, cache_dtype, fixed=fixed_chunk is not None)
-    limits = step.limits(configs, fixed_chunk, num_ctas)
-    buffer = np.full(attention_work.size_of(limits), -99, np.int32)
-    counts = attention_work.plan_work(step.batch, limits, WorkViews.of(buffer, limits))
-    capacity = Capacity.of(limits, len(step.batch.positions), len(step.batch.lengths))
-    assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
+    work, counts = planned(step, place, step.limits(configs, fixed_chunk, num_ctas))
     heads = spec.num_heads * step.group
-    partials = (
-        torch.full((capacity.partials, heads, spec.head_dim), torch.nan, device=place),
-        torch.full((capacity.partials, heads), torch.nan, device=place),
-    )
-    views = WorkViews.of(torch.from_numpy(buffer).to(place), limits)
-    work = Work.of(views, capacity.narrow, capacity.wide, partials)
     q = torch.from_numpy(step.q).to(place, dtype).view(-1, heads, spec.head_dim)
     k, v = (torch.from_numpy(x.transpose(0, 2, 1, 3).copy()).to(place, cache_dtype) for x in (step.keys, step.values))
     tables, positions = (torch.from_numpy(x).to(place) for x in (step.batch.block_tables, step.batch.positions))

@@ -207,7 +207,7 @@ def _attend(
     values = v_cache + head * (BLOCK_TOKENS * DIM)
 
     if FIXED_CHUNK == 0:
-        top, weight, total = _walk(
+        top, weight, total = walk(
             query, keys, values, table, position, is_query, begin, end, scale,
             KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, SPLITS_MASKS, BLOCK_M, BLOCK_N,
         )  # fmt: skip
@@ -216,13 +216,13 @@ def _attend(
         weight = tl.zeros([BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
         for chunk in range(begin, end, FIXED_CHUNK):
-            chunk_top, chunk_weight, chunk_total = _walk(
+            chunk_top, chunk_weight, chunk_total = walk(
                 query, keys, values, table, position, is_query, chunk, tl.minimum(chunk + FIXED_CHUNK, end), scale,
                 KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
             )  # fmt: skip
-            lse, mean = _mean(chunk_top, chunk_weight, chunk_total)
-            top, weight, total = _fold(top, weight, total, lse, mean)
-    lse, mean = _mean(top, weight, total)
+            lse, mean = mean_of(chunk_top, chunk_weight, chunk_total)
+            top, weight, total = fold(top, weight, total, lse, mean)
+    lse, mean = mean_of(top, weight, total)
 
     is_whole = tl.load(num_parts + member, mask=is_query, other=1) == 1
     places = member.to(tl.int64)[:, None] * out_stride + heads[:, None] * DIM + dims[None, :]
@@ -235,7 +235,7 @@ def _attend(
 
 
 @triton.jit
-def _walk(
+def walk(
     query,
     keys,
     values,
@@ -345,14 +345,14 @@ def _tile(
 
 
 @triton.jit
-def _mean(top, weight, total):
+def mean_of(top, weight, total):
     """log2 of all weight, and the weighted mean; of nothing: minus infinity, and 0."""
     divisor = tl.where(weight == 0.0, 1.0, weight)
     return top + tl.log2(divisor), total / divisor[:, None]
 
 
 @triton.jit
-def _fold(top, weight, total, lse, mean):
+def fold(top, weight, total, lse, mean):
     """One more partial result. The roundings are spelled out: in every kernel they are the same."""
     new_top = tl.maximum(top, lse)
     base = tl.where(new_top == float("-inf"), 0.0, new_top)
@@ -396,6 +396,6 @@ def _merge(
             at = (first + part) * HEADS
             lse = tl.load(partial_lse + at + heads, mask=is_head & (part < count), other=float("-inf"))
             mean = tl.load(partial_out + at * DIM + places, mask=is_value & (part < count), other=0.0)
-            top, weight, total = _fold(top, weight, total, lse, mean)
-    _, mean = _mean(top, weight, total)
+            top, weight, total = fold(top, weight, total, lse, mean)
+    _, mean = mean_of(top, weight, total)
     tl.store(out + token.to(tl.int64) * out_stride + places, mean.to(out.dtype.element_ty), mask=is_value)

@@ -40,8 +40,11 @@ class Turns(NamedTuple):
 
 
 @triton.jit
-def _half(raw, token_scale, column_scale, bias, token, columns, mask, STRIDE: tl.constexpr,
-          TOKEN: tl.constexpr, COLUMN: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+def numbers(
+    raw, token_scale, column_scale, bias, token, columns, mask, STRIDE: tl.constexpr,
+    TOKEN: tl.constexpr, COLUMN: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Of one token of the product, these columns, with all scales and the bias, in float32."""
     x = tl.load(raw + token * STRIDE + columns, mask=mask, other=0.0)
     x = scaled(x, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
     if BIAS:
@@ -71,8 +74,8 @@ def _rope_write(
     # first and second half of each head; a number beyond the rotary part stays
     low = tl.where(i < PAIRS, i, i + PAIRS)  # where PAIRS < DIM / 2, what is not turned comes after both turned halves
     high = tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
-    a = _half(raw, token_scale, column_scale, bias, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN, BIAS)
-    b = _half(raw, token_scale, column_scale, bias, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN, BIAS)
+    a = numbers(raw, token_scale, column_scale, bias, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN, BIAS)
+    b = numbers(raw, token_scale, column_scale, bias, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN, BIAS)
     if NORM:
         rms = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + eps)[:, None]
         rms = tl.where(is_v, 1.0, rms)

@@ -1,0 +1,208 @@
+"""Attention of few rows with one token each, in one kernel: from the product of q, k and v to the merged answer.
+
+A program does one narrow item (see attention_work) for one key head, with the query heads that share it.
+    before   scales, bias, norms of heads and rope, as rope_write does; every program turns its own queries
+    newest   the program whose item ends with the row's last key writes k and v to their slot, and takes them from its
+             registers: nobody reads in this launch what it writes to the cache
+    after    of a row in several parts, the program that comes last merges all of them, in their order: whichever it is,
+             the answer is the same. It leaves the counter at 0
+A load waits for those that it needs an address from. So what depends on nothing is loaded first, and keys are asked for
+while the queries are made.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .attention import LOG2_E, Work, configs_for, fold, mean_of, walk
+from .chain import Shape, fetch, follow, launch
+from .norm import Product
+from .rope import HeadNorm, Heads, Turns, Where, numbers
+
+MOST_ROWS = 16  # with more, rows need no parts, and several kernels cost less than queries that are made again and again
+BLOCK_M = tl.constexpr(16)  # queries of a program
+MERGED = tl.constexpr(8)  # parts that are loaded together
+LINE = tl.constexpr(128)  # bytes
+
+
+@triton.jit
+def _turned(
+    raw, token_scale, column_scale, bias, norm, eps, cos, sin, token, head, dims, is_there,
+    STRIDE: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr,
+    BIAS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """A head for each row, normed and turned: float32 [M, dim]. The sines are negative where a number comes first."""
+    other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)  # what a number is turned with
+    x = numbers(
+        raw, token_scale, column_scale, bias, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN, BIAS
+    )
+    y = numbers(
+        raw, token_scale, column_scale, bias, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN, BIAS
+    )
+    if NORM:
+        rms = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / DIM + eps)
+        x *= rms * tl.load(norm + dims, mask=dims < DIM, other=0.0).to(tl.float32)
+        y *= rms * tl.load(norm + other, mask=dims < DIM, other=0.0).to(tl.float32)
+    return x * cos + y * sin
+
+
+@triton.jit
+def _fetch_keys(
+    keys, values, table, begin, end, KV: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Ask for the first two tiles of keys and values, block by block."""
+    SIZE: tl.constexpr = BLOCK_TOKENS * DIM * keys.dtype.element_ty.primitive_bitwidth // 8
+    LINES: tl.constexpr = triton.next_power_of_2(triton.cdiv(SIZE, LINE))
+    at = begin // BLOCK_TOKENS + tl.arange(0, 2 * BLOCK_N // BLOCK_TOKENS)
+    block = tl.load(table + tl.minimum(at, (end - 1) // BLOCK_TOKENS)).to(tl.int64)
+    offset = block[:, None] * (KV * SIZE) + tl.minimum(tl.arange(0, LINES) * LINE, SIZE - 1)[None, :]
+    fetch(keys.to(tl.int64) + offset)
+    fetch(values.to(tl.int64) + offset)
+
+
+@triton.jit
+def _merged(
+    partial_out, partial_lse, first, count, head, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+):  # fmt: skip
+    """The heads of a program from all parts of a token: [group, dim]. Parts are read where others' writes are seen."""
+    member, dims = tl.arange(0, GROUP_PADDED), tl.arange(0, DIM_PADDED)
+    is_head = member < GROUP
+    is_value = is_head[:, None] & (dims < DIM)[None, :]
+    top = tl.full([GROUP_PADDED], float("-inf"), tl.float32)
+    weight = tl.zeros([GROUP_PADDED], tl.float32)
+    total = tl.zeros([GROUP_PADDED, DIM_PADDED], tl.float32)
+    for begin in range(0, count, MERGED):
+        for step in tl.static_range(MERGED):  # one that is not there weighs nothing, and changes no bit
+            part = begin + step
+            at = (first + part) * HEADS + head + member
+            is_part = is_head & (part < count)
+            lse = tl.load(partial_lse + at, mask=is_part, other=float("-inf"), cache_modifier=".cg")
+            places = partial_out + at[:, None] * DIM + dims[None, :]
+            mean = tl.load(places, mask=is_value & is_part[:, None], other=0.0, cache_modifier=".cg")
+            top, weight, total = fold(top, weight, total, lse, mean)
+    _, mean = mean_of(top, weight, total)
+    return mean
+
+
+@triton.jit
+def _attend_few(
+    raw, token_scale, column_scale, bias, q_norm, k_norm, eps, cos, sin, positions, slots, k_cache, v_cache, tables,
+    items, num_items, first_part, num_parts, partial_out, partial_lse, arrived, out, scale, table_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, PAIRS: tl.constexpr,
+    GROUP_PADDED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, WINDOW: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    follow(CHAINED)
+    GROUP: tl.constexpr = HEADS // KV
+    STRIDE: tl.constexpr = (HEADS + 2 * KV) * DIM
+    kv = tl.program_id(0) % KV
+    items += tl.program_id(0) // KV * 6
+    token, row = tl.load(items), tl.load(items + 2)  # the first members are the tokens themselves
+    begin, end, part = tl.load(items + 3), tl.load(items + 4), tl.load(items + 5)
+    # No number of an item is negative. Asking all of them here lets them come together with their count.
+    if (tl.program_id(0) // KV >= tl.load(num_items)) | ((token | row | begin | end | part) < 0):
+        return
+    token, row = token.to(tl.int64), row.to(tl.int64)
+    position, slot = tl.load(positions + token), tl.load(slots + token).to(tl.int64)
+    first, count = tl.load(first_part + token).to(tl.int64), tl.load(num_parts + token)
+    table = tables + row * table_stride
+    keys, values = k_cache + kv * (BLOCK_TOKENS * DIM), v_cache + kv * (BLOCK_TOKENS * DIM)
+    if CHAINED:
+        _fetch_keys(keys, values, table, begin, end, KV, DIM, BLOCK_TOKENS, BLOCK_N)
+
+    # all of one layout [M, dim], k and v in every row: what is needed together is in the same thread
+    rows, dims = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, DIM_PADDED)[None, :] + tl.arange(0, BLOCK_M)[:, None] * 0
+    is_dim = dims < DIM
+    is_query = (rows < GROUP) & is_dim
+    q_head = kv * GROUP + rows
+    v = numbers(
+        raw, token_scale, column_scale, bias, token, (HEADS + KV + kv) * DIM + dims, is_dim,
+        STRIDE, TOKEN, COLUMN, BIAS,
+    )  # fmt: skip
+    angle = position * PAIRS + dims % PAIRS
+    c = tl.load(cos + angle, mask=dims < 2 * PAIRS, other=1.0)
+    s = tl.load(sin + angle, mask=dims < 2 * PAIRS, other=0.0)
+    s = tl.where(dims < PAIRS, -s, s)
+    q = _turned(
+        raw, token_scale, column_scale, bias, q_norm, eps, c, s, token, q_head, dims, is_query,
+        STRIDE, DIM, PAIRS, TOKEN, COLUMN, BIAS, NORM,
+    )  # fmt: skip
+    k = _turned(
+        raw, token_scale, column_scale, bias, k_norm, eps, c, s, token, HEADS + kv, dims, is_dim,
+        STRIDE, DIM, PAIRS, TOKEN, COLUMN, BIAS, NORM,
+    )  # fmt: skip
+    query = q.to(out.dtype.element_ty)
+    k, v = k.to(k_cache.dtype.element_ty), v.to(v_cache.dtype.element_ty)
+    is_newest = end > position
+    at = ((slot // BLOCK_TOKENS * KV + kv) * BLOCK_TOKENS + slot % BLOCK_TOKENS) * DIM + dims
+    tl.store(k_cache + at, k, mask=is_dim & (rows == 0) & is_newest)
+    tl.store(v_cache + at, v, mask=is_dim & (rows == 0) & is_newest)
+    score = tl.sum(query.to(tl.float32) * k.to(query.dtype).to(tl.float32), 1) * scale
+    score = tl.where(is_newest, score, float("-inf"))
+
+    top, weight, total = walk(
+        query, keys, values, table, tl.full([BLOCK_M], 0, tl.int32) + position, None, begin,
+        tl.minimum(end, position), scale, KV, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    top, weight, total = fold(top, weight, total, score, v.to(query.dtype).to(tl.float32))
+    lse, mean = mean_of(top, weight, total)
+
+    answers = out + token * (HEADS * DIM)
+    if count == 1:
+        tl.store(answers + q_head * DIM + dims, mean.to(out.dtype.element_ty), mask=is_query)
+        return
+    place = (first + part) * HEADS + q_head
+    tl.store(partial_lse + place, lse[:, None], mask=rows < GROUP)
+    tl.store(partial_out + place * DIM + dims, mean, mask=is_query)
+    tl.debug_barrier()
+    counter = arrived + token * KV + kv
+    if tl.atomic_add(counter, 1, sem="acq_rel") != count - 1:
+        return
+    tl.store(counter, 0)
+    mean = _merged(partial_out, partial_lse, first, count, kv * GROUP, HEADS, GROUP, GROUP_PADDED, DIM, DIM_PADDED)
+    member, dims = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, DIM_PADDED)[None, :]
+    places = answers + (kv * GROUP + member) * DIM + dims
+    tl.store(places, mean.to(out.dtype.element_ty), mask=(member < GROUP) & (dims < DIM))
+
+
+def attend_few(
+    product: Product, heads: Heads, turns: Turns, where: Where, cache: tuple[Tensor, Tensor], tables: Tensor,
+    work: Work, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None, bias: Tensor | None = None,
+    norm: HeadNorm | None = None,
+) -> None:  # fmt: skip
+    """Every token attends to its row, up to its own key, which goes into the cache: into `out` [T, num_heads * dim].
+
+    The work has narrow items alone, of one member each. `arrived` is int32 [at least T * kv_heads], zeros before and
+    after; other kernels of the stream may use it too.
+    """
+    raw, (k_cache, v_cache) = product.raw, cache
+    num_tokens, group = len(raw), heads.num_heads // heads.kv_heads
+    assert len(work.wide) == 0 and group <= BLOCK_M.value and arrived.numel() >= num_tokens * heads.kv_heads
+    normed = norm or HeadNorm(raw, raw, 0.0)
+    config = configs_for(heads.dim, k_cache.dtype).narrow
+    args = (
+        raw, product.token_scale, product.column_scale, bias, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
+        where.positions, where.slots, k_cache, v_cache, tables, work.narrow, work.counts, work.first_part,
+        work.num_parts, work.partial_out, work.partial_lse, arrived, out, scale * LOG2_E, tables.stride(0),
+    )  # fmt: skip
+    constants = {
+        "HEADS": heads.num_heads,
+        "KV": heads.kv_heads,
+        "DIM": heads.dim,
+        "DIM_PADDED": triton.next_power_of_2(heads.dim),
+        "PAIRS": turns.cos.shape[1],
+        "GROUP_PADDED": triton.next_power_of_2(group),
+        "BLOCK_TOKENS": k_cache.shape[2],
+        "WINDOW": window or 0,
+        "TOKEN": product.token_scale is not None,
+        "COLUMN": product.column_scale is not None,
+        "BIAS": bias is not None,
+        "NORM": norm is not None,
+        "BLOCK_N": config.block_n,
+    }
+    grid = (len(work.narrow) * heads.kv_heads,)
+    launch(_attend_few, grid, args, constants, Shape(config.num_warps, config.num_stages))

@@ -1,0 +1,247 @@
+"""Attention of few rows in one kernel: against the ops' references, and against the kernels that it takes the place of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices._triton.attend_few import attend_few
+from quire.devices._triton.attention import Work, attend, configs_for
+from quire.devices._triton.norm import Product
+from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.ops.attention import attention
+from quire.ops.cache import CacheSpec, PagedCache
+from quire.ops.norm import rms_norm_heads
+from quire.ops.registry import relative_error
+from quire.ops.rope import rope
+from tests.devices._triton.paged import BLOCK, Step, Text, planned
+
+pytestmark = [pytest.mark.device]
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+PAGED = CacheSpec("paged", 2, 32)
+EPS = 1e-5
+# the first token of all; ends of blocks, of tiles and of chunks, and what follows them; rows in several parts
+TEXTS = [Text(n) for n in (0, 15, 64, 127, 128, 255, 256, 300)]
+
+
+def numbers(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.float().cpu().numpy()
+
+
+def rounded(x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    return numbers(torch.from_numpy(x).to(dtype))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step of single tokens, as it stands before the newest keys are written: their slots are not numbers."""
+
+    step: Step  # without q
+    raw: np.ndarray  # [T, (heads + 2 * kv_heads) * dim]
+    frequencies: np.ndarray
+    scales: tuple[np.ndarray, np.ndarray] | None = None  # of tokens, of columns
+    bias: np.ndarray | None = None
+    norms: np.ndarray | None = None  # [2, dim]
+
+    @classmethod
+    def random(
+        cls, spec: CacheSpec, group: int, texts: list[Text], num_blocks: int = 120, rotary: int | None = None,
+        has_all: bool = False,
+    ) -> Case:  # fmt: skip
+        step, rng = Step.random(spec, group, texts, num_blocks), np.random.default_rng(1)
+        slots = step.batch.slots
+        for each in (step.keys, step.values):
+            each[slots // BLOCK, slots % BLOCK] = np.nan
+        rotary = rotary or spec.head_dim
+        frequencies = (10000.0 ** -(np.arange(0, rotary, 2) / rotary)).astype(np.float32)
+        columns = (group + 2) * spec.num_heads * spec.head_dim
+        raw = rng.standard_normal((len(texts), columns), np.float32)
+        if not has_all:
+            return cls(step, raw, frequencies)
+        scales = rng.random(len(texts), np.float32) + 0.5, rng.random(columns, np.float32) + 0.5
+        norms = rng.standard_normal((2, spec.head_dim), np.float32)
+        return cls(step, raw, frequencies, scales, rng.standard_normal(columns, np.float32), norms)
+
+    @property
+    def heads(self) -> Heads:
+        spec = self.step.spec
+        return Heads(spec.num_heads * self.step.group, spec.num_heads, spec.head_dim)
+
+    def rounded(self, dtype: torch.dtype, cache_dtype: torch.dtype) -> Case:
+        return replace(self, step=self.step.rounded(dtype, cache_dtype), raw=rounded(self.raw, dtype))
+
+    def reference(self, cache_dtype: torch.dtype) -> tuple[np.ndarray, PagedCache]:
+        """The ops' answer, and the cache with the newest keys in it."""
+        heads, kv_heads, dim = self.heads
+        whole = self.raw if self.scales is None else self.raw * self.scales[0][:, None] * self.scales[1]
+        whole = whole if self.bias is None else whole + self.bias
+        q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=1)
+        if self.norms is not None:
+            q, k = (rms_norm_heads(x, w, eps=EPS) for x, w in zip((q, k), self.norms, strict=True))
+        q, k = (rope(x, self.frequencies, self.step.batch.positions, head_dim=dim) for x in (q, k))
+        cache = PagedCache(self.step.spec, self.step.keys.copy(), self.step.values.copy())
+        k, v = (rounded(x, cache_dtype) for x in (k, v))
+        return attention.reference(q, k, v, cache, self.step.batch, scale=self.step.scale), cache
+
+    def on(self, place: str, dtype: torch.dtype, cache_dtype: torch.dtype, num_ctas: int = 32) -> Placed:
+        angles = np.arange(1 + self.step.batch.positions.max(), dtype=np.float32)[:, None] * self.frequencies
+        turns = Turns(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
+        caches = (x.transpose(0, 2, 1, 3).copy() for x in (self.step.keys, self.step.values))
+        k, v = (torch.from_numpy(x).to(place, cache_dtype) for x in caches)
+        where = Where(*(torch.from_numpy(x).to(place) for x in (self.step.batch.positions, self.step.batch.slots)))
+        scales = [torch.from_numpy(x).to(place) for x in self.scales or ()]
+        product = Product(torch.from_numpy(self.raw).to(place, dtype), *scales)
+        bias = None if self.bias is None else torch.from_numpy(self.bias).to(place)
+        norm = None if self.norms is None else HeadNorm(*torch.from_numpy(self.norms).to(place), eps=EPS)
+        limits = self.step.limits(configs_for(self.heads.dim, cache_dtype), num_ctas=num_ctas)
+        work, counts = planned(self.step, place, limits)
+        assert counts.wide == 0
+        return Placed(self, product, turns, where, (k, v), bias, norm, work._replace(wide=work.wide[:0]), counts.partials)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """All that the kernel takes."""
+
+    case: Case
+    product: Product
+    turns: Turns
+    where: Where
+    cache: tuple[torch.Tensor, torch.Tensor]
+    bias: torch.Tensor | None
+    norm: HeadNorm | None
+    work: Work
+    num_partials: int
+
+    @property
+    def tables(self) -> torch.Tensor:
+        return torch.from_numpy(self.case.step.batch.block_tables).to(self.product.raw.device)
+
+    def run(self) -> torch.Tensor:
+        """[T, heads * dim]; the counters are as they were, also after a second time."""
+        heads, raw = self.case.heads, self.product.raw
+        outs = [torch.full((len(raw), heads.num_heads * heads.dim), torch.nan).to(raw) for _ in range(2)]
+        arrived = torch.zeros(len(raw) * heads.kv_heads, dtype=torch.int32, device=raw.device)
+        for out in outs:
+            attend_few(
+                self.product, heads, self.turns, self.where, self.cache, self.tables, self.work, arrived, out,
+                scale=self.case.step.scale, window=self.case.step.spec.window, bias=self.bias, norm=self.norm,
+            )  # fmt: skip
+            assert not arrived.any(), "the counters are ready for the next layer"
+        assert torch.equal(outs[0].nan_to_num(9.0), outs[1].nan_to_num(9.0))
+        return outs[0]
+
+    def run_apart(self) -> torch.Tensor:
+        """The same by three kernels."""
+        heads = self.case.heads
+        q = rope_write(self.product, heads, self.turns, self.where, self.cache, self.bias, self.norm)
+        q = q.view(len(q), heads.num_heads, heads.dim)
+        out = torch.full_like(q, torch.nan)
+        step = self.case.step
+        attend(
+            q, *self.cache, self.tables, self.where.positions, self.work, out,
+            scale=step.scale, window=step.spec.window,
+        )  # fmt: skip
+        return out.view(len(q), -1)
+
+
+def assert_matches(case: Case, place: str, dtype: str = "f32", cache_dtype: torch.dtype | None = None) -> Placed:
+    """The answer, and the whole cache: keys in their slots, and nothing else written."""
+    kind = cache_dtype or DTYPES[dtype]
+    case = case.rounded(DTYPES[dtype], kind)
+    placed = case.on(place, DTYPES[dtype], kind)
+    out = numbers(placed.run())
+    expected, cache = case.reference(kind)
+    tolerance = attention.tolerance["bf16" if cache_dtype else dtype]
+    assert relative_error(out, expected) <= tolerance
+    slots = case.step.batch.slots
+    before = (case.step.keys, case.step.values)
+    for kept, there, old in zip(placed.cache, (cache.keys, cache.values), before, strict=True):
+        kept, old = numbers(kept).transpose(0, 2, 1, 3), old.copy()
+        at = slots // BLOCK, slots % BLOCK
+        assert relative_error(kept[at], there[at]) <= tolerance
+        kept[at] = old[at]
+        assert np.array_equal(kept, old, equal_nan=True), "nothing else is written"
+    return placed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_matches_the_references(dtype, place):
+    placed = assert_matches(Case.random(PAGED, 4, TEXTS), place, dtype)
+    assert placed.num_partials > len(TEXTS), "some rows are in several parts"
+
+
+@pytest.mark.parametrize("has_all", [False, True])
+@pytest.mark.parametrize("rotary", [32, 16])
+def test_scales_bias_norms_and_a_part_of_rope_come_before(rotary, has_all, place):
+    assert_matches(Case.random(PAGED, 3, TEXTS[-4:], rotary=rotary, has_all=has_all), place)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 8, 15, 16])
+def test_any_number_of_heads_shares_a_key_head(group, place):
+    assert_matches(Case.random(PAGED, group, [Text(3), Text(200)], 20), place)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128])
+def test_heads_have_any_size(head_dim, place):
+    assert_matches(Case.random(CacheSpec("paged", 2, head_dim), 4, [Text(40), Text(150)], 24), place, "bf16")
+
+
+@pytest.mark.parametrize("window", [1, 2, 100, 200])
+def test_a_window_hides_what_is_behind_it(window, place):
+    assert_matches(Case.random(CacheSpec("window", 2, 32, window), 4, TEXTS), place)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_cache_of_8_bits_is_read_as_it_was_rounded_the_newest_key_too(dtype, place):
+    assert_matches(Case.random(PAGED, 4, [Text(0), Text(140)], 24), place, dtype, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("has_all", [False, True])
+def test_it_answers_what_three_kernels_answer(has_all, place):
+    case = Case.random(PAGED, 4, TEXTS, has_all=has_all)
+    one, three = (case.on(place, torch.float32, torch.float32) for _ in range(2))
+    assert relative_error(numbers(one.run()), numbers(three.run_apart())) <= 1e-5
+    for kept, there in zip(one.cache, three.cache, strict=True):
+        assert np.allclose(numbers(kept), numbers(there), atol=1e-5, equal_nan=True)
+
+
+def test_it_does_not_matter_which_part_comes_last(place):
+    """Programs of the interpreter run in the order of their items."""
+    case, rng = Case.random(PAGED, 4, [Text(600), Text(350)], 80), np.random.default_rng(0)
+    placed = case.on(place, torch.float32, torch.float32)
+    outs = [placed.run()]
+    count = int(placed.work.counts[0])
+    for _ in range(3):
+        placed.work.narrow[:count] = placed.work.narrow[torch.from_numpy(rng.permutation(count)).to(place)]
+        outs.append(placed.run())
+    assert all(torch.equal(out, outs[0]) for out in outs)
+
+
+def test_more_parts_than_are_loaded_together_are_merged(place):
+    case = Case.random(CacheSpec("paged", 1, 16), 2, [Text(1300)], 90)
+    placed = assert_matches(case, place)
+    assert placed.num_partials > 8
+
+
+def test_rows_that_only_fill_a_bucket_are_left_alone(place):
+    """A captured launch has room for more tokens and items than there are."""
+    case = Case.random(PAGED, 4, TEXTS[-3:])
+    alone, padded = (case.on(place, torch.float32, torch.float32) for _ in range(2))
+    extra = torch.zeros((2, alone.product.raw.shape[1]), device=place)
+    padded = replace(padded, product=Product(torch.cat([padded.product.raw, extra])))
+    out = padded.run()
+    assert torch.equal(out[:3], alone.run()) and out[3:].isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("lengths", [[1000], [5000], [37, 128, 700, 1500, 2048, 90, 3, 640] * 2], ids=["one", "long", "many"])
+def test_it_matches_at_the_sizes_of_real_models(lengths, cache_dtype, place):
+    if place != "cuda":
+        pytest.skip("too large for the interpreter")
+    case = Case.random(CacheSpec("paged", 8, 128), 4, [Text(n) for n in lengths], 1200)
+    assert_matches(case, place, "bf16", None if cache_dtype == torch.bfloat16 else cache_dtype)
