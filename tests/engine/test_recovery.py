@@ -47,7 +47,7 @@ class Engine:
 
     def say(self, *news: News) -> None:
         for each in news:
-            self.tell([told] if (told := self.recovery.hear(each)) is not None else [])
+            self.tell(self.recovery.hear([each]))
 
     def tell(self, told: list[Told]) -> None:
         for sink, news in told:

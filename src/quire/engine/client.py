@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1  # how often the deadlines of those who wait for an engine are looked at
 CLOSE_SECONDS = 10.0  # how long closing waits for a start that is under way
+NEWS = (Tokens, Finished, Failed, Accepted)  # a tuple, which is looked through three times as fast as a union
 HOPELESS = "The engine has died, and could not be started again."
 
 Deliver = Callable[[Sequence[Outward]], None]
@@ -229,36 +230,48 @@ class Client:
     # ── news ──
 
     def _deliver(self, messages: Sequence[Outward]) -> None:
-        """Called by the link, one call at a time."""
+        """Called by the link, one call at a time. News are most of it, and are heard together."""
+        news: list[News] = []
         for message in messages:
-            match message:
-                case Tokens() | Finished() | Failed() | Accepted():
-                    with self._lock:
-                        told = self._recovery.hear(message)
-                    if told is not None:
-                        told.sink(told.news)
-                case Cancelled(request_id, found):
-                    with self._lock:
-                        waiting = self._cancels[request_id].popleft()
-                        if not self._cancels[request_id]:
-                            del self._cancels[request_id]
-                    waiting.answer.set_result(found)
-                case Counters() | Explained() | Changed() | Resized():
-                    with self._lock:
-                        asked = self._questions.popleft()
-                    if isinstance(message, Counters) and self._restarts is not None:
-                        message = replace(message, num_restarts=self.num_restarts)
-                    if asked.set_running_or_notify_cancel():
-                        asked.set_result(message)
-                case Unanswered(error):
-                    with self._lock:
-                        asked = self._questions.popleft()
-                    if asked.set_running_or_notify_cancel():
-                        asked.set_exception(error)
-                case Dead(error):
-                    self._bury(error)
-                case Loading() | Ready():
-                    self._is_away = isinstance(message, Loading)
+            if isinstance(message, NEWS):
+                news.append(message)
+            else:
+                self._deliver_news(news)
+                self._deliver_answer(message)
+                news = []
+        self._deliver_news(news)
+
+    def _deliver_news(self, news: list[News]) -> None:
+        if news:
+            with self._lock:
+                told = self._recovery.hear(news)
+            _tell(told)
+
+    def _deliver_answer(self, message: Outward) -> None:
+        """What is said of the engine itself, or to whoever asked it."""
+        match message:
+            case Cancelled(request_id, found):
+                with self._lock:
+                    waiting = self._cancels[request_id].popleft()
+                    if not self._cancels[request_id]:
+                        del self._cancels[request_id]
+                waiting.answer.set_result(found)
+            case Counters() | Explained() | Changed() | Resized():
+                with self._lock:
+                    asked = self._questions.popleft()
+                if isinstance(message, Counters) and self._restarts is not None:
+                    message = replace(message, num_restarts=self.num_restarts)
+                if asked.set_running_or_notify_cancel():
+                    asked.set_result(message)
+            case Unanswered(error):
+                with self._lock:
+                    asked = self._questions.popleft()
+                if asked.set_running_or_notify_cancel():
+                    asked.set_exception(error)
+            case Dead(error):
+                self._bury(error)
+            case Loading() | Ready():
+                self._is_away = isinstance(message, Loading)
 
     def _bury(self, error: Exception) -> None:
         """The engine is gone: answer whoever asked it, and start another; or tell everyone."""

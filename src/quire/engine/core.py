@@ -55,6 +55,7 @@ Receive = Callable[[float | None], Sequence[Inward]]  # wait up to so many secon
 
 COMPILING_SECONDS = 0.002  # a grammar is on its way and there is nothing else to do: look again very soon
 STUCK_SECONDS = 0.01  # nothing can be planned though requests wait: look again soon, a deadline or a TTL may change it
+new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
 
 
 class RunsPlans(Protocol):
@@ -258,19 +259,19 @@ class EngineCore:
             self._grammars.follow(outcomes, time.monotonic())
 
     def _tell(self, outcomes: list[Outcome]) -> None:
-        tally = self._tally
+        tally, say = self._tally, self._out.append
         for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
             tally.output_tokens += len(tokens)
             tally.forced_tokens += forced
-            if error is not None:
+            if error is None and finish is None:
+                say(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
+            elif error is not None:
                 tally.num_failed += 1
-                self._out.append(Failed(request_id, sample, error))
+                say(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
-            else:
-                self._out.append(Tokens(request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced))
+                say(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
 
     # ── the loop ──
 

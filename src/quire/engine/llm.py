@@ -255,14 +255,15 @@ class _Held:
     def __init__(self, request: GenerateRequest, send: Callable[[Sequence[News]], None]) -> None:
         self._send = send
         self._is_watched = bool(request.sampling.stop)
-        self._has_begun = False
+        self._is_quiet = False  # it has begun
         self._held: list[News] = []
 
     def __call__(self, news: News) -> None:
         self._held.append(news)
-        if isinstance(news, Tokens) and self._has_begun and not self._is_watched:
-            return
-        self._has_begun = self._has_begun or isinstance(news, Tokens)
+        if type(news) is Tokens:
+            if self._is_quiet:
+                return
+            self._is_quiet = not self._is_watched
         held, self._held = self._held, []
         self._send(held)
 

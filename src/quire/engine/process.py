@@ -6,6 +6,7 @@ so are we: an engine without a client would only hold memory.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import sys
@@ -83,6 +84,8 @@ def main(inward: str, outward: str) -> None:
         loaded = _load(sockets)
         if loaded is not None:
             sockets.send([loaded.ready])
+            gc.collect()
+            gc.freeze()  # what is here now stays: no step shall wait while it is looked through again
             loaded.core.run(sockets.receive, sockets.send)
     finally:
         sockets.close()

@@ -30,6 +30,7 @@ MAX_TRIAL_TOKENS = 256  # and that many at most; one that has said as many since
 PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a start, by the number of failures in a row
 LONG_PAUSE = 30.0  # when they are used up, and everyone has been told
 RETRY_SECONDS = 2.0
+new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor
 
 
 class Told(NamedTuple):
@@ -174,19 +175,32 @@ class Recovery:
             self._send(live.sent())  # first: it may hold what cannot be said
         self._live[request.id] = live
 
-    def hear(self, news: News) -> Told | None:
+    def hear(self, news: Iterable[News]) -> list[Told]:
         """News out of the engine. What is to be told of them; and whoever waited for them is sent."""
-        live = self._live.get(news.request_id)
-        if live is None:
-            return None
-        new = live.take(news)
-        if self._num_failures and live.num_said > live.num_said_before:
-            self._num_failures = 0
-        if not live.num_open:
-            del self._live[news.request_id]
-        if live.is_on_trial and live.is_cleared:
-            self._clear(live)
-        return None if new is None else Told(live.sink, new)
+        told: list[Told] = []
+        for each in news:
+            live = self._live.get(each.request_id)
+            if live is None:
+                continue
+            if type(each) is Tokens and len(each.tokens) == 1 and not (live.is_on_trial or each.prompt_logprobs):
+                # One more token of a request that nobody suspects: a thousand times a step, hence by itself.
+                output = live.outputs[each.sample]
+                if output is not None:
+                    output.append(each.tokens[0])
+                    live.num_said += 1
+                    self._num_failures = 0
+                    told.append(new_tuple(Told, (live.sink, each)))
+                continue
+            new = live.take(each)
+            if self._num_failures and live.num_said > live.num_said_before:
+                self._num_failures = 0
+            if not live.num_open:
+                del self._live[each.request_id]
+            if live.is_on_trial and live.is_cleared:
+                self._clear(live)
+            if new is not None:
+                told.append(Told(live.sink, new))
+        return told
 
     def cancel(self, request_id: str, reason: FinishReason, sample: int | None) -> list[Told] | None:
         """End a request, or one of its samples, that no engine has. None: an engine has it, if there is such a one."""

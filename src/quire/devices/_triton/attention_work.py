@@ -12,6 +12,7 @@ chunks of so many keys (or all there are), and a kernel folds chunks into one an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,9 +109,9 @@ class WorkViews(NamedTuple):
         """Views of a flat buffer of `size_of(limits)` numbers, for steps up to the limits."""
         views, begin = [], 0
         for shape in _shapes(limits):
-            end = begin + int(np.prod(shape))
-            views.append(buffer[begin:end].reshape(shape))
-            begin = end
+            size = math.prod(shape)
+            views.append(buffer[begin : begin + size].reshape(shape))
+            begin += aligned(size)
         return cls(*views)
 
 
@@ -122,7 +123,12 @@ class WorkCounts(NamedTuple):
 
 def size_of(limits: WorkLimits) -> int:
     """How many int32 a step's work is, at most."""
-    return sum(int(np.prod(shape)) for shape in _shapes(limits))
+    return sum(aligned(math.prod(shape)) for shape in _shapes(limits))
+
+
+def aligned(size: int) -> int:
+    """So many int32, up to a multiple of 16 bytes: kernels are compiled anew for what begins elsewhere."""
+    return -(-size // 4) * 4
 
 
 def _shapes(limits: WorkLimits) -> list[tuple[int, ...]]:

@@ -6,6 +6,9 @@ goes on, all before it are done. Where the hardware cannot, and in the interpret
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,7 +48,16 @@ class Shape(NamedTuple):
     stages: int = 3
 
 
+class _Job(NamedTuple):
+    kernel: Any
+    args: tuple[Any, ...]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+
+
 _COMPILED: dict[Any, Any] = {}
+_RECORDED: dict[Any, _Job] = {}
+_IS_RECORDING: list[bool] = []
 
 
 def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any], shape: Shape) -> None:
@@ -63,12 +75,38 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
     found = _COMPILED.get(key)
     if found is None:
         options = {"num_warps": shape.warps, "num_stages": shape.stages, "launch_pdl": can_chain}
+        if _IS_RECORDING:
+            _RECORDED[key] = _Job(kernel, args, constants | {"CHAINED": can_chain}, options)
+            return
         _COMPILED[key] = kernel[grid](*args, **constants, CHAINED=can_chain, **options)
+        return
+    if _IS_RECORDING:
         return
     x, y, z = (*grid, 1, 1)[:3]
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     rest = (*constants.values(), can_chain)
     found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *args, *rest)
+
+
+def compile_ahead(run: Callable[[], None]) -> int:
+    """Compile all kernels that `run` would launch, several at a time; none is launched. Answers how many were new.
+
+    What was compiled once lies on disk, and is found there by the next process.
+    """
+    _IS_RECORDING.append(True)
+    try:
+        run()
+    finally:
+        _IS_RECORDING.pop()
+    jobs = list(_RECORDED.values())
+    _RECORDED.clear()
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
+        list(threads.map(_compile, jobs))
+    return len(jobs)
+
+
+def _compile(job: _Job) -> None:
+    job.kernel.warmup(*job.args, **job.constants, **job.options, grid=(1,))
 
 
 def _kind(argument: Any) -> Any:

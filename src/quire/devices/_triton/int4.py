@@ -1,9 +1,11 @@
 """Products with weights of 4 bits that have a scale and a zero for each group of a row.
 
-Few tokens: the weights are streamed as in stream.py, half a byte each, with the same steps around the product. A byte
-holds two columns that lie `half` apart, so that both sides of a product are read as they lie. A value q becomes the
-bfloat16 128 + q by setting bits, two at a time; the products with a group are summed as such, and scale, zero and the
-128 are put right once for each group: weight = q * scale - zero.
+Few tokens: the weights are streamed as in stream.py, half a byte each, with the same steps around the product. A word
+holds eight columns that lie `span` apart, so the i-th values of neighbouring words are neighbouring columns: both sides
+of a product are read as they lie, and no value has to change its place. A value q becomes the bfloat16 128 + q by
+setting bits, two at a time. Where zeros are whole values (AWQ, GPTQ), 128 + zero is taken off, which is exact, and the
+products with a group are summed and scaled. Else they are summed as they are, and zero and the 128 are taken off once
+for each group, by the sum of the tokens' numbers.
 Many tokens: `dequantize` writes the matrix as bfloat16, and the library multiplies.
 """
 
@@ -16,92 +18,142 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import chained, fetch, follow
-from .stream import Around, Scratch, Tile, _tokens
+from .chain import Shape, follow, launch
+from .stream import LINE, Around, Scratch, Tile, _fetch_ahead
 
 OFFSET = tl.constexpr(128.0)  # a bfloat16 from here on has whole numbers for its last bits
-LINE = tl.constexpr(128)  # bytes
-HALVES = (128, 64, 32)
+SPANS = (32, 16)
+PER_WORD = tl.constexpr(8)
+WHOLE = 1e-3  # so near to a whole number is whole: scales were rounded
+MOST = 64  # a zero up to this leaves 128 + zero exact
 ROWS, WARPS = 64, 4  # of a program of `dequantize`
 
-# Four bytes -> the four lower halves, the four upper ones: each in the low bits of a bfloat16 that is 128.
-WIDEN = tl.constexpr(
-    """{
-    .reg .b32 a, b;
-    prmt.b32 a, $4, 0, 0x4140;
-    prmt.b32 b, $4, 0, 0x4342;
-    lop3.b32 $0, a, 0x000F000F, 0x43004300, 0xEA;
-    lop3.b32 $1, b, 0x000F000F, 0x43004300, 0xEA;
-    shr.b32 a, a, 4;
-    shr.b32 b, b, 4;
-    lop3.b32 $2, a, 0x000F000F, 0x43004300, 0xEA;
-    lop3.b32 $3, b, 0x000F000F, 0x43004300, 0xEA;
-    }"""
-)
+# Two words ($8, $9) -> eight pairs: the i-th values of both, each in the low bits of a bfloat16 that is 128.
+_CUTS = [f"prmt.b32 a, $8, $9, 0x0{4 + i // 2}0{i // 2};" if i % 2 == 0 else "shr.b32 a, a, 4;" for i in range(8)]
+_PAIRS = [f"{cut} lop3.b32 ${i}, a, 0x000F000F, 0x43004300, 0xEA;" for i, cut in enumerate(_CUTS)]
+WIDEN = tl.constexpr("{ .reg .b32 a;\n" + "\n".join(_PAIRS) + "\n}")
 
 
 class Int4Weight(NamedTuple):
     """A matrix [rows, columns] as the kernels here read it."""
 
-    packed: Tensor  # uint8 [rows, columns / 2]; of 2 * half columns the first half are low, the second high bits
+    words: Tensor  # int32 [rows, columns / 8]; of 8 * span columns, word w has w, w + span, …, the lowest bits first
     scales: Tensor  # float16 [columns / group, rows], to be multiplied with the row's own
     zeros: Tensor  # the same
+    points: Tensor | None  # bfloat16, the same: 128 + zero / scale, where these are whole numbers
     row_scale: Tensor  # float32 [rows], powers of two
     group: int
-    half: int
+    span: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self.packed.shape[0], 2 * self.packed.shape[1]
+        return self.words.shape[0], 8 * self.words.shape[1]
 
 
-def half_of(columns: int, group: int) -> int | None:
-    """How far apart the columns of a byte lie. None: these kernels cannot take such groups."""
-    return next((half for half in HALVES if group % half == 0 and columns % (2 * half) == 0), None)
+def span_of(columns: int, group: int) -> int | None:
+    """How far apart the columns of a word lie. None: these kernels cannot take such groups."""
+    return next((span for span in SPANS if _fits(columns, group, span)), None)
+
+
+def _fits(columns: int, group: int, span: int) -> bool:
+    """Blocks are whole, and a group is a whole number of blocks, or a block of groups, and these of spans."""
+    block = 8 * span
+    return columns % block == 0 and group % span == 0 and (group % block == 0 or block % group == 0)
 
 
 def arrange(packed: Tensor, scales: Tensor, zeros: Tensor) -> Int4Weight:
-    """From columns in their order, two in a byte, with scales and zeros float32 [rows, groups]. Groups of `half_of`."""
+    """From columns in their order, two in a byte, with scales and zeros float32 [rows, groups]. Groups of `span_of`."""
     rows, columns = packed.shape[0], 2 * packed.shape[1]
     group = columns // scales.shape[1]
-    half = half_of(columns, group)
-    assert half is not None
-    values = torch.stack([packed & 15, packed >> 4], -1).reshape(rows, -1, 2, half)
-    apart = (values[:, :, 0] | (values[:, :, 1] << 4)).reshape(rows, -1)
+    span = span_of(columns, group)
+    assert span is not None
+    values = torch.stack([packed & 15, packed >> 4], -1).reshape(rows, -1, 4, 2, span)  # a byte has two of the eight
+    apart = (values[:, :, :, 0] | (values[:, :, :, 1] << 4)).transpose(2, 3).contiguous()  # [rows, blocks, span, 4]
     largest = torch.maximum(scales.abs(), zeros.abs() / 16).amax(1).clamp(min=1e-30)
     row_scale = torch.exp2(torch.ceil(torch.log2(largest)))
     small = [(each / row_scale[:, None]).t().contiguous().half() for each in (scales, zeros)]
-    return Int4Weight(apart.contiguous(), small[0], small[1], row_scale, group, half)
+    words = apart.view(torch.int32).reshape(rows, -1)
+    return Int4Weight(words, small[0], small[1], _points(scales, zeros), row_scale, group, span)
+
+
+def _points(scales: Tensor, zeros: Tensor) -> Tensor | None:
+    points = zeros / torch.where(scales == 0, 1.0, scales)
+    whole = points.round()
+    is_whole = ((points - whole).abs() < WHOLE) & (whole.abs() <= MOST) & ((scales != 0) | (zeros == 0))
+    return (whole + OFFSET.value).t().contiguous().bfloat16() if bool(is_whole.all()) else None
+
+
+@triton.jit
+def _value(p, i: tl.constexpr):
+    return (((p >> (4 * i)) & 15).to(tl.float32) + OFFSET).to(tl.bfloat16)
 
 
 @triton.jit
 def _widen(p, NATIVE: tl.constexpr):
-    """128 + the lower, 128 + the upper halves of bytes, in bfloat16."""
+    """128 + each of the eight values of words, in bfloat16."""
     if NATIVE:
-        low, high = tl.inline_asm_elementwise(
-            WIDEN, "=r,=r,=r,=r,r", [p], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
-        )
+        return tl.inline_asm_elementwise(
+            WIDEN,
+            "=r,=r,=r,=r,=r,=r,=r,=r,r,r",
+            [p],
+            dtype=(
+                tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+                tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+            ),
+            is_pure=True,
+            pack=2,
+        )  # fmt: skip
     else:
-        low = ((p & 15).to(tl.float32) + OFFSET).to(tl.bfloat16)
-        high = ((p >> 4).to(tl.float32) + OFFSET).to(tl.bfloat16)
-    return low, high
+        return (
+            _value(p, 0), _value(p, 1), _value(p, 2), _value(p, 3),
+            _value(p, 4), _value(p, 5), _value(p, 6), _value(p, 7),
+        )  # fmt: skip
 
 
 @triton.jit
-def _add_group(acc, b, a, total, scales, zeros, at):
-    """acc + the product with one group, [BN, BM]; `total` [BM] sums the tokens' columns."""
+def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: tl.constexpr):
+    """[SPAN, BM] of the tokens, and the squares of their numbers on top of those before."""
+    a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=is_there[None, :], other=0.0)
+    if NORM:
+        h = a.to(tl.float32)
+        squares += h * h
+        a = (h * tl.load(norm + columns).to(tl.float32)[:, None]).to(a.dtype)
+    return a, squares
+
+
+@triton.jit
+def _less(b, points, at, POINTS: tl.constexpr, NATIVE: tl.constexpr):
+    """Widened values [BN, SPAN] less the points of their rows, if there are any."""
+    if POINTS:
+        point = tl.load(points + at)[:, None]
+        if NATIVE:
+            point = tl.broadcast_to(point, b.shape)
+            b = tl.inline_asm_elementwise(
+                "sub.bf16x2 $0, $1, $2;", "=r,r,r", [b, point], dtype=tl.bfloat16, is_pure=True, pack=2
+            )
+        else:
+            b = (b.to(tl.float32) - point.to(tl.float32)).to(tl.bfloat16)
+    return b
+
+
+@triton.jit
+def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
+    """acc + what the raw product with one group means, [BN, BM]; `sums` [SPAN, BM] are of the tokens' columns."""
     scale = tl.load(scales + at).to(tl.float32)
-    shift = tl.load(zeros + at).to(tl.float32) + OFFSET * scale
-    return acc + tl.dot(b, a) * scale[:, None] - shift[:, None] * total[None, :]
+    acc += raw * scale[:, None]
+    if not POINTS:
+        shift = tl.load(zeros + at).to(tl.float32) + OFFSET * scale
+        acc -= shift[:, None] * tl.sum(sums, 0)[None, :]
+    return acc
 
 
 @triton.jit
 def _stream_int4(
-    x, w, scales, zeros, row_scale, norm, bias, out, partial, arrived, M, N, eps, K: tl.constexpr,
-    GROUP: tl.constexpr, HALF: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps,
+    K: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
     STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
-    BIAS: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
+    BIAS: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -109,33 +161,40 @@ def _stream_int4(
     rows = tl.minimum(n, N - 1).to(tl.int64)  # beyond the last row the last one is read again, and not written
     m = tl.program_id(2) * BM + tl.arange(0, BM)
     is_there = m < M
-    k = tl.arange(0, HALF)
-    wp = w + rows[:, None] * (K // 2) + share * (KS // 2) + k[None, :]
-    up = N.to(tl.int64) * (K // 2)
+    k = tl.arange(0, SPAN)
+    wp = w + rows[:, None] * (K // 8) + share * (KS // 8) + k[None, :]
+    up = N.to(tl.int64) * (K // 8)
     width = N * (2 if GATE else 1)  # of a row of scales
-    if CHAINED and LINES > 0:
-        ahead = w + rows[:, None] * (K // 2) + share * (KS // 2) + tl.arange(0, LINES)[None, :] * LINE
-        fetch(ahead.to(tl.int64))
-        if GATE:
-            fetch((ahead + up).to(tl.int64))
     follow(CHAINED)
+    BLOCK: tl.constexpr = PER_WORD * SPAN
+    SPANS: tl.constexpr = PER_WORD if GROUP >= BLOCK else GROUP // SPAN  # that share a scale
     acc = tl.zeros([BN, BM], tl.float32)
     acc_up = tl.zeros([BN, BM], tl.float32)
-    squares = tl.zeros([BM], tl.float32)
-    for start in tl.range(0, KS, 2 * HALF, num_stages=STAGES):
+    squares_of = tl.zeros([SPAN, BM], tl.float32)
+    for start in tl.range(0, KS, BLOCK, num_stages=STAGES):
         first = share * KS + start
-        a0, squares = _tokens(x, norm, squares, m, first + k, is_there, K, NORM)
-        a1, squares = _tokens(x, norm, squares, m, first + HALF + k, is_there, K, NORM)
-        total0, total1 = tl.sum(a0.to(tl.float32), 0), tl.sum(a1.to(tl.float32), 0)
-        at0 = (first // GROUP).to(tl.int64) * width + rows
-        at1 = ((first + HALF) // GROUP).to(tl.int64) * width + rows
-        low, high = _widen(tl.load(wp + start // 2), NATIVE)
-        acc = _add_group(acc, low, a0, total0, scales, zeros, at0)
-        acc = _add_group(acc, high, a1, total1, scales, zeros, at1)
+        b = _widen(tl.load(wp + start // 8), NATIVE)
         if GATE:
-            low, high = _widen(tl.load(wp + up + start // 2), NATIVE)
-            acc_up = _add_group(acc_up, low, a0, total0, scales + N, zeros + N, at0)
-            acc_up = _add_group(acc_up, high, a1, total1, scales + N, zeros + N, at1)
+            b_up = _widen(tl.load(wp + up + start // 8), NATIVE)
+        for part in tl.static_range(PER_WORD // SPANS):
+            raw = tl.zeros([BN, BM], tl.float32)
+            raw_up = tl.zeros([BN, BM], tl.float32)
+            sums = tl.zeros([SPAN, BM], tl.float32)
+            at = ((first + part * SPANS * SPAN) // GROUP).to(tl.int64) * width + rows
+            for each in tl.static_range(SPANS):
+                columns = first + (part * SPANS + each) * SPAN + k
+                a, squares_of = _tokens(x, norm, squares_of, m, columns, is_there, K, NORM)
+                if not POINTS:
+                    sums += a.to(tl.float32)
+                raw = tl.dot(_less(b[part * SPANS + each], points, at, POINTS, NATIVE), a, raw)
+                if GATE:
+                    raw_up = tl.dot(_less(b_up[part * SPANS + each], points, at + N, POINTS, NATIVE), a, raw_up)
+            acc = _scaled(acc, raw, sums, scales, zeros, at, POINTS)
+            if GATE:
+                acc_up = _scaled(acc_up, raw_up, sums, scales, zeros, at + N, POINTS)
+    if CHAINED and LINES > 0:
+        _fetch_ahead(ahead, num_lines, LINES)
+    squares = tl.sum(squares_of, 0)
     if SHARES > 1:
         place = ((tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) * SHARES).to(tl.int64)
         SIZE: tl.constexpr = (2 * BN + 1) * BM
@@ -182,61 +241,71 @@ def _stream_int4(
 
 
 def stream_int4(
-    x: Tensor, weight: Int4Weight, around: Around, tile: Tile, scratch: Scratch, dtype: torch.dtype | None = None
+    x: Tensor, weight: Int4Weight, around: Around, tile: Tile, scratch: Scratch, dtype: torch.dtype
 ) -> Tensor:
     """bfloat16 x [M, K] times the transpose of weight [N, K], as `stream` does it. A tile has the weight's own columns.
 
-    Shares must divide the columns into whole blocks: K % (shares * 2 * half) == 0.
+    Shares must divide the columns into whole blocks: K % (8 * span * shares) == 0.
     """
     tokens, columns = x.shape
-    assert x.dtype == torch.bfloat16 and columns % (tile.shares * 2 * weight.half) == 0
-    num_rows = weight.packed.shape[0] // (2 if around.is_gate else 1)
+    assert x.dtype == torch.bfloat16 and columns % (8 * weight.span * tile.shares) == 0
+    num_rows = weight.words.shape[0] // (2 if around.is_gate else 1)
     out = around.add_to
     if out is None:
-        out = torch.empty((tokens, num_rows), dtype=dtype or x.dtype, device=x.device)
+        out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
     grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
     assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
-    _stream_int4[grid](
-        x, weight.packed, weight.scales, weight.zeros, weight.row_scale, around.norm, around.bias, out,
-        scratch.partial, scratch.arrived, tokens, num_rows, around.eps, K=columns, GROUP=weight.group,
-        HALF=weight.half, BM=tile.tokens, BN=tile.rows, SHARES=tile.shares, STAGES=tile.stages, LINES=tile.lines,
-        NORM=around.norm is not None, GATE=around.is_gate, ADD=around.add_to is not None,
-        BIAS=around.bias is not None, NATIVE=x.is_cuda, num_warps=tile.warps, **chained(x),
+    num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
+    args = (
+        x, weight.words, weight.scales, weight.zeros, weight.points, weight.row_scale, around.norm, around.bias, out,
+        scratch.partial, scratch.arrived, around.ahead, tokens, num_rows, num_lines, around.eps,
     )  # fmt: skip
+    constants = {
+        "K": columns,
+        "GROUP": weight.group,
+        "SPAN": weight.span,
+        "BM": tile.tokens,
+        "BN": tile.rows,
+        "SHARES": tile.shares,
+        "STAGES": tile.stages,
+        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
+        "NORM": around.norm is not None,
+        "GATE": around.is_gate,
+        "ADD": around.add_to is not None,
+        "BIAS": around.bias is not None,
+        "POINTS": weight.points is not None,
+        "NATIVE": x.is_cuda,
+    }
+    launch(_stream_int4, grid, args, constants, Shape(tile.warps))
     return out
 
 
 @triton.jit
 def _dequantize(
-    w, scales, zeros, row_scale, out, N, K: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, BN: tl.constexpr,
+    w, scales, zeros, row_scale, out, N, K: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BN: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    is_there = n < N
     rows = tl.minimum(n, N - 1).to(tl.int64)
-    first = tl.program_id(1) * 2 * HALF
-    k = tl.arange(0, HALF)
-    p = tl.load(w + rows[:, None] * (K // 2) + first // 2 + k[None, :])
+    first = tl.program_id(1) * PER_WORD * SPAN
+    k = tl.arange(0, SPAN)
+    p = tl.load(w + rows[:, None] * (K // 8) + first // 8 + k[None, :])
     r = tl.load(row_scale + rows)
-    at = (first // GROUP).to(tl.int64) * N + rows
-    low = (p & 15).to(tl.float32) * tl.load(scales + at).to(tl.float32)[:, None]
-    low = (low - tl.load(zeros + at).to(tl.float32)[:, None]) * r[:, None]
-    at = ((first + HALF) // GROUP).to(tl.int64) * N + rows
-    high = (p >> 4).to(tl.float32) * tl.load(scales + at).to(tl.float32)[:, None]
-    high = (high - tl.load(zeros + at).to(tl.float32)[:, None]) * r[:, None]
     follow(CHAINED)
-    to = out + rows[:, None] * K + first + k[None, :]
-    tl.store(to, low.to(out.dtype.element_ty), mask=is_there[:, None])
-    tl.store(to + HALF, high.to(out.dtype.element_ty), mask=is_there[:, None])
+    for i in tl.static_range(PER_WORD):
+        at = ((first + i * SPAN) // GROUP).to(tl.int64) * N + rows
+        scale, zero = tl.load(scales + at).to(tl.float32) * r, tl.load(zeros + at).to(tl.float32) * r
+        numbers = ((p >> (4 * i)) & 15).to(tl.float32) * scale[:, None] - zero[:, None]
+        to = out + rows[:, None] * K + first + i * SPAN + k[None, :]
+        tl.store(to, numbers.to(out.dtype.element_ty), mask=(n < N)[:, None])
 
 
 def dequantize(weight: Int4Weight, out: Tensor) -> Tensor:
     """The matrix in `out`, [rows, columns] or the beginning of something larger, and contiguous."""
     rows, columns = weight.shape
     out = out.reshape(-1)[: rows * columns].view(rows, columns)
-    grid = (triton.cdiv(rows, ROWS), columns // (2 * weight.half))
-    _dequantize[grid](
-        weight.packed, weight.scales, weight.zeros, weight.row_scale, out, rows, K=columns, GROUP=weight.group,
-        HALF=weight.half, BN=ROWS, num_warps=WARPS, **chained(out),
-    )  # fmt: skip
+    grid = (triton.cdiv(rows, ROWS), columns // (8 * weight.span))
+    args = (weight.words, weight.scales, weight.zeros, weight.row_scale, out, rows)
+    constants = {"K": columns, "GROUP": weight.group, "SPAN": weight.span, "BN": ROWS}
+    launch(_dequantize, grid, args, constants, Shape(WARPS))
     return out

@@ -22,6 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
+from quire.devices._triton.chain import Shape, follow, launch
 from quire.devices._triton.sample_search import (
     NUM_BINS,
     allowed,
@@ -109,24 +110,28 @@ def choose(logits: Any, rules: Rules, tokens: Any, last_tokens: Any, space: Spac
     grid = (num_entries, triton.cdiv(num_blocks, width))
     bits = rules.mask_of[:, None] if rules.bits is None else rules.bits  # a place that nobody reads
     text = (logits, logits.stride(0), vocab_size, rules.mask_of, bits, bits.stride(0))
-    shape = {"BLOCK": block, "BLOCKS": triton.next_power_of_2(num_blocks), "num_warps": 8}
-    _scan[grid](*text, rules.rows, space.tops, space.firsts, width, BLOCK=block, num_warps=8)
+    one, many = Shape(1), Shape(8)
+    shape = {"BLOCK": block, "BLOCKS": triton.next_power_of_2(num_blocks)}
+    launch(_scan, grid, (*text, rules.rows, space.tops, space.firsts, width), {"BLOCK": block}, many)
     if is_greedy:
-        into = (rules.rows, space.tops, space.firsts, tokens, last_tokens)
-        _choose_likeliest[(num_entries,)](*into, num_blocks, BLOCKS=shape["BLOCKS"], num_warps=1)
+        into = (rules.rows, space.tops, space.firsts, tokens, last_tokens, num_blocks)
+        launch(_choose_likeliest, (num_entries,), into, {"BLOCKS": shape["BLOCKS"]}, one)
     else:
+        shape = {"CANDIDATES": space.sizes.num_candidates} | shape
         how = (rules.rows, rules.temperature, rules.min_p)
-        _count[grid](*text, *how, space.tops, space.sums, space.bins, width, **shape)
+        launch(_count, grid, (*text, *how, space.tops, space.sums, space.bins, width), shape, many)
         cuts = (rules.top_k, rules.top_p, space.bins, space.found, space.found_ids, space.num_found)
-        _gather[grid](*text, *how, space.tops, *cuts, width, CANDIDATES=space.sizes.num_candidates, **shape)
+        launch(_gather, grid, (*text, *how, space.tops, *cuts, width), shape, many)
         out = (*space[:3], *space[4:7], tokens, last_tokens)
-        _choose[(num_entries,)](*text, *rules[:6], *out, CANDIDATES=space.sizes.num_candidates, **shape)
+        launch(_choose, (num_entries,), (*text, *rules[:6], *out), shape, many)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bits_stride", "width"])
 def _scan(
-    logits, stride, vocab, mask_of, bits, bits_stride, rows, tops, firsts, width, BLOCK: tl.constexpr
+    logits, stride, vocab, mask_of, bits, bits_stride, rows, tops, firsts, width, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    follow(CHAINED)
     entry = tl.program_id(0)
     if tl.load(rows + entry) >= 0:
         num_blocks = tl.cdiv(vocab, BLOCK)
@@ -142,7 +147,10 @@ def _scan(
 
 
 @triton.jit
-def _choose_likeliest(rows, tops, firsts, tokens, last_tokens, num_blocks, BLOCKS: tl.constexpr):
+def _choose_likeliest(
+    rows, tops, firsts, tokens, last_tokens, num_blocks, BLOCKS: tl.constexpr, CHAINED: tl.constexpr
+):  # fmt: skip
+    follow(CHAINED)
     entry = tl.program_id(0)
     row = tl.load(rows + entry)
     top = largest(tops, entry, num_blocks, BLOCKS)
@@ -153,11 +161,12 @@ def _choose_likeliest(rows, tops, firsts, tokens, last_tokens, num_blocks, BLOCK
     tl.store(last_tokens + row, tl.maximum(token, 0), mask=row >= 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bits_stride", "width"])
 def _count(
     logits, stride, vocab, mask_of, bits, bits_stride, rows, temperature, min_p, tops, sums, bins, width,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    CANDIDATES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    follow(CHAINED)
     entry = tl.program_id(0)
     heat = tl.load(temperature + entry)
     num_blocks = tl.cdiv(vocab, BLOCK)
@@ -176,12 +185,13 @@ def _count(
             tl.store(bins + places, counts)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bits_stride", "width"])
 def _gather(
     logits, stride, vocab, mask_of, bits, bits_stride, rows, temperature, min_p, tops,
     top_k, top_p, bins, found, found_ids, num_found, width,
-    CANDIDATES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    CANDIDATES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    follow(CHAINED)
     entry = tl.program_id(0)
     heat = tl.load(temperature + entry)
     is_cut = (tl.load(top_k + entry) > 0) | (tl.load(top_p + entry) < 1.0)
@@ -204,12 +214,13 @@ def _gather(
             tl.store(found_ids + places, ids, mask=is_left)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bits_stride"])
 def _choose(
     logits, stride, vocab, mask_of, bits, bits_stride, rows, temperature, top_k, top_p, min_p, chance,
     tops, firsts, sums, found, found_ids, num_found, tokens, last_tokens,
-    CANDIDATES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    CANDIDATES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    follow(CHAINED)
     entry = tl.program_id(0)
     row = tl.load(rows + entry)
     token = -1

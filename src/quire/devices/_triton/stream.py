@@ -56,7 +56,7 @@ def _fetch_ahead(ahead, num_lines, LINES: tl.constexpr):
     fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream(
     x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr,

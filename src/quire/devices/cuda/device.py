@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-import numpy as np
 import torch
 
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
+from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
-from quire.ops.batch import Batch, Draws, RowPart
 
 from .choose import Chooser
 from .instructions import Caches
 from .lower import Lowering
 from .program import CudaProgram
 from .tiles import Tiles
+from .warm import largest, steps
 from .weights import Placer
 
 logger = logging.getLogger("quire.devices.cuda")
@@ -66,6 +67,8 @@ class CudaDevice:
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures
         )
+        if device.type == "cuda":
+            _compile(program, limits)
         if limits.num_blocks == 0:
             num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
             lowering.caches.resize(num_blocks)
@@ -89,7 +92,7 @@ class CudaDevice:
         if program.device.type != "cuda":
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
-        _largest_step(program, limits)
+        program.launch(largest(limits)).result()
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
@@ -107,15 +110,13 @@ class CudaDevice:
         return num_blocks
 
 
-def _largest_step(program: CudaProgram, limits: Limits) -> None:
-    """One step of as many tokens as there may be, of one row or of several."""
-    capacity = limits.max_blocks * limits.block_tokens
-    count = min(limits.max_tokens, capacity)
-    part = RowPart([0] * count, 0, list(range(-(-count // limits.block_tokens))))
-    batch = Batch.of([part], limits.block_tokens)
-    one = np.zeros(1, np.float32)
-    draws = Draws(np.zeros(1, np.int32), one, one.astype(np.int32), one + 1, one, one, np.zeros(1, np.bool_))
-    program.launch(replace(batch, draws=draws)).result()
+def _compile(program: CudaProgram, limits: Limits) -> None:
+    """All kernels, so that no request waits for a compiler."""
+    began, captures = time.monotonic(), program.captures
+    program.captures = False
+    num_new = compile_ahead(lambda: [program.launch(batch).result() for batch in steps(limits)] and None)
+    program.captures = captures
+    logger.info("%d kernels in %.1f s", num_new, time.monotonic() - began)
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices._triton.attention_work import ROW, WorkCounts, WorkLimits, WorkViews, plan_work, size_of
+from quire.devices._triton.attention_work import ROW, WorkCounts, WorkLimits, WorkViews, aligned, plan_work, size_of
 from quire.ops.batch import Batch, Draws
 
 Array = NDArray[Any]
@@ -50,11 +50,12 @@ class Inputs(NamedTuple):
     def of(cls, buffer: Any, floats: Any, sizes: Sizes, limits: Mapping[int | None, WorkLimits]) -> Inputs:
         """`floats` is the same buffer as float32."""
         lengths = [sizes.tokens] * 3 + [sizes.logits] * 8
-        ends = np.cumsum(lengths).tolist()
-        spans = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
         kinds = [buffer] * 5 + [floats, buffer, floats, floats, floats, buffer]
-        views = [kind[span] for kind, span in zip(kinds, spans, strict=True)]
-        work, at = {}, ends[-1]
+        views, at = [], 0
+        for kind, length in zip(kinds, lengths, strict=True):
+            views.append(kind[at : at + length])
+            at += aligned(length)
+        work = {}
         for window, each in limits.items():
             end = at + size_of(each)
             work[window] = WorkViews.of(buffer[at:end], each)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.attention import Work
-from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, size_of
+from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, size_of
 from quire.devices._triton.rope import Where
 from quire.devices.base import Limits, StepOutput
 from quire.ops.batch import Batch, Draws
@@ -104,7 +104,8 @@ class CudaProgram:
         limits, is_cuda = self.limits, self.device.type == "cuda"
         self._buckets = Buckets(limits.max_rows)
         work = sum(size_of(each) for each in self.work.values())
-        size = 3 * limits.max_tokens + 8 * limits.max_logits + work + limits.max_rows * limits.max_blocks
+        fixed = 3 * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
+        size = fixed + work + limits.max_rows * limits.max_blocks
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)

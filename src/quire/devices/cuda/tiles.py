@@ -14,6 +14,20 @@ TILE_ROWS = 64
 MAX_SHARES = 4
 
 
+# Measured on an H200: (rows of the weight, columns, bytes of a number, is it a gate?)
+MEASURED = {
+    (6144, 4096, 2, False): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
+    (4096, 4096, 2, False): Tile(32, 256, FEW_TOKENS, 1, 2, 4),
+    (28672, 4096, 2, True): Tile(64, 64, FEW_TOKENS, 1, 4, 4),
+    (4096, 14336, 2, False): Tile(64, 128, FEW_TOKENS, 4, 4, 4),
+    (128256, 4096, 2, False): Tile(64, 128, FEW_TOKENS, 1, 4, 4),
+    (6144, 4096, 1, False): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
+    (4096, 4096, 1, False): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
+    (28672, 4096, 1, True): Tile(32, 128, FEW_TOKENS, 1, 2, 3),
+    (4096, 14336, 1, False): Tile(64, 256, FEW_TOKENS, 4, 4, 4),
+}
+
+
 class Tiles:
     """Of one GPU."""
 
@@ -28,7 +42,7 @@ class Tiles:
             return None
         key = (*weight.shape, weight.element_size(), is_gate)
         if key not in self._found:
-            self._found[key] = self._by_rule(*key)
+            self._found[key] = MEASURED.get(key) or self._by_rule(*key)
         return self._found[key]
 
     def _by_rule(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile | None:
