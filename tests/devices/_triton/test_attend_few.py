@@ -86,7 +86,7 @@ class Case:
         k, v = (rounded(x, cache_dtype) for x in (k, v))
         return attention.reference(q, k, v, cache, self.step.batch, scale=self.step.scale), cache
 
-    def on(self, place: str, dtype: torch.dtype, cache_dtype: torch.dtype, num_ctas: int = 32) -> Placed:
+    def on(self, place: str, dtype: torch.dtype, cache_dtype: torch.dtype, num_ctas: int = 28) -> Placed:
         angles = np.arange(1 + self.step.batch.positions.max(), dtype=np.float32)[:, None] * self.frequencies
         turns = Turns(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
         caches = (x.transpose(0, 2, 1, 3).copy() for x in (self.step.keys, self.step.values))
@@ -121,18 +121,16 @@ class Placed:
         return torch.from_numpy(self.case.step.batch.block_tables).to(self.product.raw.device)
 
     def run(self) -> torch.Tensor:
-        """[T, heads * dim]; the counters are as they were, also after a second time."""
+        """[T, heads * dim]"""
         heads, raw = self.case.heads, self.product.raw
-        outs = [torch.full((len(raw), heads.num_heads * heads.dim), torch.nan).to(raw) for _ in range(2)]
+        out = torch.full((len(raw), heads.num_heads * heads.dim), torch.nan).to(raw)
         arrived = torch.zeros(len(raw) * heads.kv_heads, dtype=torch.int32, device=raw.device)
-        for out in outs:
-            attend_few(
-                self.product, heads, self.turns, self.where, self.cache, self.tables, self.work, arrived, out,
-                scale=self.case.step.scale, window=self.case.step.spec.window, bias=self.bias, norm=self.norm,
-            )  # fmt: skip
-            assert not arrived.any(), "the counters are ready for the next layer"
-        assert torch.equal(outs[0].nan_to_num(9.0), outs[1].nan_to_num(9.0))
-        return outs[0]
+        attend_few(
+            self.product, heads, self.turns, self.where, self.cache, self.tables, self.work, arrived, out,
+            scale=self.case.step.scale, window=self.case.step.spec.window, bias=self.bias, norm=self.norm,
+        )  # fmt: skip
+        assert not arrived.any(), "the counters are ready for the next layer"
+        return out
 
     def run_apart(self) -> torch.Tensor:
         """The same by three kernels."""
@@ -211,7 +209,7 @@ def test_it_answers_what_three_kernels_answer(has_all, place):
 
 def test_it_does_not_matter_which_part_comes_last(place):
     """Programs of the interpreter run in the order of their items."""
-    case, rng = Case.random(PAGED, 4, [Text(600), Text(350)], 80), np.random.default_rng(0)
+    case, rng = Case.random(PAGED, 4, [Text(400), Text(200)], 60), np.random.default_rng(0)
     placed = case.on(place, torch.float32, torch.float32)
     outs = [placed.run()]
     count = int(placed.work.counts[0])

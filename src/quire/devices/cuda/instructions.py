@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from quire.devices._triton.attend_few import MOST_ROWS, attend_few
 from quire.devices._triton.attention import Work, attend, configs_for
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
@@ -37,6 +38,11 @@ class Run:
     is_decode: bool = False  # has every row one token?
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # what is still to be added to a value
+
+    @property
+    def is_few(self) -> bool:
+        """Is it a step of few rows, one token each, of which no two share what they read?"""
+        return self.is_decode and len(self.ids) <= MOST_ROWS and not any(len(each.wide) for each in self.work.values())
 
     def whole(self, value: int) -> Tensor:
         """A value with nothing pending."""
@@ -139,16 +145,22 @@ class Attend:
         product = multiply(run, self.value, self.norm, self.linear)
         dtype = run.values[self.value].dtype
         cache = self.caches.of(self.layer)
-        q = rope_write(product, self.heads, self.turns, run.where, cache, None, self.head_norm, dtype)
-        q = q.view(len(q), self.heads.num_heads, self.heads.dim)
-        out = torch.empty_like(q)
         tables = run.tables.view(-1, 1)  # an item's row is the place where its table begins
+        out = torch.empty((len(run.ids), self.heads.num_heads * self.heads.dim), dtype=dtype, device=run.ids.device)
+        run.values[self.out] = out
+        if run.is_few and self.fixed_chunk is None:
+            attend_few(
+                product, self.heads, self.turns, run.where, cache, tables, run.work[self.window],
+                self.linear.scratch.arrived, out, scale=self.scale, window=self.window, norm=self.head_norm,
+            )  # fmt: skip
+            return
+        q = rope_write(product, self.heads, self.turns, run.where, cache, None, self.head_norm, dtype)
+        shape = (len(q), self.heads.num_heads, self.heads.dim)
         attend(
-            q, *cache, tables, run.where.positions, run.work[self.window], out,
+            q.view(shape), *cache, tables, run.where.positions, run.work[self.window], out.view(shape),
             scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk, merges=run.merges,
             configs=configs_for(self.heads.dim, cache[0].dtype, fixed=bool(self.fixed_chunk), is_decode=run.is_decode),
         )  # fmt: skip
-        run.values[self.out] = out.view(len(q), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -155,7 +155,7 @@ class CudaProgram:
             kind = Kind(any(each.wide for each in counts.values()), "none" if mode == "masked" else mode)
             logits = self._replay(padded, kind, inputs)
         else:
-            logits = self._forward(inputs, counts, narrows=sizes.logits != sizes.tokens)
+            logits = self._forward(inputs, counts, sizes)
             if mode in ("greedy", "any") and logits is not None:
                 self._choose(logits, inputs, mode, None)
         pending = CudaPending(self, staging, sizes.logits, batch.draws, self._for_host(batch, logits), None)
@@ -184,10 +184,10 @@ class CudaProgram:
             return torch.empty((0, vocab))
         return logits.index_select(0, torch.from_numpy(at).to(self.device))
 
-    def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], narrows: bool) -> Tensor | None:
+    def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: Sizes) -> Tensor | None:
         """All instructions, or without logits all up to the last KV write."""
-        run = self._run(inputs, counts, narrows)
-        if narrows and not len(inputs.logits_at):
+        run = self._run(inputs, counts, sizes)
+        if not sizes.logits:
             for instruction in self.instructions[: self._tail]:
                 instruction(run)
             return None
@@ -196,7 +196,7 @@ class CudaProgram:
         logits: Tensor = run.values[self.output]
         return logits
 
-    def _run(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], narrows: bool) -> Run:
+    def _run(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: Sizes) -> Run:
         work = {}
         for window, views in inputs.work.items():
             count = counts[window]
@@ -206,10 +206,10 @@ class CudaProgram:
                 self._partial_out, self._partial_lse,
             )  # fmt: skip
         where = Where(inputs.positions, inputs.slots)
-        at = inputs.logits_at if narrows else None
+        at = inputs.logits_at if sizes.logits != sizes.tokens else None
         run = Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
         run.merges = any(each.partials for each in counts.values())
-        run.is_decode = not narrows
+        run.is_decode = sizes.tokens == sizes.rows
         return run
 
     @property
@@ -229,7 +229,7 @@ class CudaProgram:
             }
 
             def whole() -> Tensor:
-                logits = self._forward(inputs, most, narrows=False)
+                logits = self._forward(inputs, most, padded)
                 assert logits is not None
                 if kind.mode != "none":
                     self._choose(logits, inputs, kind.mode, None)
