@@ -25,6 +25,14 @@ class Strip(NamedTuple):
     warps: int = 4
 
 
+@triton.jit
+def _part(at, column, K: tl.constexpr, BK: tl.constexpr):
+    """Some columns, in float32; those beyond the last are 0."""
+    if K % BK == 0:
+        return tl.load(at).to(tl.float32)
+    return tl.load(at, mask=column < K, other=0.0).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["N"])
 def _single(
     x, w, scale, norm, bias, out, N, eps, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr,
@@ -40,14 +48,14 @@ def _single(
     acc_up = tl.zeros([BN, BK], tl.float32)
     squares = tl.zeros([BK], tl.float32)
     for start in tl.range(0, K, BK, loop_unroll_factor=4):
-        is_there = start + k < K
-        h = tl.load(x + start + k, mask=is_there, other=0.0).to(tl.float32)
+        h = _part(x + start + k, start + k, K, BK)
         if NORM:
             squares += h * h
-            h *= tl.load(norm + start + k, mask=is_there, other=0.0).to(tl.float32)
-        acc += tl.load(wp + start, mask=is_there[None, :], other=0.0).to(tl.float32) * h[None, :]
+            h *= _part(norm + start + k, start + k, K, BK)
+        column = start + k[None, :]
+        acc += _part(wp + start, column, K, BK) * h[None, :]
         if GATE:
-            acc_up += tl.load(wp + up + start, mask=is_there[None, :], other=0.0).to(tl.float32) * h[None, :]
+            acc_up += _part(wp + up + start, column, K, BK) * h[None, :]
     y = tl.sum(acc, 1)
     u = tl.sum(acc_up, 1) if GATE else y
     if NORM:
