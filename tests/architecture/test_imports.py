@@ -51,10 +51,11 @@ JOINS = {
         "weights",
     ),
     "gateway": ("store", "engine.client", "engine.launch"),
-    "bench": INSIDE,
-    "advisor": INSIDE,
+    "report": (),
+    "bench": (*INSIDE, "report"),
+    "advisor": (*INSIDE, "report"),
     "console": INSIDE,
-    "cli": (*INSIDE, "bench", "advisor", "console"),
+    "cli": (*INSIDE, "report", "bench", "advisor", "console"),
     "__main__": ("cli",),
 }
 MARKERS = ("", "__version__")  # quire/__init__.py, which imports nothing
