@@ -122,7 +122,7 @@ def _secret_at(path: Path) -> bytes:
         except FileExistsError:
             pass
         finally:
-            os.unlink(made)
+            made.unlink()
     secret = path.read_bytes()
     if len(secret) != SECRET_BYTES:
         raise OSError(f"its secret {path} has {len(secret)} bytes and should have {SECRET_BYTES}")

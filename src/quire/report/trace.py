@@ -1,12 +1,12 @@
 """Traces of requests, read from whatever has them: one JSON object a line, or vLLM's log.
 
-    {"time": 0.5, "path": "/v1/chat/completions", "body": {...}, "usage": {...}, "status": 200}   OpenAI bodies with times
-    {"messages": [...], "timestamp": 1731672000.5}                                                a bare body
-    {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}            a batch file: no times
-    {"time": ..., "marks": ["…"], "usage": {...}}                                                 Quire's request log
-    {"logger": "quire.access", "prompt_tokens": 7, ...}                                           Quire's log in JSON
-    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}         lengths and hashed blocks
-    INFO 04-14 17:12:57 [logger.py:39] Received request …: prompt: '…', params: SamplingParams(…)  vLLM
+    {"time": 0.5, "path": "/v1/chat/completions", "body": {...}, "usage": {...}}         OpenAI bodies with times
+    {"messages": [...], "timestamp": 1731672000.5}                                       a bare body
+    {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}   a batch file: no times
+    {"time": ..., "marks": ["…"], "usage": {...}}                                        Quire's request log
+    {"logger": "quire.access", "prompt_tokens": 7, ...}                                  Quire's log in JSON
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}    lengths and hashed blocks
+    INFO 04-14 17:12:57 [logger.py:39] Received request …: prompt: '…', params: …        vLLM's log
 
 What a line does not say stays None: whoever reads the trace decides what to make of that.
 """

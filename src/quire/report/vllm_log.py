@@ -1,8 +1,8 @@
 """vLLM's log of requests: what came in, and with --enable-log-outputs what came of it.
 
-    INFO 04-14 17:12:57 [logger.py:39] Received request ID: prompt: '…', params: SamplingParams(…), prompt_token_ids: […], …
-    INFO … Received request ID: params: SamplingParams(…), lora_request: None.          newer ones; the prompt is a line of
-    DEBUG … Request ID details: prompt: '…', prompt_token_ids: […], …                   its own
+    INFO 04-14 17:12:57 [logger.py:39] Received request ID: prompt: '…', params: SamplingParams(…), prompt_token_ids: …
+    INFO … Received request ID: params: SamplingParams(…), lora_request: None.     newer ones have the prompt in
+    DEBUG … Request ID details: prompt: '…', prompt_token_ids: […], …              a line of its own
     INFO … Generated response ID: output: '…', output_token_ids: […], finish_reason: stop
 
 The log has no year, and seconds are its finest time.
