@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from quire.bench.drive import Closed, Load, Open
+from quire.bench.machine import machine
 from quire.bench.measure import Plan, Point
 from quire.bench.rows import ROWS, Row, flat
 from quire.bench.table import number
-from quire.devices.cpu_name import cpu_name
 
 FORMAT = "quire.bench/1"
 
@@ -59,11 +58,6 @@ class Outcome:
                     if (point.workload, point.load) == (workload, load)
                 }
                 yield workload, load, found
-
-
-def machine() -> str:
-    """Where it was measured."""
-    return f"{cpu_name()}, {platform.system()} {platform.machine()}"
 
 
 def write(outcome: Outcome, folder: Path) -> list[Path]:

@@ -1,1 +1,1 @@
-"""Reports for people: one HTML page that needs no network, and the plots in it. The standard library alone."""
+"""Reports for people: one HTML page that needs no network, the plots in it, and traces of requests. Stdlib alone."""
