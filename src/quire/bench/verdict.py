@@ -37,7 +37,7 @@ def _compared(points: Mapping[str, Point]) -> Iterator[str]:
     if len(points) == 1:
         ((name, point),) = points.items()
         shown = [BY_KEY[key].shown(point.summary) for key, _, _ in MEASURES]
-        yield f"{name} makes {shown[0]}; half of the first tokens come within {shown[1]}, 99 % within {shown[3]}, "
+        yield f"{name} makes {shown[0]}; half of the first tokens come within {shown[1]}, 99 % within {shown[3]},"
         yield f"and a token takes {shown[2]}."
         return
     for key, verb, noun in MEASURES:
