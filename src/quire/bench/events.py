@@ -73,7 +73,7 @@ decode = msgspec.json.Decoder(Event).decode
 
 def error_text(said: Any) -> str:
     """A server's complaint in few words."""
-    message = said.get("message", said) if isinstance(said, dict) else said
-    if isinstance(message, dict):
-        message = message.get("message", message)
-    return str(message)[:200]
+    for name in ("error", "message", "detail"):
+        if isinstance(said, dict) and name in said:
+            said = said[name]
+    return str(said)[:200]

@@ -7,6 +7,7 @@ each has others again, and is not counted. All of them follow from the seed, so 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ class Measured:
             self.view.begin(title, plan.until, False)
             delay.start_over()
             heard = await drive(self.server, _sessions(workload, key), load, plan.until, self.view.answered)
-            share = delay.processor_share
+            share = 0.0 if self.process == os.getpid() else delay.processor_share  # then it is the engine's too
         around = Around(Spread.of(delay.delays), share, memory.memory_bytes, memory.gpu_bytes, plan.price_per_hour)
         return Point(spelled, load, summarize(str(load), heard, plan.limits, around), tuple(heard))
 

@@ -1,11 +1,13 @@
 """A server that computes nothing and answers at exact times: what the generator reports of it can be checked.
 
-`python -m quire.bench.stand_in FIRST GAP` waits FIRST seconds before the first token of an answer and GAP before each
-other one. With both zero it answers at once, an event a write. It writes down when it really did: GET /times tells.
+`python -m quire.bench.stand_in FIRST GAP [--port N]` waits FIRST seconds before the first token of an answer, and GAP
+before each other one. With both zero it answers at once, an event a write. It writes down when it really did: GET
+/times tells.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import re
@@ -97,9 +99,9 @@ class StandIn:
         writer.write(head.encode() + body)
 
 
-async def main(first: float, gap: float) -> None:
+async def main(asked: argparse.Namespace) -> None:
     """Until the process is ended."""
-    server = await asyncio.start_server(StandIn(first, gap).serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(StandIn(asked.first, asked.gap).serve, "127.0.0.1", asked.port)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
@@ -119,4 +121,8 @@ def stand_in(first: float = 0.0, gap: float = 0.0) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    run(main(*map(float, sys.argv[1:3])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=float)
+    parser.add_argument("gap", type=float)
+    parser.add_argument("--port", type=int, default=0)
+    run(main(parser.parse_args()))
