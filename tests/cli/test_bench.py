@@ -1,0 +1,99 @@
+"""`quire bench` as a process, against a server whose delays are known."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from quire.bench.stand_in import stand_in
+
+pytestmark = pytest.mark.e2e
+
+SMALL = ("--requests", "4", "--concurrency", "2", "--output-len", "4", "--input-len", "8")
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stand_in(0.02, 0.005) as where:
+        yield where
+
+
+def test_a_server_is_measured_and_told_about(quire, url):
+    done = quire("bench", "serve", "--url", url, *SMALL, "--goodput", "ttft:500", "tpot:50", "--price-per-hour", "2")
+    assert done.returncode == 0, done.stderr
+    assert "requests within the limits" in done.stdout and "cost of a million output tokens" in done.stdout
+    assert "server makes" in done.stdout
+    assert "server, unique, 2 clients: output" in done.stderr
+
+
+def test_one_json_object_is_printed_if_asked(quire, url):
+    done = quire("bench", "serve", "--url", url, "--json", "--request-rate", "50,100", "--requests", "5")
+    points = json.loads(done.stdout)["engines"][0]["points"]
+    assert [point["load"]["rate"] for point in points] == [50.0, 100.0]
+    assert all(point["figures"]["completed"] == 5 for point in points)
+
+
+def test_a_comparison_writes_its_report(quire, url, tmp_path):
+    command = f"{sys.executable} -m quire.bench.stand_in 0.05 0.01 --port {{port}}"
+    engines = ("--engine", f"one={url}", f"two={command}")  # as argparse would take them
+    done = quire("bench", "compare", *engines, "--workload", "unique", "chat", *SMALL, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert "Workload chat" in page and "two / one" in page and "quire bench compare --engine" in page
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [engine["name"] for engine in results["engines"]] == ["one", "two"]
+    assert (tmp_path / "two.log").exists()
+
+
+def test_a_recorded_trace_is_replayed(quire, url, tmp_path):
+    body = {"model": "x", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    lines = [json.dumps({"time": time, "path": "/v1/chat/completions", "body": body}) for time in (0.0, 0.2, 0.3)]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("\n".join(lines))
+    done = quire("bench", "serve", "--url", url, "--json", "--workload", f"trace={file}")
+    (point,) = json.loads(done.stdout)["engines"][0]["points"]
+    assert point["load"] == {"kind": "recorded"} and point["figures"]["total_output_tokens"] == 9
+    assert point["figures"]["duration"] > 0.3
+
+
+def test_options_of_other_benchmarks_are_met_with_ours(quire):
+    done = quire("bench", "serve", "--dataset-name", "random")
+    assert done.returncode == 2 and "--workload" in done.stderr
+    done = quire("bench", "serve", "--save-result")
+    assert done.returncode == 2 and "--out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("serve", "--concurrency", "2", "--rate", "3"), "closed (--concurrency) or open (--request-rate)"),
+        (("serve", "--concurrency", "some"), "such as 1,8,32"),
+        (("serve", "--workload", "mine"), "There is no workload 'mine'"),
+        (("serve", "--extra-body", "{"), "--extra-body is no JSON"),
+        (("serve", "--url", "http://127.0.0.1:1"), "cannot connect"),
+        (("compare", "--engine", "one"), "write NAME=URL"),
+        (("compare",), "--engine NAME=URL"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(quire, arguments, said):
+    done = quire("bench", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_workloads_are_listed(quire):
+    done = quire("bench", "workloads")
+    assert "shared\n  Prompts that begin with the same long text" in done.stdout
+    assert "prefix=512, groups=1, hit=1.0" in done.stdout
+
+
+def test_parts_are_reached_by_their_names(quire):
+    done = quire("bench", "cpu", "--nonsense")
+    assert done.returncode == 2 and "--no-peer" in done.stderr
+
+
+def test_the_engine_is_measured_without_http(quire, tmp_path):
+    done = quire("bench", "offline", str(tmp_path / "none.gguf"), *SMALL)
+    assert done.returncode == 1 and "none.gguf" in done.stderr
