@@ -8,7 +8,7 @@ from quire.bench.drive import Closed, Load
 from quire.bench.measure import Point
 from quire.bench.outcome import Outcome, compared
 from quire.bench.rows import BY_KEY, ROWS
-from quire.bench.verdict import conclusion
+from quire.bench.verdict import ALIKE, conclusion, times
 from quire.report import page
 from quire.report.plot import Axes, Html, Series, bars, distribution, lines, steps
 
@@ -100,7 +100,7 @@ def _best(rows: list[list[str]], points: Mapping[str, Point]) -> Iterator[tuple[
         row = by_label[cells[0]]
         values = [row.of(point.summary) for point in points.values()]
         known = [value for value in values if value is not None]
-        if row.better and len(known) > 1 and len(set(known)) > 1:
+        if row.better and len(known) > 1 and times(max(known), min(known)) >= ALIKE:
             wanted = max(known) if row.better == "more" else min(known)
             yield down, 1 + values.index(wanted)
 

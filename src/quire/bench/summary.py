@@ -16,7 +16,6 @@ from quire.types.errors import InvalidRequest
 PERCENTILES = (50, 90, 95, 99)
 LIMITS = {"ttft": "first_token", "tpot": "per_token", "e2el": "seconds", "e2e": "seconds"}
 MILLI = 1e-3
-FEW = 100  # requests: below, the 99th percentile is hardly more than the largest
 LATE_SHARE = 0.05  # of a time per token, that our own delay may be
 BUSY = 0.9  # of a core
 
@@ -162,8 +161,6 @@ def summarize(load: str, heard: Sequence[Heard], limits: Limits | None, around: 
 
 def _concerns(good: Sequence[Heard], around: Around, per_token: float) -> list[str]:
     said = []
-    if 0 < len(good) < FEW:
-        said.append(f"{len(good)} answers: the 99th percentile is hardly more than the largest.")
     if unsaid := sum(each.output_tokens is None for each in good):
         said.append(f"{unsaid} answers came without usage: each event of them is counted as a token.")
     short = [each for each in good if each.must_reach and each.num_tokens < each.max_tokens]

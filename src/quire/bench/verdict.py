@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 from quire.bench.measure import Point
 from quire.bench.outcome import Outcome
@@ -11,6 +10,7 @@ from quire.bench.rows import BY_KEY, Row
 from quire.bench.table import number
 
 ALIKE = 1.05  # times: what differs by less is not told apart
+FEW = 100  # answers: with less, the 99th percentile is hardly more than the largest
 MEASURES = (  # the figure, what a better one is called, and what it is called if nobody is better
     ("output_throughput", "makes the most output", "output"),
     ("p50_ttft_ms", "brings the first token soonest", "time to the first token"),
@@ -51,21 +51,22 @@ def _compared(points: Mapping[str, Point]) -> Iterator[str]:
 
 
 def _ranked(row: Row, values: Mapping[str, float], verb: str, noun: str) -> str:
-    order = sorted(values, key=lambda name: values[name], reverse=row.better == "more")
-    best, *others = order
-    shown = ", ".join(f"{name} {number(values[name])}" for name in order)
-    if _times(values[best], values[others[0]], row.better) < ALIKE:
-        return f"In {noun} the best two are alike ({shown} {row.unit})."
-    against = ", ".join(
-        f"{number(_times(values[best], values[name], row.better))} times "
-        f"{'as much as' if row.better == 'more' else 'less than'} {name}"
-        for name in others
-    )
-    return f"{best} {verb}: {against} ({shown} {row.unit})."
+    best, *others = sorted(values, key=lambda name: values[name], reverse=row.better == "more")
+    shown = f"{number(values[best])} {row.unit}"
+    if times(values[best], values[others[0]]) < ALIKE:
+        alike = " and ".join(f"{name} {number(values[name])} {row.unit}" for name in (best, others[0]))
+        return f"In the {noun} the best two are alike ({alike})."
+    if row.better == "more":
+        against = (f"{number(times(values[best], values[name]))} times as much as {name}" for name in others)
+    else:
+        against = (f"{name} takes {number(times(values[best], values[name]))} times as long" for name in others)
+    told = (f"{text} ({number(values[name])} {row.unit})" for text, name in zip(against, others, strict=True))
+    return f"{best} {verb}: {shown}, {', '.join(told)}."
 
 
-def _times(best: float, other: float, better: Literal["more", "less", ""]) -> float:
-    high, low = (best, other) if better == "more" else (other, best)
+def times(one: float, other: float) -> float:
+    """How many times the smaller the larger is."""
+    high, low = max(one, other), min(one, other)
     return high / low if low else 1.0
 
 
@@ -88,7 +89,10 @@ def _memory(outcome: Outcome) -> Iterator[str]:
 
 
 def _doubts(outcome: Outcome) -> Iterator[str]:
-    """What makes engines hard to compare."""
+    """What makes figures hard to believe, or engines hard to compare."""
+    fewest = min((point.summary.num_good for result in outcome.results for point in result.points), default=0)
+    if 0 < fewest < FEW:
+        yield f"Some loads have {fewest} answers: there the 99th percentile is hardly more than the largest."
     for result in outcome.results:
         failed = sum(point.summary.num_requests - point.summary.num_good for point in result.points)
         if failed:
