@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 
@@ -46,6 +48,26 @@ def test_a_comparison_writes_its_report(quire, url, tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     assert [engine["name"] for engine in results["engines"]] == ["one", "two"]
     assert (tmp_path / "two.log").exists()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_it_started_ends_with_it(quire, tmp_path, sign):
+    command = f"{sys.executable} -m quire.bench.stand_in 0.05 0.2 --port {{port}}"
+    arguments = quire.command("bench", "serve", "--start", command, *SMALL, "--out", str(tmp_path), "--requests", "400")
+    with subprocess.Popen(arguments, env=quire.environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = iter(process.stderr.readline, "")
+        next(line for line in said if "the first token came" in line)
+        address = (tmp_path / "server.log").read_text().strip()
+        assert is_there(address)
+        process.send_signal(sign)
+        assert process.wait(60) == 130
+    assert not is_there(address)
+
+
+def is_there(address: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) == 0
 
 
 def test_a_recorded_trace_is_replayed(quire, url, tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -113,10 +114,21 @@ def _sessions(workload: Workload, key: str) -> Iterator[Session]:
 
 
 def run(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run it on the fastest event loop that there is."""
+    """Run it on the fastest event loop that there is. Being told to end is as Ctrl-C: servers that it started end."""
     try:
         import uvloop
+
+        factory = uvloop.new_event_loop
     except ImportError:
-        return asyncio.run(work)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        try:
+            return runner.run(_until_told(work))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+async def _until_told(work: Coroutine[Any, Any, Answer]) -> Answer:
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
