@@ -81,7 +81,8 @@ async def started(command: str, target: Target, log: Path, timeout: float = 600.
             target = await _answers(process, target, log, began + timeout)
             yield Running(target, process.pid, clock() - began)
         finally:
-            await asyncio.to_thread(_stop, process)
+            _signal(process, signal.SIGTERM)  # at once: who waits below may be interrupted
+            await asyncio.to_thread(_wait, process)
 
 
 async def _answers(process: subprocess.Popen[bytes], target: Target, log: Path, until: float) -> Target:
@@ -106,14 +107,18 @@ async def _answers(process: subprocess.Popen[bytes], target: Target, log: Path, 
     raise StartFailed(f"{target.url} did not serve in time. The last that was heard: {why}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """The whole group that it leads: politely, and then not."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-            return
+def _signal(process: subprocess.Popen[bytes], sign: int) -> None:
+    """To the whole group that it leads."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, sign)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        _signal(process, signal.SIGKILL)
+        process.wait()
 
 
 def _check_free(url: str) -> None:
