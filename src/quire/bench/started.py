@@ -47,12 +47,14 @@ class Running:
     start_seconds: float  # from its start to the first token of an answer
 
 
-def command_and_url(command: str) -> tuple[list[str], str]:
-    """The words to run, and where the server will listen."""
-    port = _free_port() if "{port}" in command else None
+def command_and_url(command: str, url: str = "") -> tuple[list[str], str]:
+    """The words to run, and where the server will listen: at the URL, if one is given."""
+    port = Address.of(url).port if url else _free_port() if "{port}" in command else None
     words = shlex.split(command.replace("{port}", str(port)))
     if not words:
         raise InvalidRequest("A command to start is needed.", field="start")
+    if url:
+        return words, url
     for flag, value in pairwise(words):
         if flag in PORT_FLAGS and value.isdecimal():
             port = int(value)
@@ -66,8 +68,8 @@ def command_and_url(command: str) -> tuple[list[str], str]:
 @asynccontextmanager
 async def started(command: str, target: Target, log: Path, timeout: float = 600.0) -> AsyncIterator[Running]:
     """While it is open, the server runs. What it says goes to the log."""
-    words, url = command_and_url(command)
-    target = replace(target, url=target.url or url)
+    words, url = command_and_url(command, target.url)
+    target = replace(target, url=url)
     _check_free(target.url)
     with log.open("wb") as out:
         began = clock()
