@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.toys import make_toy
+from tests.models.toys import MemoryCheckpoint, make_toy
 
 GROUP = 8  # of the toy's 48 and 88 columns
+WIDE_GROUP = 32  # of a toy whose matrices have a multiple of so many columns
 BLOCK = (16, 32)
 AWQ_PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight neighbours is in which bits of a word, the lowest first
 
@@ -54,7 +55,8 @@ def meant(values: np.ndarray, zeros: np.ndarray, scales: np.ndarray, of_column: 
 
 
 def in_order(matrix: np.ndarray) -> np.ndarray:
-    return np.arange(matrix.shape[1]) // GROUP
+    columns = np.arange(matrix.shape[1])
+    return columns // (GROUP if len(columns) % WIDE_GROUP else WIDE_GROUP)
 
 
 def awq(matrix: np.ndarray) -> Written:
@@ -67,7 +69,7 @@ def awq(matrix: np.ndarray) -> Written:
 def gptq(matrix: np.ndarray, missing: int = 1, shuffled: bool = False) -> Written:
     of_column = in_order(matrix)
     if shuffled:
-        of_column = np.random.default_rng(matrix.size).permutation(of_column)
+        of_column = np.random.default_rng(len(of_column)).permutation(of_column)  # one order for all that read an input
     values, zeros, scales = groups_of(matrix, of_column, symmetric=False)
     arrays = {
         "qweight": words(values).T,
@@ -151,12 +153,12 @@ WAYS: dict[str, tuple[dict[str, Any], Writer]] = {
 }
 
 
-def write_checkpoint(way: str, folder: Path) -> dict[str, np.ndarray]:
-    """The toy's folder with every matrix of its layers written this way. Answers all weights, as they are meant."""
+def write_checkpoint(way: str, folder: Path, checkpoint: MemoryCheckpoint | None = None) -> dict[str, np.ndarray]:
+    """A toy's folder with every matrix of its layers written this way. Answers all weights, as they are meant."""
     save = pytest.importorskip("safetensors.torch").save_file
     torch = pytest.importorskip("torch")
     quantization, write = WAYS[way]
-    checkpoint = make_toy("llama").checkpoint
+    checkpoint = checkpoint or make_toy("llama").checkpoint
     stored, weights = {}, {}
     for name, tensor in checkpoint.tensors.items():
         stem, _, _ = name.rpartition(".")

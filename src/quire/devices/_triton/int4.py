@@ -148,7 +148,7 @@ def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream_int4(
     x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps,
     K: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,

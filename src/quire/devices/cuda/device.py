@@ -64,6 +64,9 @@ class CudaDevice:
         work = _work(graph, limits, device, is_fixed)
         captures = wishes.get("captures", True) and device.type == "cuda"
         instructions = lowering.walk()
+        if placer.widened:
+            kinds = ", ".join(sorted(placer.widened))
+            logger.info("matrices in %s become plain numbers: this device has no kernel for them as they are stored", kinds)
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures
         )

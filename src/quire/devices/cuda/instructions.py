@@ -21,7 +21,7 @@ from quire.devices._triton.norm import Product, Rounded, add_norm
 from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
 from quire.devices._triton.stream import Around
 
-from .linear import Linear
+from .linear import Multiplies
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +98,7 @@ def _plain(product: Product, dtype: torch.dtype) -> Tensor:
     return (whole if product.column_scale is None else whole * product.column_scale).to(dtype)
 
 
-def multiply(run: Run, value: int, norm: Norm | None, linear: Linear, dtype: torch.dtype | None = None) -> Product:
+def multiply(run: Run, value: int, norm: Norm | None, linear: Multiplies, dtype: torch.dtype | None = None) -> Product:
     """A product of a value, behind its norm if there is one. Of a gate that streams, the activated half."""
     x: Tensor = run.values[value]
     kind = dtype or x.dtype
@@ -129,7 +129,7 @@ class Attend:
 
     value: int
     norm: Norm | None
-    linear: Linear
+    linear: Multiplies
     heads: Heads
     head_norm: HeadNorm | None
     turns: Turns
@@ -184,7 +184,7 @@ class AddProduct:
     """The residual, and a product on top of it."""
 
     value: int
-    linear: Linear
+    linear: Multiplies
     residual: int
     out: int
 
@@ -207,7 +207,7 @@ class Gate:
 
     value: int
     norm: Norm | None
-    linear: Linear
+    linear: Multiplies
     out: int
     rounds: bool  # is it read by an FP8 product?
 
@@ -226,7 +226,7 @@ class Head:
 
     value: int
     norm: Norm | None
-    linear: Linear
+    linear: Multiplies
     out: int
 
     def __call__(self, run: Run) -> None:

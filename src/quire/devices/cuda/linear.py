@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,23 @@ from quire.devices._triton.norm import FP8, Product, Rounded, to_fp8
 from quire.devices._triton.stream import Around, Scratch, stream
 
 from .tiles import Tiles
+
+ALONE = Around()  # a product, and nothing around it
+
+
+class Multiplies(Protocol):
+    """What instructions need of a matrix, whatever its format."""
+
+    scratch: Scratch
+    ahead: Tensor | None  # the first weights of the next product, as bytes
+
+    @property
+    def rounds(self) -> bool: ...
+    @property
+    def raw(self) -> Tensor: ...
+    def streams(self, num_tokens: int) -> bool: ...
+    def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = ALONE) -> Tensor: ...
+    def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -31,11 +49,16 @@ class Linear:
         """Are tokens to be FP8?"""
         return self.scale is not None
 
+    @property
+    def raw(self) -> Tensor:
+        """The weights as they lie in memory, as bytes."""
+        return self.weight.view(-1).view(torch.uint8)
+
     def streams(self, num_tokens: int) -> bool:
         """Are these so few that the weights' way from memory is all that counts?"""
         return self.tiles.find(self.weight, num_tokens, self.is_gate) is not None
 
-    def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = Around()) -> Tensor:
+    def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = ALONE) -> Tensor:
         """Of tokens that `streams` says yes to: [M, N], or [M, N / 2] of a gate, activated."""
         around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
         if self.scale is not None and isinstance(x, Tensor):
@@ -49,7 +72,7 @@ class Linear:
         """Of any number of tokens. Scales and bias of an FP8 product are left to whoever reads it."""
         if self.scale is None:
             assert isinstance(x, Tensor)
-            return Product(_multiply(x, self.weight, self.bias, dtype))
+            return Product(plain_product(x, self.weight, self.bias, dtype))
         rounded = x if isinstance(x, Rounded) else to_fp8(x)
         raw = _multiply_fp8(rounded.values, self.weight)
         if self.bias is not None or dtype is not None:
@@ -59,7 +82,8 @@ class Linear:
         return Product(raw, rounded.scale, self.scale)
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype | None) -> Tensor:
+def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype | None) -> Tensor:
+    """x [M, K] times the transpose of weight [N, K], by the library; in x's format unless told otherwise."""
     if bias is not None:
         out = torch.addmm(bias, x, weight.t())
         return out if dtype is None else out.to(dtype)

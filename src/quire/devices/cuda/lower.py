@@ -19,7 +19,7 @@ from quire.devices._triton.rope import HeadNorm, Heads, Turns
 from quire.graph.graph import Graph, Node, Value
 
 from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Norm
-from .linear import Linear
+from .linear import Multiplies
 from .weights import Placer
 
 
@@ -165,10 +165,10 @@ _EMIT: dict[str, Any] = {
 }
 
 
-def _look_ahead(linears: list[Linear]) -> None:
+def _look_ahead(linears: list[Multiplies]) -> None:
     """Each product asks for the first weights of the next; the last one for those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
-        linear.ahead = following.weight.view(-1).view(torch.uint8)[:AHEAD_BYTES]
+        linear.ahead = following.raw[:AHEAD_BYTES]
 
 
 def _name(node: Node, parameter: str) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quire.devices._triton.int4 import Int4Weight
 from quire.devices._triton.stream import Tile
 
 FEW_TOKENS = 16
+FEW_TOKENS_INT4 = 64  # to write the matrix out moves nine times its bytes: four times through it is less
 TILE_ROWS = 64
 MAX_SHARES = 4
 
@@ -45,6 +47,14 @@ class Tiles:
             self._found[key] = MEASURED.get(key) or self._by_rule(*key)
         return self._found[key]
 
+    def find_int4(self, weight: Int4Weight, num_tokens: int, is_gate: bool) -> Tile | None:
+        """The same of a matrix of 4 bits. None: it is written out, and the library multiplies."""
+        if num_tokens > FEW_TOKENS_INT4 or not self._streams:
+            return None
+        (rows, columns), at_a_time = weight.shape, 8 * weight.span
+        shares = self._shares(rows // 2 if is_gate else rows, columns, at_a_time)
+        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares)
+
     def _by_rule(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile | None:
         """`width` is of a number of the weight, in bytes."""
         is_fp8 = width == 1
@@ -54,10 +64,14 @@ class Tiles:
             return None
         if is_gate:
             return Tile(32, at_a_time, FEW_TOKENS, 1, 2, 3) if is_fp8 else Tile(64, at_a_time, FEW_TOKENS, 1, 4, 4)
-        programs = -(-rows // TILE_ROWS)
-        shares = 1
+        shares = self._shares(rows, columns, at_a_time)
+        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares, 4, 3 if is_fp8 else 4)
+
+    def _shares(self, rows: int, columns: int, at_a_time: int) -> int:
+        """Into how many shares of its columns a product is divided, each of whole `at_a_time`."""
+        programs, shares = -(-rows // TILE_ROWS), 1
         while 2 * programs * shares < 3 * self._num_processors and shares < MAX_SHARES:
             if columns % (2 * shares * at_a_time):
                 break
             shares *= 2
-        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares, 4, 3 if is_fp8 else 4)
+        return shares

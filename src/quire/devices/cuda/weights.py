@@ -1,4 +1,12 @@
-"""Weights on their way to the GPU: read as they are stored, several matrices of one input laid into one."""
+"""Weights on their way to the GPU: read as they are stored, several matrices of one input laid into one.
+
+stored as                                               multiplied as
+bf16, f16, f32                                          the step's number format; FP8 if that is wished for
+FP8 with a scale for the tensor or for each row         the same bytes
+FP8 with a scale for each block                         FP8, dequantized and rounded once more, row by row
+4 bits in groups: AWQ, GPTQ, packed, q4_0, q4_1, q4_k   the same values; FP8 if that is wished for
+any other format                                        the step's number format; FP8 if that is wished for
+"""
 
 from __future__ import annotations
 
@@ -13,9 +21,11 @@ from torch import Tensor
 from quire.devices._triton.norm import FP8
 from quire.devices._triton.stream import Scratch
 from quire.graph.weight import Weight, Weights
+from quire.weights.joined import ScaledTensor
 from quire.weights.random_weights import RandomTensor
 
-from .linear import Linear, to_fp8_rows
+from .int4 import Int4Linear, Room, joined_int4, place_int4
+from .linear import Linear, Multiplies, to_fp8_rows
 from .tiles import Tiles
 
 PLAIN = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -31,10 +41,13 @@ class Placer:
     tiles: Tiles
     to_fp8: bool = False  # plain matrices become FP8
     scratch: Scratch = field(init=False)
+    room: Room = field(init=False)
+    widened: set[str] = field(default_factory=set)  # formats of matrices that no kernel here multiplies with
     _placed: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scratch = Scratch(self.device)
+        self.room = Room(self.dtype, self.device)
 
     def vector(self, name: str) -> Tensor:
         """Norms and the like, in float32."""
@@ -48,26 +61,35 @@ class Placer:
         """Never quantized here: its rounding goes straight into the choice of tokens."""
         return Linear(self.table(name), None, None, self.tiles, self.scratch)
 
-    def matrix(self, names: Sequence[str], biases: Sequence[str | None], is_gate: bool = False) -> Linear:
+    def matrix(self, names: Sequence[str], biases: Sequence[str | None], is_gate: bool = False) -> Multiplies:
         """Matrices of one input, one below the other."""
         weights = [self.weights[name] for name in names]
-        is_fp8 = self.is_fp8(names)
-        shape = (sum(weight.shape[0] for weight in weights), weights[0].shape[1])
-        whole = torch.empty(shape, dtype=FP8 if is_fp8 else self.dtype, device=self.device)
-        scale = torch.empty(shape[0], dtype=torch.float32, device=self.device) if is_fp8 else None
-        start = 0
-        for weight in weights:
-            rows = slice(start, start + weight.shape[0])
-            if scale is None:
-                whole[rows] = self._read(weight, self.dtype)
-            else:
-                whole[rows], scale[rows] = to_fp8_rows(self._read(weight, torch.bfloat16))
-            start = rows.stop
-        return Linear(whole, scale, self._bias(names, biases), self.tiles, self.scratch, is_gate)
+        bias = self._bias(names, biases)
+        if self.is_fp8(names):
+            values, scales = zip(*map(self._fp8, weights), strict=True)
+            return Linear(torch.cat(values), torch.cat(scales), bias, self.tiles, self.scratch, is_gate)
+        parts = joined_int4(weights)
+        if parts is not None:
+            weight, columns = place_int4(parts, self.device)
+            self.room.reserve(weight.shape[0] * weight.shape[1])
+            return Int4Linear(weight, columns, bias, self.tiles, self.scratch, self.room, is_gate)
+        self.widened.update(weight.format for weight in weights if weight.format not in PLAIN)
+        whole = torch.cat([self._read(weight, self.dtype) for weight in weights])
+        return Linear(whole, None, bias, self.tiles, self.scratch, is_gate)
 
     def is_fp8(self, names: Sequence[str]) -> bool:
         """Will these matrices be FP8?"""
         return self.to_fp8 or any(self.weights[name].format == "f8_e4m3" for name in names)
+
+    def _fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
+        """Values [rows, columns] as FP8, and the scale of each row."""
+        source = weight.source
+        if isinstance(source, ScaledTensor) and source.block is None:
+            order, scale = weight.row_order, torch.from_numpy(source.scale).expand(weight.shape[0])
+            values = _as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
+            return values.to(self.device), (scale if order is None else scale[order]).to(self.device)
+        is_short = weight.format == "bf16" or isinstance(source, RandomTensor)
+        return to_fp8_rows(self._read(weight, torch.bfloat16 if is_short else torch.float32))
 
     def _bias(self, names: Sequence[str], biases: Sequence[str | None]) -> Tensor | None:
         if not any(biases):
@@ -102,4 +124,6 @@ class Placer:
 def _as_tensor(raw: np.ndarray[Any, Any]) -> Tensor:
     """The bytes of an array that may be read only: torch warns of those, though nobody writes here."""
     flat = raw.reshape(-1)
-    return torch.frombuffer(memoryview(flat), dtype=torch.uint8) if flat.flags.writeable else torch.from_numpy(flat.copy())
+    return (
+        torch.frombuffer(memoryview(flat), dtype=torch.uint8) if flat.flags.writeable else torch.from_numpy(flat.copy())
+    )

@@ -1,0 +1,216 @@
+"""Quantized checkpoints on the device: what it computes is what their numbers mean, for few tokens and for many."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices.base import Limits
+from quire.devices.cuda.device import CudaDevice
+from quire.devices.cuda.instructions import AddProduct, Attend, Gate
+from quire.devices.cuda.int4 import Int4Linear, joined_int4
+from quire.devices.cuda.linear import Linear
+from quire.devices.cuda.program import CudaProgram
+from quire.graph.weight import Weight
+from quire.models.draw import Model, draw
+from quire.ops.batch import Batch, RowPart
+from quire.ops.registry import relative_error
+from quire.quant.registry import all_formats
+from quire.weights.checkpoint import open_checkpoint
+from quire.weights.random_weights import RandomTensor
+from tests.models.quantized import WIDE_GROUP, write_checkpoint
+from tests.models.toys import MemoryCheckpoint, Session, as_tensors, make_toy, some_tokens, to_gguf
+from tests.quant.blocks import weight_blocks
+
+pytestmark = [pytest.mark.device]
+TOY = "llama-wide"
+PROMPT = 70  # tokens: more than a matrix of 4 bits is streamed for
+BF16_ERROR = 4e-2
+LIMITS = Limits(max_tokens=96, max_rows=4, max_logits=8, max_blocks=8, num_blocks=16, kv_dtype="bf16")
+
+
+@cache
+def toy() -> MemoryCheckpoint:
+    """Its matrices neither grow nor shrink what goes through them: errors stay what they are where they arise."""
+    whole = make_toy(TOY).checkpoint
+    arrays = {name: tensor.array * (0.35 if tensor.array.ndim == 2 else 1) for name, tensor in whole.tensors.items()}
+    return replace(whole, tensors=as_tensors(arrays))
+
+
+def lowered(model: Model, place: str, kv_dtype: str = "bf16", **wishes) -> CudaProgram:
+    return CudaDevice(place).lower(model.graph, model.weights, replace(LIMITS, kv_dtype=kv_dtype), **wishes)
+
+
+def logits(program: CudaProgram) -> np.ndarray:
+    """Of the last token of a prompt, and of two that follow it: one step of many tokens, and two of few."""
+    tokens, table, rows = some_tokens(PROMPT + 2), list(range(1, 7)), []
+    for start, end in ((0, PROMPT), (PROMPT, PROMPT + 1), (PROMPT + 1, PROMPT + 2)):
+        batch = Batch.of([RowPart(tokens[start:end], start, table)], 16)
+        rows.append(program.launch(batch).result().logits)
+    return np.concatenate(rows)
+
+
+def by_transformers(weights: dict[str, np.ndarray], kind: str) -> np.ndarray:
+    """The same with these weights: in float32 ("f32"), in bfloat16, or with FP8 for all that its layers multiply."""
+    model = copy.deepcopy(make_toy(TOY).torch_model)
+    model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in weights.items()})
+    for name, module in model.named_modules():
+        if kind == "fp8" and name.endswith("_proj"):
+            module.register_forward_pre_hook(lambda module, args: (as_fp8(args[0]),))
+    model = model.bfloat16() if kind == "bf16" else model
+    with torch.no_grad():
+        return model(torch.tensor([some_tokens(PROMPT + 2)])).logits[0, PROMPT - 1 :].float().numpy()
+
+
+def assert_near(found: np.ndarray, weights: dict[str, np.ndarray], kind: str) -> None:
+    """About as far from what the weights mean as anyone is who computes in numbers of this kind."""
+    meant = by_transformers(weights, "f32")
+    allowed = 2 * relative_error(by_transformers(weights, kind), meant)
+    assert relative_error(found, meant) <= allowed
+
+
+def as_fp8(x: torch.Tensor) -> torch.Tensor:
+    scale = x.abs().amax(-1, keepdim=True) / 448
+    return (x / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+def linears(program: CudaProgram) -> list[Linear | Int4Linear]:
+    return [each.linear for each in program.instructions if isinstance(each, Attend | AddProduct | Gate)]
+
+
+@pytest.mark.parametrize("way", ["awq", "gptq-act-order", "packed-zeros"])
+def test_a_checkpoint_of_4_bits_is_multiplied_as_it_is(way: str, tmp_path: Path, place: str):
+    weights = write_checkpoint(way, tmp_path, toy())
+    program = lowered(draw(open_checkpoint(tmp_path)), place)
+    assert len(linears(program)) == 8 and all(isinstance(each, Int4Linear) for each in linears(program))
+    assert all((each.columns is not None) == (way == "gptq-act-order") for each in linears(program))
+    assert_near(logits(program), weights, "bf16")
+
+
+def test_matrices_of_4_bits_serve_steps_in_float32(tmp_path: Path, place: str):
+    weights = write_checkpoint("gptq-act-order", tmp_path, toy())
+    program = lowered(draw(open_checkpoint(tmp_path)), place, "f32", dtype="f32")
+    assert relative_error(logits(program), by_transformers(weights, "f32")) <= 2e-3  # scales are kept in 11 bits
+
+
+@pytest.mark.parametrize("way", ["fp8-tensor", "fp8-blocks"])
+def test_an_fp8_checkpoint_is_multiplied_as_fp8(way: str, tmp_path: Path, place: str):
+    weights = write_checkpoint(way, tmp_path, toy())
+    program = lowered(draw(open_checkpoint(tmp_path)), place)
+    assert all(isinstance(each, Linear) and each.rounds for each in linears(program))
+    assert_near(logits(program), weights, "fp8")
+
+
+@pytest.mark.parametrize("way", ["fp8-tensor", "compressed-fp8-rows"])
+def test_fp8_numbers_of_a_checkpoint_are_not_rounded_again(way: str, tmp_path: Path, place: str):
+    write_checkpoint(way, tmp_path, toy())
+    model = draw(open_checkpoint(tmp_path))
+    placed = linears(lowered(model, place))[0]
+    assert isinstance(placed, Linear) and placed.scale is not None
+    numbers = placed.weight.float().cpu().numpy() * placed.scale.cpu().numpy()[:, None]
+    found = next(node for node in model.graph.nodes if node.op.name == "linear_split").weights["weights"]
+    assert isinstance(found, tuple) and len(found) == 3
+    np.testing.assert_array_equal(numbers, np.concatenate([model.weights[name].float32() for name in found]))
+
+
+@dataclass(frozen=True)
+class BlockTensor:
+    """A tensor of a GGUF file, in memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    data: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes
+
+    def dequantize(self) -> np.ndarray:
+        fmt = all_formats()[self.format]
+        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
+
+
+def in_format(weight: Weight, name: str, seed: int) -> Weight:
+    """Another matrix in its place, in blocks of this format."""
+    fmt = all_formats()[name]
+    blocks = weight_blocks(fmt, weight.shape[0] * weight.shape[1] // fmt.block_weights, seed)
+    return replace(weight, format=name, source=BlockTensor(weight.name, weight.shape, name, blocks.reshape(-1)))
+
+
+def gguf(formats: dict[str, str]) -> Model:
+    """The toy as a GGUF file: each matrix in the format that the end of its name has here."""
+    model = draw(to_gguf(toy()))
+    weights = {
+        name: in_format(weight, formats[name.rpartition(".")[2]], seed)
+        if len(weight.shape) == 2 and "." in name
+        else weight
+        for seed, (name, weight) in enumerate(model.weights.items())
+    }
+    return replace(model, weights=weights)
+
+
+def by_references(model: Model) -> np.ndarray:
+    return Session(model).step({"text": some_tokens(PROMPT + 2)})["text"][PROMPT - 1 :]
+
+
+def test_a_gguf_file_of_4_bits_is_multiplied_as_it_is_and_the_rest_is_told_of_once(place: str, caplog):
+    formats = {"q": "q4_0", "k": "q4_1", "v": "q4_0", "out": "q4_0", "gate": "q4_1", "up": "q4_0", "down": "q8_0"}
+    model = gguf(formats)
+    with caplog.at_level(logging.INFO, "quire.devices.cuda"):
+        program = lowered(model, place)
+    kinds = [type(each) for each in linears(program)]
+    assert kinds == [Int4Linear, Int4Linear, Int4Linear, Linear] * 2
+    assert [record.message for record in caplog.records if "q8_0" in record.message] == [
+        "matrices in q8_0 become plain numbers: this device has no kernel for them as they are stored"
+    ]
+    assert relative_error(logits(program), by_references(model)) <= BF16_ERROR
+
+
+def test_matrices_that_cannot_lie_in_one_become_plain_numbers(place: str):
+    weights = gguf(dict.fromkeys(("q", "k", "out", "gate", "up", "down"), "q4_0") | {"v": "q8_0"}).weights
+    names = [next(name for name in weights if name.endswith(f".{part}")) for part in "qkv"]
+    q, k, v = (weights[name] for name in names)
+    assert joined_int4([q, k]) is not None
+    assert joined_int4([q, k, v]) is None, "one is in a format that has no kernel"
+
+
+def test_matrices_whose_columns_are_in_different_orders_become_plain_numbers(tmp_path: Path, place: str):
+    weights = write_checkpoint("gptq-act-order", tmp_path, toy())
+    model = draw(open_checkpoint(tmp_path))
+    name = next(name for name in model.weights if name.endswith(".up"))
+    parts = model.weights[name].source.parts()
+    moved = parts._replace(  # the same groups, the last of them first
+        packed=np.roll(parts.packed, WIDE_GROUP // 2, 1),
+        scales=np.roll(parts.scales, 1, 1),
+        zeros=np.roll(parts.zeros, 1, 1),
+        columns=np.roll(parts.columns, WIDE_GROUP),
+    )
+    changed = replace(model.weights[name], source=replace(model.weights[name].source, parts=lambda: moved))
+    np.testing.assert_array_equal(changed.float32(), model.weights[name].float32())
+    program = lowered(replace(model, weights={**model.weights, name: changed}), place)
+    assert [isinstance(each, Int4Linear) for each in linears(program)].count(False) == 1
+    assert_near(logits(program), weights, "bf16")
+
+
+def test_random_weights_of_fp8_are_drawn_and_rounded(place: str):
+    model = draw(toy())
+    drawn = {
+        name: replace(weight, format="f8_e4m3", source=RandomTensor(name, weight.shape, 0.25, format="f8_e4m3"))
+        if len(weight.shape) == 2 and "." in name
+        else weight
+        for name, weight in model.weights.items()
+    }
+    program = lowered(replace(model, weights=drawn), place)
+    for each in linears(program):
+        assert isinstance(each, Linear) and each.scale is not None
+        numbers = each.weight.float() * each.scale[:, None]
+        assert 0.2 < float(numbers.std()) < 0.3
+    assert np.isfinite(logits(program)).all()
