@@ -70,7 +70,8 @@ class BatchBuilder:
         self._starts = np.zeros(limits.max_rows + 1, np.int32)
         self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
         most = max(limits.max_tokens, limits.max_rows, limits.max_logits)
-        self._count = np.arange(most, dtype=np.int32)  # 0, 1, 2, …
+        self._count = np.arange(most + 1, dtype=np.int32)  # 0, 1, 2, …
+        self._ones = np.ones(limits.max_rows, np.int32)
         self._streams: _Streams | None = None
 
     def build(self, plan: StepPlan, rows: Rows, masked: Sequence[int] = ()) -> Built:
@@ -103,12 +104,13 @@ class BatchBuilder:
         batch, row = last.built.batch, last.built.rows
         size = self._block_tokens
         if len(last.rows) <= FEW_ROWS and not self._device_chooses:
-            moving, ids, tokens = last.moving, batch.token_ids, rows.last_tokens
-            for index, place in enumerate(last.rows):
-                ids[index] = tokens[place]
+            moving, ids, tokens, crossing = last.moving, batch.token_ids, rows.last_tokens, []
+            for index, start in enumerate(last.starts):
+                ids[index] = tokens[last.rows[index]]
                 for kind in range(3):
                     moving[kind, index] += 1
-            crossing = [index for index, start in enumerate(last.starts) if start % size == 0]
+                if start % size == 0:
+                    crossing.append(index)
         else:
             last.moving += 1
             self._fill_sampled(batch.token_ids, row, rows)
@@ -164,7 +166,7 @@ class BatchBuilder:
             wanted=wanted,
             draws=draws,
         )
-        is_simple = entries.is_one_each and (not hosted if self._device_chooses else bool((wanted == 1).all()))
+        is_simple = entries.is_one_each and not hosted and np.count_nonzero(wanted == 1) == len(wanted)
         return Built(batch, row, is_simple, hosted)
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
@@ -210,19 +212,25 @@ class BatchBuilder:
         return np.array(members, np.int32).reshape(-1, 3)
 
     def _entries(self, parts: tuple[Part, ...], starts: Array) -> _Entries:
-        counts = np.fromiter([part.num_logits for part in parts], np.int32, len(parts))
+        num_logits = [part.num_logits for part in parts]
         scoring = [index for index, part in enumerate(parts) if part.scores_prompt]
+        if not scoring and num_logits.count(1) == len(parts):  # most steps of most days
+            ends = self._count[1 : len(parts) + 1]
+            return _Entries(starts[1:] - np.int32(1), self._ones[: len(parts)], ends, scoring, True)
+        counts = np.array(num_logits, np.int32)
         for index in scoring:
             counts[index] = logits_of(parts[index])
         ends = np.cumsum(counts, dtype=np.int32)
         at = np.repeat(starts[1:] - ends, counts)
         at += self._count[: len(at)]
-        is_one_each = len(at) == len(parts) and not scoring and bool((counts == 1).all())
-        return _Entries(at, counts, ends, scoring, is_one_each)
+        return _Entries(at, counts, ends, scoring, False)
 
     def _wanted(self, parts: tuple[Part, ...], entries: _Entries, row: Array, rows: Rows) -> Array:
         """How many likeliest tokens the host needs; scores of a prompt need all logits."""
-        wanted = np.repeat(rows.num_wanted[row], entries.counts)
+        wanted: Array = rows.num_wanted[row]
+        if entries.is_one_each:
+            return wanted
+        wanted = np.repeat(wanted, entries.counts)
         for index in entries.scoring:
             end = entries.ends[index]
             wanted[end - entries.counts[index] : end - parts[index].num_logits] = 0

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.norm import FP8, Product, Rounded, to_fp8
+from quire.devices._triton.single import single
 from quire.devices._triton.stream import Around, Scratch, stream
 
 from .tiles import Tiles
@@ -25,10 +26,9 @@ class Linear:
     is_gate: bool = False  # gate rows, then up rows
     ahead: Tensor | None = None  # the first weights of the next product, as bytes
 
-    @property
-    def rounds(self) -> bool:
-        """Are tokens to be FP8?"""
-        return self.scale is not None
+    def rounds(self, num_tokens: int) -> bool:
+        """Are so many tokens to be FP8? One alone is multiplied as it is."""
+        return self.scale is not None and not (num_tokens == 1 and self.streams(1))
 
     def streams(self, num_tokens: int) -> bool:
         """Are these so few that the weights' way from memory is all that counts?"""
@@ -36,12 +36,14 @@ class Linear:
 
     def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = Around()) -> Tensor:
         """Of tokens that `streams` says yes to: [M, N], or [M, N / 2] of a gate, activated."""
+        around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
+        if isinstance(x, Tensor) and len(x) == 1:
+            return single(x, self.weight, self.scale, around, self.tiles.strip(self.weight), dtype)
         if self.scale is not None and isinstance(x, Tensor):
             x = to_fp8(x)
         values, scales = (x, None) if isinstance(x, Tensor) else (x.values, (self.scale, x.scale))
         tile = self.tiles.find(self.weight, len(values), self.is_gate)
         assert tile is not None
-        around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
         return stream(values, self.weight, scales, around, tile, self.scratch, dtype)  # type: ignore[arg-type]
 
     def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product:

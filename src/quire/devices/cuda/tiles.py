@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quire.devices._triton.single import Strip
 from quire.devices._triton.stream import Tile
 
 FEW_TOKENS = 16
@@ -44,6 +45,10 @@ class Tiles:
         if key not in self._found:
             self._found[key] = MEASURED.get(key) or self._by_rule(*key)
         return self._found[key]
+
+    def strip(self, weight: Tensor) -> Strip:
+        """How to multiply one token with it."""
+        return Strip(2, 2048) if weight.shape[1] <= 4096 or weight.element_size() == 1 else Strip(2, 1024)
 
     def _by_rule(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile | None:
         """`width` is of a number of the weight, in bytes."""
