@@ -1,1 +1,1 @@
-"""What measuring and advising share: traces of requests, plots and pages. The standard library alone."""
+"""Reports for people: one HTML page that needs no network, the plots in it, and traces of requests. Stdlib alone."""
