@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections import Counter
@@ -32,7 +33,8 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         """None at all is a spread of zeros."""
         ordered = sorted(values) or [0.0]
-        return cls(fmean(ordered), *(percentile(ordered, share) for share in SHARES), ordered[-1])
+        p50, p90, p95, p99 = (percentile(ordered, share) for share in SHARES)
+        return cls(fmean(ordered), p50, p90, p95, p99, ordered[-1])
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -150,7 +152,7 @@ def _thinned(curve: list[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
 
 
 def _arrivals(times: Sequence[float]) -> Arrivals:
-    gaps = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
     mean = fmean(gaps) if gaps else 0.0
     one, ten = (_fullest(times, window) / window for window in WINDOW_SECONDS)
     return Arrivals(1 / mean if mean else 0.0, pstdev(gaps) / mean if mean else 0.0, one, ten)

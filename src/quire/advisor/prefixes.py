@@ -6,6 +6,7 @@ neighbours have so many tokens in common. A mark stands for all before it, so ho
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,11 +89,10 @@ def _roots(calls: Sequence[Call], places: list[int]) -> list[Prefix]:
     places = sorted(places, key=lambda place: calls[place].marks.tobytes())
     roots: list[Prefix] = []
     opened: list[tuple[int, int, list[Prefix]]] = []  # length, first place, children found so far
-    heights = [
-        common(calls[one].marks, calls[two].marks) for one, two in zip(places, places[1:], strict=False)
-    ]
+    heights = [common(calls[one].marks, calls[two].marks) for one, two in itertools.pairwise(places)]
     for at, height in enumerate([*heights, 0]):
-        first, children = at, []
+        first = at
+        children: list[Prefix] = []
         while opened and opened[-1][0] > height:
             length, first, inside = opened.pop()
             made = Prefix(length, at + 1 - first, places[first], children=inside + children)

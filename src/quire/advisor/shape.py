@@ -1,4 +1,4 @@
-"""How large a model is: what a token costs in operations, and a step in bytes. Of files here, or of well-known models."""
+"""How large a model is: what a token costs in operations, and a step in bytes. Of files here, or of known models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quire.config import Config
 from quire.engine.need import need_of
-from quire.models.config import ModelConfig, read_config
+from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.runner.memory import KV_BYTES
 from quire.types.errors import InvalidRequest
@@ -120,7 +120,9 @@ SAME_SIZES = {"llama-3-8b": "llama-3.1-8b", "llama-3-70b": "llama-3.3-70b", "lla
 def public_shape(name: str) -> Shape | None:
     """A well-known model, however its name is written; None if it is none of them."""
     plain = re.sub(r"[^a-z0-9.]+", "-", name.lower().rsplit("/", 1)[-1].replace(":", "-")).replace("meta-", "")
-    plain = re.sub(r"^(llama|qwen)-?(\d)", lambda found: f"{found[1]}{'-' if found[1] == 'llama' else ''}{found[2]}", plain)
+    plain = re.sub(
+        r"^(llama|qwen)-?(\d)", lambda found: f"{found[1]}{'-' if found[1] == 'llama' else ''}{found[2]}", plain
+    )
     known = {**{key: key for key in PUBLIC}, **SAME_SIZES}
     found = next((known[key] for key in sorted(known, key=len, reverse=True) if plain.startswith(key)), None)
     return PUBLIC[found] if found else None
