@@ -240,7 +240,7 @@ def _changes(facts: Facts, engine: str) -> Iterator[str]:
     if not facts.is_offline and 0 < facts.load < FULL:
         yield (
             f"{FULL / facts.load:.1f} times as many requests would fill this device, which serves "
-            f"{rate(facts.capacity)} at most: then a second replica, with requests of equal beginnings going to the same one."
+            f"{rate(facts.capacity)} at most: then a second replica, with equal beginnings going to the same one."
         )
     if facts.shared >= MUCH_SHARED:
         yield "Prompts that begin with what changes (a date, a user's name) would undo the sharing: put that last."

@@ -1,6 +1,6 @@
 """How much of the prompts a cache of a given size would have: the trace again, through Quire's own tree and eviction.
 
-Requests hold their blocks from their arrival until their end, as far as the trace tells when that was; a request that
+Requests hold their blocks from their start until their end, as far as the trace tells when that was; a request that
 does not fit waits for the next one to end. A prompt's KV counts as computed when it arrives: whoever has the same
 beginning meanwhile waits for it in a real engine too, and computes it only once.
 """
@@ -57,8 +57,8 @@ class Replay:
     def run(self, calls: Sequence[Call]) -> Hits:
         """Serve them all."""
         queried = hit = 0
-        for place, call in enumerate(calls):
-            self._end_until(call.time)
+        for place, call in sorted(enumerate(calls), key=lambda pair: pair[1].started):
+            self._end_until(call.started)
             found = self._start(place, call)
             if found is None:
                 self.num_refused += 1
@@ -69,7 +69,7 @@ class Replay:
 
     def _start(self, place: int, call: Call) -> int | None:
         """How many tokens it found; None: it can never run."""
-        cache, now, has_waited = self.cache, call.time, False
+        cache, now, has_waited = self.cache, call.started, False
         if -(-call.num_prompt // cache.block_tokens) > cache.num_blocks:
             return None
         while True:
@@ -86,7 +86,8 @@ class Replay:
         computed = min(call.num_prompt, len(lease.blocks) * cache.block_tokens)
         cache.seal(lease, call.marks, computed, now)
         self._running[place] = _Running(call, lease, call.marks + call.output)
-        heapq.heappush(self._ends, (now + (call.seconds or 0.0), place))
+        ends = max(now, call.time + (call.seconds or 0.0))
+        heapq.heappush(self._ends, (ends, place))
         return lease.num_hit
 
     def _end_until(self, now: float) -> None:

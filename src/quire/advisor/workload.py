@@ -31,8 +31,14 @@ class Call:
     session: str | None = None
     seconds: float | None = None
     first_token: float | None = None
+    waited: float = 0.0
     num_cached: int | None = None
     excerpt: Callable[[int], str] | None = None
+
+    @property
+    def started(self) -> float:
+        """When its server let it begin."""
+        return self.time + self.waited
 
     @property
     def num_prompt(self) -> int:
@@ -100,6 +106,7 @@ def workload_of(trace: Trace, marker: Marker) -> Workload:
             session=request.session,
             seconds=request.seconds,
             first_token=request.first_token,
+            waited=request.waited,
             num_cached=request.num_cached,
             excerpt=marked.excerpt,
         )
