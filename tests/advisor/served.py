@@ -28,7 +28,7 @@ class Served:
         self._reader.start()
         assert self._is_serving.wait(START_SECONDS) and process.poll() is None, self.lines
         self.url = next(line.split()[-1] for line in self.lines if line.startswith("Listening"))
-        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=120, trust_env=False)
         self.usages: list[dict[str, Any]] = []
 
     def ask(self, path: str, body: dict[str, Any], **headers: str) -> None:

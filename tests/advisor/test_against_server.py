@@ -75,14 +75,14 @@ def test_answers_that_come_back_in_the_next_turn_are_hits(model_file, tmp_path):
 
 
 def test_the_log_of_a_busy_server_is_simulated_as_the_server_measured(model_file, tmp_path):
-    """Eight at once, two tenants, and a cache that cannot hold it all; read by `quire advise --url`."""
-    log, num_blocks = tmp_path / "requests.jsonl", 90
+    """Four at once, two tenants, and a cache that cannot hold it all; read by `quire advise --url`."""
+    log, num_blocks = tmp_path / "requests.jsonl", 120
     bodies = shared_prompts(random.Random(3)) + shared_prompts(random.Random(4))
     for place, body in enumerate(bodies):
         body["cache_salt"] = f"tenant-{place % 2}"
     arguments = (f"m={model_file}", *SMALL, "--num-blocks", num_blocks, "--request-log", log)
     with serving(*arguments) as server:
-        with ThreadPoolExecutor(8) as pool:
+        with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda body: server.ask(CHAT, body), bodies))
         deadline = time.monotonic() + 10
         while len(log.read_text().splitlines()) < len(bodies) and time.monotonic() < deadline:
@@ -90,9 +90,10 @@ def test_the_log_of_a_busy_server_is_simulated_as_the_server_measured(model_file
         said = advise("--url", server.url, "--model", model_file, "--on", "laptop")
     assert said["hit_rate_now"]["num_blocks"] == num_blocks and said["workload"]["num_calls"] == len(bodies)
     assert said["workload"]["measured_hit_rate"] == pytest.approx(server.hit_rate)
-    assert abs(said["hit_rate_now"]["rate"] - server.hit_rate) < POINTS
+    assert abs(said["hit_rate_now"]["rate"] - server.hit_rate) < POINTS, (said["hit_rate_now"], server.hit_rate)
+    assert said["hit_rate_now"]["rate"] < said["hit_rate_by_blocks"][-1]["rate"] - POINTS  # some had to go
     assert len(said["workload"]["tenants"]) == 2 and "tenant-0" not in str(said["workload"]["tenants"])
-    assert said["concurrency"]["is_measured"] and 4 < said["concurrency"]["peak"] <= 8
+    assert said["concurrency"]["is_measured"] and 2 <= said["concurrency"]["peak"] <= 4
 
 
 def test_a_server_without_a_log_says_how_to_have_one(model_file):

@@ -80,8 +80,7 @@ class Marker:
                 return [self._exact(prompt.tokens) for prompt in prompts_of(asked, self._speech)]
             except QuireError:  # a template that refuses it, say
                 pass
-        texts = list(_texts(ask)) if ask is not None else ["\n".join(_strings(request.body))]
-        return [_estimate(text) for text in texts]
+        return list(_vague(ask)) if ask is not None else [_estimate("\n".join(_strings(request.body)))]
 
     def _ask(self, request: TracedRequest) -> Ask | None:
         """The body in our own words; None if it is not one that Quire takes."""
@@ -112,13 +111,14 @@ def _estimate(text: str) -> Marked:
     )
 
 
-def _texts(ask: Ask) -> Iterator[str]:
+def _vague(ask: Ask) -> Iterator[Marked]:
+    """Without a model; but a prompt that was sent as tokens is what it is."""
     if isinstance(ask, ChatRequest):
         tools = "".join(f"{tool.name} {tool.description} {dict(tool.parameters)}\n" for tool in ask.tools)
-        yield tools + "".join(f"{message.role}\n{message.text}\n" for message in ask.messages)
+        yield _estimate(tools + "".join(f"{message.role}\n{message.text}\n" for message in ask.messages))
         return
     for prompt in ask.prompts:
-        yield prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        yield _estimate(prompt) if isinstance(prompt, str) else Marked(marks_of(prompt), Exactness.MARKED)
 
 
 def _strings(value: Any) -> Iterator[str]:
