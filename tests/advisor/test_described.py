@@ -111,7 +111,9 @@ def test_the_tree_saves_what_was_in_an_earlier_prompt(prompts):
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
 def test_common_beginnings_are_found_by_marks(left, right):
-    wanted = next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    wanted = next(
+        (at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
+    )
     assert common(marks_of(left), marks_of(right)) == wanted
 
 

@@ -68,9 +68,7 @@ def test_times_are_split_into_prompts_recomputation_and_decoding():
     """Three prompts in turn through a cache that holds one: every second round is computed again."""
     rng = random.Random(0)
     prompts = [array("I", rng.randbytes(4 * 320)) for _ in range(3)]
-    calls = [
-        Call(at * 10.0, prompts[at % 3], array("I", rng.randbytes(4 * 8)), CacheKey(), "m") for at in range(6)
-    ]
+    calls = [Call(at * 10.0, prompts[at % 3], array("I", rng.randbytes(4 * 8)), CacheKey(), "m") for at in range(6)]
     workload = Workload(tuple(calls), "turns", True, 0, Counter(), 6)
     small = Simulation(Roofline(SMOL, EPYC), ON_CPU, 24).run(workload)
     large = Simulation(Roofline(SMOL, EPYC), ON_CPU, 240).run(workload)
