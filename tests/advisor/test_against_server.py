@@ -21,7 +21,7 @@ from tests.advisor.served import advise, serving, write_trace
 pytestmark = pytest.mark.e2e
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-WORDS = ["harbour", "lantern", "copper", "window", "garden", "river", "morning", "letter", "silver", "engine", "market", "winter", "branch", "story"]
+WORDS = ("harbour", "lantern", "copper", "window", "garden", "river", "morning", "letter", "silver", "engine", "market")
 POINTS = 0.02
 SMALL = ("--max-context", 1024, "--max-rows", 8)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from quire.advisor.advice import Advice
 from quire.advisor.figures import rate, seconds, several, size
-from quire.advisor.prefixes import Prefix
+from quire.advisor.prefixes import LEAST_SAVING, Prefix
 from quire.advisor.told import cost_shares
 from quire.report import page
 from quire.report.page import Html
@@ -32,6 +32,7 @@ def _parts(advice: Advice) -> Iterator[Html]:
     yield page.listing(said.changes)
     yield page.heading("The trace")
     yield page.figures(_plots(advice))
+    yield page.heading("Lengths", 3)
     yield _lengths(advice)
     if advice.tree.roots:
         yield page.heading("Repeated beginnings")
@@ -87,7 +88,7 @@ def _plots(advice: Advice) -> Iterator[Html]:
     note = "the trace through Quire's own tree and eviction"
     yield page.figure("Hit rate by the size of the cache", lines(axes, [Series("hit rate", points)]), note)
     axes = Axes("What the device's time is spent on", "", "share")
-    shares = {name: {"share": share} for name, share in cost_shares(advice.facts.served).items()}
+    shares = {name: {"share": round(share, 3)} for name, share in cost_shares(advice.facts.served).items()}
     yield page.figure("What the device's time is spent on", bars(axes, shares), "simulated")
 
 
@@ -114,18 +115,18 @@ def _prefixes(advice: Advice) -> Html:
             f"{each.saves:,}",
             f"{each.saves / total:.1%}",
         ]
-        for depth, each in _walk(advice.tree.roots)
+        for depth, each in _walk(advice.tree.roots, LEAST_SAVING * total)
     ]
     return page.table(("begins", "tokens", "requests", "saves", "of all"), rows)
 
 
-def _walk(prefixes: tuple[Prefix, ...]) -> Iterator[tuple[int, Prefix]]:
+def _walk(prefixes: tuple[Prefix, ...], least: float) -> Iterator[tuple[int, Prefix]]:
     """The tree in order, those that save little left out."""
     waiting = [(0, each) for each in reversed(prefixes)]
     num_shown = 0
     while waiting and num_shown < NUM_PREFIXES:
         depth, each = waiting.pop()
-        if each.saves_in_all:
+        if each.saves_in_all >= least:
             yield depth, each
             num_shown += 1
             waiting += [(depth + 1, child) for child in reversed(each.children[:NUM_PREFIXES])]

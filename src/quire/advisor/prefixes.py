@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from quire.advisor.workload import Call, Workload
 
 SHOWN_WORDS = 72  # characters of an excerpt
+LEAST_SAVING = 0.002  # of the prompt tokens: below, a prefix is not worth showing
 
 
 @dataclass(slots=True)

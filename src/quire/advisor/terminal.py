@@ -13,12 +13,11 @@ from rich.tree import Tree
 from quire.advisor.advice import Advice
 from quire.advisor.describe import Description, Spread
 from quire.advisor.figures import seconds, several, size
-from quire.advisor.prefixes import Prefix
+from quire.advisor.prefixes import LEAST_SAVING, Prefix
 from quire.advisor.told import cost_shares
 
 BAR = 24  # characters
 SHOWN_ROOTS, SHOWN_CHILDREN, SHOWN_DEPTH = 6, 4, 3
-LEAST_SAVING = 0.005  # of the prompt tokens: below, a prefix is not shown
 
 
 def show(advice: Advice, console: Console) -> None:
