@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quire.advisor.describe import Spread, company, describe, measured_company
 from quire.advisor.hits import enough_blocks, hit_curve, pins_for, simulate_hits
 from quire.advisor.prefixes import common, prefix_tree
-from quire.advisor.simulate import MOST_OUTPUT, busiest
+from quire.advisor.simulate import SERVED, busiest
 from quire.advisor.workload import Call, Workload
 from quire.observe.marks import marks_of
 from quire.types.request import CacheKey
@@ -155,12 +155,12 @@ def test_company_is_measured_where_the_trace_says_how_long_requests_took():
 
 
 def test_of_a_long_trace_the_densest_part_is_simulated():
-    calls = 2 * MOST_OUTPUT // 50
+    calls = 2 * SERVED.output // 50
     lines = traces.shared(calls, gap=1.0)
     for at in range(900, 1100):
         lines[at]["time"] = 900.0 + (at - 900) * 0.01
-    part = busiest(traces.workload(lines))
-    assert len(part.calls) == MOST_OUTPUT // 50 and part.calls[0].time == 0.0
+    part = busiest(traces.workload(lines), SERVED)
+    assert len(part.calls) == SERVED.output // 50 and part.calls[0].time == 0.0
     assert sum(later.time - sooner.time < 0.5 for sooner, later in zip(part.calls, part.calls[1:], strict=False)) >= 199
     short = traces.workload(traces.shared())
-    assert busiest(short) is short
+    assert busiest(short, SERVED) is short

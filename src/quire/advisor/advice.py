@@ -16,7 +16,7 @@ from quire.advisor.memory import Memory, memory_of
 from quire.advisor.prefixes import PrefixTree, prefix_tree
 from quire.advisor.roofline import Roofline
 from quire.advisor.settings import Room, blocks_wanted, choose, longest_context
-from quire.advisor.simulate import Simulated, busiest
+from quire.advisor.simulate import REPLAYED, SERVED, Simulated, busiest
 from quire.advisor.whatif import Setup, num_per_second, what_if
 from quire.advisor.workload import Workload
 from quire.config import Config
@@ -66,10 +66,11 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
     memory = memory_of(workload, description.context, roofline, block_tokens, tree.share)
     say("replaying it through caches of several sizes")
     sizes = [count for count in (planned.served_blocks, memory.num_blocks) if count]
-    curve = hit_curve(workload, block_tokens, sizes)
+    replayed = busiest(workload, REPLAYED)
+    curve = hit_curve(replayed, block_tokens, sizes)
     now = simulate_hits(workload, planned.served_blocks, block_tokens) if planned.served_blocks else None
     say("serving it in simulation")
-    part, context = busiest(workload), longest_context(description, roofline.shape.max_context)
+    part, context = busiest(workload, SERVED), longest_context(description, roofline.shape.max_context)
     setup = _setup(planned, memory, context, part)
     served = setup.serve(part)
     if roofline.hardware.kind == "cpu" and planned.config.cache.num_blocks is None:
@@ -97,7 +98,7 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
         has_device=_has_device(roofline.hardware.kind),
         comparison=comparison,
     )
-    notes = (*planned.notes, *_notes(workload, part, memory, served))
+    notes = (*planned.notes, *_notes(workload, part, replayed, memory, served))
     return Advice(planned, workload, part, tree, tuple(curve), now, company, facts, answer(facts), notes)
 
 
@@ -119,17 +120,19 @@ def _setup(planned: Planned, memory: Memory, context: int, part: Workload) -> Se
     return Setup(roofline, scheduler, num_blocks, memory.block_tokens)
 
 
-def _notes(workload: Workload, part: Workload, memory: Memory, served: Simulated) -> list[str]:
+def _notes(workload: Workload, part: Workload, replayed: Workload, memory: Memory, served: Simulated) -> list[str]:
     """What a reader has to know to judge the figures."""
-    said = []
+    said, count = [], len(workload.calls)
     if not workload.knows_prompts:
         said.append("The trace has lengths but no prompts: what they share is not known, and none of it is assumed.")
-    if (count := workload.exactness["estimated"]) > 0:
-        said.append(f"{count:,} prompts were counted by pieces of text: give --model to count its own tokens.")
-    if assumed := len(workload.calls) - workload.num_counted:
+    if (estimated := workload.exactness["estimated"]) > 0:
+        said.append(f"{estimated:,} prompts were counted by pieces of text: give --model to count its own tokens.")
+    if assumed := count - workload.num_counted:
         said.append(f"The length of {assumed:,} answers is not in the trace: max_tokens is assumed, and at most 512.")
     if part is not workload:
-        said.append(f"Simulated: {len(part.calls):,} of {len(workload.calls):,} requests, where they came closest.")
+        said.append(f"Served in simulation: {len(part.calls):,} of {count:,} requests, where they came closest.")
+    if replayed is not workload:
+        said.append(f"Hit rates by size: of {len(replayed.calls):,} of {count:,} requests, where they came closest.")
     if not memory.is_enough:
         said.append("The model does not fit: times are those of a device with just enough memory.")
     if served.num_refused:

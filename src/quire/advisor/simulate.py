@@ -20,9 +20,20 @@ from quire.types.errors import QuireError
 from quire.types.request import CacheKey, GenerateRequest, SamplingParams
 from quire.types.step import Outcome, PartResult, StepPlan, StepResult
 
-MOST_CALLS = 1500
-MOST_OUTPUT = 40_000  # tokens: a step of the simulation costs some 50 microseconds, and there may be one for each
-MOST_PROMPT = 4_000_000
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """As much of a workload as can be gone through in some seconds."""
+
+    calls: int
+    output: int
+    prompt: int
+
+
+SERVED = Most(
+    1500, 40_000, 4_000_000
+)  # a step of the simulation costs some 50 microseconds: at most one an output token
+REPLAYED = Most(50_000, 1 << 60, 2_000_000)  # a block costs a microsecond or two, in each size of cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +230,14 @@ class Simulation:
         )
 
 
-def busiest(workload: Workload) -> Workload:
-    """As many neighbouring calls as can be simulated in seconds, where they came closest together."""
+def busiest(workload: Workload, most: Most) -> Workload:
+    """All of it if that is not too much, else neighbouring calls, where they came closest together."""
     calls = workload.calls
     start = output = prompt = 0
     best, shortest = (0, len(calls)), float("inf")
     for end, call in enumerate(calls):
         output, prompt = output + call.num_output, prompt + call.num_prompt
-        while end > start and (end - start >= MOST_CALLS or output > MOST_OUTPUT or prompt > MOST_PROMPT):
+        while end > start and (end - start >= most.calls or output > most.output or prompt > most.prompt):
             output, prompt = output - calls[start].num_output, prompt - calls[start].num_prompt
             start += 1
             per_call = (calls[end - 1].time - calls[start - 1].time) / (end - start + 1)
