@@ -138,6 +138,7 @@ def comparison(path: Path, quire: float, other: float) -> Path:
                 "workload": workload,
                 "load": {"kind": "closed", "clients": clients},
                 "figures": figures(speed * clients, 100.0 / speed, 1e6 / speed),
+                "concerns": ["few answers."],
             }
             for workload in ("unique", "shared")
             for clients in (1, 8)
@@ -145,7 +146,7 @@ def comparison(path: Path, quire: float, other: float) -> Path:
 
     engines = [
         {"name": "quire", "what": "quire serve m", "start_seconds": 1.5, "points": points(quire)},
-        {"name": "llama", "what": "llama-server -m m -np 8", "start_seconds": 0.9, "points": points(other)},
+        {"name": "llama", "what": "llama-server -m m --port {port}", "start_seconds": 0.9, "points": points(other)},
     ]
     path.mkdir()
     said = {"format": "quire.bench/1", "machine": "a test", "engines": engines}
@@ -163,7 +164,8 @@ def test_measured_figures_decide_also_against_us(tmp_path, quire, other, engine)
     assert found.facts.comparison.workload == "shared"
     told = " ".join(found.answer.reasons)
     assert "Measured (a test; shared, 8 clients)" in told and "llama" in told and "quire 1.5 s" in told
-    assert (found.answer.command == "llama-server -m m -np 8") == (engine == "llama")
+    assert (found.answer.command == "llama-server -m m --port 8000") == (engine == "llama")
+    assert "Against this measurement, quire: few answers." in told
     assert ("does not tell them apart" in told) == (other == 104.0)
 
 

@@ -19,10 +19,12 @@ from quire.advisor.roofline import Roofline
 from quire.advisor.settings import Chosen
 from quire.advisor.simulate import Simulated
 from quire.advisor.whatif import WhatIf
+from quire.config import ServeConfig
 
 FEW_USERS = 2  # at once
 MUCH_SHARED, LITTLE_SHARED = 0.5, 0.15
 MODEL_SHARE = 0.05  # of the requests, from which on a model counts
+DEFAULT_PORT = ServeConfig().port
 SOON = 2.0  # seconds to the first token
 FULL = 0.85  # of what a device can serve: queues grow from here on
 
@@ -151,7 +153,7 @@ def _quire(facts: Facts, situations: Sequence[Situation]) -> str:
 def _other(facts: Facts, engine: str) -> str:
     """As the comparison started it, or as its documentation has it."""
     if facts.comparison is not None:
-        return facts.comparison.best.what
+        return facts.comparison.best.what.replace("{port}", str(DEFAULT_PORT))
     said = {each.name: each.value for each in facts.settings}
     context = said.get("max_context")
     is_fp8 = facts.roofline.shape.precision == "fp8"
@@ -177,13 +179,14 @@ def _words(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterat
         return
     if facts.is_offline:
         yield (
-            f"All {served.num_calls:,} simulated requests are done in {seconds(served.seconds)}, "
+            f"Simulated for Quire: all {served.num_calls:,} requests are done in {seconds(served.seconds)}, "
             f"at {served.output_rate:,.0f} output tokens/s."
         )
     else:
         yield (
-            f"Simulated: first token p50 {seconds(served.first_token.p50)}, p95 {seconds(served.first_token.p95)}; "
-            f"a token every {seconds(served.token_gap.p50)}; the device works {served.utilization:.0%} of the time."
+            f"Simulated for Quire: first token p50 {seconds(served.first_token.p50)}, "
+            f"p95 {seconds(served.first_token.p95)}; a token every {seconds(served.token_gap.p50)}; "
+            f"the device works {served.utilization:.0%} of the time."
         )
     if not facts.has_device and facts.comparison is None:
         yield f"This version of Quire does not compute on a {hardware.kind.upper()}; on a CPU it would be the answer."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.advisor.figures import seconds
+from quire.advisor.figures import seconds, several
 from quire.types.errors import InvalidRequest
 
 RESULTS = "results.json"
@@ -16,6 +16,7 @@ FORMAT = "quire.bench/"
 CLOSE = 1.10  # engines within this ratio are taken to be equal: single runs vary as much
 OURS = "quire"
 MILLI = 1e-3
+MOST_DOUBTS = 4
 SHARED_WORKLOADS = ("shared", "chat", "rag", "agent", "mixed")  # their prompts have common beginnings
 
 
@@ -36,6 +37,7 @@ class Measured:
     goodput: float | None
     num_failed: int
     start_seconds: float | None
+    concerns: tuple[str, ...] = ()  # what the measurement itself says against it
 
     @property
     def is_ours(self) -> bool:
@@ -93,7 +95,8 @@ class Comparison:
         if starts:
             told = ", ".join(f"{name} {taken:.1f} s" for name, taken in starts.items())
             said.append(f"From the start to the first answer: {told}.")
-        return said
+        doubts = [f"{each.engine}: {doubt}" for each in self.ranked for doubt in each.concerns]
+        return [*said, *(f"Against this measurement, {doubt}" for doubt in doubts[:MOST_DOUBTS])]
 
 
 def read_comparison(folder: Path, is_shared: bool, concurrency: float, is_offline: bool) -> Comparison:
@@ -140,12 +143,13 @@ def _points(said: dict[str, Any]) -> Iterator[Measured]:
                 goodput=figures.get("request_goodput"),
                 num_failed=int(figures.get("failed") or 0),
                 start_seconds=engine.get("start_seconds"),
+                concerns=tuple(point.get("concerns") or ()),
             )
 
 
 def _spelled(load: dict[str, Any]) -> str:
     if load.get("kind") == "closed":
-        return f"{load['clients']} clients"
+        return several(load["clients"], "client")
     return f"{load['rate']:g} requests/s" if load.get("kind") == "open" else "as recorded"
 
 
