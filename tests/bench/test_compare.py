@@ -161,6 +161,7 @@ def test_where_a_command_will_listen(line, url):
 def test_a_free_port_is_put_into_a_command():
     words, url = command_and_url("serve --port {port} 'a b'")
     assert words == ["serve", "--port", url.rpartition(":")[2], "a b"]
+    assert command_and_url("serve on {port}", "http://127.0.0.1:77") == (["serve", "on", "77"], "http://127.0.0.1:77")
     with pytest.raises(InvalidRequest, match="Where will"):
         command_and_url("something")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 
 import pytest
 
 from quire.bench.asks import Ask, says
 from quire.bench.heard import Heard, clock
+from quire.bench.measure import run
 from quire.bench.over_http import OverHttp, ServerUnusable, Target, reach
 from quire.types.errors import InvalidRequest
 from tests.bench.wicked import DONE, STREAM, Wicked, event, refusal, said, serving, usage, whole
@@ -20,15 +22,18 @@ ASK = Ask((says("user", "hi there"),), 5)
 ANSWER = (said("one"), said(" two"), said(" three", "length"), usage(9, 4), DONE)
 
 
-def asked(wicked: Wicked, ask: Ask = ASK, times: int = 1, **target) -> list[Heard]:
+def asked(wicked: Wicked, ask: Ask = ASK, times: int = 1, wait: float = 0.0, **target) -> list[Heard]:
     async def work() -> list[Heard]:
         async with serving(wicked) as url:
             server = OverHttp(Target(url, "m", **target))
-            heard = [await server.ask(ask, clock()) for _ in range(times)]
+            heard = []
+            for _ in range(times):
+                heard.append(await server.ask(ask, clock()))
+                time.sleep(wait)  # the loop stands still: whatever came meanwhile, it does not know yet
             server.close()
             return heard
 
-    return asyncio.run(work())
+    return run(work())
 
 
 def test_an_answer_is_heard_with_its_usage():
@@ -70,6 +75,7 @@ def test_a_connection_is_used_again():
 def test_a_connection_that_the_server_closed_meanwhile_is_not_an_error():
     wicked = Wicked([[whole(*ANSWER)]], closes=True)
     assert all(each.error is None for each in asked(wicked, times=3))
+    assert all(each.error is None for each in asked(wicked, times=5, wait=0.02))
 
 
 def test_a_refusal_is_an_error_with_the_servers_words():

@@ -61,6 +61,7 @@ def test_a_server_that_it_started_ends_with_it(quire, tmp_path, sign):
         address = (tmp_path / "server.log").read_text().strip()
         assert is_there(address)
         process.send_signal(sign)
+        process.send_signal(sign)  # as `timeout` does, to the process and to its group
         assert process.wait(60) == 130
     assert not is_there(address)
 

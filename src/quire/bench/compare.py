@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ def parse_engine(text: str) -> Engine:
 
 async def compare(engines: Sequence[Engine], plan: Plan, target: Target, folder: Path, view: View) -> Outcome:
     """All of them. One that fails is told and left out, unless it is the last that could be measured."""
-    results = []
+    load_before, results = os.getloadavg()[0], []
     for engine in engines:
         try:
             results.append(await measure_engine(engine, plan, target, folder, view))
@@ -51,7 +52,7 @@ async def compare(engines: Sequence[Engine], plan: Plan, target: Target, folder:
             view.say(f"{engine.name}: {error.public}")
     if not results:
         raise InvalidRequest("None of the engines could be measured.", field="engine")
-    return Outcome.of(plan, results)
+    return Outcome.of(plan, results, load_before)
 
 
 async def measure_engine(engine: Engine, plan: Plan, target: Target, folder: Path, view: View) -> Result:

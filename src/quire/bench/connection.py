@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
     """Used for one exchange after the other."""
 
     def __init__(self) -> None:
-        self.is_open = False
+        self._is_open = False
         self.num_exchanges = 0
         self.status = 0
         self.body = b""  # of an answer that is no stream
@@ -73,19 +73,24 @@ class Connection(asyncio.Protocol):
         await self._done
 
     @property
+    def is_open(self) -> bool:
+        """It can be used again. A transport may know that it is lost before it tells us."""
+        return self._is_open and not self._transport.is_closing()
+
+    @property
     def was_stale(self) -> bool:
         """The server had closed it before the last request reached it: that may be sent again."""
         return self.num_exchanges > 1 and not self._is_begun
 
     def close(self) -> None:
         """Leave, whatever is on its way."""
-        self.is_open = False
+        self._is_open = False
         self._transport.abort()
 
     # ── called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport, self.is_open = cast(asyncio.Transport, transport), True  # uvloop's is no subclass
+        self._transport, self._is_open = cast(asyncio.Transport, transport), True  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         self._now = clock()
@@ -96,7 +101,7 @@ class Connection(asyncio.Protocol):
             self._fail(f"not HTTP: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_open = False
+        self._is_open = False
         if self._is_told:  # an answer without a length ends with its connection
             self._end()
         else:
@@ -122,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if not self._parser.should_keep_alive():
-            self.is_open = False
+            self._is_open = False
             self._transport.close()
         self._end()
 

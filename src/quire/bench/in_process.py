@@ -51,13 +51,13 @@ class InProcess:
 
 async def measure_in_process(model: str, device: str, settings: Mapping[str, Any], plan: Plan, view: View) -> Outcome:
     """A plan on a model that is opened for it: in this process, as `LLM` opens it, with its steps in a thread."""
-    began = clock()
+    load_before, began = os.getloadavg()[0], clock()
     path = located(model)
     async with await AsyncLLM.open(path, device=device, in_process=True, **settings) as llm:
         seconds = clock() - began
         points = await Measured("engine", InProcess(llm), plan, view, os.getpid()).run()
     result = Result("engine", f"in this process, on {device}", model, tuple(points), notes=(_opened(seconds),))
-    return Outcome.of(plan, [result])
+    return Outcome.of(plan, [result], load_before)
 
 
 def _opened(seconds: float) -> str:

@@ -130,5 +130,10 @@ def run(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 async def _until_told(work: Coroutine[Any, Any, Answer]) -> Answer:
     task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+    def told() -> None:
+        if not task.cancelling():  # who is told twice still ends in order
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
     return await task

@@ -40,12 +40,13 @@ class Outcome:
     results: tuple[Result, ...]
     made: str  # when
     machine: str
+    load_before: float  # of the machine, in processes that wanted to run in the minute before
 
     @classmethod
-    def of(cls, plan: Plan, results: Sequence[Result]) -> Outcome:
+    def of(cls, plan: Plan, results: Sequence[Result], load_before: float) -> Outcome:
         """Now and here."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(plan, tuple(results), now, machine())
+        return cls(plan, tuple(results), now, machine(), load_before)
 
     def groups(self) -> Iterator[tuple[str, Load, dict[str, Point]]]:
         """For each workload and load, the point of each engine that has one."""
@@ -81,6 +82,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "format": FORMAT,
         "made": outcome.made,
         "machine": outcome.machine,
+        "load_before": outcome.load_before,
         "plan": {
             "workloads": plan.workloads,
             "lengths": plan.lengths,

@@ -84,8 +84,8 @@ class OverHttp:
         return None
 
     async def _send(self, request: bytes, heard: Heard) -> Connection:
-        self._idle = [connection for connection in self._idle if connection.is_open]
         while True:
+            self._idle = [connection for connection in self._idle if connection.is_open]
             connection = self._idle.pop() if self._idle else await Connection.open(self._address)
             try:
                 await connection.exchange(request, heard)

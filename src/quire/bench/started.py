@@ -47,12 +47,14 @@ class Running:
     start_seconds: float  # from its start to the first token of an answer
 
 
-def command_and_url(command: str) -> tuple[list[str], str]:
-    """The words to run, and where the server will listen."""
-    port = _free_port() if "{port}" in command else None
+def command_and_url(command: str, url: str = "") -> tuple[list[str], str]:
+    """The words to run, and where the server will listen: at the URL, if one is given."""
+    port = Address.of(url).port if url else _free_port() if "{port}" in command else None
     words = shlex.split(command.replace("{port}", str(port)))
     if not words:
         raise InvalidRequest("A command to start is needed.", field="start")
+    if url:
+        return words, url
     for flag, value in pairwise(words):
         if flag in PORT_FLAGS and value.isdecimal():
             port = int(value)
@@ -66,8 +68,8 @@ def command_and_url(command: str) -> tuple[list[str], str]:
 @asynccontextmanager
 async def started(command: str, target: Target, log: Path, timeout: float = 600.0) -> AsyncIterator[Running]:
     """While it is open, the server runs. What it says goes to the log."""
-    words, url = command_and_url(command)
-    target = replace(target, url=target.url or url)
+    words, url = command_and_url(command, target.url)
+    target = replace(target, url=url)
     _check_free(target.url)
     with log.open("wb") as out:
         began = clock()
@@ -81,7 +83,8 @@ async def started(command: str, target: Target, log: Path, timeout: float = 600.
             target = await _answers(process, target, log, began + timeout)
             yield Running(target, process.pid, clock() - began)
         finally:
-            await asyncio.to_thread(_stop, process)
+            _signal(process, signal.SIGTERM)  # at once: who waits below may be interrupted
+            await asyncio.to_thread(_wait, process)
 
 
 async def _answers(process: subprocess.Popen[bytes], target: Target, log: Path, until: float) -> Target:
@@ -106,14 +109,18 @@ async def _answers(process: subprocess.Popen[bytes], target: Target, log: Path, 
     raise StartFailed(f"{target.url} did not serve in time. The last that was heard: {why}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """The whole group that it leads: politely, and then not."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-            return
+def _signal(process: subprocess.Popen[bytes], sign: int) -> None:
+    """To the whole group that it leads."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, sign)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        _signal(process, signal.SIGKILL)
+        process.wait()
 
 
 def _check_free(url: str) -> None:

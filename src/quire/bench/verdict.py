@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 
 from quire.bench.measure import Point
@@ -10,6 +11,7 @@ from quire.bench.rows import BY_KEY, Row
 from quire.bench.table import number
 
 ALIKE = 1.05  # times: what differs by less is not told apart
+BUSY = 0.5  # of the processors: with more at work beforehand, that is measured too
 FEW = 100  # answers: with less, the 99th percentile is hardly more than the largest
 MEASURES = (  # the figure, what a better one is called, and what it is called if nobody is better
     ("output_throughput", "makes the most output", "output"),
@@ -37,8 +39,10 @@ def _compared(points: Mapping[str, Point]) -> Iterator[str]:
     if len(points) == 1:
         ((name, point),) = points.items()
         shown = [BY_KEY[key].shown(point.summary) for key, _, _ in MEASURES]
-        yield f"{name} makes {shown[0]}; half of the first tokens come within {shown[1]}, 99 % within {shown[3]},"
-        yield f"and a token takes {shown[2]}."
+        yield (
+            f"{name} makes {shown[0]}; half of the first tokens come within {shown[1]}, 99 % within {shown[3]}, "
+            f"and a token takes {shown[2]}."
+        )
         return
     for key, verb, noun in MEASURES:
         row = BY_KEY[key]
@@ -98,9 +102,17 @@ def _doubts(outcome: Outcome) -> Iterator[str]:
         if failed:
             first = next(error for point in result.points for error in point.summary.errors)
             yield f"{result.name} failed {failed} requests, the most by: {first}."
+    count, load_before = os.cpu_count() or 1, outcome.load_before
+    if load_before > BUSY * count:
+        yield (
+            f"This machine was busy with other work before (load {load_before:.1f} on {count} processors): whatever "
+            "runs on it is measured with that company, and would be faster alone."
+        )
     for workload, load, points in outcome.groups():
         counts = {name: point.summary.prompt_tokens for name, point in points.items() if point.summary.prompt_tokens}
         if counts and max(counts.values()) > min(counts.values()) * ALIKE:
             shown = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            yield f"{workload}, {load}: the same prompts were counted differently ({shown} tokens), so the engines had "
-            yield "different work, or count it differently: rates of input cannot be compared."
+            yield (
+                f"{workload}, {load}: the same prompts were counted differently ({shown} tokens): the engines had "
+                "different work, or count it in another way."
+            )

@@ -43,21 +43,30 @@ class LoadOptions:
     arrivals: str = option(
         "poisson", "How they come: poisson, constant, gamma:SHAPE, bursts:SIZE, ramp:START.", panel=LOAD
     )
-    burstiness: float = option(0.0, "The same as --arrivals gamma:SHAPE.", panel=LOAD)
+    burstiness: float = option(0.0, "The same as --arrivals gamma:SHAPE.", panel=LOAD, show_default=False)
     requests: int = option(
-        0, f"Requests of each load. Default {DEFAULT_REQUESTS}.", "--requests", "--num-prompts", panel=LOAD
+        0,
+        f"Requests of each load. Default {DEFAULT_REQUESTS}.",
+        *("--requests", "--num-prompts"),
+        panel=LOAD,
+        show_default=False,
     )
-    duration: float = option(0.0, "Seconds of each load, instead of a number of requests.", panel=LOAD)
+    duration: float = option(
+        0.0, "Seconds of each load, instead of a number of requests.", panel=LOAD, show_default=False
+    )
     warmup: int = option(
         -1,
         "Requests before each load that do not count. Default: one a client, 16 at most.",
         *("--warmup", "--num-warmups"),
         panel=LOAD,
+        show_default=False,
     )
     goodput: tuple[str, ...] = option(
         (), "What is still good, in milliseconds: ttft:500 tpot:50 e2el:3000.", panel=FIGURES
     )
-    price_per_hour: float = option(0.0, "Of the machine, in any currency: what a million tokens cost.", panel=FIGURES)
+    price_per_hour: float = option(
+        0.0, "Of the machine, in any currency: what a million tokens cost.", panel=FIGURES, show_default=False
+    )
     out: str = option("", "Folder for report.html, results.json, .csv, .md and requests.csv.", panel=FIGURES)
 
     def folder(self) -> Path | None:
@@ -74,7 +83,10 @@ class ServerOptions(LoadOptions):
     key: str = option("", "Sent as a bearer token.", "--api-key", panel=SERVER)
     temperature: float = option(0.0, "Of sampling; 0 is greedy.", panel=SERVER)
     ignore_eos: bool = option(
-        True, "Ask for answers of exactly the length, or let the model end them.", "--ignore-eos/--no-ignore-eos"
+        True,
+        "Ask for answers of exactly the length, or let the model end them.",
+        "--ignore-eos/--no-ignore-eos",
+        panel=SERVER,
     )
     extra_body: str = option("", "JSON with more fields for every request.", panel=SERVER)
     timeout: float = option(600.0, "Seconds for one answer.", panel=SERVER)

@@ -32,10 +32,10 @@ thead th:first-child{background:var(--panel)}td.best{font-weight:700}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.2rem}
 figure{margin:0;border:1px solid var(--rule);border-radius:6px;padding:.7rem}
 figcaption{font-weight:600;font-size:.95rem}figcaption+p{margin:.1rem 0 .4rem;color:var(--soft);font-size:.85rem}
-figure>svg{width:100%;height:auto;display:block}
+figure>svg{width:100%;height:auto;display:block;overflow:visible}
 svg text{font:12px system-ui,sans-serif;fill:var(--soft)}svg text.small{font-size:11px;fill:var(--text)}
 svg .grid{stroke:var(--rule);stroke-width:1;fill:none}svg .line{fill:none;stroke-width:2;stroke-linejoin:round}
-.key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.3rem 0;font-size:.9rem}
+.key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.3rem 0 .6rem;font-size:.9rem}
 .key svg{width:.9em;height:.9em;margin-right:.35em}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(10rem,1fr));gap:.8rem}
 .cards div{border:1px solid var(--rule);border-radius:6px;padding:.6rem .8rem}
