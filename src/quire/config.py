@@ -197,6 +197,11 @@ class ServeConfig:
         choices=("all", "keys", "admins"),
     )
     log_prompts: bool = setting(False, "Put prompts into the log. They may hold secrets.")
+    request_log: str | None = setting(
+        None,
+        "File that gets a line of JSON for each request: times, lengths, and marks in place of its tokens, which tell "
+        "how far two prompts are equal and nothing else. For quire advise. None: no such file.",
+    )
     otlp_endpoint: str | None = setting(
         None, "OpenTelemetry collector that gets a trace of every request, such as http://localhost:4318. None: nobody."
     )

@@ -1,79 +1,41 @@
-"""Figures of this machine, with their goals.
+"""Figures of this machine, with their goals: `python -m quire.bench [PART] [MODEL] [OPTIONS]`.
 
-`python -m quire.bench [core | cpu [MODEL] [OPTIONS] | front [MODEL] | models [MODEL]]`
+A part is a module with `main(asked)`. Only the one that is asked for is imported: a machine that lacks what another
+needs can run it.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import signal
 import sys
-import time
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from importlib import import_module
 
-from quire.bench import core, front, models
-from quire.bench.cpu import QUICK, Sizes, find_tools, measure
-from quire.bench.cpu_figures import figures
-from quire.bench.facts import ModelFacts
-from quire.bench.peer import BUILD
-from quire.bench.share import share
-from quire.bench.table import table
-from quire.config import home_folder, load
-from quire.store.sources.package_index import SMOLLM2_135M
-from quire.store.store import DEFAULT_MODEL, Store
+PARTS = {  # the module of each
+    "core": "quire.bench.core",
+    "cpu": "quire.bench.cpu_table",
+    "front": "quire.bench.share",
+    "models": "quire.bench.models",
+    "generator": "quire.bench.generator",
+    "gpu": "quire.bench.gpu",
+}
+OWN_OPTIONS = {"gpu"}  # parts that read the rest of the command line themselves
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="quire.bench", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("core", "cpu", "front", "models"), default="core")
-    parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
+    parser = argparse.ArgumentParser(prog="quire bench", description=__doc__)
+    parser.add_argument("part", nargs="?", choices=tuple(PARTS), default="core")
+    parser.add_argument("model", nargs="?", default="", help="a name or a file")
     parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
     parser.add_argument("--large", action="store_true", help="one stream of a 1B model too, with random weights")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
-    asked = parser.parse_args()
+    asked, asked.rest = parser.parse_known_args(arguments)
+    if asked.rest and asked.part not in OWN_OPTIONS:
+        parser.error(f"unrecognized arguments: {' '.join(asked.rest)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # orderly, so that no server of the peer's stays behind
-    if asked.part == "core":
-        print(_machine())
-        print(table(core.run()))
-    elif asked.part == "front":
-        print(_machine())
-        path = _path(asked.model)
-        print(table([*front.run(str(path)), share(path)]))
-    elif asked.part == "models":
-        print(_machine())
-        print(table(models.run(asked.model)))
-    else:
-        _cpu(asked.model, replace(QUICK if asked.quick else Sizes(), with_large=asked.large), not asked.no_peer)
-
-
-def _cpu(model: str, sizes: Sizes, with_peer: bool) -> None:
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
-
-    home, path = home_folder(load()), _path(model)
-    facts = ModelFacts.of(path)
-    tools = find_tools(home, facts, say) if with_peer else None
-    load_before = os.getloadavg()[0]
-    results = measure(facts, sizes, tools, say)
-    say("done")
-    is_default = path.stat().st_size == SMOLLM2_135M.size
-    peer = f"peer: llama.cpp {BUILD}" if tools is not None else "no peer"
-    print(f"{_machine()}; {model}; {peer}; load of the machine before: {load_before:.2f}\n")
-    print(table(figures(results, is_default)))
-
-
-def _path(model: str) -> Path:
-    return Path(model) if Path(model).exists() else Store(home_folder(load())).resolve(model)
-
-
-def _machine() -> str:
-    return f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
+    import_module(PARTS[asked.part]).main(asked)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import random
 import resource
@@ -12,6 +13,8 @@ from array import array
 from pathlib import Path
 
 from quire.bench.figure import Figure, at_most
+from quire.bench.machine import machine
+from quire.bench.table import table
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
@@ -19,6 +22,12 @@ from quire.types.request import CacheKey, GenerateRequest, SamplingParams
 from quire.types.step import PartResult, StepPlan, StepResult
 
 KEY = CacheKey()
+
+
+def main(asked: argparse.Namespace) -> None:
+    """Print the table."""
+    print(machine())
+    print(table(run()))
 
 
 def run() -> list[Figure]:

@@ -6,6 +6,7 @@ under several names: what is compared is one model against many at the same load
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import statistics
@@ -23,6 +24,8 @@ import httpx
 
 from quire.bench.figure import Figure, at_most
 from quire.bench.load import Load, Scenario, TokenIds, closed_loop
+from quire.bench.machine import machine
+from quire.bench.table import table
 from quire.config import home_folder, load
 from quire.engine.need import need_of
 from quire.serve.app import all_dialects
@@ -31,7 +34,7 @@ from quire.serve.models import Models
 from quire.serve.server import Serving
 from quire.serve.service import Service
 from quire.serve.shelf import Wanted
-from quire.store.store import Store
+from quire.store.store import DEFAULT_MODEL, Store
 
 NUM_CLIENTS, NUM_PROMPTS = 32, 96
 PROMPT_TOKENS, MAX_TOKENS = 64, 32
@@ -78,6 +81,12 @@ class Server:
         """One question."""
         with httpx.Client(base_url=self.url, timeout=600, trust_env=False) as http:
             return (http.post(path, json=body) if body else http.get(path)).raise_for_status().json()
+
+
+def main(asked: argparse.Namespace) -> None:
+    """Print the table."""
+    print(machine())
+    print(table(run(asked.model or DEFAULT_MODEL)))
 
 
 def run(model: str) -> list[Figure]:

@@ -6,6 +6,7 @@ count, are in a third process. All share the same cores: what front and clients 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -21,8 +22,12 @@ from quire.bench.child import run_part
 from quire.bench.facts import ModelFacts
 from quire.bench.figure import Figure, at_least_times
 from quire.bench.front import front
+from quire.bench.front import run as front_figures
 from quire.bench.load import Scenario, TokenIds, closed_loop
+from quire.bench.located import located
+from quire.bench.machine import machine
 from quire.bench.streams import OUT, OWN
+from quire.bench.table import table
 from quire.engine.llm import LLM
 from quire.types.request import SamplingParams
 
@@ -32,6 +37,13 @@ NUM_TURNS = 3
 SETTINGS: dict[str, Any] = {"max_context": 256, "num_blocks": 1024, "max_rows": NUM_STREAMS}
 UNNAMED = -1  # a token of which only the number is told
 COUNTED = re.compile(rb'"completion_tokens":(\d+)')
+
+
+def main(asked: argparse.Namespace) -> None:
+    """The part `front`: what one front process can do, and how much of the engine's speed comes through it."""
+    print(machine())
+    path = located(asked.model)
+    print(table([*front_figures(str(path)), share(path)]))
 
 
 def share(model: Path) -> Figure:

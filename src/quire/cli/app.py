@@ -23,7 +23,9 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "create": ("quire.cli.create", "create"),
     "cp": ("quire.cli.cp", "cp"),
     "rm": ("quire.cli.rm", "rm"),
+    "advise": ("quire.cli.advise", "advise"),
     "doctor": ("quire.cli.doctor", "doctor"),
+    "bench": ("quire.cli.bench", "bench"),
 }
 HIDDEN = {"ls"}
 
@@ -41,7 +43,11 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_before)
     for name in arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS:
         module, function = COMMANDS[name]
-        app.command(name, hidden=name in HIDDEN)(getattr(import_module(module), function))
+        made = getattr(import_module(module), function)
+        if isinstance(made, typer.Typer):  # a command that has commands
+            app.add_typer(made, name=name)
+        else:
+            app.command(name, hidden=name in HIDDEN)(made)
     return app
 
 

@@ -17,6 +17,7 @@ from quire.cli.progress import shown
 from quire.engine.messages import Loading
 from quire.observe.access import log_access
 from quire.observe.log import adopt
+from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to
 from quire.store.names import MODEL_SUFFIXES, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
@@ -68,8 +69,8 @@ def serve(options: ServeOptions, given: Given) -> None:
     offers = None if options.only else shelf.Shelf(given.store)
     served = models.Models(wanted, config, place, _print_loading, offers)
     library = None if options.only else import_module("quire.gateway.library").StoreLibrary(given.store)
-    with traces_to(config.serve.otlp_endpoint) as traces:
-        observers = (partial(log_access, logging.getLogger("quire.access")), *traces)
+    with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
+        observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
         house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
         _run(server.Serving(house, ready))
 

@@ -10,7 +10,7 @@ from quire.observe.record import Record
 QUIET = ("/health", "/ready", "/metrics")  # asked for every few seconds by machines
 UNSAID = (
     *("at", "arrived", "decoded", "submitted", "first_token", "ended"),  # times that mean nothing here
-    *("sampling", "tracestate"),
+    *("sampling", "tracestate", "prompts", "salt", "session"),
 )
 SAID = tuple(each.name for each in fields(Record) if each.name not in UNSAID)
 NOTHING: tuple[object, ...] = (None, "", 0, [])

@@ -33,6 +33,10 @@ class Record:
     sampling: SamplingParams | None = None  # of the same
     streams: bool = False
     prompt: str | None = None  # only if prompts are to be logged
+    prompts: tuple[tuple[int, ...], ...] = ()  # their tokens, only if there is a request log
+    salt: str = ""  # of the same: whose prefixes these are
+    session: str | None = None  # of the same
+    form: str | None = None  # that the answer must have
     decoded: float | None = None  # the body was read and understood
     submitted: float | None = None  # text had become tokens
     first_token: float | None = None

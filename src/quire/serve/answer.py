@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from quire.observe.record import Record
 from quire.serve.dialect import Counts, Generates, Reply, Writer
 from quire.serve.engines import Engine
 from quire.serve.errors import ShuttingDown
@@ -72,6 +73,7 @@ async def _answer(
         requests = [
             _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key) for place, prompt in enumerate(prompts)
         ]
+        _note(record, requests, service.config.serve.request_log is not None)
         wakes_late = not ask.stream and not ask.sampling.stop
         feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
         gone.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
@@ -174,6 +176,15 @@ def _followed(exchange: Exchange, feed: Feed, run: Run) -> Iterator[None]:
         record.first_token, record.waited, record.endings = feed.first_token, run.waited, run.endings
         record.prompt_tokens, record.cached_tokens, record.output_tokens = usage.prompt, usage.cached, usage.output
         record.forced_tokens, record.reasoning_tokens = usage.forced, usage.reasoning
+
+
+def _note(record: Record, requests: Sequence[GenerateRequest], is_logged: bool) -> None:
+    """What observers are told of requests; their tokens only if these are wanted, as marks."""
+    first = requests[0]
+    record.form = None if first.constraint is None else str(first.constraint.kind)
+    if is_logged:
+        record.prompts, record.salt = tuple(request.prompt for request in requests), first.cache.salt
+        record.session = first.session
 
 
 def _time(exchange: Exchange, feed: Feed) -> None:

@@ -85,6 +85,16 @@ class NoSuchBlob(QuireError):
         super().__init__(f"There is no blob sha256:{digest}.")
 
 
+class NoRequestLog(QuireError):
+    """Nobody has asked the server to remember its requests."""
+
+    code = "no_request_log"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("This server keeps no request log: start it with --request-log FILE.")
+
+
 class ModelLoading(QuireError):
     """The model will be there soon."""
 

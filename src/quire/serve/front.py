@@ -26,6 +26,7 @@ from quire.engine.launch import Progress
 from quire.engine.reading import LoopReader
 from quire.observe.access import log_access
 from quire.observe.log import adopt, start_logging
+from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to
 from quire.serve.app import all_dialects
 from quire.serve.keys import Key, Keys
@@ -154,14 +155,14 @@ def main(descriptor: int) -> None:
     wanted = [Wanted(each.name, Path, each.aliases) for each in orders.models]  # the hub knows where it lies
     folder = Path(orders.folder)
     meters = SharedMeters(folder, orders.place)
-    with traces_to(config.serve.otlp_endpoint) as traces:
+    with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
         service = Service(
             config,
             Models(wanted, config, place, lambda loading: None),
             all_dialects(),
             Keys(orders.keys),
             quotas=Quotas(SharedTable(folder / "quotas", orders.keys, config.serve.fronts), orders.place),
-            observers=(partial(log_access, logging.getLogger("quire.access")), *traces),
+            observers=(partial(log_access, logging.getLogger("quire.access")), *traces, *logs),
             others=meters.others,
         )
         Front(service, socket.socket(fileno=descriptor), meters, place).run_until_signal()

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quire import __version__
-from quire.serve import native, retention
+from quire.serve import native, requests, retention
 from quire.serve.asked import PromptBody
 from quire.serve.body import schema_of
 from quire.serve.dialect import Changes, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
 from quire.serve.exchange import JSON, Exchange
+from quire.serve.requests import LINES
 from quire.serve.service import Service
 
 PLAIN = "text/plain"
@@ -45,6 +46,7 @@ OWN_ROUTES = (
     OwnRoute("GET", "/openapi.json", openapi),
     OwnRoute("POST", "/tokenize", native.tokenize, native.TokenizeBody),
     OwnRoute("POST", "/detokenize", native.detokenize, native.DetokenizeBody),
+    OwnRoute("GET", "/v1/requests", requests.past, content_type=LINES),
     OwnRoute("GET", "/v1/cache", retention.stats),
     OwnRoute("POST", "/v1/cache/explain", retention.explain, PromptBody),
     OwnRoute("POST", "/v1/cache/pin", retention.pin, retention.PinBody),

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from quire.devices._triton.norm import FP8, to_fp8
-from quire.devices._triton.single import Strip, single
 from quire.devices._triton.stream import Around, Scratch, Tile, stream
 from quire.ops.registry import relative_error
 
@@ -77,26 +76,3 @@ def test_a_token_does_not_depend_on_the_others(place):
     together = stream(x, w, None, Around(), tile, scratch, torch.bfloat16)
     alone = stream(x[3:4].contiguous(), w, None, Around(), tile, scratch, torch.bfloat16)
     assert torch.equal(together[3:4], alone)
-
-
-@pytest.mark.parametrize("fmt", ["bf16", "fp8"])
-@pytest.mark.parametrize("is_gate", [False, True])
-def test_one_token_alone_is_multiplied_with_all_that_stands_around(is_gate, fmt, place):
-    rng = np.random.default_rng(1)
-    for columns, has_norm, adds in ((128, True, False), (96, False, True), (300, True, True)):
-        rows = 2 * ROWS if is_gate else ROWS
-        x, weight = rng.standard_normal((1, columns), np.float32), rng.standard_normal((rows, columns), np.float32)
-        norm = rng.standard_normal(columns, np.float32) if has_norm else None
-        bias, residual = rng.standard_normal(rows, np.float32), rng.standard_normal((1, ROWS), np.float32) if adds else None
-        w, scale = torch.from_numpy(weight).to(place), None
-        if fmt == "fp8":
-            scale = w.abs().amax(1) / 448
-            w = (w / scale[:, None]).to(FP8)
-            weight = w.float().cpu().numpy() * scale.cpu().numpy()[:, None]
-        as_tensor = [None if each is None else torch.from_numpy(each).to(place) for each in (norm, bias, residual)]
-        add_to = None if residual is None else as_tensor[2].bfloat16()
-        around = Around(as_tensor[0], 1e-5, as_tensor[1], is_gate, add_to)
-        token = torch.from_numpy(x).to(place, torch.bfloat16)
-        out = single(token, w if fmt == "fp8" else w.bfloat16(), scale, around, Strip(2, 64), torch.bfloat16)
-        answer = expected(x, weight, norm, bias, is_gate, residual)
-        assert relative_error(out.float().cpu().numpy(), answer) <= BF16_ERROR

@@ -10,7 +10,7 @@ from torch import Tensor
 from .chain import Shape, follow, launch
 from .norm import FP8, Product, Rounded, fp8_scale, scaled
 
-BLOCK, PART = 4096, 1024  # columns at a time, of a program that does all of them, and of one that does those alone
+PART = 1024  # columns of a program, unless the whole token's largest number is wanted
 
 
 @triton.jit
@@ -43,18 +43,12 @@ def _silu_gate_round(
     COLUMN: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
     follow(CHAINED)
-    largest = tl.zeros([WIDTH], tl.float32)
-    for start in range(0, DIM, WIDTH):
-        columns = start + tl.arange(0, WIDTH)
-        h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN)
-        largest = tl.maximum(largest, tl.abs(h))
-    scale = fp8_scale(tl.max(largest))
+    h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN)
+    scale = fp8_scale(tl.max(tl.abs(h)))
     tl.store(out_scale + token, scale)
-    for start in range(0, DIM, WIDTH):  # once more, from the cache: cheaper than keeping it
-        columns = start + tl.arange(0, WIDTH)
-        h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN) / scale
-        tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=columns < DIM)
+    tl.store(out + token * DIM + columns, (h / scale).to(out.dtype.element_ty), mask=columns < DIM)
 
 
 def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None = None) -> Tensor | Rounded:
@@ -62,12 +56,13 @@ def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None 
     raw, token_scale, column_scale = product
     tokens, dim = raw.shape[0], raw.shape[1] // 2
     out = torch.empty((tokens, dim), dtype=FP8 if rounds else dtype or raw.dtype, device=raw.device)
-    width = min(triton.next_power_of_2(dim), BLOCK if rounds else PART)
+    width = triton.next_power_of_2(dim)
+    width = width if rounds else min(width, PART)
     has = {"DIM": dim, "WIDTH": width, "TOKEN": token_scale is not None, "COLUMN": column_scale is not None}
     if not rounds:
         grid = (tokens, triton.cdiv(dim, width))
         launch(_silu_gate, grid, (raw, token_scale, column_scale, out), has, Shape(4))
         return out
     scale = torch.empty(tokens, dtype=torch.float32, device=raw.device)
-    launch(_silu_gate_round, (tokens,), (raw, token_scale, column_scale, out, scale), has, Shape(8))
+    launch(_silu_gate_round, (tokens,), (raw, token_scale, column_scale, out, scale), has, Shape(16 if width > 4096 else 4))
     return Rounded(out, scale)

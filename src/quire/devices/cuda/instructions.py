@@ -106,10 +106,9 @@ def multiply(run: Run, value: int, norm: Norm | None, linear: Linear, dtype: tor
         x = run.whole(value)
         return Product(linear.few(x, kind)) if linear.streams(len(x)) else linear.many(x, dtype)
     delta = run.pending.pop(value, None)
-    rounds = linear.rounds(len(x))
-    if linear.streams(len(x)) and delta is None and not rounds:
+    if linear.streams(len(x)) and delta is None and not linear.rounds:
         return Product(linear.few(x, kind, Around(norm.weight, norm.eps)))
-    normed = add_norm(x, delta, norm.weight, norm.eps, rounds)
+    normed = add_norm(x, delta, norm.weight, norm.eps, linear.rounds)
     return Product(linear.few(normed, kind)) if linear.streams(len(x)) else linear.many(normed, dtype)
 
 

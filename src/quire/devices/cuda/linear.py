@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from quire.devices._triton.norm import FP8, Product, Rounded, to_fp8
-from quire.devices._triton.single import single
 from quire.devices._triton.stream import Around, Scratch, stream
 
 from .tiles import Tiles
@@ -26,9 +26,10 @@ class Linear:
     is_gate: bool = False  # gate rows, then up rows
     ahead: Tensor | None = None  # the first weights of the next product, as bytes
 
-    def rounds(self, num_tokens: int) -> bool:
-        """Are so many tokens to be FP8? One alone is multiplied as it is."""
-        return self.scale is not None and not (num_tokens == 1 and self.streams(1))
+    @property
+    def rounds(self) -> bool:
+        """Are tokens to be FP8?"""
+        return self.scale is not None
 
     def streams(self, num_tokens: int) -> bool:
         """Are these so few that the weights' way from memory is all that counts?"""
@@ -37,8 +38,6 @@ class Linear:
     def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = Around()) -> Tensor:
         """Of tokens that `streams` says yes to: [M, N], or [M, N / 2] of a gate, activated."""
         around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
-        if isinstance(x, Tensor) and len(x) == 1:
-            return single(x, self.weight, self.scale, around, self.tiles.strip(self.weight), dtype)
         if self.scale is not None and isinstance(x, Tensor):
             x = to_fp8(x)
         values, scales = (x, None) if isinstance(x, Tensor) else (x.values, (self.scale, x.scale))
@@ -75,8 +74,13 @@ def _multiply_fp8(x: Tensor, weight: Tensor) -> Tensor:
     """Without any scale: whoever reads the product multiplies with those, and the library's fastest kernel has none."""
     if not x.is_cuda:
         return (x.float() @ weight.float().t()).bfloat16()
-    one = torch.ones((), device=x.device)
+    one = _one(x.device)
     return torch._scaled_mm(x, weight.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+@cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones((), device=device)
 
 
 def to_fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
