@@ -175,7 +175,7 @@ def test_what_bench_writes_can_be_read(tmp_path):
     heard = [Heard(0.0, sent=0.0, ended=1.0, stamps=[0.25, 0.5, 1.0], prompt_tokens=8, output_tokens=3)] * 4
     points = tuple(Point("unique", load, summarize(str(load), heard, None, Around()), tuple(heard)) for load in loads)
     plan = Plan(workloads=("unique",), loads=loads)
-    write(Outcome(plan, (Result("quire", "quire serve m", "m", points, 1.25),), "now", "here"), tmp_path)
+    write(Outcome(plan, (Result("quire", "quire serve m", "m", points, 1.25),), "now", "here", 0.0), tmp_path)
     best = read_comparison(tmp_path, is_shared=False, concurrency=2.0, is_offline=False).best
     assert (best.load, best.output_rate, best.first_token_p50, best.whole_p50) == ("2 clients", 12.0, 0.25, 1.0)
     assert (best.token_p50, best.start_seconds, best.num_failed, best.is_ours) == (0.375, 1.25, 0, True)

@@ -18,6 +18,7 @@ from quire.advisor.workload import workload_of
 from quire.config import Config
 from quire.engine.text_side import TextSide
 from quire.report.trace import Trace
+from quire.runner.memory import kv_dtype
 from quire.serve.engines import speech_of
 from quire.serve.prompts import Speech
 from quire.store.store import Store
@@ -72,7 +73,7 @@ def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model
             return _Model(name, shape_of(path, config), speech_of(TextSide.of(open_checkpoint(path))))
         shape = public_shape(name)
         if shape is not None:
-            return _Model(name, shape.with_kv(config.cache.kv_dtype))
+            return _Model(name, shape.with_kv(kv_dtype(config)))
     if wanted.model:
         known = ", ".join(PUBLIC)
         raise InvalidRequest(
@@ -80,7 +81,7 @@ def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model
             field="model",
         )
     note = f"No model was given, and the trace's is not here: times and memory are those of {DEFAULT_SHAPE}."
-    return _Model(used or DEFAULT_SHAPE, PUBLIC[DEFAULT_SHAPE].with_kv(config.cache.kv_dtype), notes=(note,))
+    return _Model(used or DEFAULT_SHAPE, PUBLIC[DEFAULT_SHAPE].with_kv(kv_dtype(config)), notes=(note,))
 
 
 def _find(store: Store, name: str) -> Path | None:

@@ -10,7 +10,7 @@ from quire.config import Config
 from quire.engine.need import need_of
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
-from quire.runner.memory import KV_BYTES
+from quire.runner.memory import KV_BYTES, kv_dtype
 from quire.types.errors import InvalidRequest
 from quire.weights.checkpoint import open_checkpoint
 
@@ -46,7 +46,7 @@ class Shape:
     @property
     def kv_token_bytes(self) -> float:
         """KV of one token, over all layers."""
-        num_bytes, numbers = (1, 1) if self.kv_dtype == "fp8" else KV_BYTES[self.kv_dtype]
+        num_bytes, numbers = KV_BYTES[self.kv_dtype]
         return 2.0 * self.num_layers * self.num_kv_heads * self.head_dim * num_bytes / numbers
 
     @property
@@ -144,7 +144,7 @@ def shape_of(path: Path, config: Config) -> Shape:
         max_context=sizes.max_context,
         num_weights=float(sum(_size(each.shape) for each in read)),
         weight_bytes=float(sum(each.data.nbytes for each in read)),
-        kv_dtype=config.cache.kv_dtype,
+        kv_dtype=kv_dtype(config),
         fixed_bytes=float(need_of(path, config).fixed_bytes),
         source=f"the header of {path.name}",
     )
