@@ -6,6 +6,7 @@ prints one JSON line for each scenario: a closed loop, greedy, no tokenizer, pre
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
@@ -42,6 +43,7 @@ SHAPE = {
     "num_key_value_heads": 8,
     "initializer_range": 0.02,
 }
+QUICK = 0.02  # seconds
 WORDS = (1000, 100000)  # token ids of prompts
 
 
@@ -90,6 +92,9 @@ def run(asked: Namespace) -> None:
         with LLM(folder, device=asked.device, load_format="dummy", **settings) as llm:
             measure(llm, Scenario(1, 32, 0, 1, 1), "first")
             _say(scenario="start", model=name, seconds=round(_age(), 2), num_blocks=llm.client.ready.num_blocks)
+            gc.collect()
+            gc.freeze()  # as a server's engine does when it has loaded
+            _say(scenario="captured", model=name, seconds=round(_idle(llm), 2))
             for each in asked.scenarios.split(","):
                 measure(llm, warm_up(SCENARIOS[each]), f"warm-up {each}")
                 _say(scenario=each, model=name, **measure(llm, SCENARIOS[each], each))
@@ -98,6 +103,17 @@ def run(asked: Namespace) -> None:
 def warm_up(scenario: Scenario) -> Scenario:
     """As many requests at once, with short answers: whatever is done once, is done."""
     return scenario._replace(requests=min(scenario.requests, scenario.concurrency), tokens_out=8)
+
+
+def _idle(llm: LLM) -> float:
+    """Seconds until the engine, which has nothing to do, has prepared all that it wants to."""
+    began, waits = time.perf_counter(), 0
+    while waits < 3:  # it answers at once when it sleeps, and late while it captures
+        asked = time.perf_counter()
+        llm.client.counters()
+        waits = waits + 1 if time.perf_counter() - asked < QUICK else 0
+        time.sleep(QUICK)
+    return time.perf_counter() - began
 
 
 def _age() -> float:
