@@ -257,7 +257,7 @@ def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
 def test_idle_time_is_the_devices_until_it_has_enough_and_never_delays_a_message(monkeypatch) -> None:
     driver = Driver()
     bits, patience = iter([True, True, False]), []
-    monkeypatch.setattr(driver.core._runner, "use_idle_time", lambda: next(bits), raising=False)
+    monkeypatch.setattr(driver.core._runner, "use_idle_time", lambda: next(bits, False))
 
     def receive(seconds: float | None) -> list[Inward]:
         patience.append(seconds)
