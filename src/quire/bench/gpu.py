@@ -101,8 +101,8 @@ def run(asked: Namespace) -> None:
 
 
 def warm_up(scenario: Scenario) -> Scenario:
-    """As many requests at once, with short answers: whatever is done once, is done."""
-    return scenario._replace(requests=min(scenario.requests, scenario.concurrency), tokens_out=8)
+    """Some requests at once, with short answers: whatever is done once, is done."""
+    return scenario._replace(requests=min(scenario.requests, scenario.concurrency, 64), tokens_out=8)
 
 
 def _idle(llm: LLM) -> float:
