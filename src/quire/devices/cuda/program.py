@@ -260,7 +260,8 @@ class CudaProgram:
         inputs.rows.fill_(NOBODY)
         inputs.mask_at.fill_(NO_MASK)
         most = {
-            window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_groups else 0, 1)
+            # without groups all items of a row with one token are narrow, but in the deterministic mode none is
+            window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_groups or not len(views.narrow) else 0, 1)
             for window, views in inputs.work.items()
         }
 
