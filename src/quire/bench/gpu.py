@@ -102,7 +102,7 @@ def run(asked: Namespace) -> None:
 
 def warm_up(scenario: Scenario) -> Scenario:
     """Some requests at once, with short answers: whatever is done once, is done."""
-    return scenario._replace(requests=min(scenario.requests, scenario.concurrency, 64), tokens_out=8)
+    return scenario._replace(requests=min(scenario.requests, scenario.concurrency, 128), tokens_out=8)
 
 
 def _idle(llm: LLM) -> float:
