@@ -4,6 +4,7 @@ are imported. The conftests of folders with such tests import this file, and are
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,17 @@ def place() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def whole_interpreter() -> None:
-    """Four things that Triton 3.6's interpreter does not do.
+    """Things that Triton 3.6's interpreter does not do, and two that take half of its time.
 
     It keeps a scalar as an array of one number, which numpy 2.4 does not take for an end of `range`. It multiplies
     bfloat16 as the whole numbers that its bits are. It loses half of a number that is rounded up to a power of two. And
     a row of a product depends on the row's place, by a library for CPUs: on an accelerator it does not.
+
+    It puts its own functions into the language at every call of every function: here once. And it computes every sum of
+    whole numbers a second time, to see whether it overflows, which none does in shapes as small as these.
     """
+    if torch.cuda.is_available():
+        return
     from triton.runtime import interpreter
 
     patch, convert = interpreter._patch_lang_tensor, interpreter._convert_float
@@ -56,3 +62,6 @@ def whole_interpreter() -> None:
     interpreter._convert_float = convert_as_torch
     interpreter._patch_lang_tensor = patch_with_index
     interpreter.InterpreterBuilder.create_dot = multiply
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    interpreter._patch_lang = lambda _: SimpleNamespace(restore=lambda: None)

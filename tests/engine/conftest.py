@@ -44,7 +44,7 @@ def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=devices_here())
+@pytest.fixture(params=[pytest.param(d, marks=pytest.mark.gpu) if d == "cuda" else d for d in devices_here()])
 def each_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Drivers of this test run on each device in turn."""
     monkeypatch.setattr(Driver, "device_name", request.param)

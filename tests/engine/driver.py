@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from quire.config import load as load_config
+from quire.devices.base import Device
 from quire.engine.core import EngineCore
 from quire.engine.load import build
 from quire.engine.messages import Cancelled, Failed, Finished, Inward, Outward, Submit, Tokens
@@ -15,9 +16,10 @@ from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from tests.models.toys import make_toy
-from tests.runner.stand_in import CheckedDevice, CheckedProgram, device_of
+from tests.runner.stand_in import CheckedProgram, checked, device_of
 
 GREEDY_64 = SamplingParams(temperature=0.0, max_tokens=64)
+EXACT: dict[str, dict[str, Any]] = {"cuda": {"dtype": "f32"}}  # what a device must be told to compute in float32
 
 
 def expected(case: str, prompt: list[int], count: int = 64) -> list[int]:
@@ -57,12 +59,17 @@ class Driver:
 
     def __init__(self, case: str = "llama", checkpoint: CheckpointSource | None = None, **settings: Any) -> None:
         self.toy = make_toy(case)
-        self.device = CheckedDevice(device_of(self.device_name))
-        config = load_config({"num_blocks": 60, "max_rows": 32, "kv_dtype": "f32", **settings}, environ={})
+        self.device = checked(self.opened())
+        exact = {"kv_dtype": "f32", **EXACT.get(self.device_name, {})}
+        config = load_config({"num_blocks": 60, "max_rows": 32, **exact, **settings}, environ={})
         self.core: EngineCore = build(checkpoint or self.toy.checkpoint, self.device, config).core
         self.core.checks = True
         self.told: dict[tuple[str, int], Told] = {}
         self.said: list[Outward] = []
+
+    def opened(self) -> Device:
+        """What the model is lowered for."""
+        return device_of(self.device_name)
 
     @property
     def program(self) -> CheckedProgram:

@@ -252,3 +252,16 @@ def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
     assert counters.run.total == pytest.approx(counters.busy_seconds)
     waited = {each.request_id: each.waited for each in driver.said if isinstance(each, Finished)}
     assert 0 <= waited["a"] < waited["b"]
+
+
+def test_idle_time_is_the_devices_until_it_has_enough_and_never_delays_a_message(monkeypatch) -> None:
+    driver = Driver()
+    bits, patience = iter([True, True, False]), []
+    monkeypatch.setattr(driver.core._runner, "use_idle_time", lambda: next(bits, False))
+
+    def receive(seconds: float | None) -> list[Inward]:
+        patience.append(seconds)
+        return [Shutdown()] if seconds is None and len(patience) > 1 else []
+
+    driver.core.run(receive, lambda said: None)
+    assert patience == [None, 0.0, 0.0, None], "it looks for messages after every bit, and then waits for them"

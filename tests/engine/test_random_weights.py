@@ -115,3 +115,8 @@ def test_norms_are_near_one_and_all_else_is_spread_as_the_configuration_says(sma
 def test_a_device_that_does_not_quantize_says_so(small: Path):
     with pytest.raises(BadSetting, match=r"quantize is 'fp8', and the device 'cpu' takes weights as they are"):
         LLM(small, load_format="dummy", num_blocks=64, quantize="fp8")
+
+
+def test_a_kv_format_that_the_device_does_not_have_is_refused_with_one_that_it_has(small: Path):
+    with pytest.raises(BadSetting, match=r"'f8_e4m3', which the device 'cpu' does not have. For 8 bits choose q8_0"):
+        LLM(small, load_format="dummy", num_blocks=64, kv_dtype="f8_e4m3")

@@ -136,13 +136,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @cache
 def make_toy(name: str) -> Toy:
-    """The case of this name, with weights far enough from zero that every part of the model matters."""
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    """The case of this name."""
     kind, different = CASES[name]
+    return toy_of(kind, different, seed=sum(name.encode()))
+
+
+def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
+    """A model of this class, with weights far enough from zero that every part of it matters."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
     config = config_class(**{**SIZES, **different}, attn_implementation="eager", architectures=[kind])
     model = getattr(transformers, kind)(config).eval()
-    generator = torch.Generator().manual_seed(sum(name.encode()))
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

@@ -92,7 +92,7 @@ def test_hashed_blocks_are_equal_as_far_as_prompts_are():
 def test_the_log_of_vllm_is_read_in_its_forms():
     found = trace(
         "INFO 12-31 23:59:59 [logger.py:39] Received request chatcmpl-1: prompt: '<s>It\\'s\\n', "
-        "params: SamplingParams(n=1, stop=[], max_tokens=500, guided_decoding=None), prompt_token_ids: None, lora_request: None.",
+        "params: SamplingParams(n=1, stop=[], max_tokens=500, guided_decoding=None), prompt_token_ids: None.",
         "(APIServer pid=7) INFO 12-31 23:59:59 [logger.py:40] Received request cmpl-2-0: params: SamplingParams("
         "max_tokens=7, structured_outputs=StructuredOutputsParams(json={})), lora_request: None.",
         "DEBUG 12-31 23:59:59 [logger.py:41] Request cmpl-2-0 details: prompt: 'Hi', prompt_token_ids: [4, 5, 6].",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
@@ -12,12 +15,15 @@ from quire.devices.base import (
     ChoosesTokens,
     Device,
     DeviceUnavailable,
+    HasMemory,
     KeptWeights,
     Limits,
     Pending,
     Program,
     ReleasesBlocks,
+    SizedProgram,
     StepOutput,
+    Wishes,
 )
 from quire.devices.base import open as open_device
 from quire.graph.graph import Graph
@@ -168,6 +174,10 @@ class CheckedChooser(CheckedProgram):
         assert isinstance(self.inner, ChoosesTokens)
         return self.inner.max_in_flight
 
+    @property
+    def num_blocks(self) -> int:
+        return self.inner.num_blocks if isinstance(self.inner, SizedProgram) else self.limits.num_blocks
+
 
 @dataclass
 class CheckedDevice:
@@ -181,19 +191,48 @@ class CheckedDevice:
         return self.inner.name
 
     def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> CheckedProgram:
-        program = self.inner.lower(graph, weights, limits, kept)
+        return self._checked(self.inner.lower(graph, weights, limits, kept), limits)
+
+    def _checked(self, program: Program, limits: Limits) -> CheckedProgram:
         checked = CheckedChooser if isinstance(program, ChoosesTokens) else CheckedProgram
         self.programs.append(checked(program, limits))
         return self.programs[-1]
 
 
+@dataclass
+class CheckedMemoryDevice(CheckedDevice):
+    """The same for one with memory of its own. How many blocks it has must be said."""
+
+    @property
+    def kv_dtype(self) -> str:
+        assert isinstance(self.inner, HasMemory)
+        return self.inner.kv_dtype
+
+    def lower(  # type: ignore[override]
+        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None, **wishes: Unpack[Wishes]
+    ) -> CheckedProgram:
+        assert isinstance(self.inner, HasMemory) and limits.num_blocks
+        return self._checked(self.inner.lower(graph, weights, limits, kept, **wishes), limits)
+
+
+def checked(device: Device) -> CheckedDevice:
+    """This device, given no batch that is not sound."""
+    return CheckedMemoryDevice(device) if isinstance(device, HasMemory) else CheckedDevice(device)
+
+
+def has_gpu() -> bool:
+    """Is there one that torch could use? Found out without torch, whose import takes seconds."""
+    return Path("/dev/nvidiactl").exists() and find_spec("torch") is not None and find_spec("triton") is not None
+
+
 def devices_here() -> list[str]:
-    """Those that tests of the whole engine run on: the references, and the CPU where it can run models."""
+    """Those that tests of the whole engine run on: the references, and the CPU and the GPU where they can run models."""
+    gpu = ["cuda"] if has_gpu() else []
     try:
         open_device("cpu")
     except DeviceUnavailable:
-        return ["stand-in", "chooser"]
-    return ["stand-in", "chooser", "cpu"]
+        return ["stand-in", "chooser", *gpu]
+    return ["stand-in", "chooser", "cpu", *gpu]
 
 
 def device_of(name: str) -> Device:

@@ -6,7 +6,9 @@ prints one JSON line for each scenario: a closed loop, greedy, no tokenizer, pre
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import queue
 import random
 import tempfile
@@ -41,6 +43,7 @@ SHAPE = {
     "num_key_value_heads": 8,
     "initializer_range": 0.02,
 }
+QUICK = 0.02  # seconds
 WORDS = (1000, 100000)  # token ids of prompts
 
 
@@ -66,13 +69,15 @@ SCENARIOS = {
 }
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """What `quire bench gpu` takes."""
+def main(given: Namespace) -> None:
+    """What `python -m quire.bench gpu` does."""
+    parser = ArgumentParser(prog="quire bench gpu", description=__doc__)
     parser.add_argument("--shape", choices=sorted(MODELS), default="llama8b", help="whose shape the random model has")
     parser.add_argument("--fp8", action="store_true", help="weights and activations as FP8")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="which loads, separated by commas")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the engine")
+    run(parser.parse_args(given.rest))
 
 
 def run(asked: Namespace) -> None:
@@ -81,17 +86,40 @@ def run(asked: Namespace) -> None:
     settings |= dict(each.split("=", 1) for each in asked.set)
     if asked.fp8:
         settings["quantize"] = "fp8"
-    began = time.perf_counter()
+    name = asked.shape + ("-fp8" if asked.fp8 else "")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(SHAPE | MODELS[asked.shape]))
         with LLM(folder, device=asked.device, load_format="dummy", **settings) as llm:
-            _measure(llm, Scenario(1, 32, 0, 2, 1), seed="first")
-            name = asked.shape + ("-fp8" if asked.fp8 else "")
-            _say(scenario="start", model=name, seconds=round(time.perf_counter() - began, 2))
+            measure(llm, Scenario(1, 32, 0, 1, 1), "first")
+            _say(scenario="start", model=name, seconds=round(_age(), 2), num_blocks=llm.client.ready.num_blocks)
+            gc.collect()
+            gc.freeze()  # as a server's engine does when it has loaded
+            _say(scenario="captured", model=name, seconds=round(_idle(llm), 2))
             for each in asked.scenarios.split(","):
-                scenario = SCENARIOS[each]
-                _measure(llm, scenario._replace(requests=min(scenario.requests, scenario.concurrency), tokens_out=8), "w")
-                _say(scenario=each, model=name, **_measure(llm, scenario, each))
+                measure(llm, warm_up(SCENARIOS[each]), f"warm-up {each}")
+                _say(scenario=each, model=name, **measure(llm, SCENARIOS[each], each))
+
+
+def warm_up(scenario: Scenario) -> Scenario:
+    """Some requests at once, with short answers: whatever is done once, is done."""
+    return scenario._replace(requests=min(scenario.requests, scenario.concurrency, 128), tokens_out=8)
+
+
+def _idle(llm: LLM) -> float:
+    """Seconds until the engine, which has nothing to do, has prepared all that it wants to."""
+    began, waits = time.perf_counter(), 0
+    while waits < 3:  # it answers at once when it sleeps, and late while it captures
+        asked = time.perf_counter()
+        llm.client.counters()
+        waits = waits + 1 if time.perf_counter() - asked < QUICK else 0
+        time.sleep(QUICK)
+    return time.perf_counter() - began
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _say(**facts: Any) -> None:
@@ -110,7 +138,7 @@ def prompts(scenario: Scenario, seed: str) -> Iterator[tuple[int, ...]]:
         yield prefix + text(scenario.tokens_in - scenario.shared)
 
 
-def _measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
+def measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
     """Every request as soon as there is room for it."""
     sampling = SamplingParams(max_tokens=scenario.tokens_out, temperature=0.0, ignore_eos=True)
     requests = [GenerateRequest(f"{seed}-{n}", tokens, sampling) for n, tokens in enumerate(prompts(scenario, seed))]

@@ -23,6 +23,7 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "create": ("quire.cli.create", "create"),
     "cp": ("quire.cli.cp", "cp"),
     "rm": ("quire.cli.rm", "rm"),
+    "advise": ("quire.cli.advise", "advise"),
     "doctor": ("quire.cli.doctor", "doctor"),
     "bench": ("quire.cli.bench", "bench"),
 }

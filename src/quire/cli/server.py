@@ -61,6 +61,11 @@ class Server:
             response.read()
             return response.json() if path != "/" else response.text
 
+    def text(self, path: str) -> str:
+        """What it says there, if that is not one JSON value."""
+        with self._asked("GET", path) as response:
+            return response.read().decode()
+
     def post(self, path: str, body: Any) -> Any:
         """What it answers."""
         with self._asked("POST", path, body) as response:

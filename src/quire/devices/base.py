@@ -112,6 +112,15 @@ class ReleasesBlocks(Protocol):
         ...
 
 
+@runtime_checkable
+class UsesIdleTime(Protocol):
+    """A program that has something to prepare while nobody waits."""
+
+    def use_idle_time(self) -> bool:
+        """Do a bit of it, for some hundredths of a second. False: there is nothing left."""
+        ...
+
+
 class KeptWeights(Protocol):
     """Where a device leaves what it made of one model's weights, for its next lowering to find.
 

@@ -64,6 +64,7 @@ class RunsPlans(Protocol):
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight: ...
     def collect(self, flight: Flight) -> StepResult: ...
     def release_blocks(self, blocks: Sequence[int]) -> None: ...
+    def use_idle_time(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -302,6 +303,8 @@ class EngineCore:
         if self._grammars.num_compiling:
             return COMPILING_SECONDS
         if self._scheduler.is_idle:
+            if self._runner.use_idle_time():
+                return 0.0
             if self.checks:
                 self.prove()
             return None

@@ -59,8 +59,7 @@ def build(
     progress("drawing the graph")
     model = draw(checkpoint)
     place = devices.open(device) if isinstance(device, str) else device
-    preferred = place.kv_dtype if isinstance(place, HasMemory) else HOST_KV
-    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, preferred)))
+    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype_for(place, config)))
     config = bound(config, model) if isinstance(place, HasMemory) else fit(config, model)
     progress(f"lowering for {place.name}")
     program, limits = lower(place, model, limits_of(config), kept_weights(checkpoint, model, config), config)
@@ -88,6 +87,19 @@ def build(
         weight_bytes=used_bytes(model.weights, vocab_size, config),
     )
     return Loaded(core, ready)
+
+
+def kv_dtype_for(place: Device, config: Config) -> str:
+    """How this device stores K and V: as set, if it can, or as it prefers."""
+    of_gpus = isinstance(place, HasMemory)
+    found = kv_dtype(config, place.kv_dtype if isinstance(place, HasMemory) else HOST_KV)
+    instead = {"q8_0": "f8_e4m3"} if of_gpus else {"f8_e4m3": "q8_0"}
+    if found in instead:
+        message = (
+            f"kv_dtype is {found!r}, which the device {place.name!r} does not have. For 8 bits choose {instead[found]}."
+        )
+        raise BadSetting(message, field="kv_dtype")
+    return found
 
 
 def lower(

@@ -100,7 +100,7 @@ def line_of(record: Record, secret: bytes) -> dict[str, Any]:
         },
         "seconds": _since(record, record.ended),
         "first_token_seconds": _since(record, record.first_token),
-        "waited_seconds": round(record.waited, SECONDS_DIGITS),
+        "waited_seconds": round((_since(record, record.submitted) or 0.0) + record.waited, SECONDS_DIGITS),
         "marks": [base64.b64encode(marks_of(each, secret).tobytes()).decode() for each in record.prompts],
     }
     return {name: value for name, value in said.items() if value not in (None, "")}

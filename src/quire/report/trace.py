@@ -68,6 +68,7 @@ class TracedRequest:
     form: str | None = None  # that the answer had to have
     seconds: float | None = None  # from its arrival to its end
     first_token: float | None = None  # seconds from its arrival
+    waited: float = 0.0  # seconds in a queue, as its server told
     status: int = 200
 
 
@@ -213,6 +214,7 @@ def _of_request_log(said: Mapping[str, Any]) -> Iterator[TracedRequest]:
             form=said.get("form"),
             seconds=said.get("seconds"),
             first_token=said.get("first_token_seconds"),
+            waited=float(said.get("waited_seconds") or 0.0),
             status=int(said.get("status") or 0),
         )
 
@@ -233,6 +235,7 @@ def _of_access_log(said: Mapping[str, Any]) -> TracedRequest:
         form=said.get("form"),
         seconds=seconds,
         first_token=said.get("first_token_seconds"),
+        waited=float(said.get("waited") or 0.0),
         status=said["status"] if isinstance(said.get("status"), int) else 0,
     )
 

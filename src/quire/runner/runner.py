@@ -18,7 +18,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices.base import ChoosesTokens, Choosing, Limits, Pending, Program, ReleasesBlocks, StepOutput
+from quire.devices.base import (
+    ChoosesTokens,
+    Choosing,
+    Limits,
+    Pending,
+    Program,
+    ReleasesBlocks,
+    StepOutput,
+    UsesIdleTime,
+)
 from quire.runner.batch import FEW_ROWS, BatchBuilder, Built, logits_of
 from quire.runner.rows import Row, Rows
 from quire.sampling.logprobs import score
@@ -108,6 +117,10 @@ class Runner:
             first.result = StepResult(first.plan.number, parts, self._ended - began)
             first.pending = first.masks = first.built = None
         return flight.result
+
+    def use_idle_time(self) -> bool:
+        """Let the device prepare something. False: there is nothing left."""
+        return isinstance(self._program, UsesIdleTime) and self._program.use_idle_time()
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         """Let the system have the memory of these blocks, ascending, where the device can do that."""

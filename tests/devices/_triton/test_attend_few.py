@@ -1,4 +1,4 @@
-"""Attention of few rows in one kernel: against the ops' references, and against the kernels that it takes the place of."""
+"""Attention of few rows in one kernel: against the ops' references, and against the kernels that it replaces."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ class Case:
         limits = self.step.limits(configs_for(self.heads.dim, cache_dtype), num_ctas=num_ctas)
         work, counts = planned(self.step, place, limits)
         assert counts.wide == 0
-        return Placed(self, product, turns, where, (k, v), bias, norm, work._replace(wide=work.wide[:0]), counts.partials)
+        return Placed(
+            self, product, turns, where, (k, v), bias, norm, work._replace(wide=work.wide[:0]), counts.partials
+        )
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,9 @@ def test_rows_that_only_fill_a_bucket_are_left_alone(place):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
-@pytest.mark.parametrize("lengths", [[1000], [5000], [37, 128, 700, 1500, 2048, 90, 3, 640] * 2], ids=["one", "long", "many"])
+@pytest.mark.parametrize(
+    "lengths", [[1000], [5000], [37, 128, 700, 1500, 2048, 90, 3, 640] * 2], ids=["one", "long", "many"]
+)
 def test_it_matches_at_the_sizes_of_real_models(lengths, cache_dtype, place):
     if place != "cuda":
         pytest.skip("too large for the interpreter")

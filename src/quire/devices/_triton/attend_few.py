@@ -21,7 +21,7 @@ from .chain import Shape, fetch, follow, launch
 from .norm import Product
 from .rope import HeadNorm, Heads, Turns, Where, numbers
 
-MOST_ROWS = 16  # with more, rows need no parts, and several kernels cost less than queries that are made again and again
+MOST_ROWS = 16  # with more, the time that a kernel takes to start is a small part of the step
 BLOCK_M = tl.constexpr(16)  # queries of a program
 MERGED = tl.constexpr(8)  # parts that are loaded together
 LINE = tl.constexpr(128)  # bytes
@@ -35,12 +35,8 @@ def _turned(
 ):  # fmt: skip
     """A head for each row, normed and turned: float32 [M, dim]. The sines are negative where a number comes first."""
     other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)  # what a number is turned with
-    x = numbers(
-        raw, token_scale, column_scale, bias, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN, BIAS
-    )
-    y = numbers(
-        raw, token_scale, column_scale, bias, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN, BIAS
-    )
+    x = numbers(raw, token_scale, column_scale, bias, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN, BIAS)
+    y = numbers(raw, token_scale, column_scale, bias, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN, BIAS)
     if NORM:
         rms = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / DIM + eps)
         x *= rms * tl.load(norm + dims, mask=dims < DIM, other=0.0).to(tl.float32)

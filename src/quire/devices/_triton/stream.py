@@ -78,9 +78,9 @@ def _stream(
     squares = tl.zeros([BM], tl.float32)
     for start in tl.range(0, KS, BK, num_stages=STAGES):
         a, squares = _tokens(x, norm, squares, m, share * KS + start + k, is_there, K, NORM)
-        acc = tl.dot(tl.load(wp + start), a, acc)
+        acc = tl.dot(tl.load(wp + start), a, acc, input_precision="ieee")
         if GATE:
-            acc_up = tl.dot(tl.load(wp + up + start), a, acc_up)
+            acc_up = tl.dot(tl.load(wp + up + start), a, acc_up, input_precision="ieee")
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
     if SHARES > 1:

@@ -16,7 +16,7 @@ from .inputs import Sizes
 class Kind(NamedTuple):
     """What else tells two graphs of one bucket apart."""
 
-    has_wide: bool  # rows share a prefix
+    has_groups: bool  # rows share a prefix
     mode: str  # how tokens are chosen: none (not in the graph), greedy, any
 
 
@@ -43,6 +43,7 @@ class Captured:
 
     graph: Any
     logits: Tensor
+    num_rows: int
 
     def replay(self) -> Tensor:
         """Start it."""
@@ -53,7 +54,7 @@ class Captured:
 _POOL: list[Any] = []
 
 
-def capture(whole: Callable[[], Tensor], stream: Any) -> Captured:
+def capture(whole: Callable[[], Tensor], stream: Any, num_rows: int) -> Captured:
     """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record."""
     whole()
     if not _POOL:
@@ -62,4 +63,4 @@ def capture(whole: Callable[[], Tensor], stream: Any) -> Captured:
     stream.synchronize()
     with torch.cuda.graph(graph, pool=_POOL[0], stream=stream):
         logits = whole()
-    return Captured(graph, logits)
+    return Captured(graph, logits, num_rows)

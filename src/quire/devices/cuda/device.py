@@ -56,7 +56,7 @@ class CudaDevice:
         device = self._device()
         is_fixed = wishes.get("deterministic", False)
         dtype = DTYPES[wishes.get("dtype") or "bf16"]
-        tiles = Tiles(_num_processors(device), streams=not is_fixed and dtype != torch.float32)
+        tiles = Tiles(_num_processors(device), is_fixed)
         placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))

@@ -6,6 +6,7 @@ in which every row has one token is replayed from a captured graph of its bucket
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,11 +24,12 @@ from quire.ops.batch import Batch, Draws
 
 from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
-from .inputs import Inputs, Sizes, fill
+from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
 from .instructions import Attend, Caches, Instruction, Run
 
 Array = NDArray[Any]
 IN_FLIGHT = 2
+CAPTURED_AT = 2  # uses; a step that comes once is not worth the wait for its graph
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +93,9 @@ class CudaProgram:
     captures: bool
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
+    num_padded: int = 0  # rows that were computed for nobody
     _captured: dict[tuple[int, Kind], Captured] = field(default_factory=dict)
+    _uses: Counter[tuple[int, Kind]] = field(default_factory=Counter)
     _stream: Any = None
     _staging: list[Staging] = field(init=False)
     _next: int = 0
@@ -134,37 +138,50 @@ class CudaProgram:
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         sizes = Sizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
-        bucket = self._buckets.find(sizes) if self.captures else None
-        padded = sizes if bucket is None else Sizes(bucket, bucket, bucket)
+        mode = mode_of(batch.draws)
+        with self.on_stream(), torch.no_grad():
+            captured = self._captured_for(sizes, Kind(bool(len(batch.groups)), "none" if mode == "masked" else mode))
+            padded = sizes if captured is None else Sizes(*[captured.num_rows] * 3)
+            self.num_padded += padded.tokens - sizes.tokens
+            inputs, counts = self._send(batch, padded, staging)
+            if len(batch.copies):
+                self._copy_blocks(batch.copies)
+            if captured is not None:
+                logits: Tensor | None = captured.replay()
+            else:
+                logits = self._forward(inputs, counts, sizes)
+                if mode in ("greedy", "any") and logits is not None:
+                    self._choose(logits, inputs, mode, None)
+            pending = CudaPending(self, staging, sizes.logits, batch.draws, self._for_host(batch, logits), None)
+            if mode == "masked" and logits is not None:
+                held = logits
+                pending.choose = lambda bits: self._choose(held, inputs, mode, bits)
+            else:
+                self.send_back(pending)
+            return pending
+
+    def use_idle_time(self) -> bool:
+        """Capture the next bucket, once there was a step at all. False: there is none left."""
+        if not self.captures or not self._next:
+            return False
+        kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
+        keys = ((size, kind) for kind in kinds for size in self._buckets.sizes)
+        key = next((each for each in keys if each not in self._captured), None)
+        if key is None:
+            return False
+        with self.on_stream(), torch.no_grad():
+            self._capture(*key)
+        return True
+
+    def _send(self, batch: Batch, padded: Sizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
+        """The step's numbers go to the device, in one transfer."""
         work = {window: _sized(each, padded) for window, each in self.work.items()}
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
-        counts = fill(host, batch, work, self.num_blocks * self.limits.block_tokens)
+        counts = fill(host, batch, work, self._trash_slot)
         used = len(numbers) - len(host.tables) + batch.block_tables.size
-        with self.on_stream(), torch.no_grad():
-            self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
-            if len(batch.copies):
-                self._copy_blocks(batch.copies)
-            return self._start(batch, sizes, padded, bucket is not None, (work, counts), staging)
-
-    def _start(self, batch: Batch, sizes: Sizes, padded: Sizes, is_captured: bool, planned: Any, staging: Staging) -> CudaPending:
-        work, counts = planned
-        mode = mode_of(batch.draws)
-        inputs = Inputs.of(self._numbers, self._floats, padded, work)
-        if is_captured:
-            kind = Kind(any(each.wide for each in counts.values()), "none" if mode == "masked" else mode)
-            logits = self._replay(padded, kind, inputs)
-        else:
-            logits = self._forward(inputs, counts, sizes)
-            if mode in ("greedy", "any") and logits is not None:
-                self._choose(logits, inputs, mode, None)
-        pending = CudaPending(self, staging, sizes.logits, batch.draws, self._for_host(batch, logits), None)
-        if mode == "masked" and logits is not None:
-            held = logits
-            pending.choose = lambda bits: self._choose(held, inputs, mode, bits)
-        else:
-            self.send_back(pending)
-        return pending
+        self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
+        return Inputs.of(self._numbers, self._floats, padded, work), counts
 
     def send_back(self, pending: CudaPending) -> None:
         """The step's tokens go to the host when they are chosen."""
@@ -220,23 +237,47 @@ class CudaProgram:
     def _choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None) -> None:
         self.chooser.choose(logits, inputs, mode, masks)
 
-    def _replay(self, padded: Sizes, kind: Kind, inputs: Inputs) -> Tensor:
-        key = padded.tokens, kind
+    def _captured_for(self, sizes: Sizes, kind: Kind) -> Captured | None:
+        """The graph of such a step. None: it is to be launched kernel by kernel, the first time at least."""
+        bucket = self._buckets.find(sizes) if self.captures else None
+        if bucket is None:
+            return None
+        key = bucket, kind
         if key not in self._captured:
-            most = {
-                window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_wide else 0, 1)
-                for window, views in inputs.work.items()
-            }
+            self._uses[key] += 1
+            if self._uses[key] < CAPTURED_AT:
+                return None
+            self._capture(bucket, kind)
+        return self._captured[key]
 
-            def whole() -> Tensor:
-                logits = self._forward(inputs, most, padded)
-                assert logits is not None
-                if kind.mode != "none":
-                    self._choose(logits, inputs, kind.mode, None)
-                return logits
+    def _capture(self, num_rows: int, kind: Kind) -> None:
+        """Of a step that is padding alone: nothing is written that anybody reads."""
+        padded = Sizes(num_rows, num_rows, num_rows)
+        work = {window: _sized(each, padded) for window, each in self.work.items()}
+        inputs = Inputs.of(self._numbers, self._floats, padded, work)
+        self._numbers.zero_()
+        inputs.slots.fill_(self._trash_slot)
+        inputs.rows.fill_(NOBODY)
+        inputs.mask_at.fill_(NO_MASK)
+        most = {
+            # without groups all items of a row with one token are narrow, but in the deterministic mode none is
+            window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_groups or not len(views.narrow) else 0, 1)
+            for window, views in inputs.work.items()
+        }
 
-            self._captured[key] = capture(whole, self._stream)
-        return self._captured[key].replay()
+        def whole() -> Tensor:
+            logits = self._forward(inputs, most, padded)
+            assert logits is not None
+            if kind.mode != "none":
+                self._choose(logits, inputs, kind.mode, None)
+            return logits
+
+        self._captured[num_rows, kind] = capture(whole, self._stream, num_rows)
+
+    @property
+    def _trash_slot(self) -> int:
+        """Where padding writes: behind the last block."""
+        return self.num_blocks * self.limits.block_tokens
 
     def _copy_blocks(self, copies: Array) -> None:
         whole = self.caches.whole

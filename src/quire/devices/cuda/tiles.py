@@ -9,11 +9,14 @@ from torch import Tensor
 
 from quire.devices._triton.int4 import Int4Weight
 from quire.devices._triton.stream import Tile
+from quire.devices.base import DeviceUnavailable
 
 FEW_TOKENS = 16
 FEW_TOKENS_INT4 = 64  # to write the matrix out moves nine times its bytes: four times through it is less
 TILE_ROWS = 64
 MAX_SHARES = 4
+FIXED_TOKENS = 64  # and rows, of a program of the deterministic mode
+MIN_FP8_COLUMNS = 32
 
 
 # Measured on an H200: (rows of the weight, columns, bytes of a number, is it a gate?)
@@ -33,19 +36,26 @@ MEASURED = {
 class Tiles:
     """Of one GPU."""
 
-    def __init__(self, num_processors: int, streams: bool = True) -> None:
+    def __init__(self, num_processors: int, is_fixed: bool = False) -> None:
         self._num_processors = num_processors
-        self._streams = streams
+        self._is_fixed = is_fixed
         self._found: dict[tuple[int, int, int, bool], Tile | None] = {}
 
     def find(self, weight: Tensor, num_tokens: int, is_gate: bool) -> Tile | None:
-        """How to stream this product. None: the library multiplies."""
-        if num_tokens > FEW_TOKENS or not self._streams:
-            return None
+        """How to stream this product. None: the library multiplies.
+
+        Fixed, every product of any number of tokens is divided alike, and a token's sums are made in one order.
+        """
         key = (*weight.shape, weight.element_size(), is_gate)
         if key not in self._found:
-            self._found[key] = MEASURED.get(key) or self._by_rule(*key)
-        return self._found[key]
+            self._found[key] = self._fixed(*key) if self._is_fixed else MEASURED.get(key) or self._by_rule(*key)
+        return self._found[key] if self._is_fixed or num_tokens <= FEW_TOKENS else None
+
+    def _fixed(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile:
+        at_a_time = next((each for each in (64, 32, 16) if columns % each == 0), None)
+        if at_a_time is None or (width == 1 and at_a_time < MIN_FP8_COLUMNS):
+            raise DeviceUnavailable(f"Products over {columns} columns cannot be deterministic on this device.")
+        return Tile(FIXED_TOKENS, at_a_time, FIXED_TOKENS, 1, 4, 2 if width > 2 else 3)
 
     def find_int4(self, weight: Int4Weight, num_tokens: int, is_gate: bool) -> Tile | None:
         """The same of a matrix of 4 bits. None: it is written out, and the library multiplies."""

@@ -1,0 +1,269 @@
+"""The answer: which engine to run, with which settings, why, and what would change it.
+
+Situations are those in which different engines are the usual choice. More than one can apply; the first decides.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from quire.advisor.compared import Comparison
+from quire.advisor.describe import Description
+from quire.advisor.figures import rate, seconds, several
+from quire.advisor.hardware import HERE
+from quire.advisor.memory import Memory
+from quire.advisor.roofline import Roofline
+from quire.advisor.settings import Chosen
+from quire.advisor.simulate import Simulated
+from quire.advisor.whatif import WhatIf
+from quire.config import ServeConfig
+
+FEW_USERS = 2  # at once
+MUCH_SHARED, LITTLE_SHARED = 0.5, 0.15
+MODEL_SHARE = 0.05  # of the requests, from which on a model counts
+DEFAULT_PORT = ServeConfig().port
+SOON = 2.0  # seconds to the first token
+FULL = 0.85  # of what a device can serve: queues grow from here on
+
+
+class Situation(StrEnum):
+    """What the workload is like, as far as it decides what to run."""
+
+    OFFLINE = "offline batch"
+    SEVERAL_MACHINES = "several machines"
+    MANY_MODELS = "many models"
+    ONE_USER = "one user"
+    SHARED = "many with shared context"
+    UNIQUE = "many with unique prompts"
+    MIXED = "many, some of their context shared"
+
+
+MEANS = {
+    Situation.OFFLINE: "A batch that nobody waits for",
+    Situation.SEVERAL_MACHINES: "More than one machine can serve",
+    Situation.MANY_MODELS: "Many models",
+    Situation.ONE_USER: "One user",
+    Situation.SHARED: "Many users whose prompts share their beginnings",
+    Situation.UNIQUE: "Many users whose prompts have little in common",
+    Situation.MIXED: "Many users who share some of their context",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the answer is made from."""
+
+    model: str  # as commands name it
+    description: Description
+    shared: float  # of the prompt tokens, that an earlier prompt had
+    memory: Memory
+    roofline: Roofline
+    served: Simulated
+    capacity: float  # requests a second at most
+    whatifs: Sequence[WhatIf]
+    settings: Sequence[Chosen]
+    has_device: bool  # can this Quire compute on such a device?
+    comparison: Comparison | None = None
+
+    @property
+    def is_offline(self) -> bool:
+        """Nobody waits for single answers."""
+        return not self.description.has_times
+
+    @property
+    def load(self) -> float:
+        """Of the most that can be served, what came in the fullest ten seconds."""
+        return self.description.arrivals.peak_ten_seconds / self.capacity if self.capacity else float("inf")
+
+    @property
+    def models(self) -> list[str]:
+        """Those that are really used."""
+        counts = self.description.models
+        return [name for name, count in counts.items() if count >= MODEL_SHARE * self.description.num_calls]
+
+    def answers(self, name: str) -> WhatIf | None:
+        """What one question came to."""
+        return next((each for each in self.whatifs if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to run."""
+
+    situations: tuple[str, ...]
+    engine: str
+    command: str
+    words: tuple[str, ...]
+    reasons: tuple[str, ...]
+    changes: tuple[str, ...]  # what would change it
+
+
+def answer(facts: Facts) -> Answer:
+    """Which engine and settings, and why."""
+    situations = list(_situations(facts))
+    engine = _engine(facts)
+    command = _quire(facts, situations) if engine == "quire" else _other(facts, engine)
+    return Answer(
+        tuple(situations),
+        engine,
+        command,
+        tuple(_words(facts, engine, situations)),
+        tuple(_reasons(facts, engine, situations)),
+        tuple(_changes(facts, engine)),
+    )
+
+
+def _situations(facts: Facts) -> Iterator[Situation]:
+    if facts.is_offline:
+        yield Situation.OFFLINE
+    if not facts.memory.is_enough or (facts.load > FULL and not facts.is_offline):
+        yield Situation.SEVERAL_MACHINES
+    if len(facts.models) > 1:
+        yield Situation.MANY_MODELS
+    if not facts.is_offline and facts.served.company.peak <= FEW_USERS:
+        yield Situation.ONE_USER
+    elif facts.shared >= MUCH_SHARED:
+        yield Situation.SHARED
+    elif facts.shared <= LITTLE_SHARED:
+        yield Situation.UNIQUE
+    else:
+        yield Situation.MIXED
+
+
+def _engine(facts: Facts) -> str:
+    """Figures decide where there are any; else whether this Quire runs on the device at all."""
+    if facts.comparison is not None:
+        best = facts.comparison.best
+        return "quire" if best.is_ours else best.engine
+    if facts.has_device:
+        return "quire"
+    return "sglang" if facts.shared >= MUCH_SHARED else "vllm"
+
+
+def _quire(facts: Facts, situations: Sequence[Situation]) -> str:
+    kind = facts.roofline.hardware.kind
+    names = facts.models if Situation.MANY_MODELS in situations and all(facts.models) else [facts.model]
+    flags = [] if kind == "cpu" else ["--device cuda"]
+    return " ".join(("quire serve", *map(shlex.quote, names), *flags, *(each.flag for each in facts.settings)))
+
+
+def _other(facts: Facts, engine: str) -> str:
+    """As the comparison started it, or as its documentation has it."""
+    if facts.comparison is not None:
+        return facts.comparison.best.what.replace("{port}", str(DEFAULT_PORT))
+    said = {each.name: each.value for each in facts.settings}
+    context = said.get("max_context")
+    is_fp8 = facts.roofline.shape.precision == "fp8"
+    if engine == "sglang":
+        parts = [f"python -m sglang.launch_server --model-path {shlex.quote(facts.model)}"]
+        parts += [f"--context-length {context}"] if context else []
+    else:
+        parts = [f"vllm serve {shlex.quote(facts.model)}"]
+        parts += [f"--max-model-len {context}"] if context else []
+    return " ".join([*parts, *(["--quantization fp8"] if is_fp8 else [])])
+
+
+def _words(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterator[str]:
+    shape, hardware, served = facts.roofline.shape, facts.roofline.hardware, facts.served
+    place = "this machine" if hardware.name == HERE else hardware.name
+    yield f"{'; '.join(MEANS[each] for each in situations)}."
+    yield f"Run {engine} with {facts.model} ({shape.precision}) on {place}."
+    if not facts.memory.is_enough:
+        yield (
+            f"The model needs {facts.memory.model_bytes / 1e9:.1f} GB and {hardware.name} has "
+            f"{facts.memory.device_bytes / 1e9:.0f} GB: take smaller weights, a smaller model, or more than one device."
+        )
+        return
+    if facts.is_offline:
+        yield (
+            f"Simulated for Quire: all {served.num_calls:,} requests are done in {seconds(served.seconds)}, "
+            f"at {served.output_rate:,.0f} output tokens/s."
+        )
+    else:
+        yield (
+            f"Simulated for Quire: first token p50 {seconds(served.first_token.p50)}, "
+            f"p95 {seconds(served.first_token.p95)}; a token every {seconds(served.token_gap.p50)}; "
+            f"the device works {served.utilization:.0%} of the time."
+        )
+    if not facts.has_device and facts.comparison is None:
+        yield f"This version of Quire does not compute on a {hardware.kind.upper()}; on a CPU it would be the answer."
+
+
+def _reasons(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterator[str]:
+    if facts.comparison is not None:
+        yield from facts.comparison.sentences()
+    served, description = facts.served, facts.description
+    if Situation.ONE_USER in situations:
+        yield (
+            f"At most {several(served.company.peak, 'request')} ran at once: the start and one stream count, and "
+            f"reading memory bounds that at {facts.roofline.decode_rate(1, served.mean_context):,.0f} tokens/s here."
+        )
+    if Situation.SHARED in situations or Situation.MIXED in situations:
+        yield (
+            f"{facts.shared:.0%} of the prompt tokens were in an earlier prompt. A prefix tree computes them once: the "
+            f"simulated hit rate is {served.hit_rate:.0%}, which saves {served.hit_rate * description.num_prompt:,.0f} "
+            "prompt tokens of this trace."
+        )
+    if Situation.UNIQUE in situations:
+        yield (
+            f"Only {facts.shared:.0%} of the prompt tokens repeat: a prefix cache saves little here; batches and fast "
+            "prompts decide."
+        )
+    if Situation.OFFLINE in situations:
+        yield "Nobody waits for single answers: the settings trade the time to the first token for throughput."
+    if Situation.MANY_MODELS in situations:
+        yield (
+            f"{len(facts.models)} models are used: one server loads and unloads them under one memory budget, and each "
+            "has batches of its own."
+        )
+    if Situation.SEVERAL_MACHINES in situations and facts.memory.is_enough:
+        second = facts.answers("second_replica")
+        came, most = description.arrivals.peak_ten_seconds, facts.capacity
+        then = f" With a second one: {second.says}" if second else ""
+        yield f"{rate(came)} came in the fullest ten seconds, and one device serves {rate(most)}.{then}"
+    if len(description.tenants) > 1:
+        yield (
+            f"{len(description.tenants)} tenants: give each an API key (`quire key NAME`); prefixes are not shared "
+            "between them, and each gets a fair share of the engine."
+        )
+    if description.structured_share > 0:
+        yield (
+            f"{description.structured_share:.0%} of the answers have a prescribed form: Quire does not sample tokens "
+            "that it leaves no choice about (jump_forward); we measured 1.4 to 1.5 times the speed of one stream."
+        )
+    yield from (f"{each.flag}: {each.reason}" for each in facts.settings if engine == "quire")
+
+
+def _changes(facts: Facts, engine: str) -> Iterator[str]:
+    """Thresholds, in the trace's own units."""
+    served, roofline = facts.served, facts.roofline
+    if not facts.is_offline and 0 < facts.load < FULL:
+        yield (
+            f"{FULL / facts.load:.1f} times as many requests would fill this device, which serves "
+            f"{rate(facts.capacity)} at most: then a second replica, with equal beginnings going to the same one."
+        )
+    if facts.shared >= MUCH_SHARED:
+        yield "Prompts that begin with what changes (a date, a user's name) would undo the sharing: put that last."
+    elif not facts.is_offline:
+        yield (
+            f"If more than {MUCH_SHARED:.0%} of the prompt tokens were shared (now {facts.shared:.0%}), the cache "
+            "would decide more than anything else."
+        )
+    if roofline.hardware.kind == "cpu" and served.first_token.p95 > SOON:
+        yield (
+            f"First tokens within {seconds(SOON)} at p95 (now {seconds(served.first_token.p95)}) need faster "
+            "arithmetic: a GPU. Try --on l4 or --on h100."
+        )
+    for each in facts.whatifs:
+        if each.helps:
+            yield f"{each.change[0].upper()}{each.change[1:]}: {each.says}"
+    if not facts.has_device and engine != "quire":
+        yield "A Quire that computes on this device: measure both (`quire bench compare`) and use --compare."
+    elif facts.comparison is None:
+        yield (
+            "Measured figures go before simulated ones: `quire bench compare --workload trace=FILE … --out DIR`, then "
+            "`quire advise … --compare DIR`."
+        )

@@ -1,0 +1,102 @@
+"""From what a user says to what is simulated: the model's files or its published sizes, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from quire.advisor.advice import Advice, Planned, advise
+from quire.advisor.compared import read_comparison
+from quire.advisor.hardware import hardware_named
+from quire.advisor.prompts import Marker
+from quire.advisor.roofline import Roofline
+from quire.advisor.shape import DEFAULT_SHAPE, PUBLIC, Shape, public_shape, shape_of
+from quire.advisor.workload import workload_of
+from quire.config import Config
+from quire.engine.text_side import TextSide
+from quire.report.trace import Trace
+from quire.runner.memory import kv_dtype
+from quire.serve.engines import speech_of
+from quire.serve.prompts import Speech
+from quire.store.store import Store
+from quire.types.errors import InvalidRequest, QuireError
+from quire.weights.checkpoint import open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user says; empty is what they leave to us."""
+
+    model: str = ""
+    on: str = "here"
+    precision: str = ""
+    compare: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    name: str
+    shape: Shape
+    speech: Speech | None = None
+    notes: tuple[str, ...] = ()
+
+
+def advise_on(
+    trace: Trace, wanted: Wanted, config: Config, store: Store, server: Any = None, say: Callable[[str], Any] = print
+) -> Advice:
+    """Advice on a trace. `server` is what a running Quire says at /props, if the trace is from one."""
+    hardware = hardware_named(wanted.on)
+    model = _model(trace, wanted, config, store)
+    shape = model.shape.in_precision(wanted.precision) if wanted.precision else model.shape
+    planned = Planned(
+        model.name,
+        Roofline(shape, hardware),
+        config,
+        None if wanted.compare is None else partial(read_comparison, wanted.compare),
+        _served_blocks(trace, server),
+        model.notes,
+    )
+    say("counting tokens")
+    return advise(workload_of(trace, Marker(model.speech)), planned, say)
+
+
+def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model:
+    """The one that is named, or the trace's, as files if they are here, else by its published sizes."""
+    named = [request.model for request in trace.requests if request.model]
+    used = max(sorted(set(named)), key=named.count, default="")
+    for name in (wanted.model,) if wanted.model else (used,):
+        path = _find(store, name)
+        if path is not None:
+            return _Model(name, shape_of(path, config), speech_of(TextSide.of(open_checkpoint(path))))
+        shape = public_shape(name)
+        if shape is not None:
+            return _Model(name, shape.with_kv(kv_dtype(config)))
+    if wanted.model:
+        known = ", ".join(PUBLIC)
+        raise InvalidRequest(
+            f"{wanted.model} is not here, and its sizes are not known: give a stored model, a path, or one of {known}.",
+            field="model",
+        )
+    note = f"No model was given, and the trace's is not here: times and memory are those of {DEFAULT_SHAPE}."
+    return _Model(used or DEFAULT_SHAPE, PUBLIC[DEFAULT_SHAPE].with_kv(kv_dtype(config)), notes=(note,))
+
+
+def _find(store: Store, name: str) -> Path | None:
+    if not name:
+        return None
+    try:
+        return store.find(name)
+    except QuireError:  # no name that a store could have, such as that of a service
+        return None
+
+
+def _served_blocks(trace: Trace, server: Any) -> int | None:
+    """KV blocks of the model that most requests were for."""
+    if server is None:
+        return None
+    named = [request.model for request in trace.requests]
+    ready = server["models"].get(max(set(named), key=named.count))
+    return None if ready is None else int(ready["num_blocks"])

@@ -1,0 +1,61 @@
+"""`quire advise` as people call it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.advisor import traces
+from tests.advisor.served import write_trace
+
+pytestmark = pytest.mark.pure
+
+PLANNED = ("--model", "smollm2-135m", "--precision", "q4_1", "--on", "laptop")
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return str(write_trace(tmp_path / "trace.jsonl", traces.shared(40, gap=0.1)))
+
+
+def test_the_answer_is_printed_and_the_page_written(quire, trace, tmp_path):
+    done = quire("advise", trace, *PLANNED, "--html", str(tmp_path / "advice.html"))
+    assert done.returncode == 0, done.stderr
+    assert "\nquire serve smollm2-135m --max-context 1024" in done.stdout and "advice.html" in done.stdout
+    assert (tmp_path / "advice.html").read_text().startswith("<!doctype html>")
+
+
+def test_programs_get_one_object(quire, trace):
+    done = quire("advise", trace, *PLANNED, "--json")
+    assert json.loads(done.stdout)["workload"]["num_calls"] == 40
+
+
+def test_settings_are_taken_as_by_the_server(quire, trace):
+    done = quire("advise", trace, *PLANNED, "--json", "--num-blocks", "50", "--kv-dtype", "q8_0")
+    said = json.loads(done.stdout)
+    assert said["model"]["kv_dtype"] == "q8_0" and said["simulated"]["peak_blocks"] <= 50
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ((), "Give a file of requests, or --url"),
+        (("nothing.jsonl",), "cannot be read"),
+        (("nothing.jsonl", "--url", "http://127.0.0.1:1"), "Give a file of requests, or --url"),
+        (("--url", "http://127.0.0.1:1"), "No server runs at http://127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_in_one_line(quire, arguments, says):
+    done = quire("advise", *arguments)
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_machine_a_model_and_a_comparison_that_are_not_there_are_named(quire, trace, tmp_path):
+    for more, says in (
+        (("--on", "abacus"), "choose from here, h200"),
+        (("--on", "laptop", "--model", "nobody"), "nobody is not here"),
+        ((*PLANNED, "--compare", str(tmp_path)), "cannot be read"),
+    ):
+        done = quire("advise", trace, *more)
+        assert done.returncode == 1 and says in done.stderr, done.stderr

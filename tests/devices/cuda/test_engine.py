@@ -1,0 +1,95 @@
+"""An engine over the device: what a request answers depends on no other, on no chunk, on no hit, and on no overlap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.types.request import SamplingParams
+from tests.devices.cuda.models import CudaDriver, small
+from tests.engine.driver import Driver
+from tests.models.toys import some_tokens
+
+pytestmark = pytest.mark.device
+
+NAME = "qwen3"  # of one layer
+GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
+SCORED = replace(GREEDY, logprobs=3)
+PROMPT = some_tokens(18)
+
+
+def run_alone(place: str, **settings: Any) -> CudaDriver:
+    driver = CudaDriver(place, small(NAME).checkpoint, **settings)
+    driver.submit("it", PROMPT, SCORED)
+    driver.run()
+    return driver
+
+
+@pytest.fixture(scope="module")
+def alone(place: str) -> CudaDriver:
+    return run_alone(place)
+
+
+def same(driver: CudaDriver, alone: CudaDriver, name: str = "it") -> bool:
+    """The same tokens, of logits that are equal to the bit: their logprobs are."""
+    found, wanted = driver.told[name, 0], alone.told["it", 0]
+    return found.tokens == wanted.tokens and found.logprobs == wanted.logprobs
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral-window"])
+def test_greedy_tokens_in_float32_are_those_of_transformers(name, place):
+    driver = CudaDriver(place, small(name).checkpoint, dtype="f32", deterministic=False)
+    for count in (18, 3):
+        driver.submit(str(count), some_tokens(count), GREEDY)
+    driver.run()
+    for count in (18, 3):
+        assert driver.tokens(str(count)) == small(name).expected_greedy(some_tokens(count), 4)
+
+
+def test_chunks_change_no_bit(place, alone):
+    assert same(run_alone(place, max_step_tokens=7, max_rows=4), alone)
+
+
+def test_company_and_a_hit_change_no_bit(place, alone):
+    driver = CudaDriver(place, small(NAME).checkpoint)
+    driver.submit("other", [*PROMPT[:16], 3, 1], GREEDY)
+    for _ in range(3):
+        driver.step()
+    driver.submit("it", PROMPT, SCORED)
+    driver.submit("third", some_tokens(6), GREEDY)
+    driver.run()
+    assert same(driver, alone) and driver.told["it", 0].num_hit >= 16
+
+
+def test_a_preemption_changes_no_bit(place, alone):
+    driver = CudaDriver(place, small(NAME).checkpoint, num_blocks=4, max_context=48)
+    driver.submit("it", PROMPT, SCORED)
+    for _ in range(3):
+        driver.step()
+    driver.submit("urgent", some_tokens(40), replace(GREEDY, max_tokens=2), priority=-1)
+    driver.run()
+    assert same(driver, alone) and driver.core.counters().num_preemptions > 0
+
+
+def test_rows_of_the_host_and_of_the_device_say_one_by_one_and_in_flight_what_the_host_says(place):
+    """In float32, so that the references can be compared with."""
+    ways = {
+        "greedy": GREEDY,
+        "logprobs": SCORED,
+        "penalties": replace(GREEDY, frequency_penalty=0.4, repetition_penalty=1.2),
+        "seeded": SamplingParams(seed=3, top_k=30, top_p=0.9, min_p=0.01, max_tokens=4),
+    }
+    checkpoint = small(NAME).checkpoint
+    deep = CudaDriver(place, checkpoint, dtype="f32", deterministic=False)
+    flat = CudaDriver(place, checkpoint, max_in_flight=1, dtype="f32", deterministic=False)
+    host = Driver(checkpoint=checkpoint)
+    for driver in (deep, flat, host):
+        for index, (name, sampling) in enumerate(ways.items()):
+            driver.submit(name, some_tokens(4 + index), sampling)
+        driver.run()
+    for name in ways:
+        assert deep.tokens(name) == flat.tokens(name)
+        if name != "seeded":  # the device draws in the order of token ids, the host by likelihood
+            assert deep.tokens(name) == host.tokens(name)
