@@ -116,10 +116,6 @@ YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=32)
 # name of the case: (class in transformers, what differs from SIZES)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {}),
-    "llama-wide": (
-        "LlamaForCausalLM",
-        {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1},
-    ),
     "llama-tied-biased": ("LlamaForCausalLM", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     "llama-llama3": ("LlamaForCausalLM", {**LLAMA3, "num_hidden_layers": 3}),
     "llama-linear": ("LlamaForCausalLM", _rope("linear", factor=4.0)),

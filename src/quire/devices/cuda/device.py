@@ -66,7 +66,7 @@ class CudaDevice:
         instructions = lowering.walk()
         if placer.widened:
             kinds = ", ".join(sorted(placer.widened))
-            logger.info("matrices in %s become plain numbers: this device has no kernel for them as they are stored", kinds)
+            logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures
         )

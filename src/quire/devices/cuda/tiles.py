@@ -38,7 +38,7 @@ class Tiles:
 
     def __init__(self, num_processors: int, is_fixed: bool = False) -> None:
         self._num_processors = num_processors
-        self._is_fixed = is_fixed
+        self.is_fixed = is_fixed
         self._found: dict[tuple[int, int, int, bool], Tile | None] = {}
 
     def find(self, weight: Tensor, num_tokens: int, is_gate: bool) -> Tile | None:
@@ -48,8 +48,8 @@ class Tiles:
         """
         key = (*weight.shape, weight.element_size(), is_gate)
         if key not in self._found:
-            self._found[key] = self._fixed(*key) if self._is_fixed else MEASURED.get(key) or self._by_rule(*key)
-        return self._found[key] if self._is_fixed or num_tokens <= FEW_TOKENS else None
+            self._found[key] = self._fixed(*key) if self.is_fixed else MEASURED.get(key) or self._by_rule(*key)
+        return self._found[key] if self.is_fixed or num_tokens <= FEW_TOKENS else None
 
     def _fixed(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile:
         at_a_time = next((each for each in (64, 32, 16) if columns % each == 0), None)
@@ -59,9 +59,11 @@ class Tiles:
 
     def find_int4(self, weight: Int4Weight, num_tokens: int, is_gate: bool) -> Tile | None:
         """The same of a matrix of 4 bits. None: it is written out, and the library multiplies."""
-        if num_tokens > FEW_TOKENS_INT4 or not self._streams:
-            return None
         (rows, columns), at_a_time = weight.shape, 8 * weight.span
+        if self.is_fixed:
+            return Tile(TILE_ROWS, at_a_time, FEW_TOKENS)
+        if num_tokens > FEW_TOKENS_INT4:
+            return None
         shares = self._shares(rows // 2 if is_gate else rows, columns, at_a_time)
         return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares)
 

@@ -68,7 +68,7 @@ class Placer:
         if self.is_fp8(names):
             values, scales = zip(*map(self._fp8, weights), strict=True)
             return Linear(torch.cat(values), torch.cat(scales), bias, self.tiles, self.scratch, is_gate)
-        parts = joined_int4(weights)
+        parts = joined_int4(weights) if self._takes_int4 else None
         if parts is not None:
             weight, columns = place_int4(parts, self.device)
             self.room.reserve(weight.shape[0] * weight.shape[1])
@@ -76,6 +76,11 @@ class Placer:
         self.widened.update(weight.format for weight in weights if weight.format not in PLAIN)
         whole = torch.cat([self._read(weight, self.dtype) for weight in weights])
         return Linear(whole, None, bias, self.tiles, self.scratch, is_gate)
+
+    @property
+    def _takes_int4(self) -> bool:
+        """Only bfloat16 is streamed, and only what is streamed is deterministic."""
+        return self.dtype == torch.bfloat16 or not self.tiles.is_fixed
 
     def is_fp8(self, names: Sequence[str]) -> bool:
         """Will these matrices be FP8?"""
