@@ -64,13 +64,18 @@ class Work(NamedTuple):
         )
 
 
+def padded(head_dim: int) -> int:
+    """The size of a head in a matrix product: a power of two, and no less than tensor cores take."""
+    return max(16, triton.next_power_of_2(head_dim))
+
+
 def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_decode: bool = False) -> Configs:
     """The fastest that we know for this size of heads and for this number format of the cache.
 
     Wide items of prompts keep a processor busy by themselves; those of shared prefixes, in steps that only decode, are
     few, and more warps finish each sooner.
     """
-    size, dim = dtype.itemsize, triton.next_power_of_2(head_dim)
+    size, dim = dtype.itemsize, padded(head_dim)
     narrow = Config(16, 64 if dim * size <= 256 else 32, 4, 3 if dim * size <= 256 else 2)
     if size == 4:
         return Configs(narrow, Config(64, 32, 4, 2))
@@ -107,7 +112,7 @@ def attend(
         constants = {
             "HEADS": q.shape[1],
             "DIM": q.shape[2],
-            "DIM_PADDED": triton.next_power_of_2(q.shape[2]),
+            "DIM_PADDED": padded(q.shape[2]),
             "BLOCK_HEADS": MERGED_HEADS,
             "AHEAD": 4,
         }
@@ -142,7 +147,7 @@ def _launch(
         "KV_HEADS": kv_heads,
         "GROUP": q.shape[1] // kv_heads,
         "DIM": dim,
-        "DIM_PADDED": triton.next_power_of_2(dim),
+        "DIM_PADDED": padded(dim),
         "BLOCK_TOKENS": block_tokens,
         "WINDOW": window or 0,
         "FIXED_CHUNK": fixed_chunk or 0,

@@ -161,8 +161,8 @@ class CudaProgram:
             return pending
 
     def use_idle_time(self) -> bool:
-        """Capture the next bucket, once there was a step at all. False: there is none left."""
-        if not self.captures or not self._next:
+        """Capture the next bucket, once a step could have used one. False: there is none left."""
+        if not self._uses:
             return False
         kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
         keys = ((size, kind) for kind in kinds for size in self._buckets.sizes)

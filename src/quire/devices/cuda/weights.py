@@ -28,6 +28,7 @@ from .int4 import Int4Linear, Room, joined_int4, place_int4
 from .linear import Linear, Multiplies, to_fp8_rows
 from .tiles import Tiles
 
+FP8_MULTIPLE = 16  # rows and columns
 PLAIN = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
@@ -83,8 +84,10 @@ class Placer:
         return self.dtype == torch.bfloat16 or not self.tiles.is_fixed
 
     def is_fp8(self, names: Sequence[str]) -> bool:
-        """Will these matrices be FP8?"""
-        return self.to_fp8 or any(self.weights[name].format == "f8_e4m3" for name in names)
+        """Will these matrices be FP8? Of those that are not, only sizes that the library multiplies become so."""
+        formats = {self.weights[name].format for name in names}
+        fits = all(size % FP8_MULTIPLE == 0 for name in names for size in self.weights[name].shape)
+        return "f8_e4m3" in formats or (self.to_fp8 and fits)
 
     def _fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
         """Values [rows, columns] as FP8, and the scale of each row."""
