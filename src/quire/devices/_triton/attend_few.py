@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention import LOG2_E, Work, configs_for, fold, mean_of, walk
+from .attention import LOG2_E, Work, configs_for, fold, mean_of, padded, walk
 from .chain import Shape, fetch, follow, launch
 from .norm import Product
 from .rope import HeadNorm, Heads, Turns, Where, numbers
@@ -189,7 +189,7 @@ def attend_few(
         "HEADS": heads.num_heads,
         "KV": heads.kv_heads,
         "DIM": heads.dim,
-        "DIM_PADDED": triton.next_power_of_2(heads.dim),
+        "DIM_PADDED": padded(heads.dim),
         "PAIRS": turns.cos.shape[1],
         "GROUP_PADDED": triton.next_power_of_2(group),
         "BLOCK_TOKENS": k_cache.shape[2],

@@ -79,6 +79,11 @@ def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_de
     return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2))
 
 
+def padded(head_dim: int) -> int:
+    """How wide a head is in a kernel: hardware multiplies no fewer than 16 numbers a row."""
+    return max(16, triton.next_power_of_2(head_dim))
+
+
 def attend(
     q: Tensor,
     k_cache: Tensor,
@@ -107,7 +112,7 @@ def attend(
         constants = {
             "HEADS": q.shape[1],
             "DIM": q.shape[2],
-            "DIM_PADDED": triton.next_power_of_2(q.shape[2]),
+            "DIM_PADDED": padded(q.shape[2]),
             "BLOCK_HEADS": MERGED_HEADS,
             "AHEAD": 4,
         }
@@ -142,7 +147,7 @@ def _launch(
         "KV_HEADS": kv_heads,
         "GROUP": q.shape[1] // kv_heads,
         "DIM": dim,
-        "DIM_PADDED": triton.next_power_of_2(dim),
+        "DIM_PADDED": padded(dim),
         "BLOCK_TOKENS": block_tokens,
         "WINDOW": window or 0,
         "FIXED_CHUNK": fixed_chunk or 0,
