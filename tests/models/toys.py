@@ -82,13 +82,13 @@ class Toy:
         import torch
 
         with torch.no_grad():
-            return self.torch_model(torch.tensor([list(tokens)])).logits[0].numpy()
+            return self.torch_model(torch.tensor([list(tokens)], device=self.torch_model.device)).logits[0].cpu().numpy()
 
     def expected_greedy(self, tokens: Sequence[int], num_steps: int) -> list[int]:
         """`num_steps` tokens by transformers' own generate."""
         import torch
 
-        ids = torch.tensor([list(tokens)])
+        ids = torch.tensor([list(tokens)], device=self.torch_model.device)
         kwargs = {"max_new_tokens": num_steps, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
         with torch.no_grad():
             text = self.torch_model.generate(ids, attention_mask=torch.ones_like(ids), **kwargs)[0]

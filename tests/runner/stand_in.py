@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Unpack
 
 import numpy as np
@@ -30,6 +28,7 @@ from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
+from tests.hardware import has_gpu
 from tests.sampling.drawn import drawn
 
 
@@ -220,13 +219,8 @@ def checked(device: Device) -> CheckedDevice:
     return CheckedMemoryDevice(device) if isinstance(device, HasMemory) else CheckedDevice(device)
 
 
-def has_gpu() -> bool:
-    """Is there one that torch could use? Found out without torch, whose import takes seconds."""
-    return Path("/dev/nvidiactl").exists() and find_spec("torch") is not None and find_spec("triton") is not None
-
-
 def devices_here() -> list[str]:
-    """Those that tests of the whole engine run on: the references, and the CPU and the GPU where they can run models."""
+    """Those that tests of the whole engine run on: the references, and a CPU and a GPU that can run models."""
     gpu = ["cuda"] if has_gpu() else []
     try:
         open_device("cpu")

@@ -13,6 +13,7 @@ from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import CacheSpec
 from quire.ops.registry import relative_error
 from tests.devices._triton.paged import BLOCK, Answer, Step, Text, run
+from tests.devices.interpreted import on_gpu
 
 pytestmark = pytest.mark.device
 
@@ -30,7 +31,7 @@ def assert_matches(step: Step, place: str, dtype: str = "f32", num_ctas: int = 1
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
     examples = list(attention.example_args(dtype))
-    if place == "cpu" and dtype == "bf16":  # which the interpreter converts to slowly
+    if place == "cpu" and dtype != "f32":  # all of them in one number format are enough for the interpreter
         examples = examples[::5]
     for args in examples:
         cache, batch = args["cache"], args["batch"]
@@ -38,7 +39,7 @@ def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
         assert_matches(Step(cache.spec, batch, args["q"], cache.keys, cache.values), place, dtype)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 3, *on_gpu(*range(4, 20))])
 def test_it_matches_on_random_batches(seed, place):
     rng = np.random.default_rng(seed)
     window = None if seed % 2 else int(rng.integers(1, 300))
@@ -47,12 +48,12 @@ def test_it_matches_on_random_batches(seed, place):
     assert_matches(Step.random(spec, int(rng.integers(1, 9)), texts, 300, seed), place)
 
 
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 7, 8, 16])
+@pytest.mark.parametrize("group", [1, 3, 16, *on_gpu(2, 4, 5, 7, 8)])
 def test_any_number_of_heads_shares_a_key_head(group, place):
     assert_matches(Step.random(PAGED, group, [Text(40), Text(3), Text(0, 23)], 24), place)
 
 
-@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128])
+@pytest.mark.parametrize("head_dim", [8, 80, 128, *on_gpu(16, 20, 64, 96)])
 def test_heads_have_any_size(head_dim, place):
     step = Step.random(CacheSpec("paged", 2, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
     assert_matches(step, place, "bf16")
@@ -78,7 +79,7 @@ def test_many_rows_are_not_cut(place):
     assert answer.counts == (12, 0, 0)
 
 
-@pytest.mark.parametrize("group", [3, 4])
+@pytest.mark.parametrize("group", [3, *on_gpu(4)])
 def test_a_group_reads_what_it_shares_once(group, place):
     texts = [Text(603), *(Text(600 + 9 * n, 1 + n % 3, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
     answer = assert_matches(Step.random(PAGED, group, texts, 120), place)
@@ -110,15 +111,15 @@ def alone(step: Step, row: int, first: int) -> Step:
     return replace(step, batch=Batch.of([part], BLOCK), q=step.q[end - new : end])
 
 
-@pytest.mark.parametrize("window, dtype", [(None, "f32"), (150, "f32"), (None, "bf16")])
+@pytest.mark.parametrize("window, dtype", [(150, "f32"), (None, "bf16")])
 def test_with_fixed_chunks_a_token_is_the_same_to_the_bit_in_any_company(window, dtype, place):
     """In a batch and alone, as a prompt and as one token, cut into parts and folded in one item."""
     spec = CacheSpec("paged" if window is None else "window", 2, 32, window)
-    step = Step.random(spec, 3, [Text(330), Text(120, 24), Text(3), Text(255, 2), Text(450)], 80)
+    step = Step.random(spec, 3, [Text(120, 24), Text(3), Text(255, 2), Text(450)], 80)
     together = run(step, place, TORCH_NAMES[dtype], fixed_chunk=FIXED, num_ctas=4).out
     assert relative_error(together, step.reference()) <= attention.tolerance[dtype]
     for row, num_tokens in enumerate(np.diff(step.batch.starts)):
-        for first, num_ctas in ((0, 2), (num_tokens - 1, 2), (num_tokens - 1, 64)):
+        for first, num_ctas in {(0, 2), (num_tokens - 1, 64)}:
             some = run(alone(step, row, first), place, TORCH_NAMES[dtype], fixed_chunk=FIXED, num_ctas=num_ctas)
             end = step.batch.starts[row + 1]
             assert np.array_equal(some.out, together[end - len(some.out) : end]), (row, first, num_ctas)
@@ -145,8 +146,6 @@ def test_with_fixed_chunks_long_rows_are_cut_and_others_folded(place):
 )
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_it_matches_at_the_sizes_of_real_models(cache_dtype, texts, place):
-    if place != "cuda":
-        pytest.skip("too large for the interpreter")
     step = Step.random(CacheSpec("paged", 8, 128), 4, texts, 2000).rounded(torch.bfloat16, cache_dtype)
     answer = run(step, place, torch.bfloat16, cache_dtype, num_ctas=264)
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]

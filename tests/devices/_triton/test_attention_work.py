@@ -83,16 +83,16 @@ def test_every_token_attends_to_each_of_its_keys_once(rows, kind, group, shared)
 
 
 def test_one_long_row_fills_the_device():
-    assert check(batch_of([(8000, 1)]), LIMITS).narrow == 13  # itself, and a budget of 12
+    assert check(batch_of([(8000, 1)]), LIMITS).narrow == 11  # of a budget of 12, in chunks of 768 keys
 
 
 def test_many_rows_are_left_whole():
     assert check(batch_of([(640, 1)] * 64), LIMITS) == (64, 0, 0)
 
 
-def test_one_row_among_many_is_cut_when_it_is_the_longest():
-    counts, views = planned(batch_of([(100, 1)] * 20 + [(7000, 1)]), LIMITS)
-    assert counts.narrow > 25
+def test_a_row_that_is_longer_than_others_is_cut_alone():
+    counts, views = planned(batch_of([(100, 1)] * 3 + [(7000, 1)]), LIMITS)
+    assert counts.narrow > 10
     lengths = views.narrow[: counts.narrow, 4] - views.narrow[: counts.narrow, 3]
     assert lengths.max() < 1000 and (np.diff(lengths >> 4) <= 0).all()  # and the longest items come first
 

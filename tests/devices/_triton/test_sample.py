@@ -97,7 +97,7 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
 def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place: str, name: str, few: bool) -> None:
     """With room for 16 candidates most rows have to be searched whole."""
     entries = [
-        {**each, "chance": chance} for each in FILTERS[name] for chance in ((0.81,) if few else (0.0, 0.37, 0.999))
+        {**each, "chance": chance} for each in FILTERS[name] for chance in ((0.81,) if few else (0.0, 0.999))
     ]
     logits, draws = normal(len(entries)), draws_of(*entries)
     tokens, _ = run(logits, draws, place, sizes=TINY if few else SMALL)
@@ -106,10 +106,10 @@ def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place
 
 @pytest.mark.parametrize("few", [False, True], ids=["candidates", "all logits"])
 def test_equal_logits_at_the_edge_are_kept_in_the_order_of_their_ids(place: str, few: bool) -> None:
-    logits = np.tile(normal(1, 1.0).round(0), (6, 1))
-    entries = [{**cut, "chance": chance} for cut in ({"top_k": 25}, {"top_p": 0.37}) for chance in (0.0, 0.6, 0.9999)]
+    logits = np.tile(normal(1, 1.0).round(0), (4, 1))
+    entries = [{**cut, "chance": chance} for cut in ({"top_k": 25}, {"top_p": 0.37}) for chance in (0.0, 0.9999)]
     draws = draws_of(*entries)
-    for entry in (0, 3):
+    for entry in (0, 2):
         ids, x = kept(logits[entry], draws, entry)
         assert (x == x.min()).sum() < (logits[entry] == logits[entry, ids].min()).sum(), "the edge cuts equal ones"
     assert run(logits, draws, place, sizes=TINY if few else SMALL)[0] == expected(logits, draws)
@@ -136,7 +136,7 @@ def test_masks_are_those_of_their_entries_and_what_is_far_away_can_be_drawn(plac
 
 def test_tokens_are_drawn_as_often_as_they_are_likely(place: str) -> None:
     """Chances spread evenly: each token's count is its share, but for the two ends of its stretch."""
-    num_draws, logits = 24, normal(1, vocab=40)
+    num_draws, logits = 16, normal(1, vocab=40)
     entries = [{"top_k": 12, "top_p": 0.9, "rows": 0, "chance": (at + 0.5) / num_draws} for at in range(num_draws)]
     draws = draws_of(*entries)
     tokens, _ = run(np.repeat(logits, num_draws, 0), draws, place, sizes=Sizes(32, 32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,14 +28,14 @@ def run_alone(place: str, **settings: Any) -> CudaDriver:
     return driver
 
 
-@pytest.fixture(scope="module")
+@cache
 def alone(place: str) -> CudaDriver:
     return run_alone(place)
 
 
-def same(driver: CudaDriver, alone: CudaDriver, name: str = "it") -> bool:
+def is_as_alone(driver: CudaDriver, place: str) -> bool:
     """The same tokens, of logits that are equal to the bit: their logprobs are."""
-    found, wanted = driver.told[name, 0], alone.told["it", 0]
+    found, wanted = driver.told["it", 0], alone(place).told["it", 0]
     return found.tokens == wanted.tokens and found.logprobs == wanted.logprobs
 
 
@@ -48,11 +49,11 @@ def test_greedy_tokens_in_float32_are_those_of_transformers(name, place):
         assert driver.tokens(str(count)) == small(name).expected_greedy(some_tokens(count), 4)
 
 
-def test_chunks_change_no_bit(place, alone):
-    assert same(run_alone(place, max_step_tokens=7, max_rows=4), alone)
+def test_chunks_change_no_bit(place):
+    assert is_as_alone(run_alone(place, max_step_tokens=7, max_rows=4), place)
 
 
-def test_company_and_a_hit_change_no_bit(place, alone):
+def test_company_and_a_hit_change_no_bit(place):
     driver = CudaDriver(place, small(NAME).checkpoint)
     driver.submit("other", [*PROMPT[:16], 3, 1], GREEDY)
     for _ in range(3):
@@ -60,17 +61,17 @@ def test_company_and_a_hit_change_no_bit(place, alone):
     driver.submit("it", PROMPT, SCORED)
     driver.submit("third", some_tokens(6), GREEDY)
     driver.run()
-    assert same(driver, alone) and driver.told["it", 0].num_hit >= 16
+    assert is_as_alone(driver, place) and driver.told["it", 0].num_hit >= 16
 
 
-def test_a_preemption_changes_no_bit(place, alone):
+def test_a_preemption_changes_no_bit(place):
     driver = CudaDriver(place, small(NAME).checkpoint, num_blocks=4, max_context=48)
     driver.submit("it", PROMPT, SCORED)
     for _ in range(3):
         driver.step()
     driver.submit("urgent", some_tokens(40), replace(GREEDY, max_tokens=2), priority=-1)
     driver.run()
-    assert same(driver, alone) and driver.core.counters().num_preemptions > 0
+    assert is_as_alone(driver, place) and driver.core.counters().num_preemptions > 0
 
 
 def test_rows_of_the_host_and_of_the_device_say_one_by_one_and_in_flight_what_the_host_says(place):

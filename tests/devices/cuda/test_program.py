@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from quire.devices._triton.attention_work import WorkViews, plan_work, size_of
+from quire.models.draw import draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from quire.sampling.mask import blank
-from tests.devices.cuda.models import KINDS, Texts, draws_of, lowered, small
+from tests.devices.cuda.models import KINDS, Texts, draws_of, lowered, random_llama, small
 from tests.models.toys import BLOCK, VOCAB, some_tokens
 
 pytestmark = pytest.mark.device
 
 F32_ERROR, BF16_ERROR = 1e-4, 5e-2  # of logits, relative to the largest
-FP8_ERROR = 0.2  # the root of the mean square of errors, relative to that of logits
 PROMPT = some_tokens(21)
 
 
@@ -47,15 +47,18 @@ def test_logits_in_bfloat16_are_near_those_of_transformers(name, place):
     assert relative_error(texts.step({0: PROMPT[9:10]}), exact[9:10]) <= BF16_ERROR
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-tied-biased"])
-def test_fp8_is_near_bfloat16(name, place):
-    """Matrices, tokens and the cache. Numbers with three bits behind the point are off by 2.6 % in the mean."""
-    model = small(name).draw()
-    plain = Texts(lowered(model, place))
-    coarse = Texts(lowered(model, place, quantize="fp8", kv_dtype="f8_e4m3"))
+@pytest.mark.parametrize("name, tolerance", [("steady", 0.15), ("llama-tied-biased", 0.2)])
+def test_fp8_is_near_bfloat16(name, tolerance, place):
+    """Matrices, tokens and the cache. Errors are root mean squares, relative to that of logits.
+
+    Numbers with three bits behind the point are off by 2.6 %; matrices of toys, unlike steady ones, make errors grow.
+    """
+    checkpoint = random_llama(128, num_layers=2, vocab=VOCAB) if name == "steady" else small(name).checkpoint
+    plain = Texts(lowered(draw(checkpoint), place))
+    coarse = Texts(lowered(draw(checkpoint), place, quantize="fp8", kv_dtype="f8_e4m3"))
     for chunk in (PROMPT[:20], PROMPT[20:]):
         here, there = coarse.step({0: chunk}), plain.step({0: chunk})
-        assert 0 < np.linalg.norm(here - there) / np.linalg.norm(there) <= FP8_ERROR
+        assert 0 < np.linalg.norm(here - there) / np.linalg.norm(there) <= tolerance
 
 
 def test_a_step_without_logits_writes_its_keys(place):

@@ -1,0 +1,161 @@
+"""What only a GPU can show, or is fast enough for: captured steps, real overlap, accuracy over many tokens, long use."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices.base import Limits
+from quire.engine.messages import Cancel
+from quire.models.draw import draw
+from quire.ops.registry import relative_error
+from quire.types.request import FinishReason, SamplingParams
+from tests.devices.cuda.models import KINDS, CudaDriver, Texts, lowered, random_llama, small
+from tests.models.toys import Toy, some_tokens
+
+pytestmark = [pytest.mark.device, pytest.mark.gpu]
+
+NUM_TOKENS = 48
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
+SEEDED = SamplingParams(seed=3, temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, max_tokens=NUM_TOKENS)
+VOCAB = 1024
+ACCURACY = Limits(max_tokens=256, max_rows=4, max_logits=256, max_blocks=16, num_blocks=40)
+MAX_KL = 0.05  # nats
+
+
+@cache
+def checkpoint() -> Any:
+    return random_llama(vocab=VOCAB)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_greedy_tokens_in_float32_are_those_of_transformers_on_the_same_gpu(name, place):
+    toy = Toy(deepcopy(small(name).torch_model).to(place), small(name).checkpoint)
+    driver = CudaDriver(place, toy.checkpoint, dtype="f32", deterministic=False, max_step_tokens=64)
+    prompts = {str(count): some_tokens(count) for count in (1, 15, 16, 40, 90, 130, 200)}
+    for each, prompt in prompts.items():
+        driver.submit(each, prompt, GREEDY)
+    driver.run()
+    for each, prompt in prompts.items():
+        assert driver.tokens(each) == toy.expected_greedy(prompt, NUM_TOKENS), each
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_logits_in_bfloat16_are_near_those_of_transformers_on_the_same_gpu(name, place):
+    """Of a prompt, and of tokens that follow it in captured steps, in buckets that they do not fill."""
+    toy, tokens = Toy(deepcopy(small(name).torch_model).to(place), small(name).checkpoint), some_tokens(60)
+    exact, texts = toy.expected_logits(tokens), Texts(lowered(toy.draw(), place))
+    assert relative_error(texts.step({0: tokens[:32]}, 32), exact[:32]) <= 5e-2
+    for row in range(1, 5):
+        texts.step({row: tokens[:31]})
+    for at in range(32, 60):
+        logits = texts.step({row: [tokens[at - (row > 0)]] for row in range(5)})
+        assert relative_error(logits, exact[[at, *[at - 1] * 4]]) <= 5e-2
+
+
+@pytest.mark.parametrize("quantize", [None, "fp8"])
+def test_captured_steps_are_the_same_to_the_bit_whatever_pads_them(quantize, place):
+    """In the deterministic mode, 5 rows in a bucket of 6; and what pads them writes to no block of theirs."""
+    prompts = {row: np.random.default_rng(row).integers(0, VOCAB, 9 + row).tolist() for row in range(5)}
+    limits = replace(ACCURACY, max_rows=8)
+
+    def logits(captures: bool) -> tuple[np.ndarray, torch.Tensor]:
+        program = lowered(draw(checkpoint()), place, limits, deterministic=True, captures=captures, quantize=quantize)
+        texts = Texts(program)
+        texts.step(prompts)
+        steps = [texts.step({row: [row + at] for row in range(5)}) for at in range(9)]
+        return np.stack(steps), program.caches.whole[:, :, : program.num_blocks].float().cpu()
+
+    (captured, kept), (launched, there) = logits(True), logits(False)
+    assert np.array_equal(captured, launched) and torch.equal(kept, there)
+
+
+def spoken(place: str, captures: bool, max_in_flight: int, **settings: Any) -> dict[str, list[int]]:
+    """The texts of 14 requests of every kind that arrive while others run. Four of them share a prompt's head."""
+    settings = {"num_blocks": 60, "max_step_tokens": 96, "captures": captures, **settings}
+    driver = CudaDriver(place, checkpoint(), max_in_flight, **settings)
+    ways = [GREEDY, SEEDED, replace(GREEDY, logprobs=2), replace(GREEDY, frequency_penalty=0.3)]
+    for n in range(14):
+        head = some_tokens(50) if n % 3 == 0 else []
+        driver.submit(str(n), [*head, *some_tokens(3 + 7 * n)], ways[n % 4])
+        driver.step()
+    driver.run()
+    return {str(n): driver.tokens(str(n)) for n in range(14)}
+
+
+def test_captures_overlap_company_and_preemption_change_no_token_in_the_deterministic_mode(place):
+    wanted = spoken(place, captures=False, max_in_flight=1, max_rows=1, num_blocks=200)  # one after the other
+    for captures, max_in_flight in ((True, 2), (True, 1), (False, 2)):
+        assert spoken(place, captures, max_in_flight) == wanted, (captures, max_in_flight)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+@cache
+def distributions(place: str, quantize: str | None, kv_dtype: str) -> np.ndarray:
+    """Log probabilities after each of 256 tokens of a prompt, and of 200 more that come one by one."""
+    texts = Texts(lowered(draw(checkpoint()), place, ACCURACY, quantize=quantize, kv_dtype=kv_dtype), num_blocks=15)
+    tokens = np.random.default_rng(0).integers(0, VOCAB, 456).tolist()
+    found = [texts.step({0: tokens[:200]}, 200), texts.step({1: tokens[200:240]}, 40)]
+    found += [texts.step({1: tokens[at : at + 1]}) for at in range(240, 440)]
+    return log_softmax(np.concatenate(found))
+
+
+@pytest.mark.parametrize("quantize, kv_dtype", [("fp8", "bf16"), (None, "f8_e4m3"), ("fp8", "f8_e4m3")])
+def test_fp8_costs_little_accuracy(quantize, kv_dtype, place):
+    """Against bfloat16; the figure is printed (`pytest -s`)."""
+    plain, coarse = distributions(place, None, "bf16"), distributions(place, quantize, kv_dtype)
+    divergence = float((np.exp(plain) * (plain - coarse)).sum(-1).mean())
+    same = float((plain.argmax(-1) == coarse.argmax(-1)).mean())
+    weights = quantize or "bf16"
+    print(f"weights {weights}, KV {kv_dtype}: mean KL {divergence:.5f} nats, the same likeliest token {same:.1%}")
+    assert 0 < divergence <= MAX_KL
+
+
+def crowd(place: str, checkpoint: Any, num_requests: int, **settings: Any) -> CudaDriver:
+    """Requests of random lengths and kinds, some of which are cancelled, in a cache that is too small for them."""
+    driver, rng = CudaDriver(place, checkpoint, deterministic=False, **settings), np.random.default_rng(1)
+    driver.core.checks = False  # after every step it would take longer than the steps: here after every 50th
+    vocab, heads = driver.core.vocab_size, [rng.integers(0, 100, 48).tolist() for _ in range(4)]
+    ways = [GREEDY, SEEDED, replace(GREEDY, logprobs=1), replace(SEEDED, repetition_penalty=1.1), replace(SEEDED, n=2)]
+    waiting = [f"{n}" for n in range(num_requests)]
+    while waiting or driver.core.counters().num_running or driver.core.counters().num_waiting:
+        for name in [waiting.pop() for _ in range(min(int(rng.integers(0, 12)), len(waiting)))]:
+            prompt = rng.integers(0, min(vocab, 100), int(rng.integers(1, 150))).tolist()
+            prompt = [*heads[int(rng.integers(4))], *prompt] if rng.random() < 0.4 else prompt
+            way = replace(ways[int(rng.choice(5, p=[0.4, 0.3, 0.1, 0.1, 0.1]))], max_tokens=int(rng.integers(1, 60)))
+            driver.submit(name, prompt, way, priority=int(rng.integers(0, 3)))
+        if rng.random() < 0.2:
+            running = [name for (name, _), told in driver.told.items() if not told.is_over]
+            if running:
+                driver.say(Cancel(running[int(rng.integers(len(running)))]))
+        driver.step()
+        if rng.random() < 0.02:
+            driver.core.prove()
+    driver.run()
+    return driver
+
+
+def test_2000_requests_come_and_go_and_leave_nothing_behind(place):
+    settings = {"num_blocks": 500, "max_rows": 96, "max_step_tokens": 768, "max_context": 512}
+    driver = crowd(place, checkpoint(), 2000, **settings)
+    counters = driver.core.counters()
+    failed = {name: told.error for name, told in driver.told.items() if told.error is not None}
+    assert not failed, failed  # a logit that is no number would fail its request
+    ends = [told.finish for told in driver.told.values()]
+    assert len({name for name, _ in driver.told}) == 2000 and ends.count(FinishReason.CANCELLED) >= 50
+    assert counters.num_preemptions >= 20 and counters.num_held_blocks == 0
+    assert counters.num_running == counters.num_waiting == 0
+    assert max(driver.program.num_grouped) > 0, "some shared the head of their prompt"
+    before = torch.cuda.memory_allocated()
+    driver.submit("after", some_tokens(40), GREEDY)
+    assert len(driver.run().tokens("after")) == NUM_TOKENS and torch.cuda.memory_allocated() - before < 1 << 20
