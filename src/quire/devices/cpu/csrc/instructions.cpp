@@ -202,11 +202,12 @@ float largest_of(const float *x, int count) {
 // A row with a logit that is no number has no likeliest tokens: they are -1.
 void find_likeliest(const float *logits, int vocab, const float *maxima, int num_wanted, int32_t *tokens, float *found) {
     const int num_groups = parts(vocab, BLOCK);
-    std::vector<float> order(maxima, maxima + num_groups);
-    for (float most : order)
-        if (!std::isfinite(most)) return std::fill_n(tokens, num_wanted, -1), void();
-    float floor = -std::numeric_limits<float>::infinity();
-    if (num_wanted <= num_groups) {
+    float floor = largest_of(maxima, num_groups);
+    if (!std::isfinite(floor)) return std::fill_n(tokens, num_wanted, -1), void();
+    if (num_wanted > num_groups) {
+        floor = -std::numeric_limits<float>::infinity();
+    } else if (num_wanted > 1) {
+        std::vector<float> order(maxima, maxima + num_groups);
         std::nth_element(order.begin(), order.begin() + (num_wanted - 1), order.end(), std::greater<float>());
         floor = order[static_cast<size_t>(num_wanted) - 1];
     }
