@@ -82,9 +82,11 @@ struct Tokens {
     Output both() { return {rows(), quants()}; }
 };
 
-Tokens random_tokens(const Kernels &kernels, int count, int dim) {
+// In bf16 where weights are: a variant may round tokens to it.
+Tokens random_tokens(const Kernels &kernels, int count, int dim, bool in_bf16 = false) {
     Tokens t(count, dim);
     t.x = numbers(t.x.size());
+    for (float &x : t.x) x = in_bf16 ? half::from_bf16(half::to_bf16(x)) : x;
     NormArgs args{t.rows(), nullptr, nullptr, dim, 0.0f, {Rows{}, t.quants()}};
     kernels.gather(args, 0, count);
     return t;
@@ -160,10 +162,12 @@ constexpr int NUM_FORMATS = sizeof FORMAT_NAMES / sizeof *FORMAT_NAMES;
 static_assert(NUM_FORMATS == static_cast<int>(Format::MXFP4) + 1, "a name for each format");
 
 void compare_products(const Kernels &kernels, Format format) {
-    constexpr int ROWS = 77, COLS = 512, TOKENS = 13;  // odd numbers of panels, of a panel's rows, and of tokens
+    constexpr int ROWS = 77, TOKENS = 13;  // odd numbers of panels, of a panel's rows, of tokens, and of columns
+    const int COLS = is_quantized(format) ? 512 : 1031;
     const Weights w = weights(format, ROWS, COLS), up = weights(format, ROWS, COLS);
     const std::string name = FORMAT_NAMES[static_cast<int>(format)];
-    Tokens x = random_tokens(*portable, TOKENS, COLS), residual = random_tokens(*portable, TOKENS, 96);
+    Tokens x = random_tokens(*portable, TOKENS, COLS, format == Format::BF16);
+    Tokens residual = random_tokens(*portable, TOKENS, 96);
     const std::vector<float> bias = numbers(96), up_bias = numbers(96);
     const int panels = w.matrix.num_panels();
     for (bool plain : {true, false}) {

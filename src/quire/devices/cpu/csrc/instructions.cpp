@@ -27,10 +27,10 @@ class TokenWise final : public Instruction {
 
     int count(const Step &step) const override { return std::min(num_rows(step), 4 * pool_.size()); }
 
-    void run(const Step &step, int item, int) override {
+    void run(const Step &step, int begin, int end, int) override {
         const int64_t rows = num_rows(step), items = num_items;
-        const int begin = static_cast<int>(rows * item / items), end = static_cast<int>(rows * (item + 1) / items);
-        for (const TokenBody &body : bodies_) body(step, begin, end);
+        const int first = static_cast<int>(rows * begin / items), past = static_cast<int>(rows * end / items);
+        for (const TokenBody &body : bodies_) body(step, first, past);
     }
 
   private:
@@ -45,14 +45,14 @@ class TokenWise final : public Instruction {
 class Shared final : public Instruction {
   public:
     using Count = std::function<int(const Step &)>;
-    using Body = std::function<void(const Step &, int item, int thread)>;
+    using Body = std::function<void(const Step &, int begin, int end)>;
     using Reads = std::function<Weights(int item)>;
 
     Shared(Count count, Body body, Reads reads)
         : count_(std::move(count)), body_(std::move(body)), reads_(std::move(reads)) {}
 
     int count(const Step &step) const override { return count_(step); }
-    void run(const Step &step, int item, int thread) override { body_(step, item, thread); }
+    void run(const Step &step, int begin, int end, int) override { body_(step, begin, end); }
     Weights weights(int item) const override { return reads_(item); }
 
   private:
@@ -103,15 +103,19 @@ struct Products {
         return {{m.panel(first), nullptr}, m.panel_bytes * std::min(PANELS, m.num_panels() - first)};
     }
 
-    void run(const Kernels &kernels, int item, int num_tokens, float *answer) const {
-        const int begin = item / ends.back() * chunk, group = item % ends.back();
-        size_t part = 0;
-        while (group >= ends[part]) ++part;
-        ProductArgs args = parts_of[part];
-        if (answer) args.out.data = answer;
-        const int first = (group - (part ? ends[part - 1] : 0)) * PANELS;
-        const int last = std::min(first + PANELS, args.matrix.num_panels());
-        kernels.product(args, first, last, begin, std::min(begin + chunk, num_tokens));
+    // Neighbours of one part and the same tokens are one call.
+    void run(const Kernels &kernels, int item, int end, int num_tokens, float *answer) const {
+        while (item < end) {
+            const int begin = item / ends.back() * chunk, group = item % ends.back();
+            size_t part = 0;
+            while (group >= ends[part]) ++part;
+            ProductArgs args = parts_of[part];
+            if (answer) args.out.data = answer;
+            const int before = part ? ends[part - 1] : 0, count = std::min(end - item, ends[part] - group);
+            const int last = std::min((group - before + count) * PANELS, args.matrix.num_panels());
+            kernels.product(args, (group - before) * PANELS, last, begin, std::min(begin + chunk, num_tokens));
+            item += count;
+        }
     }
 };
 
@@ -134,7 +138,11 @@ class Attend final : public Instruction {
         return num_bundles * args_.cache.num_heads * parts(args_.group, heads_);
     }
 
-    void run(const Step &step, int item, int thread) override {
+    void run(const Step &step, int begin, int end, int thread) override {
+        for (int item = begin; item < end; ++item) attend(step, item, thread);
+    }
+
+    void attend(const Step &step, int item, int thread) const {
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads * splits;
         const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];  // the longest first
         const int kv_head = item % each / splits, first = item % splits * heads_;
@@ -145,7 +153,31 @@ class Attend final : public Instruction {
         program_.kernels().attend(now, work, program_.scratch(thread));
     }
 
+    // The last blocks of each row, where this step's keys are written too. In long rows attention itself asks for most.
+    void foresee(const Step &step, int thread) const override {
+        constexpr size_t ENOUGH = 48 * 1024;
+        const int splits = parts(args_.group, heads_), each = args_.cache.num_heads * splits;
+        size_t fetched = 0;
+        for (int item = first_of(thread); item < past_of(thread); ++item) {
+            const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];
+            for (int tile = 0; tile < bundle.num_tiles; ++tile) {
+                const int row = program_.tiles_of(bundle)[tile].row;
+                const int32_t *table = step.block_tables + static_cast<size_t>(row) * step.table_stride;
+                for (int i = parts(step.lengths[row], args_.cache.block_tokens); i-- > 0 && fetched < ENOUGH;)
+                    fetched += fetch_block(table[i], item % each / splits);
+            }
+        }
+    }
+
   private:
+    // One head's keys and values; answers how many bytes they are.
+    size_t fetch_block(int block, int head) const {
+        const KvCache &c = args_.cache;
+        const size_t place = c.tile_at(block, head, 0), size = c.tile_bytes() * c.tiles();
+        for (size_t at = place; at < place + size; at += 64) prefetch(c.keys + at), prefetch(c.values + at);
+        return 2 * size;
+    }
+
     Program &program_;
     const AttendArgs args_;
     mutable int heads_ = 1;  // of an item, in this step: `count` decides it, before the first item runs
@@ -170,11 +202,12 @@ float largest_of(const float *x, int count) {
 // A row with a logit that is no number has no likeliest tokens: they are -1.
 void find_likeliest(const float *logits, int vocab, const float *maxima, int num_wanted, int32_t *tokens, float *found) {
     const int num_groups = parts(vocab, BLOCK);
-    std::vector<float> order(maxima, maxima + num_groups);
-    for (float most : order)
-        if (!std::isfinite(most)) return std::fill_n(tokens, num_wanted, -1), void();
-    float floor = -std::numeric_limits<float>::infinity();
-    if (num_wanted <= num_groups) {
+    float floor = largest_of(maxima, num_groups);
+    if (!std::isfinite(floor)) return std::fill_n(tokens, num_wanted, -1), void();
+    if (num_wanted > num_groups) {
+        floor = -std::numeric_limits<float>::infinity();
+    } else if (num_wanted > 1) {
+        std::vector<float> order(maxima, maxima + num_groups);
         std::nth_element(order.begin(), order.begin() + (num_wanted - 1), order.end(), std::greater<float>());
         floor = order[static_cast<size_t>(num_wanted) - 1];
     }
@@ -316,8 +349,8 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
             "product: rows of tokens and of logits");
     append(std::make_unique<Shared>(
         [products, narrow](const Step &step) { return products.num_items(step.count(narrow)); },
-        [this, products, narrow](const Step &step, int item, int) {
-            products.run(kernels_, item, step.count(narrow), nullptr);
+        [this, products, narrow](const Step &step, int begin, int end) {
+            products.run(kernels_, begin, end, step.count(narrow), nullptr);
         },
         [products](int item) { return products.weights(item); }));
 }
@@ -339,9 +372,11 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
     require(at_logits(x, in_quants) == narrow, "gate: rows of tokens and of logits");
     append(std::make_unique<Shared>(
         [=](const Step &step) { return groups * parts(step.count(narrow), chunk); },
-        [this, args, groups, chunk, narrow](const Step &step, int item, int) {
-            const int begin = item / groups * chunk;
-            kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
+        [this, args, groups, chunk, narrow](const Step &step, int item, int end) {
+            for (; item < end; ++item) {
+                const int begin = item / groups * chunk;
+                kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
+            }
         },
         [g, u, groups](int item) -> Weights {
             const int first = item % groups * PANELS;
@@ -373,13 +408,14 @@ void Program::logits(int id, View x, int in_quants) {
     const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups});
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
-        [this, products, maxima, num_groups](const Step &step, int item, int) {
-            products.run(kernels_, item, step.num_logits, step.logits);
-            const int group = item % num_groups, begin = item / num_groups * products.chunk;
-            const int end = std::min(begin + products.chunk, step.num_logits), first = BLOCK * group;
-            for (int i = begin; i < end; ++i)
-                maxima.row(i)[group] = largest_of(step.logits + static_cast<size_t>(i) * vocab_ + first,
-                                                  std::min(BLOCK, vocab_ - first));
+        [this, products, maxima, num_groups](const Step &step, int item, int end) {
+            products.run(kernels_, item, end, step.num_logits, step.logits);
+            for (; item < end; ++item) {
+                const int group = item % num_groups, begin = item / num_groups * products.chunk, first = BLOCK * group;
+                for (int i = begin; i < std::min(begin + products.chunk, step.num_logits); ++i)
+                    maxima.row(i)[group] = largest_of(step.logits + static_cast<size_t>(i) * vocab_ + first,
+                                                      std::min(BLOCK, vocab_ - first));
+            }
         },
         [products](int item) { return products.weights(item); }));
     append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {

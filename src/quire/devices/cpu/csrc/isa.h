@@ -23,6 +23,9 @@
 #if defined(__AVX512VNNI__)
 #define QUIRE_AVX512_VNNI 1
 #endif
+#if defined(__AVX512BF16__)
+#define QUIRE_AVX512_BF16 1
+#endif
 #elif defined(__AVXVNNI__)
 #define QUIRE_AVX_VNNI 1
 #endif
@@ -52,6 +55,9 @@ namespace quire {
 #endif
 #if QUIRE_AVX512_VNNI
     "avx512_vnni",
+#endif
+#if QUIRE_AVX512_BF16
+    "avx512_bf16",
 #endif
 #if QUIRE_AVX_VNNI
     "avx_vnni",

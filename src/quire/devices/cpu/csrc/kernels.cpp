@@ -29,6 +29,9 @@ namespace {
 #else
 using portable::block_sums;
 #endif
+#if QUIRE_AVX512_BF16
+#include "dots_bf16.h"
+#endif
 #include "products.h"
 #include "attention.h"
 

@@ -28,6 +28,9 @@ template <Format F, int N, class W>
 inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     const uint8_t *w = m.panel(panel);
     const size_t apart = apart_from(m, panel);
+#if QUIRE_AVX512_BF16
+    if constexpr (F == Format::BF16) return bf16_tile<N>(m, apart, w, a.x, token, out);
+#endif
     const float *x[N];
     W acc[N];
     for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1<W>(0.0f);

@@ -24,15 +24,6 @@ const Item &at(const std::vector<Item> &items, int id, const char *what) {
     return items[static_cast<size_t>(id)];
 }
 
-// Into the second level of cache.
-void prefetch(const void *p) {
-#if defined(__GNUC__)
-    __builtin_prefetch(p, 0, 2);
-#else
-    static_cast<void>(p);
-#endif
-}
-
 int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
 
 // The first `count` of a tile's tokens. Of keys they are the head of every dimension, and of every scale.
@@ -361,13 +352,13 @@ void Program::prepare(const Step &step) {
     for (auto &instruction : instructions_) instruction->open(step, pool_->size());
 }
 
-void Instruction::open(const Step &step, int num_lanes) {
-    constexpr int GRAINS_OF_THREAD = 8;
-    const int most = GRAINS_OF_THREAD * num_lanes;
+void Instruction::open(const Step &step, int num_threads) {
+    constexpr int SHARES_OF_THREAD = 8;
+    int num_lanes = num_threads;
     if (step.num_tokens > FEW_TOKENS) num_lanes = 1;  // side by side, threads share panels in the last level of cache
     if (static_cast<int>(lanes_.size()) != num_lanes) lanes_ = std::vector<Lane>(static_cast<size_t>(num_lanes));
     num_items = count(step);
-    grain_ = std::max(1, num_items / most);
+    shares_ = SHARES_OF_THREAD * num_threads / num_lanes;
     for (int64_t i = 0; i < num_lanes; ++i) {
         lanes_[i].begin = static_cast<int>(num_items * i / num_lanes);
         lanes_[i].next.store(lanes_[i].begin, std::memory_order_relaxed);
@@ -376,13 +367,15 @@ void Instruction::open(const Step &step, int num_lanes) {
     finished.store(0, std::memory_order_relaxed);
 }
 
-// The next items for this thread. False: all are taken.
+// The next items for this thread, fewer towards the end, so that all threads end together. False: all are taken.
 bool Instruction::take(int thread, int &begin, int &end) {
     for (size_t i = 0, num_lanes = lanes_.size(); i < num_lanes; ++i) {
         Lane &lane = lanes_[(static_cast<size_t>(thread) + i) % num_lanes];
-        if (lane.next.load(std::memory_order_relaxed) >= lane.end) continue;
-        begin = lane.next.fetch_add(grain_, std::memory_order_relaxed);
-        end = std::min(begin + grain_, lane.end);
+        const int left = lane.end - lane.next.load(std::memory_order_relaxed);
+        if (left <= 0) continue;
+        const int grain = std::max(1, left / shares_);
+        begin = lane.next.fetch_add(grain, std::memory_order_relaxed);
+        end = std::min(begin + grain, lane.end);
         if (begin < end) return true;
     }
     return false;
@@ -395,11 +388,13 @@ void Program::work(const Step &step, int thread) {
     Fetched fetched;
     for (size_t i = 0; i < instructions_.size(); ++i) {
         Instruction &now = *instructions_[i];
-        for (int begin, end; now.take(thread, begin, end);) {
-            for (int item = begin; item < end; ++item) now.run(step, item, thread);
-            const int before = now.finished.fetch_add(end - begin, std::memory_order_acq_rel);
-            if (before + end - begin == now.num_items) progress_.advance();
-        }
+        int done = 0;
+        if (step.num_tokens <= FEW_TOKENS && now.weights(0).num_bytes)
+            for (size_t next = i + 1; next < instructions_.size() && !instructions_[next]->weights(0).num_bytes; ++next)
+                instructions_[next]->foresee(step, thread);
+        for (int begin, end; now.take(thread, begin, end); done += end - begin) now.run(step, begin, end, thread);
+        const bool is_last = done && now.finished.fetch_add(done, std::memory_order_acq_rel) + done == now.num_items;
+        if (is_last) progress_.advance();
         for (;;) {
             const uint32_t seen = progress_.now();
             if (now.finished.load(std::memory_order_acquire) == now.num_items) break;

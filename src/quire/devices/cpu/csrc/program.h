@@ -108,22 +108,26 @@ class Instruction {
     virtual ~Instruction() = default;
 
     virtual int count(const Step &) const = 0;
-    virtual void run(const Step &, int item, int thread) = 0;
+    virtual void run(const Step &, int begin, int end, int thread) = 0;  // these items
 
     // Weights that an item reads; at most two pieces. None by default.
     virtual Weights weights(int) const { return {}; }
+
+    // Brings what a thread's items read besides weights into its cache, while there is other work to do before them.
+    virtual void foresee(const Step &, int) const {}
 
     // Takes what is done to each token by itself into this instruction's items, where that is possible.
     virtual bool absorb(bool, const TokenBody &) { return false; }
 
     // For few tokens every thread has a lane of items that follow each other, so that it reads weights in one stream;
     // when it is done with its own it takes from those of others. For many there is one lane for all.
-    void open(const Step &step, int num_lanes);
+    void open(const Step &step, int num_threads);
     bool take(int thread, int &begin, int &end);
     int first_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].begin; }
+    int past_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].end; }
 
-    int num_items = 0;  // of this step
-    std::atomic<int> finished{0};
+    int num_items = 0;                         // of this step
+    alignas(64) std::atomic<int> finished{0};  // in a line that nobody reads to find work
 
   private:
     struct alignas(64) Lane {
@@ -131,7 +135,7 @@ class Instruction {
         int begin = 0, end = 0;
     };
 
-    int grain_ = 1;
+    alignas(64) int shares_ = 1;  // of what is left of a lane: one is taken at a time
     std::vector<Lane> lanes_;
 };
 
@@ -248,6 +252,15 @@ void pack(const Matrix &matrix, const uint8_t *source, uint8_t *target);
 
 // Bytes of a row in the file.
 size_t source_row_bytes(Format format, int cols);
+
+// Into the second level of cache.
+inline void prefetch(const void *p) {
+#if defined(__GNUC__)
+    __builtin_prefetch(p, 0, 2);
+#else
+    static_cast<void>(p);
+#endif
+}
 
 inline void require(bool holds, const char *what) {
     if (!holds) throw std::invalid_argument(what);

@@ -1,0 +1,65 @@
+// Products of bf16 weights on x86 with the instruction for them (AVX-512 BF16). Included by kernels.cpp, inside a
+// variant's namespace.
+//
+// It multiplies pairs of bf16 and adds both products to a float32 lane. So tokens are rounded to bf16 too, and two
+// neighbouring columns are multiplied at once, a lane for each row of two panels.
+
+constexpr int ROUNDED = 512;  // columns that are rounded together: those of 8 tokens fit the first level of cache
+constexpr int SUMS = 2;       // of a token, in turns: each waits for itself alone
+
+inline __m512i both_panels(__m256i first, __m256i second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+}
+
+// From [column][row] of each panel to [row][column].
+inline __m512bh in_pairs(__m512i columns) {
+    const __m512i order =
+        _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16,  //
+                         15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+    return (__m512bh)_mm512_permutexvar_epi16(order, columns);
+}
+
+inline __m512bh two_columns(const uint8_t *w, size_t apart) {
+    return in_pairs(both_panels(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(w)),
+                                _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + apart))));
+}
+
+// Where there is an odd number of them, the last one has a neighbour of zeros.
+inline __m512bh last_column(const uint8_t *w, size_t apart) {
+    return in_pairs(both_panels(_mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w))),
+                                _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w + apart)))));
+}
+
+// `count` numbers, and zeros up to a multiple of 16.
+inline void round_part(const float *x, int count, uint16_t *out) {
+    for (int k = 0; k < count; k += 16) {
+        const __mmask16 there = static_cast<__mmask16>(count - k < 16 ? (1u << (count - k)) - 1u : 0xffffu);
+        const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(there, x + k));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + k), (__m256i)rounded);
+    }
+}
+
+inline __m512bh each_pair(const uint16_t *x) {
+    int32_t pair;
+    std::memcpy(&pair, x, sizeof pair);
+    return (__m512bh)_mm512_set1_epi32(pair);
+}
+
+// A token's sums are made in an order that does not depend on N.
+template <int N>
+inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const Rows &tokens, int token, float *out) {
+    alignas(64) uint16_t x[N][ROUNDED];
+    __m512 sums[SUMS][N];
+    for (int s = 0; s < SUMS; ++s)
+        for (int i = 0; i < N; ++i) sums[s][i] = _mm512_setzero_ps();
+    for (int first = 0; first < m.cols; first += ROUNDED) {
+        const int count = m.cols - first < ROUNDED ? m.cols - first : ROUNDED;
+        for (int i = 0; i < N; ++i) round_part(tokens.row(token + i) + first, count, x[i]);
+        for (int k = 0; k < count;)
+            for (int s = 0; s < SUMS && k < count; ++s, k += 2, w += 2 * LANES * sizeof(uint16_t)) {
+                const __m512bh columns = k + 1 < count ? two_columns(w, apart) : last_column(w, apart);
+                for (int i = 0; i < N; ++i) sums[s][i] = _mm512_dpbf16_ps(sums[s][i], columns, each_pair(x[i] + k));
+            }
+    }
+    for (int i = 0; i < N; ++i) _mm512_storeu_ps(out + 2 * LANES * i, _mm512_add_ps(sums[0][i], sums[1][i]));
+}
