@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from quire.engine.llm import LLM
 from quire.engine.messages import Failed, Finished, Tokens
+from quire.types.errors import QuireError
 from quire.types.request import GenerateRequest, SamplingParams
 
 MODELS: dict[str, dict[str, int]] = {
@@ -144,6 +145,7 @@ def measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
     requests = [GenerateRequest(f"{seed}-{n}", tokens, sampling) for n, tokens in enumerate(prompts(scenario, seed))]
     news: queue.SimpleQueue[tuple[str, float, bool]] = queue.SimpleQueue()
     sent: dict[str, float] = {}
+    failures: list[QuireError] = []
     before = llm.client.counters()
     began = time.perf_counter()
 
@@ -152,9 +154,8 @@ def measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
 
         def hear(each: Any) -> None:
             nonlocal has_begun
-            if isinstance(each, Failed):
-                raise each.error
-            is_over = isinstance(each, Finished)
+            is_over = isinstance(each, Finished | Failed)
+            failures.extend([each.error] if isinstance(each, Failed) else [])
             if is_over or (isinstance(each, Tokens) and not has_begun):
                 has_begun = True
                 news.put((request.id, time.perf_counter(), is_over))
@@ -170,8 +171,10 @@ def measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
         request_id, at, is_over = news.get()
         first.setdefault(request_id, at - sent[request_id])
         ends += is_over
-        if is_over and (request := next(waiting, None)) is not None:
-            submit(request)
+        if failures:
+            raise failures[0]
+        if is_over and (following := next(waiting, None)) is not None:
+            submit(following)
     seconds = time.perf_counter() - began
     return _facts(scenario, seconds, sorted(first.values())) | _steps(before, llm.client.counters())
 

@@ -46,6 +46,11 @@ class Stored:
     format: str
     data: Array
 
+    @property
+    def num_bytes(self) -> int:
+        """Of `data`."""
+        return int(self.data.nbytes)
+
     def dequantize(self) -> Array:
         """Its numbers."""
         format = all_formats()[self.format]

@@ -1,4 +1,4 @@
-"""What only a GPU can show, or is fast enough for: captured steps, real overlap, accuracy over many tokens, long use."""
+"""What only a GPU can show, or is fast enough for: captured steps, overlap, accuracy over many tokens, long use."""
 
 from __future__ import annotations
 

@@ -10,12 +10,13 @@ any other format                                        the step's number format
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.norm import FP8
@@ -129,9 +130,8 @@ class Placer:
         return tensor.to(self.device).to(dtype)
 
 
-def _as_tensor(raw: np.ndarray[Any, Any]) -> Tensor:
-    """The bytes of an array that may be read only: torch warns of those, though nobody writes here."""
-    flat = raw.reshape(-1)
-    return (
-        torch.frombuffer(memoryview(flat), dtype=torch.uint8) if flat.flags.writeable else torch.from_numpy(flat.copy())
-    )
+def _as_tensor(raw: NDArray[Any]) -> Tensor:
+    """The bytes of an array where they lie. Torch warns of one that is read only, though nobody writes here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(raw.reshape(-1))
