@@ -130,7 +130,7 @@ class Placer:
         return tensor.to(self.device).to(dtype)
 
 
-def _as_tensor(raw: NDArray[Any]) -> Tensor:
+def _as_tensor(raw: NDArray[np.uint8]) -> Tensor:
     """The bytes of an array where they lie. Torch warns of one that is read only, though nobody writes here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
