@@ -35,8 +35,8 @@ class CacheConfig:
     block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
     kv_dtype: str = setting(
         "auto",
-        "How the KV cache stores numbers: f32, f16, bf16; q8_0 on a CPU (8 bits, and a scale for 32 of them); f8_e4m3 on "
-        "a GPU (8 bits). auto: f16 on a CPU, bf16 on a GPU.",
+        "How the KV cache stores numbers: f32, f16, bf16; q8_0 on a CPU (8 bits, and a scale for 32 of them); f8_e4m3 "
+        "on a GPU (8 bits). auto: f16 on a CPU, bf16 on a GPU.",
         choices=("auto", "f32", "f16", "bf16", "q8_0", "f8_e4m3"),
     )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
     parser.add_argument("--large", action="store_true", help="one stream of a 1B model too, with random weights")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
-    asked, asked.rest = parser.parse_known_args(arguments)
+    asked, rest = parser.parse_known_args(arguments)
+    asked.rest = rest
     if asked.rest and asked.part not in OWN_OPTIONS:
         parser.error(f"unrecognized arguments: {' '.join(asked.rest)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # orderly, so that no server of the peer's stays behind

@@ -170,8 +170,8 @@ def measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
         request_id, at, is_over = news.get()
         first.setdefault(request_id, at - sent[request_id])
         ends += is_over
-        if is_over and (request := next(waiting, None)) is not None:
-            submit(request)
+        if is_over and (following := next(waiting, None)) is not None:
+            submit(following)
     seconds = time.perf_counter() - began
     return _facts(scenario, seconds, sorted(first.values())) | _steps(before, llm.client.counters())
 

@@ -46,6 +46,10 @@ class Stored:
     format: str
     data: Array
 
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes
+
     def dequantize(self) -> Array:
         """Its numbers."""
         format = all_formats()[self.format]

@@ -96,9 +96,7 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place: str, name: str, few: bool) -> None:
     """With room for 16 candidates most rows have to be searched whole."""
-    entries = [
-        {**each, "chance": chance} for each in FILTERS[name] for chance in ((0.81,) if few else (0.0, 0.999))
-    ]
+    entries = [{**each, "chance": chance} for each in FILTERS[name] for chance in ((0.81,) if few else (0.0, 0.999))]
     logits, draws = normal(len(entries)), draws_of(*entries)
     tokens, _ = run(logits, draws, place, sizes=TINY if few else SMALL)
     assert tokens == expected(logits, draws)

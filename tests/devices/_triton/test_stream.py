@@ -40,7 +40,7 @@ def test_a_streamed_product_is_what_it_says(num_tokens, fmt, tile, place):
         if (adds and is_gate) or (has_norm and fmt == "fp8"):
             continue  # what nobody asks for
         rows = 2 * ROWS if is_gate else ROWS
-        x, weight = rng.standard_normal((num_tokens, COLUMNS), np.float32), rng.standard_normal((rows, COLUMNS), np.float32)
+        x, weight = (rng.standard_normal((count, COLUMNS), np.float32) for count in (num_tokens, rows))
         norm = rng.standard_normal(COLUMNS, np.float32) if has_norm else None
         bias = rng.standard_normal(rows, np.float32) if has_bias else None
         residual = rng.standard_normal((num_tokens, ROWS), np.float32) if adds else None
@@ -66,14 +66,18 @@ def test_a_streamed_product_is_what_it_says(num_tokens, fmt, tile, place):
 
 def test_the_sum_of_shares_is_always_the_same(place):
     rng, tile, scratch = np.random.default_rng(0), Tile(16, 32, 16, shares=4), Scratch(torch.device(place))
-    x, w = (torch.from_numpy(rng.standard_normal(s, np.float32)).to(place, torch.bfloat16) for s in ((3, 128), (32, 128)))
+    x, w = (
+        torch.from_numpy(rng.standard_normal(s, np.float32)).to(place, torch.bfloat16) for s in ((3, 128), (32, 128))
+    )
     outs = [stream(x, w, None, Around(), tile, scratch, torch.bfloat16) for _ in range(3)]
     assert all(torch.equal(out, outs[0]) for out in outs)
 
 
 def test_a_token_does_not_depend_on_the_others(place):
     rng, tile, scratch = np.random.default_rng(0), Tile(16, 32, 16, shares=2), Scratch(torch.device(place))
-    x, w = (torch.from_numpy(rng.standard_normal(s, np.float32)).to(place, torch.bfloat16) for s in ((16, 128), (32, 128)))
+    x, w = (
+        torch.from_numpy(rng.standard_normal(s, np.float32)).to(place, torch.bfloat16) for s in ((16, 128), (32, 128))
+    )
     together = stream(x, w, None, Around(), tile, scratch, torch.bfloat16)
     alone = stream(x[3:4].contiguous(), w, None, Around(), tile, scratch, torch.bfloat16)
     assert torch.equal(together[3:4], alone)

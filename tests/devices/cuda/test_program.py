@@ -33,7 +33,9 @@ def test_logits_in_float32_are_those_of_transformers(name, place):
 
 def test_a_gguf_file_of_the_same_model_has_the_same_logits(place):
     toy = small("llama-tied-biased")
-    logits = [Texts(lowered(toy.draw(kind), place, dtype="f32")).step({0: PROMPT[:9]}) for kind in ("gguf", "safetensors")]
+    logits = [
+        Texts(lowered(toy.draw(kind), place, dtype="f32")).step({0: PROMPT[:9]}) for kind in ("gguf", "safetensors")
+    ]
     assert relative_error(*logits) <= F32_ERROR
 
 

@@ -84,11 +84,6 @@ def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_de
     return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2))
 
 
-def padded(head_dim: int) -> int:
-    """How wide a head is in a kernel: hardware multiplies no fewer than 16 numbers a row."""
-    return max(16, triton.next_power_of_2(head_dim))
-
-
 def attend(
     q: Tensor,
     k_cache: Tensor,

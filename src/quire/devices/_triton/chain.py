@@ -63,8 +63,8 @@ _IS_RECORDING: list[bool] = []
 def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any], shape: Shape) -> None:
     """Start a kernel whose parameters are `args`, then `constants` in their order, then CHAINED.
 
-    Triton asks all arguments at each launch what they are, which takes ten times as long as the launch. Here it is asked
-    once for arguments of a kind.
+    Triton asks all arguments at each launch what they are, which takes ten times as long as the launch. Here it is
+    asked once for arguments of a kind.
     """
     device = args[0].device
     if device.type != "cuda":

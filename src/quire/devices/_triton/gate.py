@@ -14,7 +14,9 @@ PART = 1024  # columns of a program, unless the whole token's largest number is 
 
 
 @triton.jit
-def _gated(raw, token_scale, column_scale, token, columns, DIM: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr):
+def _gated(
+    raw, token_scale, column_scale, token, columns, DIM: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr
+):
     """silu(gate) * up of some columns of one token; the row is gate [DIM], then up [DIM]."""
     mask = columns < DIM
     row = raw + token * (2 * DIM)
@@ -64,5 +66,7 @@ def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None 
         launch(_silu_gate, grid, (raw, token_scale, column_scale, out), has, Shape(4))
         return out
     scale = torch.empty(tokens, dtype=torch.float32, device=raw.device)
-    launch(_silu_gate_round, (tokens,), (raw, token_scale, column_scale, out, scale), has, Shape(16 if width > 4096 else 4))
+    launch(
+        _silu_gate_round, (tokens,), (raw, token_scale, column_scale, out, scale), has, Shape(16 if width > 4096 else 4)
+    )
     return Rounded(out, scale)

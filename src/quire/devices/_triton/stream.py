@@ -1,7 +1,7 @@
 """Products of few tokens: the weights are read once, as fast as memory gives them, and all else hides behind that.
 
-A program takes BN rows of the weight and a share of its columns; weights are the left side of the tensor cores' product,
-tokens the right. What a step does around a product happens in the same kernel:
+A program takes BN rows of the weight and a share of its columns; weights are the left side of the tensor cores'
+product, tokens the right. What a step does around a product happens in the same kernel:
     NORM   RMS norm of the tokens before: their weight is multiplied in, the root mean square comes out of the same loop
     GATE   the weight has gate rows, then up rows; answers silu(gate) * up
     ADD    answers go on top of what is there (the residual)

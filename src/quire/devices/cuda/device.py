@@ -67,9 +67,7 @@ class CudaDevice:
         if placer.widened:
             kinds = ", ".join(sorted(placer.widened))
             logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
-        program = CudaProgram(
-            instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures
-        )
+        program = CudaProgram(instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures)
         if device.type == "cuda":
             _compile(program, limits)
         if limits.num_blocks == 0:
@@ -87,8 +85,10 @@ class CudaDevice:
 
     def _device(self) -> torch.device:
         if self.place == "cuda" and not torch.cuda.is_available():
-            raise DeviceUnavailable("torch finds no GPU on this machine. Run on the CPU, or install a CUDA build of torch.")
-        return torch.device(self.place, torch.cuda.current_device() if self.place == "cuda" else None)
+            raise DeviceUnavailable(
+                "torch finds no GPU on this machine. Run on the CPU, or install a CUDA build of torch."
+            )
+        return torch.device("cuda", torch.cuda.current_device()) if self.place == "cuda" else torch.device(self.place)
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """KV blocks for which there is room beside the largest step, which is run once to see what it takes."""
@@ -117,9 +117,14 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
     """All kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
     program.captures = False
-    num_new = compile_ahead(lambda: [program.launch(batch).result() for batch in steps(limits)] and None)
+    num_new = compile_ahead(lambda: _run_each(program, limits))
     program.captures = captures
     logger.info("%d kernels in %.1f s", num_new, time.monotonic() - began)
+
+
+def _run_each(program: CudaProgram, limits: Limits) -> None:
+    for batch in steps(limits):
+        program.launch(batch).result()
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:

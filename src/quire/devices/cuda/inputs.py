@@ -2,8 +2,8 @@
 
     ids T · positions T · slots T · logits_at L · draws 7 × L · work of attention, for each window · block tables
 
-A captured step reads them where the one before had them, so their places depend on the sizes of the step alone, padded to
-those of its bucket; block tables come last, because their width changes from step to step.
+A captured step reads them where the one before had them, so their places depend on the sizes of the step alone, padded
+to those of its bucket; block tables come last, because their width changes from step to step.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class Inputs(NamedTuple):
             end = at + size_of(each)
             work[window] = WorkViews.of(buffer[at:end], each)
             at = end
-        return cls(*views, work, buffer[at:])
+        return cls._make([*views, work, buffer[at:]])
 
 
-def fill(inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], trash_slot: int) -> dict[int | None, WorkCounts]:
+def fill(
+    inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], trash_slot: int
+) -> dict[int | None, WorkCounts]:
     """Write a step into the host's buffer. What pads it writes its K and V to `trash_slot`, and chooses no tokens.
 
     Answers how much work attention has.

@@ -1,8 +1,8 @@
-"""What a lowered program does, in order. Each instruction reads and writes values by number; few and many tokens may take
-different kernels, so the choice is made when it runs.
+"""What a lowered program does, in order. Each instruction reads and writes values by number; few and many tokens may
+take different kernels, so the choice is made when it runs.
 
-A sum of the residual and a product is not made where it stands: for many tokens the norm that reads it adds, in the same
-pass (`Run.pending`); for few the product's own kernel adds.
+A sum of the residual and a product is not made where it stands: for many tokens the norm that reads it adds, in the
+same pass (`Run.pending`); for few the product's own kernel adds.
 """
 
 from __future__ import annotations

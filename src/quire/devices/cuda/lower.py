@@ -1,10 +1,12 @@
 """From a graph to instructions, in one walk. What is fused, and how:
 
     rms_norm           with the product that reads it
-    linear_split, rms_norm_heads, rope, attention   one instruction: one product, one kernel up to the KV write, attention
+    linear_split, rms_norm_heads, rope, attention   one product, one kernel up to the KV write, attention
     silu_gate          one product over both matrices, or one kernel with the activation
     add of a linear    the product's own last step, or the next norm's first
     all after the last attention    only for the tokens that yield logits
+
+A value is forgotten after its last reader.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head,
 from .linear import Multiplies
 from .weights import Placer
 
-
 AHEAD_BYTES = 4 << 20  # more would drive out of the cache what the running product still needs
 
 
@@ -33,7 +34,9 @@ class NoKernel(Exception):
 class Lowering:
     """The walk's state."""
 
-    def __init__(self, graph: Graph, placer: Placer, caches: Caches, num_positions: int, fixed_chunk: int | None) -> None:
+    def __init__(
+        self, graph: Graph, placer: Placer, caches: Caches, num_positions: int, fixed_chunk: int | None
+    ) -> None:
         self.graph, self.placer, self.caches = graph, placer, caches
         self.num_positions, self.fixed_chunk = num_positions, fixed_chunk
         self.instructions: list[Instruction] = []
@@ -72,7 +75,12 @@ class Lowering:
         split, q_norm, turn = self._back(q)
         split_k, k_norm, turn_k = self._back(k)
         split_v, v_norm, turn_v = self._back(v)
-        if not (split is split_k is split_v) or v_norm is not None or turn_v is not None or turn is None or turn_k is None:
+        if (
+            split is None
+            or not (split is split_k is split_v)
+            or not (v_norm is turn_v is None)
+            or not (turn and turn_k)
+        ):
             raise NoKernel("Attention whose q, k and v do not come from one linear_split has no kernel on this device.")
         if [value.id for value in split.outputs] != [self._origin(x) for x in (q, k, v)]:
             raise NoKernel("Attention over a linear_split in another order than q, k, v has no kernel on this device.")
@@ -81,15 +89,14 @@ class Lowering:
         linear = self.placer.matrix(_names(split, "weights"), _names(split, "biases"))
         head_norm = None
         if q_norm is not None and k_norm is not None:
-            weights = (self.placer.vector(_name(each, "weight")) for each in (q_norm, k_norm))
-            head_norm = HeadNorm(*weights, eps=q_norm.attrs["eps"])
+            q_weight, k_weight = (self.placer.vector(_name(each, "weight")) for each in (q_norm, k_norm))
+            head_norm = HeadNorm(q_weight, k_weight, q_norm.attrs["eps"])
         heads = Heads(q.dim // cache.head_dim, cache.num_heads, cache.head_dim)
-        self.instructions.append(
-            Attend(
-                source, norm, linear, heads, head_norm, self._turns_of(turn), self.caches, node.cache or 0,
-                node.attrs["scale"], cache.window, self.fixed_chunk, node.outputs[0].id,
-            )  # fmt: skip
-        )
+        attend = Attend(
+            source, norm, linear, heads, head_norm, self._turns_of(turn), self.caches, node.cache or 0,
+            node.attrs["scale"], cache.window, self.fixed_chunk, node.outputs[0].id,
+        )  # fmt: skip
+        self.instructions.append(attend)
 
     def add(self, node: Node) -> None:
         for residual, product in (node.inputs, node.inputs[::-1]):

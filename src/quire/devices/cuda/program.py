@@ -1,7 +1,8 @@
 """A model on a GPU: it takes a batch, starts the step, and answers later.
 
-Everything runs on one stream, so steps take effect in their order; the host only waits when a result is asked for. A step
-in which every row has one token is replayed from a captured graph of its bucket, all others are launched kernel by kernel.
+Everything runs on one stream, so steps take effect in their order; the host only waits when a result is asked for. A
+step in which every row has one token is replayed from a captured graph of its bucket, all others are launched kernel by
+kernel.
 """
 
 from __future__ import annotations
