@@ -81,6 +81,7 @@ class Toy:
         """float32 [len(tokens), vocab] by transformers."""
         import torch
 
+        ids = torch.tensor([list(tokens)], device=self.torch_model.device)
         with torch.no_grad():
             return (
                 self.torch_model(torch.tensor([list(tokens)], device=self.torch_model.device)).logits[0].cpu().numpy()
