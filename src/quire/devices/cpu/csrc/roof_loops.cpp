@@ -20,7 +20,7 @@ namespace {
 
 // Nothing is known of x any more, so that what is made of it must be made again.
 template <class Vector>
-inline void forget(Vector &x) {
+inline void forget([[maybe_unused]] Vector &x) {
 #if defined(__AVX2__)
     __asm__ volatile("" : "+v"(x));
 #elif defined(__ARM_FEATURE_DOTPROD)
