@@ -66,6 +66,12 @@ def test_engine_settings_are_flags_too(quire):
     assert opened["settings"] == {"num_blocks": "64", "max_context": "512"} and opened["device"] == "cpu"
 
 
+def test_where_to_compute_is_left_to_the_engine_unless_it_is_said(quire):
+    quire("run", quire.model, "hi")
+    (opened,) = quire.told("open")
+    assert opened["device"] == "auto"
+
+
 def test_raw_sends_the_text_as_it_is(quire):
     quire("run", "--raw", quire.model, "Once upon")
     (asked,) = quire.told("stream")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from quire.bench.models import resident_bytes
-from quire.config import load
+from quire.config import BadSetting, load
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
 from quire.engine.messages import Configure, Finished
-from quire.engine.need import Need, budget_bytes, need_of
+from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, measure, need_of
 from quire.types.request import GenerateRequest, SamplingParams
 
 NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)
@@ -29,6 +29,21 @@ def test_the_budget_is_as_set_or_a_share_of_the_machine():
     assert budget_bytes(load({"memory_budget": 1.5}, {})) == 1_500_000_000
     small, large = (budget_bytes(load({"memory_share": share}, {})) for share in (0.4, 0.8))
     assert abs(2 * small - large) <= 2
+
+
+@pytest.mark.pure
+def test_of_a_gpu_the_budget_is_all_of_its_memory_and_never_the_hosts():
+    assert budget_of("cuda", load({}, {})) == Budget(WHOLE, "thousandths")
+    assert budget_of("cpu", load({"memory_budget": 1.5}, {})) == Budget(1_500_000_000)
+    with pytest.raises(BadSetting, match=r"memory_budget is 1\.5.*Set memory_share"):
+        budget_of("cuda", load({"memory_budget": 1.5}, {}))
+
+
+@pytest.mark.device
+def test_on_a_gpu_every_model_takes_its_share_whatever_its_size(model_file: Path):
+    shares = [measure(model_file, "cuda", load({"memory_share": share, "max_context": 512}, {})) for share in (0.3, 2)]
+    assert shares == [Share(300, 512), Share(WHOLE, 512)]
+    assert isinstance(measure(model_file, "cpu", load({}, {})), Need)
 
 
 @pytest.mark.e2e

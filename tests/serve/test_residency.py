@@ -18,9 +18,10 @@ import openai
 import pytest
 
 from quire.bench.models import resident_bytes
-from quire.config import load
-from quire.engine.need import need_of
+from quire.config import Config, load
+from quire.engine.need import Budget, Share, budget_of, measure, need_of
 from quire.serve.app import all_dialects
+from quire.serve.engines import Place
 from quire.serve.shelf import Shelf
 from quire.store.layout import digest_of
 from quire.store.manifest import Manifest, StoredFile, manifest_path
@@ -57,6 +58,18 @@ def make_store(home: Path, model_file: Path) -> Store:
 @pytest.fixture(scope="module")
 def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_store(tmp_path_factory.mktemp("store"), model_file)
+
+
+class AsOnGpu(Place):
+    """Engines on the CPU, of which the server reckons as if they were on a GPU."""
+
+    def budget(self, config: Config) -> Budget:
+        return budget_of("cuda", config)
+
+    def measure(self, path: Path, config: Config) -> Share:
+        found = measure(path, "cuda", config)
+        assert isinstance(found, Share)
+        return found
 
 
 @contextmanager
@@ -230,3 +243,14 @@ def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
             refused = server.http.post("/api/generate", json={"model": TAGS[1], "prompt": "Hi"})
             assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
             assert loaded(server) == {TAGS[0]}
+
+
+@pytest.mark.parametrize("share, both", [(0.9, False), (0.4, True)])
+def test_on_a_gpu_as_many_models_are_loaded_as_their_shares_allow(share: float, both: bool, store: Store):
+    with serving(store, place=AsOnGpu("cpu"), memory_share=share, num_blocks=64) as server:
+        said = say(server, TAGS[0])
+        assert say(server, TAGS[1]) == said
+        assert loaded(server) == ({TAGS[0], TAGS[1]} if both else {TAGS[1]})
+        told = memory(server)
+        assert told["budget_thousandths"] == 1000 and told["taken_thousandths"][TAGS[1]] == 1000 * share
+        assert say(server, TAGS[0]) == said, "one that had to go comes back"

@@ -130,13 +130,15 @@ def graphics(proc: Path = PROC) -> Iterator[Finding]:
         return
     for index, gpu in enumerate(found):
         yield Finding("gpu", f"nvidia {index}", gpu)
-    if "cuda" not in devices.available():
-        yield Finding("gpu", "device", "this version of quire has none for it; models run on the CPU", "note")
+    missing = [name for name in devices.GPU_NEEDS if not installed(name)]
+    if missing:
+        value = f"models run on the CPU: for a GPU {' and '.join(missing)} must be installed"
+        yield Finding("gpu", "device", value, "note", "pip install 'quire[cuda]'")
+    elif devices.choose(devices.AUTO) == devices.GPU:
+        yield Finding("gpu", "device", f"models run on the GPU, with torch {installed('torch')}, unless told otherwise")
     else:
-        torch = installed("torch")
-        remedy = "" if torch else "pip install 'quire[cuda]'"
-        value = f"cuda, with torch {torch}" if torch else "cuda needs torch, which is not installed"
-        yield Finding("gpu", "device", value, "ok" if torch else "note", remedy)
+        value = f"models run on the CPU: {devices.GPU_CONTROL} is not there"
+        yield Finding("gpu", "device", value, "note", "Give this container the GPU, or load the driver's module.")
 
 
 def packages() -> Iterator[Finding]:

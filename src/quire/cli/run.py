@@ -51,7 +51,7 @@ class RunOptions:
     system: str = option("", "The system message.")
     raw: bool = option(False, "Continue the text as it is, without the chat template.", "--raw")
     verbose: bool = option(False, "Print tokens and times on standard error.", "--verbose")
-    device: str = option("cpu", "Where to compute.")
+    device: str = option("auto", "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU.")
 
     def sampling(self, defaults: dict[str, Any]) -> SamplingParams:
         """Flags over the defaults."""
@@ -88,7 +88,7 @@ def run(options: RunOptions, given: Given) -> None:
 
 def _engine(name: str, path: Path, options: RunOptions, given: Given) -> Engine:
     """A server's that runs already, unless the user wants it otherwise than that has it; else one for us alone."""
-    is_plain = options.device == "cpu" and not given.flags.keys() - SAME_ANYWHERE
+    is_plain = options.device == "auto" and not given.flags.keys() - SAME_ANYWHERE
     if is_plain and parse_name(name).kind != "path":
         served = served_model(name.removesuffix(f":{DEFAULT_TAG}"), given.config.serve)
         if served is not None:

@@ -40,7 +40,7 @@ class ServeOptions:
         f"Default: none, or {DEFAULT_MODEL} if the store is empty.",
     )
     only: bool = option(False, "Serve these alone, and not every model of the store.", "--only")
-    device: str = option("cpu", "Where to compute.")
+    device: str = option("auto", "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU.")
 
 
 @command(ServeOptions, *SECTIONS)

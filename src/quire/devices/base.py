@@ -10,6 +10,8 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 from numpy.typing import NDArray
@@ -20,6 +22,10 @@ from quire.ops.batch import Batch
 from quire.types.errors import QuireError
 
 Array = NDArray[Any]
+
+AUTO, CPU, GPU = "auto", "cpu", "cuda"
+GPU_NEEDS = ("torch", "triton")  # packages; a torch that was built for CPUs alone comes without the second
+GPU_CONTROL = Path("/dev/nvidiactl")  # is there where a GPU and its driver are
 
 
 class DeviceUnavailable(QuireError):
@@ -235,8 +241,19 @@ def available() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in found if module.ispkg and not module.name.startswith("_")))
 
 
+def choose(name: str, control: Path = GPU_CONTROL) -> str:
+    """The device that this name means here: `auto` is a GPU if there is one and what it needs, else the CPU.
+
+    Nothing is imported for it: whoever only asks does not wait seconds for torch.
+    """
+    if name != AUTO:
+        return name
+    return GPU if control.exists() and all(find_spec(package) is not None for package in GPU_NEEDS) else CPU
+
+
 def open(name: str) -> Device:
-    """The device of this name: its folder is imported here, and nowhere else."""
+    """The device of this name, or the one that `auto` means: its folder is imported here, and nowhere else."""
+    name = choose(name)
     if name not in available():
         raise DeviceUnavailable(f"There is no device {name!r}. Installed are: {', '.join(available()) or 'none'}.")
     device = getattr(importlib.import_module(f"quire.devices.{name}"), "DEVICE", None)

@@ -22,7 +22,7 @@ class AsyncLLM(Parts):
         self,
         model: str | Path,
         *,
-        device: str | Device = "cpu",
+        device: str | Device = "auto",
         in_process: bool = False,
         resolve: Resolve | None = None,
         **settings: Any,

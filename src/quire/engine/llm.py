@@ -51,7 +51,7 @@ LONG_BATCH = 8  # prompts, from which on a terminal shows a progress bar
 class Place:
     """Where an engine runs."""
 
-    device: str | Device = "cpu"
+    device: str | Device = "auto"  # a GPU if there is one, else the CPU
     in_process: bool = True
     entry: str = "quire.engine.process:main"  # what a child process runs
 
@@ -152,7 +152,7 @@ class LLM(Parts):
         self,
         model: str | Path,
         *,
-        device: str | Device = "cpu",
+        device: str | Device = "auto",
         in_process: bool = True,
         resolve: Resolve | None = None,
         **settings: Any,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.config import Config
+from quire.config import BadSetting, Config
+from quire.devices.base import GPU, choose
 from quire.graph.graph import Graph
 from quire.models.draw import draw
 from quire.runner.memory import HOST_CONTEXTS, HOST_SHARE, block_bytes, host_bytes, used_bytes
 from quire.weights.checkpoint import open_checkpoint
 
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
+WHOLE = 1000  # parts of a GPU's memory
 VALUE_BYTES = 5  # of an activation: a float, and the same number in a block
 NUM_LIVE = 2  # as many values as the widest op reads and writes are held at once, and as many again for its neighbours
 WIDER = {"f8_e4m3": 2, "f8_e5m2": 2, "int4": 4}  # formats whose numbers become larger ones on their way to a device
@@ -42,6 +44,45 @@ class Need(NamedTuple):
         """The longest context that fits; 0 if not even the rest does."""
         num_blocks = max(0, num_bytes - self.fixed_bytes) // max(1, self.block_bytes)
         return min(self.max_context, num_blocks * self.block_tokens)
+
+
+class Share(NamedTuple):
+    """What a model takes of a GPU: the share that its engine may use, in parts of WHOLE, whatever the model's size.
+
+    How much KV fits into that is known when it is loaded.
+    """
+
+    parts: int
+    max_context: int
+
+
+class Budget(NamedTuple):
+    """What all models together may take."""
+
+    amount: int
+    unit: str = "bytes"  # of the host's memory; of a GPU's, thousandths
+
+
+def budget_of(device: str, config: Config) -> Budget:
+    """Of a GPU, all of its memory: each model has its share of that."""
+    if choose(device) != GPU:
+        return Budget(budget_bytes(config))
+    if config.serve.memory_budget is not None:
+        raise BadSetting(
+            f"memory_budget is {config.serve.memory_budget:g}, which is of the host's memory, and models run on a GPU. "
+            "Set memory_share: of a GPU's memory every model has that share, and as many are loaded as that allows.",
+            field="memory_budget",
+        )
+    return Budget(WHOLE, "thousandths")
+
+
+def measure(path: Path, device: str, config: Config) -> Need | Share:
+    """What the checkpoint at this path takes of its device."""
+    if choose(device) != GPU:
+        return need_of(path, config)
+    model = draw(open_checkpoint(path, config.weights.load_format))
+    max_context = min(config.scheduler.max_context, model.config.max_context)
+    return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
 
 def budget_bytes(config: Config) -> int:

@@ -16,7 +16,7 @@ from quire.config import Config
 from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.launch import ChildEngine, Progress
 from quire.engine.messages import Configure, Question
-from quire.engine.need import Need, need_of
+from quire.engine.need import Budget, Need, Share, budget_of, measure
 from quire.engine.reading import LoopReader
 from quire.engine.text_side import TextSide
 from quire.serve.errors import EngineBusy
@@ -53,7 +53,11 @@ class Engine:
 class Opens(Protocol):
     """Where engines are."""
 
-    def measure(self, path: Path, config: Config) -> Need | None:
+    def budget(self, config: Config) -> Budget:
+        """What all models together may take."""
+        ...
+
+    def measure(self, path: Path, config: Config) -> Need | Share | None:
         """What a model will take. In a thread. None: its engine is someone else's to start and to end."""
         ...
 
@@ -68,12 +72,16 @@ class Opens(Protocol):
 class Place:
     """Engines in child processes of this one, which are started again when they die. `entry` is what a child runs."""
 
-    device: str = "cpu"
+    device: str = "auto"
     entry: str = "quire.engine.process:main"
 
-    def measure(self, path: Path, config: Config) -> Need | None:
+    def budget(self, config: Config) -> Budget:
+        """Of the device's memory."""
+        return budget_of(self.device, config)
+
+    def measure(self, path: Path, config: Config) -> Need | Share | None:
         """From the model's header."""
-        return need_of(path, config)
+        return measure(path, self.device, config)
 
     def open(
         self, name: str, path: Path, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop

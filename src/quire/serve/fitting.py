@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.config import Config, ServeConfig
-from quire.engine.need import Need
+from quire.engine.need import Need, Share
 from quire.gateway.residency import Demand
 from quire.serve.errors import ModelTooLarge
 
@@ -32,6 +32,23 @@ class Fitted:
         cache = replace(config.cache, num_blocks=num_blocks, most_blocks=most_blocks)
         scheduler = replace(config.scheduler, max_context=self.context)
         return replace(config, cache=cache, scheduler=scheduler, serve=ServeConfig())
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """A model that has its share of a GPU's memory. It is never given another: its engine found out what fits."""
+
+    context: int
+    demand: Demand  # parts of the GPU's memory
+
+    def config_for(self, config: Config, num_bytes: int) -> Config:
+        """What its engine is told: nothing of the server's secrets. Its share is a setting already."""
+        return replace(config, serve=ServeConfig())
+
+
+def on_gpu(share: Share) -> OnGpu:
+    """As many models are there at a time as have room beside each other: with the usual share, one."""
+    return OnGpu(share.max_context, Demand(share.parts, share.parts))
 
 
 def fit(name: str, need: Need, config: Config, budget: int) -> Fitted:

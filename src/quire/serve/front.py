@@ -23,6 +23,7 @@ from quire.config import Config
 from quire.engine.client import Client, Deliver
 from quire.engine.hub import HubLink
 from quire.engine.launch import Progress
+from quire.engine.need import Budget, budget_bytes
 from quire.engine.reading import LoopReader
 from quire.observe.access import log_access
 from quire.observe.log import adopt, start_logging
@@ -81,6 +82,10 @@ class AtHub:
 
     orders: Orders
     _links: list[HubLink] = field(default_factory=list)
+
+    def budget(self, config: Config) -> Budget:
+        """Of engines that are the hub's to start and to end, none is counted."""
+        return Budget(budget_bytes(config))
 
     def measure(self, path: Path, config: Config) -> None:
         """The hub has done that."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
 from quire.serve.engines import Engine, speech_of
-from quire.serve.fitting import Fitted
+from quire.serve.fitting import Fitted, OnGpu
 from quire.serve.prompts import Speech
 from quire.serve.shelf import Wanted
 from quire.types.chat import ModelCard
@@ -26,7 +26,7 @@ class Model:
         self.is_named = is_named  # when the server was started
         self.engine: Engine | None = None
         self.path: Path | None = None  # once it was measured
-        self.fitted: Fitted | None = None  # the same; None also if its engine is not ours
+        self.fitted: Fitted | OnGpu | None = None  # the same; None also if its engine is not ours
         self.num_reminded = 0  # restarts of its engine after which it was told how much memory it may have
         self.measuring: asyncio.Task[None] | None = None
         self.facts: ModelCard | None = wanted.card

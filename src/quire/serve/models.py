@@ -117,7 +117,7 @@ class Models:
     def memory(self) -> dict[str, Any]:
         """The budget, what each model may take of it, and how often models came and went."""
         residents = self._residents
-        facts = {"budget_bytes": residents.budget, "taken_bytes": residents.taken()}
+        facts = {f"budget_{residents.unit}": residents.budget, f"taken_{residents.unit}": residents.taken()}
         return {**facts, "num_loads": residents.num_loads, "num_unloads": residents.num_unloads}
 
     @asynccontextmanager

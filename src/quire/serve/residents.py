@@ -20,12 +20,12 @@ from quire.config import Config
 from quire.engine.launch import Progress
 from quire.engine.messages import Counters, EngineDied, Resized, Snapshot
 from quire.engine.messages import Resize as ResizeBlocks
-from quire.engine.need import Need, budget_bytes
+from quire.engine.need import WHOLE, Need, Share
 from quire.gateway.residency import Admit, Demand, Load, Residency, Resident, Resize, Stage, Unload
 from quire.serve.engines import Engine, Opens, in_thread
 from quire.serve.errors import EngineBusy, ModelLoading, NoRoom
 from quire.serve.exchange import ClientGone
-from quire.serve.fitting import fit
+from quire.serve.fitting import Fitted, OnGpu, fit, on_gpu
 from quire.serve.model import Model
 from quire.types.duration import seconds_of
 from quire.types.errors import QuireError
@@ -52,16 +52,17 @@ class Residents:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._residency = Residency(budget_bytes(config))
+        amount, self.unit = place.budget(config)
+        self._residency = Residency(amount)
         self.num_loads = self.num_unloads = 0
 
     @property
     def budget(self) -> int:
-        """Bytes for all."""
+        """For all, in `unit`."""
         return self._residency.budget
 
     def taken(self) -> dict[str, int]:
-        """Bytes that each may take."""
+        """What each may take of it."""
         return {self._models[each.name].name: each.taken for each in self._residency if each.taken}
 
     def of(self, model: Model) -> Resident | None:
@@ -143,7 +144,7 @@ class Residents:
         if model.engine is None or not model.is_ready or model.engine.client.num_restarts == model.num_reminded:
             return
         model.num_reminded = model.engine.client.num_restarts
-        if model.fitted is not None:
+        if isinstance(model.fitted, Fitted):
             self._begin(self._resize(model, self._residency[model.key].wanted_bytes))
 
     async def close(self) -> None:
@@ -164,12 +165,14 @@ class Residents:
         return NoRoom(model.name, patience, RETRY_SECONDS)
 
     async def _measure(self, model: Model) -> None:
-        def work() -> tuple[Path, Need | None]:
+        def work() -> tuple[Path, Need | Share | None]:
             path = model.wanted.locate()
             return path, self._place.measure(path, self._config)
 
         path, need = await in_thread(work)
-        if need is not None:
+        if isinstance(need, Share):
+            model.fitted = on_gpu(need)
+        elif need is not None:
             model.fitted = fit(model.name, need, self._config, self.budget)
         demand = ELSEWHERE if model.fitted is None else model.fitted.demand
         self._models[model.key] = model
@@ -231,7 +234,7 @@ class Residents:
     async def _resize(self, model: Model, num_bytes: int) -> None:
         """Move the number of KV blocks. What the engine cannot give up yet, it says."""
         engine = model.engine
-        assert engine is not None and model.fitted is not None
+        assert engine is not None and isinstance(model.fitted, Fitted)
         has = self._residency[model.key].num_bytes
         with suppress(EngineBusy, EngineDied):
             told: Resized = await engine.ask(ResizeBlocks(model.fitted.blocks_in(num_bytes)))
@@ -268,7 +271,9 @@ async def _is_pressed(model: Model) -> bool:
 
 def _announce(model: Model, num_bytes: int, seconds: float) -> None:
     logger.info("%s is loaded, in %.1f s", model.name, seconds)
-    if model.fitted is not None:
+    if isinstance(model.fitted, OnGpu):
+        logger.info("%s has %.0f %% of the GPU's memory", model.name, 100 * num_bytes / WHOLE)
+    elif model.fitted is not None:
         context, promised = model.fitted.context, model.fitted.need.max_context
         logger.info("%s may take %.0f MB, and has a context of %d tokens", model.name, num_bytes / 1e6, context)
         if context < promised:

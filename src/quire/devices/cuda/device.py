@@ -101,7 +101,7 @@ class CudaDevice:
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()
         probe = program.caches.whole.numel() * program.caches.whole.element_size()
-        room = int(total * share) - others - (peak - probe) - HEADROOM
+        room = min(int(total * share), total - others) - (peak - probe) - HEADROOM
         size = probe // program.caches.whole.shape[2]
         num_blocks = room // size - 1
         if num_blocks < limits.max_blocks:
