@@ -84,6 +84,7 @@ $(INSTALLED): pyproject.toml $(NATIVE)
 # What only the tests need comes on top: the oracles are large, and `make run` does without them.
 $(TESTABLE): $(INSTALLED)
 	@echo "Installing what the tests need into $(VENV)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check $$($(PY) -c \
-	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"])')
+	@$(PY) -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	  print(*extras["test"], sep="\n")' >"$(VENV)/test-requirements.txt"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --requirement "$(VENV)/test-requirements.txt"
 	@touch "$@"

@@ -1,0 +1,148 @@
+"""Every kernel that implements an op, against the op's reference on the op's own examples.
+
+add, rms_norm, embed, linear, linear_split, silu_gate, logits, rms_norm_heads, rope     here
+attention            test_attention.py (items of work), test_attend_few.py (with rope and the KV write, of few rows)
+what stands around a product in the same kernel, FP8                    test_stream.py, test_around_products.py
+products with 4-bit weights                                             test_int4.py
+choosing tokens, which is no op: against the host's own filters         test_sample.py
+attention_work.py, which only plans: every token sees each key once     test_attention_work.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices._triton.embed import embed
+from quire.devices._triton.gate import silu_gate
+from quire.devices._triton.norm import Product, add_norm
+from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.devices._triton.stream import Around, Scratch, Tile, stream
+from quire.ops.registry import Args, all_ops, find_op, relative_error
+
+pytestmark = pytest.mark.device
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+TILE = Tile(32, 32, 16, shares=1, stages=2)
+ELSEWHERE = {"attention"}
+
+
+class Here:
+    """Arrays become tensors of one number format in one place."""
+
+    def __init__(self, dtype: str, place: str) -> None:
+        self.dtype, self.place = DTYPES[dtype], place
+
+    def __call__(self, array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.place, dtype or self.dtype)
+
+    def product(self, x: np.ndarray, weights: list[np.ndarray], biases: list[np.ndarray | None], **more: Any) -> Any:
+        """By the kernel for few tokens, of matrices that lie one below the other."""
+        bias = None if biases[0] is None else self(np.concatenate(biases))
+        around, scratch = Around(bias=bias, **more), Scratch(torch.device(self.place))
+        return stream(self(x), self(np.concatenate(weights)), None, around, TILE, scratch, self.dtype)
+
+    def heads(self, x: np.ndarray, dim: int, turns: Turns, positions: np.ndarray, norm: np.ndarray | None, eps: float):
+        """What becomes of query heads [T, heads * dim], with one key head beside them."""
+        raw = self(np.concatenate([x, x[:, :dim], x[:, :dim]], 1))
+        cache = tuple(torch.zeros((5, 1, 16, dim), dtype=self.dtype, device=self.place) for _ in range(2))
+        where = Where(self(positions, torch.int32), self(np.arange(len(x)), torch.int32))
+        head_norm = None if norm is None else HeadNorm(self(norm), self(norm), eps)
+        return rope_write(Product(raw), Heads(x.shape[1] // dim, 1, dim), turns, where, cache, None, head_norm)
+
+
+def _add(args: Args, here: Here) -> torch.Tensor:
+    x = here(args["x"])
+    add_norm(x, Product(here(args["y"])), torch.ones(x.shape[1], device=here.place), 1e-5)
+    return x
+
+
+def _rms_norm(args: Args, here: Here) -> torch.Tensor:
+    return add_norm(here(args["x"]), None, here(args["weight"], torch.float32), args["eps"])
+
+
+def _embed(args: Args, here: Here) -> torch.Tensor:
+    ids = here(args["token_ids"], torch.int32)
+    return embed(ids, torch.zeros(1, dtype=torch.int32, device=here.place), here(args["table"]), here.dtype)
+
+
+def _linear(args: Args, here: Here) -> torch.Tensor:
+    return here.product(args["x"], [args["weight"]], [args["bias"]])
+
+
+def _linear_split(args: Args, here: Here) -> tuple[torch.Tensor, ...]:
+    out = here.product(args["x"], list(args["weights"]), list(args["biases"]))
+    return out.split([len(weight) for weight in args["weights"]], 1)
+
+
+def _silu_gate(args: Args, here: Here) -> torch.Tensor:
+    return here.product(args["x"], [args["gate"], args["up"]], [args["gate_bias"], args["up_bias"]], is_gate=True)
+
+
+def _silu_gate_after_a_product(args: Args, here: Here) -> torch.Tensor:
+    raw = args["x"] @ np.concatenate([args["gate"], args["up"]]).T
+    if args["gate_bias"] is not None:
+        raw += np.concatenate([args["gate_bias"], args["up_bias"]])
+    out = silu_gate(Product(here(raw, torch.float32)), False, here.dtype)
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def _logits(args: Args, here: Here) -> torch.Tensor:
+    return here.product(args["x"][args["logits_at"]], [args["weight"]], [None])
+
+
+def _rms_norm_heads(args: Args, here: Here) -> torch.Tensor:
+    x, dim = args["x"], len(args["weight"])
+    still = Turns(*(torch.full((1, dim // 2), value, device=here.place) for value in (1.0, 0.0)))
+    return here.heads(x, dim, still, np.zeros(len(x)), args["weight"], args["eps"])
+
+
+def _rope(args: Args, here: Here) -> torch.Tensor:
+    angles = (np.arange(4096, dtype=np.float32)[:, None] * args["frequencies"]).astype(np.float64)
+    turns = Turns(*(here(f(angles) * args["scaling"], torch.float32) for f in (np.cos, np.sin)))
+    return here.heads(args["x"], args["head_dim"], turns, args["positions"], None, 0.0)
+
+
+KERNELS: dict[str, tuple[Callable[[Args, Here], Any], ...]] = {
+    "add": (_add,),
+    "embed": (_embed,),
+    "linear": (_linear,),
+    "linear_split": (_linear_split,),
+    "logits": (_logits,),
+    "rms_norm": (_rms_norm,),
+    "rms_norm_heads": (_rms_norm_heads,),
+    "rope": (_rope,),
+    "silu_gate": (_silu_gate, _silu_gate_after_a_product),
+}
+TOKENS_TAKEN = 8  # of an example, by the interpreter
+
+
+def examples(name: str, dtype: str, place: str) -> Iterator[Args]:
+    """Rope in pairs has no kernel, nor have products of no tokens. The interpreter is spared those of many tokens."""
+    for args in find_op(name).example_args(dtype):
+        num_tokens = len(args.get("x", args.get("token_ids")))
+        is_known = not args.get("interleaved") and len(args.get("logits_at", "all"))
+        if is_known and (place == "cuda" or num_tokens <= TOKENS_TAKEN or name == "logits"):
+            yield args
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_matches_its_reference(name, dtype, place):
+    op = find_op(name)
+    for args in examples(name, dtype, place):
+        expected = op(**args)
+        for kernel in KERNELS[name]:
+            actual = kernel(args, Here(dtype, place))
+            both = zip(actual, expected, strict=True) if isinstance(expected, tuple) else [(actual, expected)]
+            for mine, theirs in both:
+                assert relative_error(mine.float().cpu().numpy(), theirs) <= op.tolerance[dtype]
+
+
+def test_every_op_has_a_kernel():
+    assert {op.name for op in all_ops()} == KERNELS.keys() | ELSEWHERE
