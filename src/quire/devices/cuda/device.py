@@ -75,6 +75,7 @@ class CudaDevice:
         if limits.num_blocks == 0:
             num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
             lowering.caches.resize(num_blocks)
+        program.num_steps = program.num_padded = 0  # those so far were its own
         return program
 
     def describe(self) -> Description:

@@ -94,6 +94,7 @@ class CudaProgram:
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # rows that were computed for nobody
+    num_steps: int = 0  # that were launched
     _captured: dict[tuple[int, Kind], Captured] = field(default_factory=dict)
     _uses: Counter[tuple[int, Kind]] = field(default_factory=Counter)
     _stream: Any = None
@@ -137,6 +138,7 @@ class CudaProgram:
         """Start a step. The batch's arrays may change as soon as this returns."""
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
+        self.num_steps += 1
         sizes = Sizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
         mode = mode_of(batch.draws)
         with self.on_stream(), torch.no_grad():
@@ -162,7 +164,7 @@ class CudaProgram:
 
     def use_idle_time(self) -> bool:
         """Capture the next bucket, once there was a step at all. False: there is none left."""
-        if not self.captures or not self._next:
+        if not self.captures or not self.num_steps:
             return False
         kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
         keys = ((size, kind) for kind in kinds for size in self._buckets.sizes)

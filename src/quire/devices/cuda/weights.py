@@ -129,6 +129,4 @@ class Placer:
 def _as_tensor(raw: np.ndarray[Any, Any]) -> Tensor:
     """The bytes of an array that may be read only: torch warns of those, though nobody writes here."""
     flat = raw.reshape(-1)
-    return (
-        torch.frombuffer(memoryview(flat), dtype=torch.uint8) if flat.flags.writeable else torch.from_numpy(flat.copy())
-    )
+    return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
