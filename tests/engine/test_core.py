@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from quire.config import load
+from quire.devices.base import KeptWeights, Limits
+from quire.engine.load import build
 from quire.engine.messages import (
     Changed,
     Counters,
@@ -25,11 +28,14 @@ from quire.engine.messages import (
     Tokens,
     UnpinPrefix,
 )
+from quire.graph.graph import Graph
+from quire.graph.weight import Weights
+from quire.ops.batch import Batch
 from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
 from tests.engine.driver import GREEDY_64, Driver, expected
-from tests.models.toys import VOCAB, some_tokens
-from tests.runner.stand_in import Done
+from tests.models.toys import VOCAB, make_toy, some_tokens
+from tests.runner.stand_in import Done, InterpreterDevice, InterpreterProgram
 
 pytestmark = pytest.mark.device
 
@@ -265,3 +271,50 @@ def test_idle_time_is_the_devices_until_it_has_enough_and_never_delays_a_message
 
     driver.core.run(receive, lambda said: None)
     assert patience == [None, 0.0, 0.0, None], "it looks for messages after every bit, and then waits for them"
+
+
+@dataclass
+class PreparingProgram(InterpreterProgram):
+    """Has so many things to prepare, and pads each step with two tokens."""
+
+    left: int = 5
+    num_padded: int = 0
+    begun_after: list[int] = field(default_factory=list)  # steps that had been launched, at each use of idle time
+    num_steps: int = 0
+
+    def launch(self, batch: Batch) -> Done:
+        self.num_steps += 1
+        self.num_padded += 2
+        return super().launch(batch)
+
+    def use_idle_time(self) -> bool:
+        self.begun_after.append(self.num_steps)
+        self.left -= 1
+        return self.left > 0
+
+
+class PreparingDevice(InterpreterDevice):
+    def lower(
+        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
+    ) -> PreparingProgram:
+        self.program = PreparingProgram(super().lower(graph, weights, limits, kept).interpreter)
+        return self.program
+
+
+def test_a_program_prepares_bit_by_bit_between_messages_and_its_padding_is_counted() -> None:
+    device = PreparingDevice()
+    core = build(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
+    sampling = SamplingParams(temperature=0.0, max_tokens=3)
+    asked = [Submit(GenerateRequest(name, tuple(some_tokens(9)), sampling)) for name in "ab"]
+    said: list[Outward] = []
+
+    def receive(seconds: float | None) -> list[Inward]:
+        """The second request comes when two bits are done, and the end when nothing is left to do."""
+        if seconds is None:
+            return [asked[0]] if device.program.num_steps == 0 else [Shutdown()]
+        return [asked[1]] if len(device.program.begun_after) == 2 and device.program.num_steps == 3 else []
+
+    core.run(receive, said.extend)
+    assert device.program.begun_after == [3, 3, 6, 6, 6], "two bits, three steps for whoever came, and the others"
+    assert [each.request_id for each in said if isinstance(each, Finished)] == ["a", "b"]
+    assert core.counters().padded_tokens == 12 == 2 * core.counters().num_steps

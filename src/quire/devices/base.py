@@ -127,6 +127,16 @@ class UsesIdleTime(Protocol):
         ...
 
 
+@runtime_checkable
+class PadsSteps(Protocol):
+    """A program that fills steps up to sizes that it has prepared."""
+
+    @property
+    def num_padded(self) -> int:
+        """Tokens that were computed for nobody, in all steps so far."""
+        ...
+
+
 class KeptWeights(Protocol):
     """Where a device leaves what it made of one model's weights, for its next lowering to find.
 

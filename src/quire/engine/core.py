@@ -65,6 +65,8 @@ class RunsPlans(Protocol):
     def collect(self, flight: Flight) -> StepResult: ...
     def release_blocks(self, blocks: Sequence[int]) -> None: ...
     def use_idle_time(self) -> bool: ...
+    @property
+    def padded_tokens(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -303,7 +305,7 @@ class EngineCore:
         if self._grammars.num_compiling:
             return COMPILING_SECONDS
         if self._scheduler.is_idle:
-            if self._runner.use_idle_time():
+            if self._is_open and self._runner.use_idle_time():
                 return 0.0
             if self.checks:
                 self.prove()
@@ -334,6 +336,7 @@ class EngineCore:
         work, blocks = self._scheduler.stats(), self._cache.stats()
         return Counters(
             **{field.name: getattr(self._tally, field.name) for field in fields(Tally)},
+            padded_tokens=self._runner.padded_tokens,
             num_running=work.num_running,
             num_waiting=work.num_waiting,
             num_compiling=self._grammars.num_compiling,

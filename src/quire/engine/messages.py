@@ -195,6 +195,7 @@ class Counters:
     num_failed: int = 0
     num_cancelled: int = 0
     computed_tokens: int = 0
+    padded_tokens: int = 0  # computed besides, for nobody: steps are filled up to sizes that a device has prepared
     output_tokens: int = 0
     forced_tokens: int = 0  # of the output
     busy_seconds: float = 0.0  # in steps

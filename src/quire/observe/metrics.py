@@ -74,6 +74,7 @@ STEPS = Metric(
 )
 RESTARTS = Metric("quire_engine_restarts", Kind.COUNTER, "Engines started in the place of one that died.")
 COMPUTED = Metric("quire_computed_tokens", Kind.COUNTER, "Tokens computed in steps, of prompts and answers.")
+PADDED = Metric("quire_padded_tokens", Kind.COUNTER, "Tokens computed for nobody, to fill steps up to captured sizes.")
 
 QUEUE_TIME = Metric(
     "quire_queue_seconds",
@@ -135,6 +136,7 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[Sample]:
         (PREFIX_QUERIED, "queried_tokens"),
         (PREFIX_HIT, "hit_tokens"),
         (COMPUTED, "computed_tokens"),
+        (PADDED, "padded_tokens"),
         (RESTARTS, "num_restarts"),
     ):
         yield Sample(metric, counters[field], model)

@@ -22,6 +22,7 @@ from quire.devices.base import (
     ChoosesTokens,
     Choosing,
     Limits,
+    PadsSteps,
     Pending,
     Program,
     ReleasesBlocks,
@@ -117,6 +118,11 @@ class Runner:
             first.result = StepResult(first.plan.number, parts, self._ended - began)
             first.pending = first.masks = first.built = None
         return flight.result
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens that the device computed for nobody."""
+        return self._program.num_padded if isinstance(self._program, PadsSteps) else 0
 
     def use_idle_time(self) -> bool:
         """Let the device prepare something. False: there is nothing left."""
