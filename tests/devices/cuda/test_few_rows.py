@@ -10,7 +10,7 @@ from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
 from tests.models.toys import Session, make_toy, some_tokens
 
-pytestmark = [pytest.mark.device]
+pytestmark = [pytest.mark.device, pytest.mark.gpu]  # so long a prompt takes the interpreter too long
 LIMITS = base.Limits(
     max_tokens=256, max_rows=20, max_logits=256, max_blocks=16, num_blocks=60, block_tokens=16, kv_dtype="f32"
 )
@@ -21,7 +21,7 @@ def test_decoding_goes_on_from_a_prompt(place):
     program = CudaDevice(place).lower(model.graph, model.weights, LIMITS, dtype="f32")
     here, there = session(program, model, num_blocks=60), Session(model, 60)
     steps = [
-        {"a": some_tokens(31), "b": some_tokens(15)},
+        {"a": some_tokens(127), "b": some_tokens(15)},
         {"a": [3], "b": [5]},
         {"a": [7, 11], "b": [2]},  # not of single tokens
         {"a": [9], "b": [4], "c": [6]},  # in two parts, in one, and a text's first token
