@@ -72,7 +72,7 @@ def compare(options: CompareOptions, given: Given) -> None:
     import_module("quire.cli.bench_run").compare_engines(options)
 
 
-@command(OfflineOptions, "cache", "scheduler", "weights", "store", "observe")
+@command(OfflineOptions, "cache", "scheduler", "weights", "device", "store", "observe")
 def offline(options: OfflineOptions, given: Given) -> None:
     """Measure the engine in this process, without HTTP."""
     import_module("quire.cli.bench_run").offline(options, given.of_engine)

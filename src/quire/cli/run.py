@@ -61,7 +61,7 @@ class RunOptions:
         return SamplingParams(**(defaults | given | ({"stop": self.stop} if self.stop else {})))
 
 
-@command(RunOptions, "cache", "scheduler", "grammar", "observe", "weights", "store")
+@command(RunOptions, "cache", "scheduler", "grammar", "observe", "weights", "device", "store")
 def run(options: RunOptions, given: Given) -> None:
     """Ask a model, or chat with it. It is fetched if it is not here yet."""
     name = _model_name(options)

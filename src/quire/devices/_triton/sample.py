@@ -81,7 +81,7 @@ class Space(NamedTuple):
         blocks = triton.cdiv(vocab_size, sizes.block)
 
         def room(*shape: int, dtype: Any = torch.int32) -> Any:
-            return torch.empty(max_entries, *shape, dtype=dtype, device=place)
+            return torch.zeros(max_entries, *shape, dtype=dtype, device=place)
 
         return cls(
             tops=room(blocks, dtype=torch.float32),
