@@ -10,6 +10,7 @@ import pytest
 
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, small
+from tests.devices.interpreted import on_gpu
 from tests.engine.driver import Driver
 from tests.models.toys import some_tokens
 
@@ -39,7 +40,7 @@ def is_as_alone(driver: CudaDriver, place: str) -> bool:
     return found.tokens == wanted.tokens and found.logprobs == wanted.logprobs
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral-window"])
+@pytest.mark.parametrize("name", ["llama", *on_gpu("mistral-window", "qwen3")])
 def test_greedy_tokens_in_float32_are_those_of_transformers(name, place):
     driver = CudaDriver(place, small(name).checkpoint, dtype="f32", deterministic=False)
     for count in (18, 3):
