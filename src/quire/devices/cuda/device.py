@@ -17,6 +17,7 @@ from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
 from .choose import Chooser
+from .few_rows import FewRows
 from .instructions import Caches
 from .lower import Lowering
 from .program import CudaProgram
@@ -69,6 +70,7 @@ class CudaDevice:
             logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
         program = CudaProgram(instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures)
         if device.type == "cuda":
+            program.few_rows = FewRows.of(instructions, lowering.caches)
             _compile(program, limits)
         if limits.num_blocks == 0:
             num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))

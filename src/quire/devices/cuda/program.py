@@ -25,6 +25,7 @@ from quire.ops.batch import Batch, Draws
 
 from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
+from .few_rows import MIN_CHUNK, MOST_ROWS, FewRows
 from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
 from .instructions import Attend, Caches, Instruction, Run
 
@@ -92,6 +93,7 @@ class CudaProgram:
     chooser: Chooser
     device: torch.device
     captures: bool
+    few_rows: FewRows | None = None  # a kernel for whole steps of few rows
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # rows that were computed for nobody
@@ -176,13 +178,23 @@ class CudaProgram:
 
     def _send(self, batch: Batch, padded: Sizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
         """The step's numbers go to the device, in one transfer."""
-        work = {window: _sized(each, padded) for window, each in self.work.items()}
+        work = self._work_of(padded)
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
         counts = fill(host, batch, work, self._trash_slot)
         used = len(numbers) - len(host.tables) + batch.block_tables.size
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
+
+    def _work_of(self, sizes: Sizes) -> dict[int | None, WorkLimits]:
+        """As much work as a step of these sizes may have. One kernel for all of it has one block on each processor."""
+        found = {w: replace(each, max_tokens=sizes.tokens, max_rows=sizes.rows) for w, each in self.work.items()}
+        if self.few_rows is not None and sizes.tokens == sizes.rows <= MOST_ROWS:
+            found = {
+                w: replace(each, num_ctas=self.few_rows.num_processors, min_chunk=MIN_CHUNK)
+                for w, each in found.items()
+            }
+        return found
 
     def send_back(self, pending: CudaPending) -> None:
         """The step's tokens go to the host when they are chosen."""
@@ -205,6 +217,8 @@ class CudaProgram:
     def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: Sizes) -> Tensor | None:
         """All instructions, or without logits all up to the last KV write."""
         run = self._run(inputs, counts, sizes)
+        if self.few_rows is not None and run.is_few and sizes.logits == sizes.tokens:
+            return self.few_rows(run)
         if not sizes.logits:
             for instruction in self.instructions[: self._tail]:
                 instruction(run)
@@ -254,7 +268,7 @@ class CudaProgram:
     def _capture(self, num_rows: int, kind: Kind) -> None:
         """Of a step that is padding alone: nothing is written that anybody reads."""
         padded = Sizes(num_rows, num_rows, num_rows)
-        work = {window: _sized(each, padded) for window, each in self.work.items()}
+        work = self._work_of(padded)
         inputs = Inputs.of(self._numbers, self._floats, padded, work)
         self._numbers.zero_()
         inputs.slots.fill_(self._trash_slot)
@@ -284,7 +298,3 @@ class CudaProgram:
         whole = self.caches.whole
         for source, target, num_tokens in copies.tolist():
             whole[:, :, target, :, :num_tokens] = whole[:, :, source, :, :num_tokens]
-
-
-def _sized(limits: WorkLimits, sizes: Sizes) -> WorkLimits:
-    return replace(limits, max_tokens=sizes.tokens, max_rows=sizes.rows)
