@@ -139,12 +139,14 @@ def _attend_few(
     tl.store(v_cache + at, v, mask=is_dim & (rows == 0) & is_newest)
     score = tl.sum(query.to(tl.float32) * k.to(query.dtype).to(tl.float32), 1) * scale
     score = tl.where(is_newest, score, float("-inf"))
+    # Widened here and not after the walk: ptxas 12.8 loses bytes of FP8 numbers that are stored and kept for later.
+    newest = v.to(query.dtype)
 
     top, weight, total = walk(
         query, keys, values, table, tl.full([BLOCK_M], 0, tl.int32) + position, None, begin,
         tl.minimum(end, position), scale, KV, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
     )  # fmt: skip
-    top, weight, total = fold(top, weight, total, score, v.to(query.dtype).to(tl.float32))
+    top, weight, total = fold(top, weight, total, score, newest.to(tl.float32))
     lse, mean = mean_of(top, weight, total)
 
     answers = out + token * (HEADS * DIM)
