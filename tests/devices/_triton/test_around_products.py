@@ -84,7 +84,7 @@ def test_heads_are_normed_turned_and_written_to_their_slots(has_norm, rotary, dt
     cache = tuple(torch.zeros((4, kv_heads, block_tokens, dim), dtype=DTYPES[dtype], device=place) for _ in range(2))
     where = Where(*(torch.from_numpy(each).to(place) for each in (positions, slots)))
     product = Product(torch.from_numpy(raw).to(place, DTYPES[dtype]))
-    q = rope_write(product, Heads(heads, kv_heads, dim), turns, where, cache, None, norm)
+    q = rope_write(product, Heads(heads, kv_heads, dim), turns, where, cache, norm)
     parts = np.split(raw, [heads * dim, (heads + kv_heads) * dim], axis=1)
     if weights is not None:
         parts[:2] = [rms_norm_heads(x, w, eps=1e-6) for x, w in zip(parts[:2], weights, strict=True)]

@@ -44,7 +44,6 @@ class Case:
     raw: np.ndarray  # [T, (heads + 2 * kv_heads) * dim]
     frequencies: np.ndarray
     scales: tuple[np.ndarray, np.ndarray] | None = None  # of tokens, of columns
-    bias: np.ndarray | None = None
     norms: np.ndarray | None = None  # [2, dim]
 
     @classmethod
@@ -64,7 +63,7 @@ class Case:
             return cls(step, raw, frequencies)
         scales = rng.random(len(texts), np.float32) + 0.5, rng.random(columns, np.float32) + 0.5
         norms = rng.standard_normal((2, spec.head_dim), np.float32)
-        return cls(step, raw, frequencies, scales, rng.standard_normal(columns, np.float32), norms)
+        return cls(step, raw, frequencies, scales, norms)
 
     @property
     def heads(self) -> Heads:
@@ -78,7 +77,6 @@ class Case:
         """The ops' answer, and the cache with the newest keys in it."""
         heads, kv_heads, dim = self.heads
         whole = self.raw if self.scales is None else self.raw * self.scales[0][:, None] * self.scales[1]
-        whole = whole if self.bias is None else whole + self.bias
         q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=1)
         if self.norms is not None:
             q, k = (rms_norm_heads(x, w, eps=EPS) for x, w in zip((q, k), self.norms, strict=True))
@@ -95,14 +93,11 @@ class Case:
         where = Where(*(torch.from_numpy(x).to(place) for x in (self.step.batch.positions, self.step.batch.slots)))
         scales = [torch.from_numpy(x).to(place) for x in self.scales or ()]
         product = Product(torch.from_numpy(self.raw).to(place, dtype), *scales)
-        bias = None if self.bias is None else torch.from_numpy(self.bias).to(place)
         norm = None if self.norms is None else HeadNorm(*torch.from_numpy(self.norms).to(place), eps=EPS)
         limits = self.step.limits(configs_for(self.heads.dim, cache_dtype), num_ctas=num_ctas)
         work, counts = planned(self.step, place, limits)
         assert counts.wide == 0
-        return Placed(
-            self, product, turns, where, (k, v), bias, norm, work._replace(wide=work.wide[:0]), counts.partials
-        )
+        return Placed(self, product, turns, where, (k, v), norm, work._replace(wide=work.wide[:0]), counts.partials)
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,6 @@ class Placed:
     turns: Turns
     where: Where
     cache: tuple[torch.Tensor, torch.Tensor]
-    bias: torch.Tensor | None
     norm: HeadNorm | None
     work: Work
     num_partials: int
@@ -130,7 +124,7 @@ class Placed:
         arrived = torch.zeros(len(raw) * heads.kv_heads, dtype=torch.int32, device=raw.device)
         attend_few(
             self.product, heads, self.turns, self.where, self.cache, self.tables, self.work, arrived, out,
-            scale=self.case.step.scale, window=self.case.step.spec.window, bias=self.bias, norm=self.norm,
+            scale=self.case.step.scale, window=self.case.step.spec.window, norm=self.norm,
         )  # fmt: skip
         assert not arrived.any(), "the counters are ready for the next layer"
         return out
@@ -138,7 +132,7 @@ class Placed:
     def run_apart(self) -> torch.Tensor:
         """The same by three kernels."""
         heads = self.case.heads
-        q = rope_write(self.product, heads, self.turns, self.where, self.cache, self.bias, self.norm)
+        q = rope_write(self.product, heads, self.turns, self.where, self.cache, self.norm)
         q = q.view(len(q), heads.num_heads, heads.dim)
         out = torch.full_like(q, torch.nan)
         step = self.case.step
@@ -176,7 +170,7 @@ def test_it_matches_the_references(dtype, place):
 
 
 @pytest.mark.parametrize("rotary, has_all", [(16, True), (32, True)])
-def test_scales_bias_norms_and_a_part_of_rope_come_before(rotary, has_all, place):
+def test_scales_norms_and_a_part_of_rope_come_before(rotary, has_all, place):
     assert_matches(Case.random(PAGED, 3, TEXTS[-4:], rotary=rotary, has_all=has_all), place)
 
 

@@ -52,7 +52,7 @@ class Here:
         cache = tuple(torch.zeros((5, 1, 16, dim), dtype=self.dtype, device=self.place) for _ in range(2))
         where = Where(self(positions, torch.int32), self(np.arange(len(x)), torch.int32))
         head_norm = None if norm is None else HeadNorm(self(norm), self(norm), eps)
-        return rope_write(Product(raw), Heads(x.shape[1] // dim, 1, dim), turns, where, cache, None, head_norm)
+        return rope_write(Product(raw), Heads(x.shape[1] // dim, 1, dim), turns, where, cache, head_norm)
 
 
 def _add(args: Args, here: Here) -> torch.Tensor:
