@@ -23,6 +23,7 @@ from quire.devices._triton.norm import Product, add_norm
 from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
 from quire.devices._triton.stream import Around, Scratch, Tile, stream
 from quire.ops.registry import Args, all_ops, find_op, relative_error
+from tests.devices.interpreted import in_interpreter
 
 pytestmark = pytest.mark.device
 
@@ -131,7 +132,7 @@ def examples(name: str, dtype: str, place: str) -> Iterator[Args]:
             yield args
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_matches_its_reference(name, dtype, place):
     op = find_op(name)
