@@ -195,6 +195,7 @@ def test_a_cache_of_8_bits_is_read_as_it_was_rounded_the_newest_key_too(dtype, p
     assert_matches(Case.random(PAGED, 4, [Text(0), Text(140)], 24), place, dtype, torch.float8_e4m3fn)
 
 
+@pytest.mark.interpreted
 def test_it_answers_what_three_kernels_answer(place):
     case = Case.random(PAGED, 4, TEXTS, has_all=True)
     one, three = (case.on(place, torch.float32, torch.float32) for _ in range(2))

@@ -93,7 +93,7 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("few", [False, True], ids=["candidates", "all logits"])
+@pytest.mark.parametrize("few", [True, *in_interpreter(False)], ids=["all logits", "candidates"])
 @pytest.mark.parametrize("name", ["all", *in_interpreter(*(name for name in FILTERS if name != "all"))])
 def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place: str, name: str, few: bool) -> None:
     """With room for 16 candidates most rows have to be searched whole."""
@@ -103,6 +103,7 @@ def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place
     assert tokens == expected(logits, draws)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("few", [False, True], ids=["candidates", "all logits"])
 def test_equal_logits_at_the_edge_are_kept_in_the_order_of_their_ids(place: str, few: bool) -> None:
     logits = np.tile(normal(1, 1.0).round(0), (4, 1))
@@ -146,6 +147,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(place: str) -> None:
     assert np.abs(np.bincount(tokens, minlength=40) - shares * num_draws).max() <= 1.0
 
 
+@pytest.mark.interpreted
 def test_a_token_does_not_depend_on_how_many_programs_share_the_vocabulary(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
