@@ -93,7 +93,7 @@ class Texts:
     def blocks(self, row: int) -> list[int]:
         """From the end of the cache, and not in order."""
         start = self.program.num_blocks - (row + 1) * self.num_blocks
-        return [start + (at * 3 + row) % self.num_blocks for at in range(self.num_blocks)]
+        return (start + np.random.default_rng(row).permutation(self.num_blocks)).tolist()
 
     def step(self, chunks: dict[int, Sequence[int]], num_logits: int = 1, **more: Any) -> np.ndarray:
         """Logits [L, vocab] of the last tokens of each chunk."""
