@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from quire.devices._triton.stream import Scratch, Tile
+from quire.devices._triton.stream import LINE, Scratch, Tile
 
 from .linear import Linear
-from .tiles import Choice, Key, Tiles
+from .tiles import FEW_TOKENS, Choice, Key, Tiles
 
 ROWS_AND_WARPS = ((64, 4), (32, 2))
+OF_MORE = ((64, 4), (128, 8))  # beyond few tokens: each program reads all of them, so there are to be fewer programs
 COLUMNS = (32, 64, 128, 256)
 STAGES = (3, 4)
 SHARES = (1, 2, 4)
@@ -49,13 +50,14 @@ def candidates(key: Key, linear: Linear) -> list[Candidate]:
 
 def _streamed(key: Key, num_processors: int, scratch: Scratch) -> Iterator[Tile]:
     """Tiles that keep memory busy, or of a small matrix all that it can be divided into."""
+    shapes = ROWS_AND_WARPS if key.tokens <= FEW_TOKENS else OF_MORE
     whole = [
         Tile(rows, columns, key.tokens, 1, warps, stages)
-        for (rows, warps), columns, stages in product(ROWS_AND_WARPS, COLUMNS, STAGES)
+        for (rows, warps), columns, stages in product(shapes, COLUMNS, STAGES)
         if columns * key.tokens <= MOST_NUMBERS
     ]
     whole = [tile for tile in whole if key.suits(tile)]
-    for tile in [each for each in whole if _in_flight(key, each) in IN_FLIGHT] or whole:
+    for tile in [each for each in whole if _is_busy(key, each)] or whole:
         num_programs = -(-key.answers // tile.rows)
         for shares in _shares(key, tile, num_programs, num_processors):
             shared = tile._replace(shares=shares)
@@ -63,8 +65,10 @@ def _streamed(key: Key, num_processors: int, scratch: Scratch) -> Iterator[Tile]
                 yield shared
 
 
-def _in_flight(key: Key, tile: Tile) -> int:
-    return tile.rows * tile.columns * tile.stages * key.width * (2 if key.is_gate else 1)
+def _is_busy(key: Key, tile: Tile) -> bool:
+    """Does it read whole lines, and enough at a time?"""
+    line = tile.columns * key.width
+    return line >= LINE and line * tile.rows * tile.stages * (2 if key.is_gate else 1) in IN_FLIGHT
 
 
 def _shares(key: Key, tile: Tile, num_programs: int, num_processors: int) -> list[int]:

@@ -76,13 +76,14 @@ class Chosen:
     seconds: float  # of one product
     library: float  # the same by the library
     num_timed: int
+    num_failed: int  # that do not run here
     wall: float  # seconds that the timing took
 
     def __str__(self) -> str:
         rows, columns, width, is_gate, tokens = self.key
         gate = ", gate" if is_gate else ""
         times = f"{self.seconds * 1e6:.1f} µs (library {self.library * 1e6:.1f} µs)"
-        timed = f"{self.num_timed} timed in {self.wall:.1f} s"
+        timed = f"{self.num_timed} timed, {self.num_failed} do not run, {self.wall:.1f} s"
         return f"{rows} x {columns}, {width} bytes{gate}, up to {tokens} tokens: {self.name}: {times}; {timed}"
 
 
@@ -139,7 +140,8 @@ class Tuner:
                 self.table.add({key: best.choice})
             name, seconds = ("nothing runs", math.inf) if best is None else (best.name, times[best])
             library = next(times[each] for each in times if each.choice is None)
-            yield Chosen(key, name, seconds, library, len(times), time.monotonic() - began)
+            num_failed = sum(map(math.isinf, times.values()))
+            yield Chosen(key, name, seconds, library, len(times), num_failed, time.monotonic() - began)
 
     def _alike(self) -> dict[Key, list[Multiplying]]:
         """Instructions by their products, each with the key of few tokens. Those of float32 and of 4 bits have none."""
@@ -163,7 +165,8 @@ class Tuner:
         try:
             return statistics.fmean(map(self.timer, runs))
         except Exception as error:  # whatever a compiler or a driver says of it: it is not chosen
-            logger.debug("%s does not run for %s: %s", candidate.name, candidate.key, error)
+            level = logging.WARNING if candidate.choice is None else logging.DEBUG  # the library runs everywhere
+            logger.log(level, "%s does not run for %s: %s", candidate.name, candidate.key, error)
             return math.inf
 
 
