@@ -31,6 +31,7 @@ SMALL = {"max_rows": 64, "max_step_tokens": 256, "max_context": 512, "num_blocks
 def main(given: Namespace) -> None:
     """What `python -m quire.bench tune` does."""
     parser = ArgumentParser(prog="quire bench tune", description=__doc__)
+    parser.add_argument("model", nargs="?", default=given.model, help="a name, a file or a folder")
     parser.add_argument("--shape", choices=sorted(MODELS), default="llama8b", help="of the random model")
     parser.add_argument("--fp8", action="store_true", help="weights and activations as FP8")
     parser.add_argument("--device", default="cuda")
@@ -39,8 +40,8 @@ def main(given: Namespace) -> None:
     settings: dict[str, Any] = dict(each.split("=", 1) for each in asked.set)
     settings |= {"quantize": "fp8"} if asked.fp8 else {}
     with tempfile.TemporaryDirectory() as folder:
-        if given.model:
-            path = _path(given.model)
+        if asked.model:
+            path = _path(asked.model)
         else:
             path, settings["load_format"] = Path(folder), "dummy"
             Path(folder, "config.json").write_text(json.dumps(SHAPE | MODELS[asked.shape]))

@@ -21,7 +21,7 @@ from .choose import Chooser
 from .instructions import Caches
 from .lower import Lowering
 from .program import CudaProgram
-from .tiles import Tiles, shipped
+from .tiles import Choice, Key, Tiles, shipped
 from .tuned import MadeFor, TunedTable
 from .warm import largest, steps
 from .weights import Placer
@@ -59,8 +59,7 @@ class CudaDevice:
         is_fixed = wishes.get("deterministic", False)
         dtype = DTYPES[wishes.get("dtype") or "bf16"]
         table = _table(device, wishes.get("tuned"))
-        known = {**shipped(_name(device)), **(table.read() if table is not None else {})}
-        tiles = Tiles(_num_processors(device), is_fixed, known)
+        tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
@@ -178,6 +177,14 @@ def _chunk(is_fixed: bool) -> int | None:
 
 def _table(device: torch.device, folder: Path | None) -> TunedTable | None:
     return None if folder is None else TunedTable(folder, MadeFor.here(_name(device)))
+
+
+def _known(device: torch.device, table: TunedTable | None) -> dict[Key, Choice]:
+    """How products are multiplied here: what was timed on this machine wins over what is shipped."""
+    found = {} if table is None else table.read()
+    if table is not None and found:
+        logger.info("%d products are tuned: %s", len(found), table.path)
+    return {**shipped(_name(device)), **found}
 
 
 def _name(device: torch.device) -> str:
