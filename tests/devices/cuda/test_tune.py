@@ -164,6 +164,24 @@ def test_a_walk_that_is_cut_short_leaves_what_it_has_found(place, tmp_path):
     assert list(table(tmp_path).read()) == walker.keys()[:1]
 
 
+def test_all_candidates_of_a_product_are_prepared_together_before_they_are_timed(place, tmp_path):
+    events: list[str] = []
+
+    def timer(run: Pass) -> float:
+        events.append("timed")
+        return 1.0
+
+    def prepare(run: Callable[[], None]) -> None:
+        events.append("prepared")
+        raise RuntimeError("one of them does not compile")
+
+    walker = tuner(place, tmp_path, timer)
+    key = walker.keys()[-1]
+    (*unfinished, chosen) = walker.walk([key], prepare)
+    assert events == ["prepared", *["timed"] * (len(unfinished) + 1)] and not any(unfinished)
+    assert chosen is not None and chosen.key == key and chosen.num_timed == len(unfinished) + 1
+
+
 def test_products_of_float32_are_left_to_the_library(place, tmp_path):
     assert tuner(place, tmp_path, lambda run: 1.0, dtype="f32").keys() == []
 
