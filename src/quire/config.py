@@ -139,6 +139,10 @@ class DeviceConfig:
         False, "A request's tokens do not depend on others, on chunks or on cache hits. Slower; a CPU is always so."
     )
     captures: bool = setting(True, "Steps of running streams are recorded once as CUDA graphs, and replayed.")
+    tune: bool = setting(
+        False,
+        "In idle time, find the fastest way to multiply each matrix here, a second at a time; for the next start.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from quire.types.request import GenerateRequest, SamplingParams
 MODELS: dict[str, dict[str, int]] = {
     "llama8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
     "llama70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64},
-    "tiny": {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "tiny": {"hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8},
 }
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,6 +128,15 @@ class UsesIdleTime(Protocol):
 
 
 @runtime_checkable
+class Tunable(Protocol):
+    """A program that can find out which of its kernels are fastest here, for the next start."""
+
+    def tune(self) -> Iterator[str]:
+        """All of it, now: each piece of work done is told in a line for people."""
+        ...
+
+
+@runtime_checkable
 class PadsSteps(Protocol):
     """A program that fills steps up to sizes that it has prepared."""
 
@@ -171,6 +180,8 @@ class Wishes(TypedDict, total=False):
     quantize: str | None  # matrices become this format when they are loaded; None: they stay as they are
     deterministic: bool  # a token's numbers do not depend on company, chunks or hits
     captures: bool  # steps may be recorded, and replayed as one
+    tuned: Path | None  # folder of what was found fastest on this machine; None: there is none
+    tune: bool  # find it in idle time, for the next start
     memory_share: float  # of the device's memory, for all of a program
 
 

@@ -8,7 +8,7 @@ kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from quire.devices._triton.attention import Work
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, size_of
+from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import Where
 from quire.devices.base import Limits, StepOutput
 from quire.ops.batch import Batch, Draws
@@ -28,6 +29,8 @@ from .choose import Chooser, mode_of
 from .few_rows import MIN_CHUNK, MOST_ROWS, FewRows
 from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
 from .instructions import Attend, Caches, Instruction, Run
+from .tune import Replays, Tuner, by_clock
+from .tuned import TunedTable
 
 Array = NDArray[Any]
 IN_FLIGHT = 2
@@ -94,12 +97,15 @@ class CudaProgram:
     device: torch.device
     captures: bool
     few_rows: FewRows | None = None  # a kernel for whole steps of few rows
+    table: TunedTable | None = None  # of ways to multiply
+    tunes: bool = False  # in idle time
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # rows that were computed for nobody
     _captured: dict[tuple[int, Kind], Captured] = field(default_factory=dict)
     _uses: Counter[tuple[int, Kind]] = field(default_factory=Counter)
     _stream: Any = None
+    _tuner: Tuner | None = None
     _staging: list[Staging] = field(init=False)
     _next: int = 0
     _numbers: Tensor = field(init=False)
@@ -164,17 +170,47 @@ class CudaProgram:
             return pending
 
     def use_idle_time(self) -> bool:
-        """Capture the next bucket, once a step could have used one. False: there is none left."""
+        """Capture the next bucket, once a step could have used one; then time a way to multiply, if that is wished for.
+
+        False: there is nothing left.
+        """
         if not self._uses:
             return False
         kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
         keys = ((size, kind) for kind in kinds for size in self._buckets.sizes)
         key = next((each for each in keys if each not in self._captured), None)
-        if key is None:
-            return False
         with self.on_stream(), torch.no_grad():
+            if key is None:
+                return self._tune_a_bit()
             self._capture(*key)
         return True
+
+    def tune(self) -> Iterator[str]:
+        """Time all ways to multiply, and keep the fastest for the next start."""
+        if self.table is None:
+            return
+        tuner = self._new_tuner(self.table)
+        steps = tuner.walk(tuner.keys(), compile_ahead if self.device.type == "cuda" else None)
+        while True:
+            with self.on_stream(), torch.no_grad():
+                try:
+                    chosen = next(steps)
+                except StopIteration:
+                    return
+            if chosen is not None:
+                yield str(chosen)
+
+    def _tune_a_bit(self) -> bool:
+        if self.table is None or not self.tunes:
+            return False
+        self._tuner = self._tuner or self._new_tuner(self.table)
+        self.tunes = self._tuner.advance()
+        if not self.tunes:
+            self._tuner = None  # and its memory
+        return self.tunes
+
+    def _new_tuner(self, table: TunedTable) -> Tuner:
+        return Tuner(self.instructions, table, by_clock if self._stream is None else Replays(self._stream))
 
     def _send(self, batch: Batch, padded: Sizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
         """The step's numbers go to the device, in one transfer."""
