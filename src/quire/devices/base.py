@@ -76,7 +76,11 @@ class Program(Protocol):
     """A model made ready for one device. It owns its buffers and its KV cache."""
 
     def launch(self, batch: Batch) -> Pending:
-        """Start a step of any size up to the limits. Steps take effect in the order of their launches."""
+        """Start a step of any size up to the limits. Steps take effect in the order of their launches.
+
+        Raises OutOfDeviceMemory if there is none for it. Then no row has another last token, KV has changed nowhere but
+        in the slots of this step, memory that was kept for later is given back, and the step can be launched again.
+        """
         ...
 
 
