@@ -51,16 +51,14 @@ class Captured:
         return self.logits
 
 
-_POOL: list[Any] = []
+def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, num_rows: int) -> Captured:
+    """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record.
 
-
-def capture(whole: Callable[[], Tensor], stream: Any, num_rows: int) -> Captured:
-    """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record."""
+    All graphs of a program share `pool`: they never run at the same time.
+    """
     whole()
-    if not _POOL:
-        _POOL.append(torch.cuda.graph_pool_handle())
     graph = torch.cuda.CUDAGraph()
     stream.synchronize()
-    with torch.cuda.graph(graph, pool=_POOL[0], stream=stream):
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
         logits = whole()
     return Captured(graph, logits, num_rows)
