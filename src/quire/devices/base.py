@@ -172,7 +172,7 @@ class Wishes(TypedDict, total=False):
     """What whoever runs a model wants of a device, beyond the limits."""
 
     dtype: str | None  # of activations; None: what suits the device
-    quantize: str | None  # matrices become this format when they are loaded; None: they stay as they are
+    quantize: str | None  # what matrices become when they are loaded: fp8, plain (dtype); None: they stay as they are
     deterministic: bool  # a token's numbers do not depend on company, chunks or hits
     captures: bool  # steps may be recorded, and replayed as one
     memory_share: float  # of the device's memory, for all of a program

@@ -15,7 +15,7 @@ from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.shortage import is_shortage, or_out_of_memory
 from quire.types.errors import OutOfDeviceMemory
 from quire.types.request import SamplingParams
-from tests.devices.cuda.models import CudaDriver, Texts, draws_of, lowered, small
+from tests.devices.cuda.models import CudaDriver, Texts, draws_of, lowered, random_llama, small
 from tests.models.toys import some_tokens
 
 pytestmark = pytest.mark.device
@@ -145,3 +145,29 @@ def test_without_memory_for_a_graph_its_steps_run_uncaptured(place, monkeypatch,
         assert np.array_equal(texts.step({0: [token], 1: [token]}), wanted.step({0: [token], 1: [token]}))
     assert tried == [2] and caplog.text.count("steps of 2 rows") == 1
     assert not program.use_idle_time() and tried == [2]  # nothing is captured ahead where memory is short
+
+
+@pytest.mark.gpu
+def test_a_prompt_that_a_full_gpu_has_no_memory_for_ends_alone(place):
+    """Torch may take 8 MB more than it has: a step of 4,000 tokens needs a hundred."""
+    checkpoint, long = random_llama(1024, num_layers=2, context=8192), replace(GREEDY, max_tokens=64)
+    settings = {"max_step_tokens": 4096, "num_blocks": 600, "max_context": 8192, "stream_gap": 60.0}
+    alone, driver = (CudaDriver(place, checkpoint, **settings) for _ in range(2))
+    for name, each in (("first", alone), ("second", alone), ("first", driver), ("second", driver)):
+        each.submit(name, some_tokens(30 + len(name)), long)
+    alone.run()
+    for _ in range(8):
+        driver.step()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    whole = torch.cuda.get_device_properties(0).total_memory
+    try:
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (8 << 20)) / whole)
+        driver.submit("large", [7, *some_tokens(4000)], long)
+        driver.run()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert isinstance(driver.told["large", 0].error, OutOfDeviceMemory)
+    assert all(driver.tokens(name) == alone.tokens(name) for name in ("first", "second"))
+    driver.submit("again", [7, *some_tokens(4000)], long)
+    assert driver.run().told["again", 0].error is None

@@ -57,7 +57,7 @@ class CudaDevice:
         is_fixed = wishes.get("deterministic", False)
         dtype = DTYPES[wishes.get("dtype") or "bf16"]
         tiles = Tiles(_num_processors(device), is_fixed)
-        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
+        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
