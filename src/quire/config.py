@@ -118,8 +118,8 @@ class WeightsConfig:
     )
     quantize: str | None = setting(
         None,
-        "What matrices become when a GPU loads them: fp8; plain, numbers as the activations are. None: they stay as they "
-        "are.",
+        "What matrices become when a GPU loads them: fp8; plain, numbers as the activations are. None: they stay what "
+        "they are.",
         choices=("fp8", "plain"),
     )
     lowered_gb: float = setting(

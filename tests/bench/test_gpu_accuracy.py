@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.devices.interpreted import place, whole_interpreter  # isort: skip  (before kernels are imported)
-from quire.bench.accuracy import WINDOW
-from quire.bench.gpu_accuracy import NUMBERS, WAYS, compare, windows_of
+from quire.bench.accuracy import windows_of
+from quire.bench.divergence import WINDOW
+from quire.bench.gpu_accuracy import NUMBERS, WAYS, compare
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram

@@ -1,9 +1,9 @@
 """How far the distribution of the next token is from float32's, in each number format that a GPU computes in.
 
-`python -m quire.bench gpu-accuracy --file MODEL.gguf` needs torch, triton and numpy, and to make tokens of its text
-tokenizers; no server. The text and the positions are those of `quire.bench.accuracy`. Each format is put to it twice,
-since few tokens and many take different kernels: a whole window in one step ("prompt"), and all windows side by side,
-one token of each in a step ("decode"). It prints one JSON line for each format and way:
+`python -m quire.bench gpu-accuracy --file MODEL.gguf` needs torch, triton and numpy, and unless it is given --tokens
+what makes tokens of a text; no server. The text and the positions are those of `quire.bench.accuracy`. Each format is
+put to it twice, since few tokens and many take different kernels: a whole window in one step ("prompt"), and all
+windows side by side, one token of each in a step ("decode"). It prints one JSON line for each format and way:
 
     kl_f32, kl_bf16      mean KL divergence, in nats, from the prompts' distributions in float32 and in bfloat16
     same_f32, same_bf16  share of positions with the same likeliest token as there
@@ -19,15 +19,14 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.bench.accuracy import BLOCK, NUM_WINDOWS, WINDOW, divergences, log_probabilities
-from quire.bench.text import plain_text
+from quire.bench.divergence import BLOCK, NUM_WINDOWS, WINDOW, divergences, log_probabilities
 from quire.devices import base
-from quire.engine.text_side import TextSide
 from quire.models.draw import Model, draw
 from quire.ops.batch import Batch, RowPart
 from quire.weights.checkpoint import open_checkpoint
@@ -61,19 +60,12 @@ def main(given: Namespace) -> None:
     parser.add_argument("--tokens", help="a .npy of the windows' tokens, int32 [windows, tokens], instead of the text")
     parser.add_argument("--device", default=base.GPU)
     asked = parser.parse_args(given.rest)
-    windows = windows_of(asked.file) if asked.tokens is None else np.load(asked.tokens)
+    if asked.tokens is None:
+        windows = import_module("quire.bench.accuracy").windows_of(asked.file)  # here, since it needs tokenizers
+    else:
+        windows = np.load(asked.tokens)
     for line in compare(draw(open_checkpoint(asked.file)), base.open(asked.device), windows[: asked.windows]):
         print(json.dumps(line), flush=True)
-
-
-def windows_of(model: str) -> Array:
-    """int32 [windows, WINDOW]: the text, as the model's tokenizer makes tokens of it."""
-    side = TextSide.of(open_checkpoint(model))
-    tokens = np.array(side.encode(plain_text()), np.int32)
-    windows = tokens[: len(tokens) // WINDOW * WINDOW].reshape(-1, WINDOW)
-    if side.tokenizer is not None and side.tokenizer.add_bos and side.tokenizer.bos_id is not None:
-        windows[:, 0] = side.tokenizer.bos_id
-    return windows
 
 
 def compare(model: Model, device: base.Device, windows: Array) -> Iterator[dict[str, Any]]:

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from quire.devices.base import DeviceUnavailable
 from quire.devices.cuda import program as programs
+from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.shortage import is_shortage, or_out_of_memory
 from quire.types.errors import OutOfDeviceMemory
 from quire.types.request import SamplingParams
-from tests.devices.cuda.models import CudaDriver, Texts, draws_of, lowered, random_llama, small
+from tests.devices.cuda.models import LIMITS, CudaDriver, Texts, draws_of, lowered, random_llama, small
 from tests.models.toys import some_tokens
 
 pytestmark = pytest.mark.device
@@ -81,6 +83,15 @@ def test_nothing_holds_the_tensors_of_the_step_when_it_is_said():
         assert held[0]() is None and error.__context__ is None
     finally:
         gc.enable()
+
+
+def test_a_model_whose_largest_step_does_not_fit_is_not_loaded(place, monkeypatch):
+    def fails(*_):
+        raise OutOfDeviceMemory
+
+    monkeypatch.setattr(CudaDevice, "_fitting", fails)
+    with pytest.raises(DeviceUnavailable, match="max_step_tokens"):
+        lowered(small(NAME).draw(), place, replace(LIMITS, num_blocks=0))
 
 
 def failing_last(program: CudaProgram, count: int = 1) -> None:

@@ -15,6 +15,7 @@ from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
+from quire.types.errors import OutOfDeviceMemory
 
 from .choose import Chooser
 from .instructions import Caches
@@ -68,11 +69,17 @@ class CudaDevice:
             kinds = ", ".join(sorted(placer.widened))
             logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
         program = CudaProgram(instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures)
-        if device.type == "cuda":
-            _compile(program, limits)
-        if limits.num_blocks == 0:
-            num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
-            lowering.caches.resize(num_blocks)
+        try:
+            if device.type == "cuda":
+                _compile(program, limits)
+            if limits.num_blocks == 0:
+                num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
+                lowering.caches.resize(num_blocks)
+        except OutOfDeviceMemory:
+            raise DeviceUnavailable(
+                "The GPU has no memory for the largest step beside this model. Use a smaller model, quantize it, or "
+                "lower max_step_tokens."
+            ) from None
         return program
 
     def describe(self) -> Description:
