@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from quire.bench.divergence import WINDOW
 from quire.bench.gpu_accuracy import NUMBERS, WAYS, compare
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
-from quire.devices.cuda.program import CudaProgram
 from quire.models.draw import Model, draw
 from tests.devices.cuda.models import in_format, random_llama
 from tests.models.toys import VOCAB
@@ -23,19 +21,6 @@ from tests.runner.stand_in import InterpreterDevice
 __all__ = ["place", "whole_interpreter"]
 
 NUM_WINDOWS, LENGTH = 2, 12
-
-
-@dataclass(frozen=True)
-class Recorded(CudaDevice):
-    """Remembers what its programs multiply with."""
-
-    products: list[set[tuple[str, bool]]] = field(default_factory=list)
-
-    def lower(self, *args: Any, **wishes: Any) -> CudaProgram:
-        program = super().lower(*args, **wishes)
-        linears = [each.linear for each in program.instructions if hasattr(each, "linear") and hasattr(each, "value")]
-        self.products.append({(type(each).__name__, each.rounds) for each in linears[:-1]})
-        return program
 
 
 def toy() -> Model:
@@ -50,13 +35,15 @@ def toy() -> Model:
 
 @pytest.mark.device
 def test_every_format_is_put_to_prompts_and_to_decoding(place):
-    device = Recorded(place)
     windows = np.random.default_rng(0).integers(0, VOCAB, (NUM_WINDOWS, LENGTH)).astype(np.int32)
-    lines = list(compare(toy(), device, windows))
+    lines = list(compare(toy(), CudaDevice(place), windows))
     assert [(line["numbers"], line["way"]) for line in lines] == [(name, way) for name in NUMBERS for way in WAYS]
     assert {line["num_positions"] for line in lines} == {NUM_WINDOWS * (LENGTH // 2 - 1)}
-    plain, rounded, stored = {("Linear", False)}, {("Linear", True)}, {("Int4Linear", False)}
-    assert device.products == [plain, plain, rounded, stored, plain, rounded]
+    head, layer = 128 * VOCAB, 128 * (128 + 2 * 64) + 128 * 128 + 3 * 128 * 256
+    short, whole = {"bfloat16": head}, {"bfloat16": head + layer}
+    fp8, int4 = {"float8_e4m3fn": layer, **short}, {"int4": layer, **short}
+    formats = [line["formats"] for line in lines if line["way"] == "decode"]
+    assert formats == [{"float32": head + layer}, whole, fp8, int4, whole, fp8]
     found = {(line["numbers"], line["way"]): line for line in lines}
     assert found["f32", "prompt"]["kl_f32"] == pytest.approx(0, abs=1e-7)
     assert found["f32", "prompt"]["same_f32"] == 1.0 and found["bf16", "prompt"]["same_bf16"] == 1.0

@@ -7,7 +7,7 @@ windows side by side, one token of each in a step ("decode"). It prints one JSON
 
     kl_f32, kl_bf16      mean KL divergence, in nats, from the prompts' distributions in float32 and in bfloat16
     same_f32, same_bf16  share of positions with the same likeliest token as there
-    stored               how many matrices the file has in each format
+    formats              how many numbers of its matrices the model is multiplied with in each format
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import gc
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -71,11 +70,11 @@ def main(given: Namespace) -> None:
 def compare(model: Model, device: base.Device, windows: Array) -> Iterator[dict[str, Any]]:
     """A line for each format and each way."""
     references: dict[str, Array] = {}
-    stored = Counter(weight.format for weight in model.weights.values() if len(weight.shape) == 2)
     for name, numbers in NUMBERS.items():
         began = time.perf_counter()
         program = _lower(model, device, numbers, windows)
         loaded = time.perf_counter() - began
+        formats = dict(program.formats) if isinstance(program, base.TellsFormats) else {}
         for way, answer in WAYS.items():
             found = answer(program, windows)
             if name in (EXACT, PLAIN):
@@ -84,7 +83,7 @@ def compare(model: Model, device: base.Device, windows: Array) -> Iterator[dict[
             for other, expected in references.items():
                 mean_kl, same = _mean(expected, found)
                 line |= {f"kl_{other}": mean_kl, f"same_{other}": same}
-            yield line | {"stored": dict(stored), "load_seconds": round(loaded, 1)}
+            yield line | {"formats": formats, "load_seconds": round(loaded, 1)}
         del program
         gc.collect()  # its weights make room for the next
 

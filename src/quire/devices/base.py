@@ -141,6 +141,16 @@ class PadsSteps(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsFormats(Protocol):
+    """A program that tells what it multiplies with: a format may have become another when it was loaded."""
+
+    @property
+    def formats(self) -> Mapping[str, int]:
+        """How many numbers of its matrices are multiplied with in each format."""
+        ...
+
+
 class KeptWeights(Protocol):
     """Where a device leaves what it made of one model's weights, for its next lowering to find.
 

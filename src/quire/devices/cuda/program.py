@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,9 @@ from quire.types.errors import OutOfDeviceMemory
 from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
 from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
-from .instructions import Attend, Caches, Instruction, Run
+from .instructions import AddProduct, Attend, Caches, Gate, Head, Instruction, Run
+from .int4 import Int4Linear
+from .linear import Linear
 from .shortage import or_out_of_memory
 
 logger = logging.getLogger("quire.devices.cuda")
@@ -152,6 +155,18 @@ class CudaProgram:
     def num_heads(self) -> int:
         first = next(iter(self.work.values()))
         return first.kv_heads * first.group
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """Numbers of all matrices, the head's too, by the format that they are multiplied in."""
+        found: Counter[str] = Counter()
+        for each in self.instructions:
+            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head) else None
+            if isinstance(linear, Int4Linear):
+                found["int4"] += prod(linear.weight.shape)
+            elif isinstance(linear, Linear):
+                found[str(linear.weight.dtype).removeprefix("torch.")] += prod(linear.weight.shape)
+        return dict(found)
 
     def on_stream(self) -> Any:
         """All work is started inside of this."""
