@@ -117,7 +117,10 @@ class WeightsConfig:
         choices=("auto", "dummy"),
     )
     quantize: str | None = setting(
-        None, "Matrices become this format when a GPU loads them: fp8. None: they stay as they are.", choices=("fp8",)
+        None,
+        "What matrices become when a GPU loads them: fp8; plain, numbers as the activations are. None: they stay what "
+        "they are.",
+        choices=("fp8", "plain"),
     )
     lowered_gb: float = setting(
         20.0,

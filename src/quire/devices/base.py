@@ -76,7 +76,11 @@ class Program(Protocol):
     """A model made ready for one device. It owns its buffers and its KV cache."""
 
     def launch(self, batch: Batch) -> Pending:
-        """Start a step of any size up to the limits. Steps take effect in the order of their launches."""
+        """Start a step of any size up to the limits. Steps take effect in the order of their launches.
+
+        Raises OutOfDeviceMemory if there is none for it. Then no row has another last token, KV has changed nowhere but
+        in the slots of this step, memory that was kept for later is given back, and the step can be launched again.
+        """
         ...
 
 
@@ -146,6 +150,16 @@ class PadsSteps(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsFormats(Protocol):
+    """A program that tells what it multiplies with: a format may have become another when it was loaded."""
+
+    @property
+    def formats(self) -> Mapping[str, int]:
+        """How many numbers of its matrices are multiplied with in each format."""
+        ...
+
+
 class KeptWeights(Protocol):
     """Where a device leaves what it made of one model's weights, for its next lowering to find.
 
@@ -177,7 +191,7 @@ class Wishes(TypedDict, total=False):
     """What whoever runs a model wants of a device, beyond the limits."""
 
     dtype: str | None  # of activations; None: what suits the device
-    quantize: str | None  # matrices become this format when they are loaded; None: they stay as they are
+    quantize: str | None  # what matrices become when they are loaded: fp8, plain (dtype); None: they stay as they are
     deterministic: bool  # a token's numbers do not depend on company, chunks or hits
     captures: bool  # steps may be recorded, and replayed as one
     tuned: Path | None  # folder of what was found fastest on this machine; None: there is none

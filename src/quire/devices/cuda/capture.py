@@ -53,14 +53,9 @@ class Captured:
         return self.logits
 
 
-_POOL: list[Any] = []
-
-
-def capture(whole: Callable[[], Tensor], stream: Any, num_rows: int) -> Captured:
-    """The graph of a step."""
-    if not _POOL:
-        _POOL.append(torch.cuda.graph_pool_handle())
-    return Captured(*record(whole, stream, _POOL[0]), num_rows)
+def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, num_rows: int) -> Captured:
+    """The graph of a step. All graphs of a program share `pool`: they never run at the same time."""
+    return Captured(*record(whole, stream, pool), num_rows)
 
 
 def record(run: Callable[[], Answer], stream: Any, pool: Any) -> tuple[Any, Answer]:

@@ -16,6 +16,7 @@ from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
+from quire.types.errors import OutOfDeviceMemory
 
 from .choose import Chooser
 from .few_rows import FewRows
@@ -61,7 +62,7 @@ class CudaDevice:
         dtype = DTYPES[wishes.get("dtype") or "bf16"]
         table = _table(device, wishes.get("tuned"))
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
-        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
+        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
@@ -75,12 +76,18 @@ class CudaDevice:
             instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures,
             table=None if is_fixed else table, tunes=wishes.get("tune", False),
         )  # fmt: skip
-        if device.type == "cuda":
-            program.few_rows = FewRows.of(instructions, lowering.caches)
-            _compile(program, limits)
-        if limits.num_blocks == 0:
-            num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
-            lowering.caches.resize(num_blocks)
+        try:
+            if device.type == "cuda":
+                program.few_rows = FewRows.of(instructions, lowering.caches)
+                _compile(program, limits)
+            if limits.num_blocks == 0:
+                num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
+                lowering.caches.resize(num_blocks)
+        except OutOfDeviceMemory:
+            raise DeviceUnavailable(
+                "The GPU has no memory for the largest step beside this model. Use a smaller model, quantize it, or "
+                "lower max_step_tokens."
+            ) from None
         return program
 
     def describe(self) -> Description:
