@@ -19,7 +19,7 @@ from quire.bench.tune import tuned
 from quire.devices._triton.norm import Product, Rounded
 from quire.devices._triton.stream import Scratch, Tile
 from quire.devices.cuda.candidates import Candidate, candidates
-from quire.devices.cuda.capture import Kind
+from quire.devices.cuda.capture import Captured, Kind
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
@@ -247,7 +247,7 @@ def test_idle_time_goes_to_captures_first_and_then_to_tuning_if_that_is_wished_f
         assert not program.use_idle_time(), "nobody has asked for anything"
         program._tuner = Tuner(program.instructions, table(tmp_path), lambda run: 1.0)
         done = [(size, kind) for size in program._buckets.sizes for kind in kinds]
-        program._captured.update(dict.fromkeys(done))  # type: ignore[arg-type]
+        program._captured.update(dict.fromkeys(done, Captured(None, torch.empty(0), 1)))
         program._uses[done[0]] += 1
         while program.use_idle_time():
             steps += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import sys
 import tempfile
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
 FOLDER = Path(__file__).parent / "kernels"
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -90,8 +90,7 @@ def compiled(name: str, definitions: dict[str, int], device: torch.device) -> by
 
 def _folder() -> Path:
     """Beside what Triton compiles."""
-    given = os.environ.get("TRITON_CACHE_DIR")
-    return Path(given) if given else Path.home() / ".triton" / "cache"
+    return Path(triton.knobs.cache.dir)
 
 
 def _keep(path: Path, code: bytes) -> None:

@@ -597,36 +597,43 @@ __device__ u64 place_in_cache(int block, int head, int inside) {
 // The dim of a number of Running::total.
 __device__ int dim_of(int j, int number, int lane) { return lane / 4 * (2 * ANSWERS) + number / 2 * ANSWERS + j; }
 
-// A number of a head, turned by its position.
-__device__ float turned(const Step& step, const float* head, int dim, int position) {
-  const float number = load_fresh(head + dim);
-  if (dim >= 2 * PAIRS) return number;
-  const int pair = dim % PAIRS;
-  const float other = load_fresh(head + (dim < PAIRS ? dim + PAIRS : dim - PAIRS));
-  const float cosine = step.cosines[position * PAIRS + pair], sine = step.sines[position * PAIRS + pair];
-  return number * cosine + (dim < PAIRS ? -other : other) * sine;
-}
-
 // The place of a query's number, as bf16: a lane's two words of a product lie together.
 __device__ int place_of_query(int head, int dim) {
   const int product = dim / 32 * 2 + dim % 8 / 4, lane = head * 4 + dim % 32 / 8;
   return (product * 32 + lane) * 4 + dim % 4;
 }
 
+// Queries that nobody has score nothing.
+__device__ void clear_queries(const Block& block) {
+  for (int i = threadIdx.x; i < AT_KEY; i += THREADS) block.scratch[AT_QUERY + i] = 0.0f;
+}
+
+// q and k, turned by the token's position, and v, in shared memory. All is asked for before anything is waited for.
 __device__ void prepare_queries(const Step& step, const Block& block, const Item& item, u16* keys) {
-  const int head = item.head;
+  constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
   const float* row = step.qkv + (u64)item.token * QKV_ROWS;
+  const int head = item.head;
+  float number[ROUNDS], other[ROUNDS], cosine[ROUNDS], sine[ROUNDS];
+#pragma unroll
+  for (int r = 0; r < ROUNDS; ++r) {
+    const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
+    const int of = which < GROUP ? head * GROUP + which : HEADS + (which - GROUP) * KV + head;
+    const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
+    const int pair = item.position * PAIRS + dim % PAIRS;
+    number[r] = load_fresh(row + of * HEAD_DIM + dim);
+    other[r] = load_fresh(row + of * HEAD_DIM + (is_turned ? (dim < PAIRS ? dim + PAIRS : dim - PAIRS) : dim));
+    cosine[r] = is_turned ? step.cosines[pair] : 1.0f;
+    sine[r] = is_turned ? (dim < PAIRS ? -step.sines[pair] : step.sines[pair]) : 0.0f;
+  }
   u16* queries = (u16*)(block.scratch + AT_QUERY);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < 10 * HEAD_DIM; i += THREADS) {
-    const int dim = i % HEAD_DIM, which = i / HEAD_DIM;
-    if (which < 8) {
-      const float* query = row + (head * GROUP + which) * HEAD_DIM;
-      queries[place_of_query(which, dim)] = which < GROUP ? to_bf16(turned(step, query, dim, item.position)) : 0;
-    } else if (which == 8) {
-      block.scratch[AT_KEY + dim] = from_bf16(to_bf16(turned(step, row + (HEADS + head) * HEAD_DIM, dim, item.position)));
+#pragma unroll
+  for (int r = 0; r < ROUNDS; ++r) {
+    const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
+    const u16 rounded = to_bf16(number[r] * cosine[r] + other[r] * sine[r]);
+    if (which < GROUP) {
+      queries[place_of_query(which, dim)] = rounded;
     } else {
-      block.scratch[AT_VALUE + dim] = from_bf16(to_bf16(load_fresh(row + (HEADS + KV + head) * HEAD_DIM + dim)));
+      block.scratch[(which == GROUP ? AT_KEY : AT_VALUE) + dim] = from_bf16(rounded);
     }
   }
   join_block();
@@ -733,13 +740,14 @@ __device__ void fetch_keys(const Step& step, const Block& block, const u16* keys
   }
 }
 
-// This warp's keys of an item, of which the first are there.
-__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, Keys& some, Running& running) {
+// This warp's keys of an item.
+__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, Running& running) {
   const int last = item.last();
 #pragma unroll 1
   for (int begin = item.begin + block.warp * 16; begin < last; begin += WARPS * 16) {
     const u16* from = keys_at(step, item, keys, begin);
-    if (begin >= item.begin + WARPS * 16) some.load(from, block.lane);
+    Keys some;
+    some.load(from, block.lane);
     float scores[4] = {};
     some.score(scores, block);
 #pragma unroll
@@ -875,34 +883,29 @@ __device__ void answer(const Step& step, const Block& block, const Item& item, i
   join_block();
 }
 
-// All items of this block. Keys do not wait for queries: the first ones are loaded before all blocks have met.
+// All items of this block.
 __device__ void attend(const Step& step, Block& block, u16* keys) {
   const int num_items = *step.num_items * KV;
-  Item item;
-  Keys some;
-  int first = 0, count = 0;
-  bool has_met = false;
+  meet(step, block);
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
+    Item item;
     item.load(step, block, i);
-    first = step.first_part[item.token], count = step.num_parts[item.token];
-    const int begin = item.begin + block.warp * 16;
-    if (begin < item.last()) some.load(keys_at(step, item, keys, begin), block.lane);
-    if (!has_met) meet(step, block);
-    has_met = true;
+    const int first = step.first_part[item.token], count = step.num_parts[item.token];
+    clear_queries(block);
+    join_block();
     prepare_queries(step, block, item, keys);
     Running running;
 #pragma unroll
     for (int h = 0; h < 2; ++h) running.top[h] = nothing(), running.weight[h] = 0.0f;
 #pragma unroll
     for (int n = 0; n < 4 * ANSWERS; ++n) running.total[n / 4][n % 4] = 0.0f;
-    walk(step, block, item, keys, some, running);
+    walk(step, block, item, keys, running);
     halve(block, running);
     leave(block, running);
     join_block();
     answer(step, block, item, first, count);
   }
-  if (!has_met) meet(step, block);
 }
 
 // --- the step
