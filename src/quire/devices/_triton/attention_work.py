@@ -46,7 +46,6 @@ class WorkLimits:
     block_tokens: int = 16
     window: int | None = None
     fixed_chunk: int | None = None
-    min_chunk: int = MIN_NARROW_CHUNK
 
     @property
     def narrow_tokens(self) -> int:
@@ -175,7 +174,7 @@ def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, ou
     few = None if is_few.all() else is_few[spans[:, ROW]]
     narrow = spans if few is None else spans[few]
     wide = shared if few is None else np.concatenate([shared, spans[~few]])
-    chunk = _chunk(narrow, max(len(narrow), limits.narrow_budget), limits.min_chunk)
+    chunk = _chunk(narrow, max(len(narrow), limits.narrow_budget), MIN_NARROW_CHUNK)
     narrow_pieces = _pieces(narrow, chunk)
     wide_chunk = _chunk(wide, max(len(wide), limits.wide_budget), MIN_WIDE_CHUNK)
     wide_pieces = _pieces(wide, wide_chunk)

@@ -19,7 +19,6 @@ from .nvrtc import CudaError, Kernel, Launch, check, compiled, driver
 
 logger = logging.getLogger("quire.devices.cuda")
 
-MIN_CHUNK = 256  # keys: what a block's warps load at once
 MOST_GROUPED = 8  # heads that share a key head
 HOPPER = 9
 WARPS = 16  # that multiply; and tiles of a slot
@@ -28,8 +27,8 @@ BOX_BYTES = 128
 SLOT = WARPS * TILE_ROWS * BOX_BYTES
 ROWS = (1, 8, 16)  # that there is a kernel for
 MOST_ROWS = ROWS[-1]
-TOKEN_ROOM = {1: 9 << 10, 8: 36 << 10, 16: 36 << 10}  # bytes of what weights are multiplied with
-BARRIERS = 8 * 2 * 8 + 32  # bytes, of tokens; and an item of attention
+TOKEN_ROOM = {1: 9 << 10, 8: 68 << 10, 16: 68 << 10}  # bytes of what weights are multiplied with
+BARRIERS = 8 * 2 * 8 + 4 * 64  # bytes, of tokens; and an item of attention
 MOST_SLOTS = 8
 FEWEST_SLOTS = 3
 ALIGNMENT = 1024

@@ -29,7 +29,7 @@ from quire.types.errors import OutOfDeviceMemory
 
 from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
-from .few_rows import MIN_CHUNK, MOST_ROWS, FewRows
+from .few_rows import MOST_ROWS, FewRows
 from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
 from .instructions import AddProduct, Attend, Caches, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
@@ -272,10 +272,7 @@ class CudaProgram:
         """As much work as a step of these sizes may have. One kernel for all of it has one block on each processor."""
         found = {w: replace(each, max_tokens=sizes.tokens, max_rows=sizes.rows) for w, each in self.work.items()}
         if self.few_rows is not None and sizes.tokens == sizes.rows <= MOST_ROWS:
-            found = {
-                w: replace(each, num_ctas=self.few_rows.num_processors, min_chunk=MIN_CHUNK)
-                for w, each in found.items()
-            }
+            found = {w: replace(each, num_ctas=self.few_rows.num_processors) for w, each in found.items()}
         return found
 
     def send_back(self, pending: CudaPending) -> None:

@@ -544,6 +544,7 @@ constexpr int QUERY_STEPS = HEAD_DIM / 16;  // products over a key's numbers
 constexpr int ANSWERS = HEAD_DIM / 16;      // products that make an answer's numbers
 constexpr int LOADS = HEAD_DIM / 32;        // of a key, by one of its four lanes
 constexpr int HALF_WARPS = WARPS / 2;
+constexpr int ITEM_NUMBERS = 12, KNOWN_BLOCKS = 52;
 constexpr int PAIRED = (GROUP + 1) / 2;     // pairs of heads: a lane has one of four
 constexpr int LEFT = 4 * ANSWERS + 4;       // numbers that a lane leaves for another warp
 static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys lie in one block of the cache");
@@ -555,7 +556,9 @@ constexpr int AT_LEFT = AT_LAST + 8;
 
 // A token's keys, or a part of them, for the heads that share a key head.
 struct Item {
-  int token, table, begin, end, part, position, head;
+  int token, table, begin, end, part, position, head, first, count;
+  const int* known;  // the first blocks of its table
+  int num_known;
 
   __device__ void load(const Step& step, const Block& block, int index) {
     const bool is_first = index == (int)blockIdx.x;
@@ -563,12 +566,27 @@ struct Item {
     head = index % KV;
     token = numbers[0], table = numbers[2], begin = numbers[3], end = numbers[4], part = numbers[5];
     position = is_first ? numbers[6] : step.positions[token];
+    first = is_first ? numbers[7] : step.first_part[token], count = is_first ? numbers[8] : step.num_parts[token];
+    known = numbers + ITEM_NUMBERS, num_known = is_first ? KNOWN_BLOCKS : 0;
   }
 
   // The newest key is in no cache yet.
   __device__ int last() const { return min(end, position); }
   __device__ bool has_newest() const { return end > position; }
 };
+
+// What all layers need of the block's first item.
+__device__ void note_first_item(const Step& step, const Block& block) {
+  if ((int)blockIdx.x >= *step.num_items * KV) return;
+  const int* item = step.items + blockIdx.x / KV * 6;
+  const int token = item[0], first_block = item[3] / BLOCK_TOKENS, num_blocks = (item[4] - 1) / BLOCK_TOKENS - first_block + 1;
+  if (block.lane < 6) block.first_item[block.lane] = item[block.lane];
+  if (block.lane == 6) block.first_item[6] = step.positions[token];
+  if (block.lane == 7) block.first_item[7] = step.first_part[token], block.first_item[8] = step.num_parts[token];
+  for (int i = block.lane; i < min(num_blocks, KNOWN_BLOCKS); i += 32) {
+    block.first_item[ITEM_NUMBERS + i] = step.tables[item[2] + first_block + i];
+  }
+}
 
 // The softmax so far, of a lane's two heads; and the answer's numbers that it has of them.
 struct Running {
@@ -595,7 +613,9 @@ __device__ u64 place_in_cache(int block, int head, int inside) {
 }
 
 // The dim of a number of Running::total.
-__device__ int dim_of(int j, int number, int lane) { return lane / 4 * (2 * ANSWERS) + number / 2 * ANSWERS + j; }
+__device__ int dim_of(int j, int number, int lane) {
+  return lane / 4 * (2 * ANSWERS) + j / 4 * 8 + number / 2 * 4 + j % 4;
+}
 
 // The place of a query's number, as bf16: a lane's two words of a product lie together.
 __device__ int place_of_query(int head, int dim) {
@@ -696,29 +716,36 @@ struct Keys {
   }
 };
 
-// Answers += weights times the values of 16 keys.
-__device__ void add_values(float (&total)[ANSWERS][4], const u16* values, u32 first_weights, u32 second_weights, int lane) {
-  uint4 rows[4][ANSWERS / 4];  // keys 2t, 2t + 1, 2t + 8, 2t + 9
+// Eight numbers of each lane's four values: of the keys 2t, 2t + 1, 2t + 8, 2t + 9, where t is lane % 4.
+struct Values {
+  uint4 rows[4];
+
+  __device__ void load(const u16* values, int eighth, int lane) {
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const int key = (lane & 3) * 2 + (r & 1) + r / 2 * 8;
-#pragma unroll
-    for (int i = 0; i < ANSWERS / 4; ++i) rows[r][i] = load_16(values + key * HEAD_DIM + lane / 4 * (2 * ANSWERS) + 8 * i);
+    for (int r = 0; r < 4; ++r) {
+      const int key = (lane & 3) * 2 + (r & 1) + r / 2 * 8;
+      rows[r] = load_16(values + key * HEAD_DIM + lane / 4 * (2 * ANSWERS) + 8 * eighth);
+    }
   }
+
+  // Four answers += weights of 16 keys times their values.
+  __device__ void add(float (*total)[4], u32 first_weights, u32 second_weights) const {
 #pragma unroll
-  for (int j = 0; j < ANSWERS; ++j) {
-    const int low = j / 2, high = (j + ANSWERS) / 2;  // words
-    const u32 a0 = pair_of(word_of(rows[0][low / 4], low % 4), word_of(rows[1][low / 4], low % 4), j % 2);
-    const u32 a1 = pair_of(word_of(rows[0][high / 4], high % 4), word_of(rows[1][high / 4], high % 4), j % 2);
-    const u32 a2 = pair_of(word_of(rows[2][low / 4], low % 4), word_of(rows[3][low / 4], low % 4), j % 2);
-    const u32 a3 = pair_of(word_of(rows[2][high / 4], high % 4), word_of(rows[3][high / 4], high % 4), j % 2);
-    multiply<false>(total[j], a0, a1, a2, a3, first_weights, second_weights);
+    for (int j = 0; j < 4; ++j) {
+      const u32 a0 = pair_of(word_of(rows[0], j / 2), word_of(rows[1], j / 2), j % 2);
+      const u32 a1 = pair_of(word_of(rows[0], 2 + j / 2), word_of(rows[1], 2 + j / 2), j % 2);
+      const u32 a2 = pair_of(word_of(rows[2], j / 2), word_of(rows[3], j / 2), j % 2);
+      const u32 a3 = pair_of(word_of(rows[2], 2 + j / 2), word_of(rows[3], 2 + j / 2), j % 2);
+      multiply<false>(total[j], a0, a1, a2, a3, first_weights, second_weights);
+    }
   }
-}
+};
 
 // 16 keys of an item.
 __device__ const u16* keys_at(const Step& step, const Item& item, const u16* keys, int begin) {
-  return keys + place_in_cache(step.tables[item.table + begin / BLOCK_TOKENS], item.head, begin % BLOCK_TOKENS);
+  const int at = (begin - item.begin) / BLOCK_TOKENS;  // items begin where a block does
+  const int block = at < item.num_known ? item.known[at] : step.tables[item.table + begin / BLOCK_TOKENS];
+  return keys + place_in_cache(block, item.head, begin % BLOCK_TOKENS);
 }
 
 // Keys and values of this block's items come into the second cache while q, k and v are made: when they are needed, memory
@@ -746,10 +773,14 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
 #pragma unroll 1
   for (int begin = item.begin + block.warp * 16; begin < last; begin += WARPS * 16) {
     const u16* from = keys_at(step, item, keys, begin);
-    Keys some;
-    some.load(from, block.lane);
     float scores[4] = {};
-    some.score(scores, block);
+    Values values;
+    {
+      Keys some;
+      some.load(from, block.lane);
+      values.load(from + step.cache_stride, 0, block.lane);
+      some.score(scores, block);
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool is_there = begin + block.lane / 4 + i / 2 * 8 < last;
@@ -770,7 +801,11 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
       for (int j = 0; j < ANSWERS; ++j) running.total[j][h] *= factor, running.total[j][2 + h] *= factor;
     }
     const u32 first = transposed(bf16_pair(scores[0], scores[1])), second = transposed(bf16_pair(scores[2], scores[3]));
-    add_values(running.total, from + step.cache_stride, first, second, block.lane);
+#pragma unroll
+    for (int eighth = 0; eighth < ANSWERS / 4; ++eighth) {
+      if (eighth > 0) values.load(from + step.cache_stride, eighth, block.lane);
+      values.add(running.total + 4 * eighth, first, second);
+    }
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -854,7 +889,8 @@ __device__ void merge_parts(const Step& step, const Item& item, int first, int c
 }
 
 // The item's answer, or its part: whoever brings the last part merges all of them, in their order.
-__device__ void answer(const Step& step, const Block& block, const Item& item, int first, int count) {
+__device__ void answer(const Step& step, const Block& block, const Item& item) {
+  const int first = item.first, count = item.count;
 #pragma unroll 1
   for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
     const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
@@ -886,14 +922,12 @@ __device__ void answer(const Step& step, const Block& block, const Item& item, i
 // All items of this block.
 __device__ void attend(const Step& step, Block& block, u16* keys) {
   const int num_items = *step.num_items * KV;
+  clear_queries(block);
   meet(step, block);
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
     Item item;
     item.load(step, block, i);
-    const int first = step.first_part[item.token], count = step.num_parts[item.token];
-    clear_queries(block);
-    join_block();
     prepare_queries(step, block, item, keys);
     Running running;
 #pragma unroll
@@ -904,7 +938,7 @@ __device__ void attend(const Step& step, Block& block, u16* keys) {
     halve(block, running);
     leave(block, running);
     join_block();
-    answer(step, block, item, first, count);
+    answer(step, block, item);
   }
 }
 
@@ -981,7 +1015,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __g
   block.tokens_empty = block.tokens_full + 8 * TOKEN_SLOTS;
   block.tokens = block.tokens_empty + 8 * TOKEN_SLOTS;
   block.first_item = (int*)(memory + (block.tokens + TOKEN_ROOM - shared_address(memory)));
-  block.residual = (float*)(block.first_item + 8);
+  block.residual = (float*)(block.first_item + ITEM_NUMBERS + KNOWN_BLOCKS);
   block.scratch = block.residual + RESIDUAL;
   block.warp = threadIdx.x / 32, block.lane = threadIdx.x & 31;
   block.at = block.turns = block.meetings = 0;
@@ -995,11 +1029,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __g
       init_barrier(block.tokens_empty + 8 * i, WARPS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    if ((int)blockIdx.x < *step.num_items * KV) {
-      for (int i = 0; i < 6; ++i) block.first_item[i] = step.items[blockIdx.x / KV * 6 + i];
-      block.first_item[6] = step.positions[block.first_item[0]];
-    }
   }
+  if (block.warp == 0) note_first_item(step, block);
   __syncthreads();
   if (block.warp < WARPS) {
     compute_all(step, block);
