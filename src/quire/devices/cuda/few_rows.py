@@ -300,10 +300,10 @@ class FewRows:
         for layer in self.model.layers:
             norms = layer.attend.norm, layer.gate.norm
             tensors = [norm.weight for norm in norms if norm] + [each.scale for each in layer.linears]
-            tensors += [layer.attend.linear.bias, None]  # type: ignore[attr-defined]
+            tensors += [layer.attend.linear.bias]  # type: ignore[attr-defined]
             rows.append([0 if each is None else each.data_ptr() for each in tensors])
         assert self.model.head.norm is not None
-        rows.append([self.model.head.norm.weight.data_ptr(), *[0] * 7])
+        rows.append([self.model.head.norm.weight.data_ptr(), *[0] * 6])
         return torch.tensor(rows, dtype=torch.int64)
 
 

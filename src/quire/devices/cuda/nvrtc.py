@@ -76,14 +76,15 @@ def _compiler() -> Any:
 def compiled(name: str, definitions: dict[str, int], device: torch.device) -> bytes:
     """The machine code of kernels/NAME.cu with these definitions."""
     source = (FOLDER / f"{name}.cu").read_bytes()
+    included = [each.read_bytes() for each in sorted(FOLDER.glob("*.cuh"))]
     major, minor = torch.cuda.get_device_capability(device)
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
     options += [f"-D{key}={int(value)}" for key, value in definitions.items()]
-    identity = repr((source, options, torch.version.cuda)).encode()
+    identity = repr((source, included, options, torch.version.cuda)).encode()
     kept = _folder() / f"{name}-{hashlib.sha256(identity).hexdigest()[:32]}.cubin"
     if kept.is_file():
         return kept.read_bytes()
-    code = _compile(source, name, options)
+    code = _compile(source, name, [*options, f"--include-path={FOLDER}"])
     _keep(kept, code)
     return code
 
