@@ -112,7 +112,9 @@ def warm_up(scenario: Scenario) -> Scenario:
 def _idle(llm: LLM) -> float:
     """Seconds until the engine, which has nothing to do, has prepared all that it wants to."""
     began, waits = time.perf_counter(), 0
-    while waits < QUICK_ANSWERS and time.perf_counter() - began < LONGEST:  # it answers at once when it sleeps, and mostly late while it captures
+    while (
+        waits < QUICK_ANSWERS and time.perf_counter() - began < LONGEST
+    ):  # it answers at once when it sleeps, and mostly late while it captures
         asked = time.perf_counter()
         llm.client.counters()
         waits = waits + 1 if time.perf_counter() - asked < QUICK else 0

@@ -22,8 +22,8 @@ class Verdict(Enum):
 
 
 class Admission:
-    """Decides; the scheduler acts. Holds no state of its own but the owners of leases, and within one round of admissions
-    the blocks that were promised to those who run: a sum over all of them, which only grows by who is admitted."""
+    """Decides; the scheduler acts. Holds no state of its own but the owners of leases; and for one round of admissions
+    the blocks that were promised to those who run: a sum over all of them, that grows by who is admitted."""
 
     def __init__(self, cache: KVCache, config: SchedulerConfig, running: RunningList) -> None:
         self._cache = cache

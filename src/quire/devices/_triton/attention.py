@@ -77,7 +77,13 @@ def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_de
     few, and more warps finish each sooner.
     """
     size, dim = dtype.itemsize, padded(head_dim)
-    narrow = Config(16, 64 if dim * size <= 256 else 32, 4, 3 if dim * size <= 256 else 2)
+    narrow = (
+        Config(16, 64, 4, 3)
+        if dim * size < 256
+        else Config(16, 32, 2, 4)
+        if dim * size == 256
+        else Config(16, 32, 4, 2)
+    )
     if size == 4:
         return Configs(narrow, Config(64, 32, 4, 2))
     if fixed:

@@ -142,11 +142,6 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
     logger.info("%d kernels in %.1f s", num_new, time.monotonic() - began)
 
 
-def _run_each(program: CudaProgram, limits: Limits) -> None:
-    for batch in steps(limits):
-        program.launch(batch).result()
-
-
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
     specs = {(spec.num_heads, spec.head_dim) for spec in graph.caches}
     if len(specs) != 1:

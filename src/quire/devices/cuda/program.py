@@ -206,11 +206,11 @@ class CudaProgram:
                 for_host = self._for_host(batch, logits)
                 for_host.fill()
                 if mode in ("greedy", "any") and logits is not None:
-                    self._choose(logits, inputs, mode, None)
+                    self.chooser.choose(logits, inputs, mode, None)
             pending = CudaPending(self, staging, sizes.logits, batch.draws, for_host.room, None)
             if mode == "masked" and logits is not None:
                 held, bits = logits, self._room_for_masks(batch.draws)
-                pending.bits, pending.choose = bits, lambda: self._choose(held, inputs, mode, bits)
+                pending.bits, pending.choose = bits, lambda: self.chooser.choose(held, inputs, mode, bits)
             else:
                 self.send_back(pending)
             return pending
@@ -269,11 +269,17 @@ class CudaProgram:
         return Inputs.of(self._numbers, self._floats, padded, work), counts
 
     def _work_of(self, sizes: Sizes) -> dict[int | None, WorkLimits]:
-        """As much work as a step of these sizes may have. One kernel for all of it has one block on each processor."""
-        found = {w: replace(each, max_tokens=sizes.tokens, max_rows=sizes.rows) for w, each in self.work.items()}
-        if self.few_rows is not None and sizes.tokens == sizes.rows <= MOST_ROWS:
-            found = {w: replace(each, num_ctas=self.few_rows.num_processors) for w, each in found.items()}
-        return found
+        """How a step of these sizes is cut. Rows that fill the GPU by themselves are not: nothing has to be merged."""
+
+        def blocks(each: WorkLimits) -> int:
+            if sizes.tokens != sizes.rows or each.fixed_chunk:
+                return each.num_ctas
+            if self.few_rows is not None and sizes.rows <= MOST_ROWS:
+                return self.few_rows.num_processors
+            return each.num_ctas if sizes.rows < each.narrow_budget else 0
+
+        limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows}
+        return {window: replace(each, num_ctas=blocks(each), **limits) for window, each in self.work.items()}
 
     def send_back(self, pending: CudaPending) -> None:
         """The step's tokens go to the host when they are chosen."""
@@ -333,9 +339,6 @@ class CudaProgram:
         """Instructions up to the last that writes KV."""
         return 1 + max(i for i, each in enumerate(self.instructions) if isinstance(each, Attend))
 
-    def _choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None) -> None:
-        self.chooser.choose(logits, inputs, mode, masks)
-
     def _captured_for(self, sizes: Sizes, kind: Kind) -> Captured | None:
         """The graph of such a step. None: it is to be launched kernel by kernel, the first time at least."""
         bucket = self._buckets.find(sizes) if self.captures else None
@@ -368,7 +371,11 @@ class CudaProgram:
         inputs.mask_at.fill_(NO_MASK)
         most = {
             # without groups all items of a row with one token are narrow, but in the deterministic mode none is
-            window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_groups or not len(views.narrow) else 0, 1)
+            window: WorkCounts(
+                len(views.narrow),
+                len(views.wide) if kind.has_groups or not len(views.narrow) else 0,
+                int(kind.has_groups or work[window].num_ctas > 0),
+            )
             for window, views in inputs.work.items()
         }
 
@@ -376,7 +383,7 @@ class CudaProgram:
             logits = self._forward(inputs, most, padded)
             assert logits is not None
             if kind.mode != "none":
-                self._choose(logits, inputs, kind.mode, None)
+                self.chooser.choose(logits, inputs, kind.mode, None)
             return logits
 
         return capture(whole, self._stream, self._pool, num_rows)
