@@ -27,12 +27,12 @@ DOWNLOAD_SECONDS = 90  # below the limit that a test has
 
 @pytest.hookimpl(tryfirst=True)  # before marks are asked for
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What has a `place` for tensors runs on a GPU where there is one. Elsewhere Triton's interpreter stands in for it,
-    and what is marked is too large for that."""
+    """What has a `place` for tensors runs on a GPU where there is one, and is marked there unless it only repeats what
+    others show. Elsewhere Triton's interpreter stands in for it, and what is marked is too large for that."""
     for item in items:
         if not has_gpu() and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no GPU"))
-        elif has_gpu() and "place" in getattr(item, "fixturenames", ()):
+        elif has_gpu() and "place" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.gpu)
 
 

@@ -117,7 +117,10 @@ class WeightsConfig:
         choices=("auto", "dummy"),
     )
     quantize: str | None = setting(
-        None, "Matrices become this format when a GPU loads them: fp8. None: they stay as they are.", choices=("fp8",)
+        None,
+        "What matrices become when a GPU loads them: fp8; plain, numbers as the activations are. None: they stay what "
+        "they are.",
+        choices=("fp8", "plain"),
     )
     lowered_gb: float = setting(
         20.0,
@@ -139,6 +142,10 @@ class DeviceConfig:
         False, "A request's tokens do not depend on others, on chunks or on cache hits. Slower; a CPU is always so."
     )
     captures: bool = setting(True, "Steps of running streams are recorded once as CUDA graphs, and replayed.")
+    tune: bool = setting(
+        False,
+        "In idle time, find the fastest way to multiply each matrix here, a second at a time; for the next start.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

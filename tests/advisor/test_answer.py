@@ -234,9 +234,11 @@ def test_a_trace_of_refusals_alone_is_refused():
 # ── planning ──
 
 
-def plan(tmp_path, lines, **wanted) -> Advice:
+def plan(tmp_path, lines, kv_dtype="auto", **wanted) -> Advice:
     trace = trace_of(map(json.dumps, lines), "trace")
-    return advise_on(trace, Wanted(**wanted), load({}, {}), Store(tmp_path), None, lambda text: None)
+    return advise_on(
+        trace, Wanted(**wanted), load({"kv_dtype": kv_dtype}, {}), Store(tmp_path), None, lambda text: None
+    )
 
 
 def test_the_model_of_the_trace_is_planned_for_if_it_is_known(tmp_path):
@@ -245,6 +247,13 @@ def test_the_model_of_the_trace_is_planned_for_if_it_is_known(tmp_path):
     shape = found.planned.roofline.shape
     assert (shape.name, shape.precision, found.planned.notes) == ("llama-3.1-8b", "fp8", ())
     assert "meta-llama/Llama-3.1-8B-Instruct" in found.answer.command
+
+
+@pytest.mark.parametrize("on, kv_dtype", [("h100", "bf16"), ("laptop", "f16")])
+def test_kv_is_planned_as_the_device_stores_it_unless_it_is_told_otherwise(tmp_path, on, kv_dtype):
+    lines = [traces.line(at * 1.0, [at] * 20, model="smollm2:135m") for at in range(2)]
+    assert plan(tmp_path, lines, on=on).planned.roofline.shape.kv_dtype == kv_dtype
+    assert plan(tmp_path, lines, "f32", on=on).planned.roofline.shape.kv_dtype == "f32"
 
 
 def test_a_model_that_nobody_knows_is_stood_in_for_and_that_is_said(tmp_path):

@@ -8,17 +8,8 @@ import struct
 import numpy as np
 import pytest
 
-from quire.bench.accuracy import (
-    COUNTED,
-    MAGIC,
-    WINDOW,
-    compare,
-    divergences,
-    held,
-    log_probabilities,
-    read_head,
-    read_window,
-)
+from quire.bench.accuracy import COUNTED, MAGIC, compare, read_head, read_window
+from quire.bench.divergence import WINDOW, divergences, held, log_probabilities
 from quire.bench.text import plain_text, word_tokens
 from quire.engine.text_side import TextSide
 from quire.weights.checkpoint import open_checkpoint

@@ -88,6 +88,20 @@ def test_the_source_of_a_copy_is_held_until_the_step_that_copies_is_over():
     assert lease.copy is None and cache.extend(lease, 12, 0.0)
 
 
+def test_a_copy_that_may_never_have_been_made_is_not_found():
+    cache = make_cache()
+    prompt = tokens(1, 2, 3, 4, 5, 6, 7)
+    first = begin(cache, prompt)
+    cache.seal(first, prompt, 7, 0.0)
+    second = cache.fork(first, 6, 0.0)
+    assert second is not None and second.copy is not None
+    cache.release(second, prompt, 6, 0.0)  # its first step failed
+    cache.check()
+    assert cached(cache, prompt) == 4
+    cache.release(first, prompt, 7, 0.0)
+    assert cached(cache, prompt) == 7
+
+
 def test_the_last_partly_filled_block_is_found_by_the_next_turn():
     cache = make_cache()
     serve(cache, tokens(1, 2, 3, 4, 5, 6))

@@ -21,6 +21,11 @@ def on_gpu(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.gpu) for value in values]
 
 
+def in_interpreter(*values: Any) -> list[Any]:
+    """Parameters that the interpreter is enough for: a GPU compiles kernels for each, and they show it nothing new."""
+    return [pytest.param(value, marks=pytest.mark.interpreted) for value in values]
+
+
 @pytest.fixture(scope="session")
 def place() -> str:
     """Where tensors of a test live: the device of torch that kernels run on here."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from quire.devices import cpu
 from quire.engine import process
-from quire.runner.runner import Flight, Runner
+from quire.runner.flight import Flight
+from quire.runner.runner import Runner
 from quire.types.step import StepPlan
 from tests.runner.stand_in import InterpreterDevice
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer as Native
-from tokenizers import decoders, models, pre_tokenizers
 
 from quire.engine.llm import LLM, Opened, Place
-from quire.text.pieces import BYTE_OF
 from tests.engine.driver import Driver
+from tests.engine.spelled import save_spelled
 from tests.models.toys import make_toy
 from tests.runner.stand_in import InterpreterDevice, devices_here
 
@@ -31,17 +28,7 @@ class ChildLLM(LLM):
 
 @pytest.fixture(scope="session")
 def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The llama toy as save_pretrained writes it; 128 tokens are ASCII characters, three are special."""
-    folder = tmp_path_factory.mktemp("toy")
-    make_toy("llama").torch_model.save_pretrained(folder)
-    chars = {byte: char for char, byte in BYTE_OF.items()}
-    native = Native(models.BPE({chars[byte]: byte for byte in range(128)}, []))
-    native.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    native.decoder = decoders.ByteLevel()
-    native.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|end|>"])
-    native.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
-    return folder
+    return save_spelled(make_toy("llama").torch_model, tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(params=[pytest.param(d, marks=pytest.mark.gpu) if d == "cuda" else d for d in devices_here()])

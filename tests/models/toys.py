@@ -83,7 +83,7 @@ class Toy:
 
         ids = torch.tensor([list(tokens)], device=self.torch_model.device)
         with torch.no_grad():
-            return self.torch_model(ids).logits[0].cpu().numpy()
+            return self.torch_model(ids).logits[0].float().cpu().numpy()
 
     def expected_greedy(self, tokens: Sequence[int], num_steps: int) -> list[int]:
         """`num_steps` tokens by transformers' own generate."""

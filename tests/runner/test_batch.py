@@ -142,6 +142,7 @@ def way_of(row: int) -> SamplingParams:
 def chosen(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple[int, ...] = ()) -> tuple[Batch, Draws]:
     rows.update(plan)
     built = builder.build(plan, rows, masked)
+    built.launched(rows)
     built.batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
     assert built.batch.draws is not None and not len(built.batch.wanted)
     hosted = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not by_device(p)]

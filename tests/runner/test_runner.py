@@ -9,7 +9,8 @@ import pytest
 
 from quire.devices.base import Limits, StepOutput
 from quire.ops.batch import Batch
-from quire.runner.runner import Masks, Runner
+from quire.runner.flight import Masks
+from quire.runner.runner import Runner
 from quire.sampling.mask import blank
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams

@@ -12,11 +12,12 @@ import os
 from dataclasses import dataclass, field
 
 from quire.devices import base
-from quire.runner.memory import host_bytes
+from quire.runner.memory import HOST_KV, host_bytes
 from quire.types.errors import InvalidRequest
 
 GB, TB, TFLOPS = 1e9, 1e12, 1e12
 HERE = "here"
+GPU_KV = "bf16"
 PROBE_SECONDS = 0.2
 
 
@@ -40,6 +41,11 @@ class Hardware:
     arithmetic: dict[str, float]  # operations a second, by the precision of the products
     source: str
     reach: Reach = field(default_factory=Reach)
+
+    @property
+    def kv_dtype(self) -> str:
+        """How Quire's device of this kind stores K and V unless it is told otherwise."""
+        return GPU_KV if self.kind == "gpu" else HOST_KV
 
     def operations(self, precision: str) -> float:
         """Operations a second in this precision, or in the nearest that it has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def advise_on(
 ) -> Advice:
     """Advice on a trace. `server` is what a running Quire says at /props, if the trace is from one."""
     hardware = hardware_named(wanted.on)
+    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, hardware.kv_dtype)))
     model = _model(trace, wanted, config, store)
     shape = model.shape.in_precision(wanted.precision) if wanted.precision else model.shape
     planned = Planned(

@@ -19,7 +19,7 @@ LESS = {  # the next smaller weights, by the kind of device
     "cpu": {"f32": "q8_0", "bf16": "q8_0", "f16": "q8_0", "q8_0": "q4_k", "q6_k": "q4_k", "q5_k": "q4_k"},
 }
 LESS_KV = {
-    "gpu": {"f16": "f8_e4m3", "bf16": "f8_e4m3", "f32": "f16"},
+    "gpu": {"f16": "f8_e4m3", "bf16": "f8_e4m3", "f32": "bf16"},
     "cpu": {"f16": "q8_0", "bf16": "q8_0", "f32": "f16"},
 }
 NUM_DRAFTS, ACCEPTED = 4, 0.7  # tokens that are guessed, and how likely each holds after those before it

@@ -19,8 +19,10 @@ PARTS = {  # the module of each
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",
+    "tune": "quire.bench.tune",
+    "gpu-accuracy": "quire.bench.gpu_accuracy",
 }
-OWN_OPTIONS = {"gpu"}  # parts that read the rest of the command line themselves
+OWN_OPTIONS = {"gpu", "tune", "gpu-accuracy"}  # parts that read the rest of the command line themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.bench.divergence import BLOCK, WINDOW, divergences, held, log_probabilities
 from quire.bench.text import plain_text
 from quire.devices import base
 from quire.engine.text_side import TextSide
@@ -29,13 +30,9 @@ from quire.weights.checkpoint import open_checkpoint
 
 Array = NDArray[Any]
 
-WINDOW, NUM_WINDOWS = 512, 8
 FIRST = WINDOW // 2  # position that is counted
 COUNTED = WINDOW - 1 - FIRST  # of a window: its last token predicts nothing that is there
-BLOCK = 16
-HELD = 16.0  # nats below the likeliest token
 MAGIC = b"_logits_"
-ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,16 @@ def compare(model: str, num_windows: int, peer_file: str | None) -> Accuracy:
     with Path(peer_file).open("rb") as saved:
         windows, vocab = read_head(saved)
         return _compare(drawn, side, windows[:num_windows], (read_window(saved, vocab) for _ in windows))
+
+
+def windows_of(model: str) -> Array:
+    """int32 [windows, WINDOW]: all of the text, as the model's tokenizer makes tokens of it."""
+    side = TextSide.of(open_checkpoint(Path(model)))
+    tokens = np.array(side.encode(plain_text()), np.int32)
+    windows = tokens[: len(tokens) // WINDOW * WINDOW].reshape(-1, WINDOW)
+    if side.tokenizer is not None and side.tokenizer.add_bos and side.tokenizer.bos_id is not None:
+        windows[:, 0] = side.tokenizer.bos_id
+    return windows
 
 
 def _compare(model: Model, side: TextSide, windows: Array, peer: Iterator[Array] | None) -> Accuracy:
@@ -100,31 +107,6 @@ def _logits(program: base.Program, tokens: list[int]) -> Array:
     logits = program.launch(Batch.of([part], BLOCK)).result().logits
     assert logits is not None
     return logits[:COUNTED]
-
-
-def log_probabilities(logits: Array) -> Array:
-    """float32 [positions, vocabulary]"""
-    shifted = logits - logits.max(1, keepdims=True)
-    out: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return out
-
-
-def held(log_probs: Array) -> Array:
-    """None further than HELD below the likeliest."""
-    out: Array = np.maximum(log_probs, log_probs.max(1, keepdims=True) - np.float32(HELD))
-    return out
-
-
-def divergences(expected: Array, found: Array) -> Array:
-    """float64 [positions, 2]: KL of `found` from `expected`, and whether their likeliest token is the same."""
-    kl = [
-        (np.exp(p) * (p.astype(np.float64) - q)).sum(1)
-        for p, q in (
-            (expected[at : at + ROWS_AT_ONCE], found[at : at + ROWS_AT_ONCE])
-            for at in range(0, len(expected), ROWS_AT_ONCE)
-        )
-    ]
-    return np.stack([np.concatenate(kl), expected.argmax(1) == found.argmax(1)], axis=1)
 
 
 def _mean(of_windows: list[Array]) -> Divergence:

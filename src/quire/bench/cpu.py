@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from quire.bench.accuracy import NUM_WINDOWS, Accuracy, compare
+from quire.bench.accuracy import Accuracy, compare
 from quire.bench.child import run_part
+from quire.bench.divergence import NUM_WINDOWS
 from quire.bench.facts import ModelFacts
 from quire.bench.large import write_large
 from quire.bench.llama_cpp import PeerFailed, Tools

@@ -26,7 +26,7 @@ from quire.types.request import GenerateRequest, SamplingParams
 MODELS: dict[str, dict[str, int]] = {
     "llama8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
     "llama70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64},
-    "tiny": {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "tiny": {"hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8},
 }
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
@@ -44,7 +44,10 @@ SHAPE = {
     "num_key_value_heads": 8,
     "initializer_range": 0.02,
 }
-QUICK = 0.02  # seconds
+QUICK = 0.002  # seconds
+QUICK_ANSWERS = 30
+PAUSE = 0.011
+LONGEST = 60.0
 WORDS = (1000, 100000)  # token ids of prompts
 
 
@@ -109,11 +112,13 @@ def warm_up(scenario: Scenario) -> Scenario:
 def _idle(llm: LLM) -> float:
     """Seconds until the engine, which has nothing to do, has prepared all that it wants to."""
     began, waits = time.perf_counter(), 0
-    while waits < 3:  # it answers at once when it sleeps, and late while it captures
+    while (
+        waits < QUICK_ANSWERS and time.perf_counter() - began < LONGEST
+    ):  # it answers at once when it sleeps, and mostly late while it captures
         asked = time.perf_counter()
         llm.client.counters()
         waits = waits + 1 if time.perf_counter() - asked < QUICK else 0
-        time.sleep(QUICK)
+        time.sleep(PAUSE)
     return time.perf_counter() - began
 
 

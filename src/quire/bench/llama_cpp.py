@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from quire.bench.accuracy import WINDOW
 from quire.bench.child import peak_bytes
+from quire.bench.divergence import WINDOW
 from quire.bench.load import ShortAnswer, TokenIds
 from quire.bench.peer import Peer
 from quire.bench.streams import MAX_CONTEXT, Scale, Seen, put_under_load

@@ -171,6 +171,8 @@ class KVCache:
 
     def release(self, lease: Lease, tokens: Tokens[int], computed: int, now: float, session: str | None = None) -> None:
         """The request is done, or put off. What it computed stays findable; a session holds it until its next turn."""
+        if lease.copy is not None and computed <= lease.num_hit:  # the step with the copy may have failed
+            computed = min(computed, len(lease.path) * self.block_tokens)
         self.seal(lease, tokens, computed, now)
         self._retract(lease)
         del self._leases[id(lease)]

@@ -109,4 +109,7 @@ _part("cpu", "A model on this CPU beside llama.cpp: cpu [MODEL] [--no-peer] [--l
 _part("front", "How many tokens one front process streams: front [MODEL].")
 _part("models", "Many models in one memory: models [MODEL].")
 _part("gpu", "Random models on a GPU under fixed loads: gpu [--shape llama8b] [--fp8] [--scenarios c1,c10,…].")
+_part(
+    "tune", "Find the fastest way to multiply a model's matrices on this GPU: tune [MODEL] [--shape llama8b] [--fp8]."
+)
 _part("generator", "How many tokens this benchmark's own client takes, and how late it is.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,7 +76,11 @@ class Program(Protocol):
     """A model made ready for one device. It owns its buffers and its KV cache."""
 
     def launch(self, batch: Batch) -> Pending:
-        """Start a step of any size up to the limits. Steps take effect in the order of their launches."""
+        """Start a step of any size up to the limits. Steps take effect in the order of their launches.
+
+        Raises OutOfDeviceMemory if there is none for it. Then no row has another last token, KV has changed nowhere but
+        in the slots of this step, memory that was kept for later is given back, and the step can be launched again.
+        """
         ...
 
 
@@ -128,12 +132,31 @@ class UsesIdleTime(Protocol):
 
 
 @runtime_checkable
+class Tunable(Protocol):
+    """A program that can find out which of its kernels are fastest here, for the next start."""
+
+    def tune(self) -> Iterator[str]:
+        """All of it, now: each piece of work done is told in a line for people."""
+        ...
+
+
+@runtime_checkable
 class PadsSteps(Protocol):
     """A program that fills steps up to sizes that it has prepared."""
 
     @property
     def num_padded(self) -> int:
         """Tokens that were computed for nobody, in all steps so far."""
+        ...
+
+
+@runtime_checkable
+class TellsFormats(Protocol):
+    """A program that tells what it multiplies with: a format may have become another when it was loaded."""
+
+    @property
+    def formats(self) -> Mapping[str, int]:
+        """How many numbers of its matrices are multiplied with in each format."""
         ...
 
 
@@ -168,9 +191,11 @@ class Wishes(TypedDict, total=False):
     """What whoever runs a model wants of a device, beyond the limits."""
 
     dtype: str | None  # of activations; None: what suits the device
-    quantize: str | None  # matrices become this format when they are loaded; None: they stay as they are
+    quantize: str | None  # what matrices become when they are loaded: fp8, plain (dtype); None: they stay as they are
     deterministic: bool  # a token's numbers do not depend on company, chunks or hits
     captures: bool  # steps may be recorded, and replayed as one
+    tuned: Path | None  # folder of what was found fastest on this machine; None: there is none
+    tune: bool  # find it in idle time, for the next start
     memory_share: float  # of the device's memory, for all of a program
 
 

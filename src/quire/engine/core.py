@@ -44,7 +44,7 @@ from quire.engine.messages import (
 from quire.grammar.grammar import Grammar
 from quire.observe.histogram import Histogram
 from quire.observe.metrics import STEP_SECONDS
-from quire.runner.runner import Flight, Masks
+from quire.runner.flight import Flight, Masks
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError
 from quire.types.request import FinishReason, GenerateRequest

@@ -20,7 +20,7 @@ from quire.config import Config
 from quire.grammar.compiler import Compiler, Job
 from quire.grammar.grammar import Grammar, GrammarState
 from quire.observe.log import origin
-from quire.runner.runner import Mask, Masks
+from quire.runner.flight import Mask, Masks
 from quire.sampling.mask import WORD_BITS, blank
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import Overloaded, QuireError, StepFailed

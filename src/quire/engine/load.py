@@ -26,7 +26,7 @@ from quire.scheduler.scheduler import Scheduler
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
-LOWERED = "lowered"  # the folder below QUIRE_HOME
+LOWERED, TUNED = "lowered", "tuned"  # folders below QUIRE_HOME
 Progress = Callable[[str, float], None]  # what is being done, and seconds since the start
 
 
@@ -119,6 +119,8 @@ def lower(
         quantize=config.weights.quantize,
         deterministic=config.device.deterministic,
         captures=config.device.captures,
+        tuned=home_folder(config) / TUNED,
+        tune=config.device.tune,
         memory_share=config.cache.memory_share,
     )
     limits = replace(limits, num_blocks=config.cache.num_blocks or 0)

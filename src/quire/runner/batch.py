@@ -33,7 +33,14 @@ class Built(NamedTuple):
     rows: Array  # int32 [R] of its parts
     # Every part yields one token, which the device chooses, or which is the likeliest where the host does.
     is_simple: bool
-    hosted: tuple[int, ...]  # where the device chooses: the parts that it leaves to the host
+    hosted: tuple[int, ...] = ()  # where the device chooses: the parts that it leaves to the host
+    kept: Array = NONE  # int32 the rows whose tokens it chooses, and has for the next step
+
+    def launched(self, rows: Rows) -> None:
+        """The device has the step, which is built for the last time: say who will have its tokens."""
+        if self.batch.draws is not None:
+            rows.is_on_device[self.kept] = True
+            rows.is_on_device[self.rows[list(self.hosted)]] = False
 
 
 class _Entries(NamedTuple):
@@ -150,7 +157,7 @@ class BatchBuilder:
         np.multiply(tables[row_of_token, block], self._block_tokens, out=slots)
         slots += offset
         entries = self._entries(parts, starts)
-        draws, hosted = self._draws(entries, row, rows, lengths, masked) if self._device_chooses else (None, ())
+        draws, hosted, kept = self._draws(entries, row, rows, lengths, masked)
         wanted = NONE if self._device_chooses else self._wanted(parts, entries, row, rows)
         batch = Batch(
             token_ids=self._token_ids[:num_tokens],
@@ -167,7 +174,7 @@ class BatchBuilder:
             draws=draws,
         )
         is_simple = entries.is_one_each and not hosted and np.count_nonzero(wanted == 1) == len(wanted)
-        return Built(batch, row, is_simple, hosted)
+        return Built(batch, row, is_simple, hosted, kept)
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
         """Known tokens come with the part; where there are none, the token is the one that the row sampled last."""
@@ -238,16 +245,17 @@ class BatchBuilder:
 
     def _draws(
         self, entries: _Entries, row: Array, rows: Rows, lengths: Array, masked: Sequence[int]
-    ) -> tuple[Draws, tuple[int, ...]]:
-        """How the device chooses, and the parts that it leaves to the host. From now on it has what it chose last."""
+    ) -> tuple[Draws | None, tuple[int, ...], Array]:
+        """How the device chooses if it does, the parts that it leaves to the host, and the rows that it chooses for."""
+        if not self._device_chooses:
+            return None, (), NONE
         counts = entries.counts
         is_there = rows.draws.is_plain[row] & (counts == 1)
         is_there[entries.scoring] = False
-        yields = counts > 0
-        rows.is_on_device[row[yields]] = is_there[yields]
         draws = rows.draws.draws(np.repeat(row, counts), np.repeat(is_there, counts), np.repeat(lengths, counts))
         draws.masked[[entries.ends[index] - 1 for index in masked if is_there[index]]] = True
-        return draws, tuple(np.flatnonzero(yields & ~is_there).tolist())
+        yields = counts > 0
+        return draws, tuple(np.flatnonzero(yields & ~is_there).tolist()), row[yields & is_there]
 
 
 def logits_of(part: Part) -> int:

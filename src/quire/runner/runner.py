@@ -3,7 +3,8 @@
 The two are apart so that a device that works by itself can be given the next step while this one runs. Such a device
 chooses tokens, and has those that the next step begins with; what it cannot choose is left to the host, and a step that
 begins with a token of the host's waits for it. Whatever fails is said of the parts it belongs to: a row without a valid
-distribution fails alone, a launch that fails takes its own parts with it, and the process lives on.
+distribution fails alone, a step that the device has no memory for goes on without its largest part, any other launch
+that fails takes its own parts with it, and the process lives on.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -23,47 +23,24 @@ from quire.devices.base import (
     Choosing,
     Limits,
     PadsSteps,
-    Pending,
     Program,
     ReleasesBlocks,
     StepOutput,
     UsesIdleTime,
 )
 from quire.runner.batch import FEW_ROWS, BatchBuilder, Built, logits_of
+from quire.runner.flight import Flight, Mask, Masks
 from quire.runner.rows import Row, Rows
 from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
 from quire.sampling.sampler import Task, Top, no_choice, sample
-from quire.types.errors import QuireError, StepFailed
+from quire.types.errors import OutOfDeviceMemory, QuireError, StepFailed
 from quire.types.step import Part, PartResult, StepPlan, StepResult, TokenLogprobs
 
 Array = NDArray[Any]
-Mask = Array | QuireError  # uint32 [num_logits, words] of one part, or why its grammar has none
 NOTHING = PartResult()  # in the middle of a prompt
 new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Masks:
-    """Grammars' masks of one step, which are made while it runs."""
-
-    parts: tuple[int, ...]  # places in the plan of those that have one, ascending
-    wait: Callable[[], Mapping[int, Mask]]  # until they are there; by their places
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A step that was launched. Owned by the runner; the engine only carries it from launch to collect."""
-
-    plan: StepPlan
-    rows: list[Row]  # of its parts, as they were: another request may have taken the row meanwhile
-    began: float
-    masks: Masks | None = None
-    built: Built | None = None
-    pending: Pending | None = None
-    error: QuireError | None = None
-    result: StepResult | None = None
 
 
 class Runner:
@@ -101,10 +78,7 @@ class Runner:
             for row, part in zip(flight.rows, plan.parts, strict=True):
                 if row.remembers:
                     row.hear(part)
-            built = flight.built = self._batches.build(plan, self._rows, () if masks is None else masks.parts)
-            flight.pending = self._program.launch(built.batch)
-            if masks is not None and built.batch.draws is not None and built.batch.draws.masked.any():
-                self._give_masks(flight, masks)
+            self._start(flight)
         except Exception as error:
             flight.error = _step_failed(plan, error)
         return flight
@@ -113,7 +87,7 @@ class Runner:
         """Wait for a step, and for those before it. A second call answers the same."""
         while flight.result is None:
             first = self._flights.popleft()
-            parts = self._collect_parts(first)
+            parts = first.whole(self._collect_parts(first))
             began, self._ended = max(first.began, self._ended), time.perf_counter()
             first.result = StepResult(first.plan.number, parts, self._ended - began)
             first.pending = first.masks = first.built = None
@@ -139,6 +113,36 @@ class Runner:
             return True
         hosted = {flight.plan.parts[i].row for flight in self._flights if flight.built for i in flight.built.hosted}
         return bool(hosted) and any(part.tokens is None and part.row in hosted for part in plan.parts)
+
+    def _start(self, flight: Flight) -> None:
+        """The device gets the step, and the masks of what it is to choose."""
+        try:
+            flight.pending = self._program.launch(self._build(flight).batch)
+        except OutOfDeviceMemory:
+            self._start_again(flight)
+        if flight.built is None:
+            return
+        flight.built.launched(self._rows)
+        draws = flight.built.batch.draws
+        if flight.masks is not None and draws is not None and draws.masked.any():
+            self._give_masks(flight, flight.masks)
+
+    def _start_again(self, flight: Flight) -> None:
+        """Of a step that there was no memory for: when those before it are over; then, at each failure, a part less."""
+        if len(self._flights) > 1:
+            self.collect(self._flights[-2])
+        while flight.plan.parts:
+            try:
+                flight.pending = self._program.launch(self._build(flight).batch)
+                return
+            except OutOfDeviceMemory as error:
+                part = flight.take_out_largest(error)
+                said = "step %d has no memory on the device: request %s, with %d tokens in it, is ended"
+                logger.error(said, flight.plan.number, part.request_id, part.num_tokens)
+
+    def _build(self, flight: Flight) -> Built:
+        flight.built = self._batches.build(flight.plan, self._rows, () if flight.masks is None else flight.masks.parts)
+        return flight.built
 
     def _give_masks(self, flight: Flight, masks: Masks) -> None:
         """Hand the device the masks of what it chooses. It waits for them, so it gets some whatever happens."""

@@ -22,13 +22,15 @@ class Verdict(Enum):
 
 
 class Admission:
-    """Decides; the scheduler acts. Holds no state of its own but the owners of leases."""
+    """Decides; the scheduler acts. Holds no state of its own but the owners of leases; and for one round of admissions
+    the blocks that were promised to those who run: a sum over all of them, that grows by who is admitted."""
 
     def __init__(self, cache: KVCache, config: SchedulerConfig, running: RunningList) -> None:
         self._cache = cache
         self._config = config
         self._running = running
         self._owners: dict[int, RequestState] = {}  # id of a lease -> whose it is
+        self._promised: int | None = None
         self.max_total = min(config.max_context, cache.most_blocks * cache.block_tokens)
 
     def check_fits(self, request: GenerateRequest) -> None:
@@ -63,6 +65,10 @@ class Admission:
         excess = len(waiting) + len(self._running) + 1 - self._config.max_rows
         return prompts / pace.tokens_per_second + max(excess, 0) * pace.service_seconds / self._config.max_rows
 
+    def begin_round(self) -> None:
+        """From here to the next call, those who run change by admissions alone."""
+        self._promised = None
+
     def lease(self, state: RequestState, siblings: list[RequestState], now: float) -> Lease | Verdict:
         """Blocks to start with: all that is cached, and no more."""
         if state.num_in_flight:  # preempted a moment ago: its last token is still on the way
@@ -89,6 +95,7 @@ class Admission:
 
     def could_start(self, state: RequestState, now: float) -> bool:
         """Is memory no reason for this request to wait?"""
+        self.begin_round()
         hit = self._match(state)
         return hit.leader is not None or self._has_room(state, hit.blocks, self._cache.cost(hit), now)
 
@@ -110,6 +117,8 @@ class Admission:
         if lease is None:
             return Verdict.FULL
         self._owners[id(lease)] = state
+        if self._promised is not None:
+            self._promised += max(0, self._blocks_of(state) - len(lease.blocks))
         return lease
 
     def _has_room(self, state: RequestState, shared: list[int], cost: int, now: float) -> bool:
@@ -117,7 +126,9 @@ class Admission:
         need = self._blocks_of(state) - len(shared) + cost
         if len(self._running):
             need += int(self._config.watermark * self._cache.num_blocks)
-            need += sum(max(0, self._blocks_of(s) - self._held(s)) for s in self._running)
+            if self._promised is None:
+                self._promised = sum(max(0, self._blocks_of(s) - self._held(s)) for s in self._running)
+            need += self._promised
         return self._cache.reclaim(need, now)
 
     def _blocks_of(self, state: RequestState) -> int:

@@ -246,6 +246,7 @@ class Scheduler:
         sharers = min(len(prompts) + len(self._waiting), self._config.max_partial_prompts)
         share = max(allowance // max(sharers, 1), min(self._cache.block_tokens, allowance))
         waiting = self._waiting.walk(now, self._admission.cached_tokens)
+        self._admission.begin_round()
         if not admits:
             waiting.stop()
         while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:

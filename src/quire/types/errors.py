@@ -96,3 +96,17 @@ class StepFailed(QuireError):
     """The device could not compute this request's part of a step."""
 
     code = "step_failed"
+
+
+class OutOfDeviceMemory(StepFailed):
+    """The device has no memory for a step. Of its requests, the one with the most tokens in it ends with this."""
+
+    code = "out_of_device_memory"
+    status = 503
+    retry_after = 5.0
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The device had no memory left to compute this request beside the others. Send it again later, or with a "
+            "shorter prompt; who runs the server can give steps more room with a lower memory_share or max_step_tokens."
+        )

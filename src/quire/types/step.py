@@ -25,6 +25,11 @@ class Part(NamedTuple):
     scores_prompt: bool = False  # besides, every position tells how likely the prompt's next token was
 
     @property
+    def num_tokens(self) -> int:
+        """Computed in this step."""
+        return 1 if self.tokens is None else len(self.tokens)
+
+    @property
     def drafts(self) -> tuple[int, ...]:
         """The last of its tokens, as many as it has distributions but one: they may turn out wrong."""
         return self.tokens[len(self.tokens) - self.num_logits + 1 :] if self.tokens and self.num_logits else ()

@@ -13,7 +13,7 @@ from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import CacheSpec
 from quire.ops.registry import relative_error
 from tests.devices._triton.paged import BLOCK, Answer, Step, Text, run
-from tests.devices.interpreted import on_gpu
+from tests.devices.interpreted import in_interpreter
 
 pytestmark = pytest.mark.device
 
@@ -28,18 +28,18 @@ def assert_matches(step: Step, place: str, dtype: str = "f32", num_ctas: int = 1
     return answer
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
 def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
     examples = list(attention.example_args(dtype))
-    if place == "cpu" and dtype != "f32":  # all of them in one number format are enough for the interpreter
-        examples = examples[::5]
+    if dtype != "f32":  # all of them in one number format are enough, and that in the interpreter
+        examples = examples[::10]
     for args in examples:
         cache, batch = args["cache"], args["batch"]
         cache.write(batch.slots, args["k"], args["v"])
         assert_matches(Step(cache.spec, batch, args["q"], cache.keys, cache.values), place, dtype)
 
 
-@pytest.mark.parametrize("seed", [0, 3, *on_gpu(*range(4, 20))])
+@pytest.mark.parametrize("seed", [0, *in_interpreter(3)])
 def test_it_matches_on_random_batches(seed, place):
     rng = np.random.default_rng(seed)
     window = None if seed % 2 else int(rng.integers(1, 300))
@@ -48,22 +48,25 @@ def test_it_matches_on_random_batches(seed, place):
     assert_matches(Step.random(spec, int(rng.integers(1, 9)), texts, 300, seed), place)
 
 
-@pytest.mark.parametrize("group", [1, 3, 16, *on_gpu(2, 4, 5, 7, 8)])
+@pytest.mark.interpreted
+@pytest.mark.parametrize("group", [1, 3, 16])
 def test_any_number_of_heads_shares_a_key_head(group, place):
     assert_matches(Step.random(PAGED, group, [Text(40), Text(3), Text(0, 23)], 24), place)
 
 
-@pytest.mark.parametrize("head_dim", [8, 80, 128, *on_gpu(16, 20, 64, 96)])
+@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 128)])
 def test_heads_have_any_size(head_dim, place):
     step = Step.random(CacheSpec("paged", 2, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
     assert_matches(step, place, "bf16")
 
 
+@pytest.mark.interpreted
 def test_a_long_row_is_cut_and_merged(place):
     answer = assert_matches(Step.random(PAGED, 4, [Text(900), Text(5)], 80), place)
     assert answer.counts.narrow > 2 and answer.counts.partials > 1
 
 
+@pytest.mark.interpreted
 def test_drafts_are_cut_and_merged_together(place):
     answer = assert_matches(Step.random(PAGED, 4, [Text(900, 4), Text(700, 3)], 110), place)
     assert answer.counts.wide == 0 and answer.counts.partials > 7
@@ -74,18 +77,19 @@ def test_a_few_tokens_behind_a_long_text_are_cut_and_merged(place):
     assert answer.counts.wide > 2 and answer.counts.partials > 20
 
 
+@pytest.mark.interpreted
 def test_many_rows_are_not_cut(place):
     answer = assert_matches(Step.random(PAGED, 2, [Text(300 + n) for n in range(12)], 260), place, num_ctas=4)
     assert answer.counts == (12, 0, 0)
 
 
-@pytest.mark.parametrize("group", [3, *on_gpu(4)])
-def test_a_group_reads_what_it_shares_once(group, place):
+def test_a_group_reads_what_it_shares_once(place):
     texts = [Text(603), *(Text(600 + 9 * n, 1 + n % 3, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
-    answer = assert_matches(Step.random(PAGED, group, texts, 120), place)
+    answer = assert_matches(Step.random(PAGED, 3, texts, 120), place)
     assert answer.counts.wide > 0 and answer.counts.partials > 0
 
 
+@pytest.mark.interpreted
 def test_the_last_block_of_a_group_may_be_unfinished(place):
     """Rows share a block that one of them has not filled: it sees none of the others' tokens."""
     texts = [Text(602), *(Text(n, 1, 38) for n in (597, 593, 600, 601, 592))]  # the last of 38 blocks begins at 592
@@ -93,7 +97,7 @@ def test_the_last_block_of_a_group_may_be_unfinished(place):
     assert answer.counts.narrow == 0 and answer.counts.wide > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *in_interpreter(torch.float32)])
 def test_a_cache_of_8_bits_is_read_as_it_was_rounded(dtype, place):
     step = Step.random(PAGED, 4, [Text(300), Text(0, 23)], 40).rounded(dtype, torch.float8_e4m3fn)
     answer = run(step, place, dtype, torch.float8_e4m3fn)
@@ -125,6 +129,7 @@ def test_with_fixed_chunks_a_token_is_the_same_to_the_bit_in_any_company(window,
             assert np.array_equal(some.out, together[end - len(some.out) : end]), (row, first, num_ctas)
 
 
+@pytest.mark.interpreted
 def test_with_fixed_chunks_long_rows_are_cut_and_others_folded(place):
     step = Step.random(PAGED, 2, [Text(480), Text(180), Text(280), Text(20)], 70)
     limits = {"fixed_chunk": FIXED, "num_ctas": 6}
@@ -138,11 +143,10 @@ def test_with_fixed_chunks_long_rows_are_cut_and_others_folded(place):
     "texts",
     [
         [Text(600 + n) for n in range(40)],
-        [Text(5000)],
         [Text(0, 700), Text(300, 64), Text(900)],
         [Text(2100), *(Text(2050 + n, 1 + n % 2, 128) for n in range(40))],
     ],
-    ids=["decode", "long", "prompts", "shared"],
+    ids=["decode", "prompts", "shared"],
 )
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_it_matches_at_the_sizes_of_real_models(cache_dtype, texts, place):

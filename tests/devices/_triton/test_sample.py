@@ -13,6 +13,7 @@ from quire.devices._triton import sample
 from quire.devices._triton.sample import Rules, Sizes, Space, choose
 from quire.ops.batch import Draws
 from quire.sampling.mask import blank
+from tests.devices.interpreted import in_interpreter
 from tests.sampling.drawn import drawn, kept
 
 pytestmark = pytest.mark.device
@@ -59,7 +60,7 @@ def normal(num_rows: int, spread: float = 3.0, vocab: int = VOCAB) -> np.ndarray
     return np.random.default_rng(num_rows).normal(0.0, spread, (num_rows, vocab)).astype(np.float32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *in_interpreter(torch.float32)])
 @pytest.mark.parametrize("is_greedy", [True, False])
 def test_greedy_takes_the_likeliest_and_the_first_of_equals(place: str, dtype: Any, is_greedy: bool) -> None:
     logits = normal(5).round(0)  # many are equal, also as bfloat16
@@ -92,8 +93,8 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("few", [False, True], ids=["candidates", "all logits"])
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("few", [True, *in_interpreter(False)], ids=["all logits", "candidates"])
+@pytest.mark.parametrize("name", ["all", *in_interpreter(*(name for name in FILTERS if name != "all"))])
 def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place: str, name: str, few: bool) -> None:
     """With room for 16 candidates most rows have to be searched whole."""
     entries = [{**each, "chance": chance} for each in FILTERS[name] for chance in ((0.81,) if few else (0.0, 0.999))]
@@ -102,6 +103,7 @@ def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place
     assert tokens == expected(logits, draws)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("few", [False, True], ids=["candidates", "all logits"])
 def test_equal_logits_at_the_edge_are_kept_in_the_order_of_their_ids(place: str, few: bool) -> None:
     logits = np.tile(normal(1, 1.0).round(0), (4, 1))
@@ -132,6 +134,7 @@ def test_masks_are_those_of_their_entries_and_what_is_far_away_can_be_drawn(plac
     assert tokens[4] == 200 and tokens[5] == -1  # the last mask leaves nothing
 
 
+@pytest.mark.interpreted
 def test_tokens_are_drawn_as_often_as_they_are_likely(place: str) -> None:
     """Chances spread evenly: each token's count is its share, but for the two ends of its stretch."""
     num_draws, logits = 16, normal(1, vocab=40)
@@ -144,6 +147,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(place: str) -> None:
     assert np.abs(np.bincount(tokens, minlength=40) - shares * num_draws).max() <= 1.0
 
 
+@pytest.mark.interpreted
 def test_a_token_does_not_depend_on_how_many_programs_share_the_vocabulary(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,11 +11,17 @@ import torch
 from quire.devices._triton.norm import FP8, to_fp8
 from quire.devices._triton.stream import Around, Scratch, Tile, stream
 from quire.ops.registry import relative_error
-from tests.devices.interpreted import on_gpu
+from tests.devices.interpreted import in_interpreter
 
 pytestmark = [pytest.mark.device]
 COLUMNS, ROWS = 128, 48
-TILES = [Tile(32, 32, 16, shares=1, stages=2), Tile(32, 32, 16, shares=2, stages=2), Tile(16, 64, 16, shares=2)]
+TILES = [Tile(32, 32, 16, shares=2, stages=2), Tile(16, 64, 16, shares=2), Tile(32, 32, 16, stages=2)]
+ON_GPU = [
+    (False, False, False, True),
+    (True, False, True, False),
+    (False, True, True, True),
+    (True, True, False, False),
+]
 BF16_ERROR = 2e-2
 
 
@@ -30,13 +36,13 @@ def expected(x, weight, norm, bias, is_gate, residual) -> np.ndarray:
     return out if residual is None else out + residual
 
 
-@pytest.mark.parametrize("tile", [*TILES[1:], *on_gpu(TILES[0])])
+@pytest.mark.parametrize("tile", [TILES[0], *in_interpreter(*TILES[1:])])
 @pytest.mark.parametrize("fmt", ["bf16", "fp8"])
-@pytest.mark.parametrize("num_tokens", [1, 20, *on_gpu(5)])
+@pytest.mark.parametrize("num_tokens", [20, *in_interpreter(1)])
 def test_a_streamed_product_is_what_it_says(num_tokens, fmt, tile, place):
     rng = np.random.default_rng(num_tokens)
     scratch = Scratch(torch.device(place))
-    for is_gate, has_norm, has_bias, adds in product((False, True), repeat=4):
+    for is_gate, has_norm, has_bias, adds in product((False, True), repeat=4) if place == "cpu" else ON_GPU:
         if (adds and is_gate) or (has_norm and fmt == "fp8"):
             continue  # what nobody asks for
         rows = 2 * ROWS if is_gate else ROWS

@@ -15,12 +15,15 @@ import numpy as np
 from quire.devices.base import Device, Limits
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
+from quire.graph.weight import Weight
 from quire.models.config import read_config
 from quire.models.draw import Model
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch, Draws, RowPart
+from quire.quant.registry import all_formats
 from tests.engine.driver import Driver
 from tests.models.toys import BLOCK, MemoryCheckpoint, Toy, as_tensors, toy_of
+from tests.quant.blocks import weight_blocks
 
 SIZES = {
     "hidden_size": 64,
@@ -93,7 +96,7 @@ class Texts:
     def blocks(self, row: int) -> list[int]:
         """From the end of the cache, and not in order."""
         start = self.program.num_blocks - (row + 1) * self.num_blocks
-        return [start + (at * 3 + row) % self.num_blocks for at in range(self.num_blocks)]
+        return (start + np.random.default_rng(row).permutation(self.num_blocks)).tolist()
 
     def step(self, chunks: dict[int, Sequence[int]], num_logits: int = 1, **more: Any) -> np.ndarray:
         """Logits [L, vocab] of the last tokens of each chunk."""
@@ -143,3 +146,28 @@ def random_llama(hidden: int = 512, num_layers: int = 4, vocab: int = 1024, cont
             numbers = noise * np.float32(shape[-1] ** -0.5) if len(shape) == 2 else 1 + np.float32(0.1) * noise
             arrays[entry.tensor("safetensors", layer, "weight")] = numbers
     return MemoryCheckpoint("safetensors", metadata, as_tensors(arrays))
+
+
+@dataclass(frozen=True)
+class BlockTensor:
+    """A tensor of a GGUF file, in memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    data: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes
+
+    def dequantize(self) -> np.ndarray:
+        fmt = all_formats()[self.format]
+        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
+
+
+def in_format(weight: Weight, name: str, seed: int) -> Weight:
+    """Another matrix in its place, in blocks of this format."""
+    fmt = all_formats()[name]
+    blocks = weight_blocks(fmt, weight.shape[0] * weight.shape[1] // fmt.block_weights, seed)
+    return replace(weight, format=name, source=BlockTensor(weight.name, weight.shape, name, blocks.reshape(-1)))

@@ -1,24 +1,45 @@
-"""Steps of few rows with one token each take a kernel of their own, and answer what the interpreter of graphs does."""
+"""Steps of few rows with one token each take a kernel of their own, or one kernel for all of the step."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
+from quire.devices.cuda.few_rows import MOST_ROWS, TILE_ROWS, WARPS, Model, Shape, tiles_of
+from quire.devices.cuda.program import CudaProgram
+from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
-from tests.models.toys import Session, make_toy, some_tokens
+from tests.devices.cuda.models import draws_of, lowered, small
+from tests.models.toys import BLOCK, VOCAB, Session, Toy, make_toy, some_tokens, toy_of
 
-pytestmark = [pytest.mark.device, pytest.mark.gpu]  # so long a prompt takes the interpreter too long
-LIMITS = base.Limits(
-    max_tokens=256, max_rows=20, max_logits=256, max_blocks=16, num_blocks=60, block_tokens=16, kv_dtype="f32"
+pytestmark = pytest.mark.device
+FLOATS = base.Limits(
+    max_tokens=256, max_rows=20, max_logits=256, max_blocks=16, num_blocks=60, block_tokens=BLOCK, kv_dtype="f32"
 )
+ROOMY = base.Limits(
+    max_tokens=4096, max_rows=MOST_ROWS, max_logits=64, max_blocks=24, num_blocks=24 * MOST_ROWS, block_tokens=BLOCK
+)
+SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 3, "max_position_embeddings": 512}
+HEADS: dict[str, tuple[str, dict[str, int]]] = {
+    "four heads of 64 share a key": ("LlamaForCausalLM", {"heads": 8, "kv": 2, "dim": 64}),
+    "eight heads of 64 share a key": ("LlamaForCausalLM", {"heads": 8, "kv": 1, "dim": 64}),
+    "heads of 128, with biases": ("Qwen2ForCausalLM", {"heads": 2, "kv": 2, "dim": 128}),
+    "three heads of 128 share a key": ("LlamaForCausalLM", {"heads": 3, "kv": 1, "dim": 128}),
+}
+NO_FARTHER = 1.5  # times as far from float32 as the step of several kernels: roundings fall differently
 
 
+@pytest.mark.gpu
 def test_decoding_goes_on_from_a_prompt(place):
+    """So long a prompt takes the interpreter too long."""
     model = make_toy("qwen3").draw()
-    program = CudaDevice(place).lower(model.graph, model.weights, LIMITS, dtype="f32")
+    program = CudaDevice(place).lower(model.graph, model.weights, FLOATS, dtype="f32")
     here, there = session(program, model, num_blocks=60), Session(model, 60)
     steps = [
         {"a": some_tokens(127), "b": some_tokens(15)},
@@ -30,3 +51,128 @@ def test_decoding_goes_on_from_a_prompt(place):
         actual, expected = here.step(step), there.step(step)
         for text in step:
             assert relative_error(actual[text], expected[text]) < 1e-4, (step.keys(), text)
+
+
+def wide_toy(name: str) -> Toy:
+    """Wide enough for the kernel's boxes of 128 bytes, FP8 too."""
+    kind, heads = HEADS[name]
+    words = {"heads": "num_attention_heads", "kv": "num_key_value_heads", "dim": "head_dim"}
+    return toy_of(kind, {**SIZES, **{words[key]: value for key, value in heads.items()}}, seed=5)
+
+
+class Rows:
+    """Texts of different lengths, one for each row, and steps that add a token to each."""
+
+    def __init__(self, program: CudaProgram, lengths: list[int]) -> None:
+        self.program = program
+        rng = np.random.default_rng(len(lengths))
+        self.texts = [rng.integers(0, VOCAB, length).tolist() for length in lengths]
+        order = rng.permutation(ROOMY.num_blocks).reshape(-1, ROOMY.max_blocks)
+        self.blocks = [blocks.tolist() for blocks in order]
+        program.launch(Batch.of([self._part(row, 0) for row in range(len(lengths))], BLOCK)).result()
+
+    def _part(self, row: int, start: int) -> RowPart:
+        return RowPart(self.texts[row][start:], start, self.blocks[row])
+
+    def add(self) -> None:
+        """A token to each text."""
+        for row, text in enumerate(self.texts):
+            text.append((7 * row + len(text)) % VOCAB)
+
+    def logits(self) -> np.ndarray:
+        """After the newest token, which is computed now."""
+        batch = Batch.of([self._part(row, len(text) - 1) for row, text in enumerate(self.texts)], BLOCK)
+        logits = self.program.launch(batch).result().logits
+        assert logits is not None
+        return logits
+
+
+def with_one_kernel(toy: Toy, place: str, **wishes: Any) -> CudaProgram:
+    program = lowered(toy.draw(), place, ROOMY, **wishes)
+    if program.few_rows is None:
+        pytest.skip("one kernel for a whole step is for Hopper")
+    return program
+
+
+def distance(logits: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((logits - exact) ** 2)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantize", [None, "fp8"])
+@pytest.mark.parametrize("name", HEADS)
+def test_one_kernel_comes_as_near_to_transformers_as_many_kernels_do(name, quantize, place):
+    toy = wide_toy(name)
+    program = with_one_kernel(toy, place, quantize=quantize, captures=False)
+    one_kernel = program.few_rows
+    for lengths in ([1], [300], [5, 130, 31], [40 * row + 16 for row in range(8)], list(range(9, 329, 20))):
+        rows = Rows(program, lengths)
+        for _ in range(2):  # the second step reads what the first has written
+            rows.add()
+            program.few_rows = None
+            plain = rows.logits()
+            program.few_rows = one_kernel
+            found = rows.logits()
+            assert np.array_equal(found, rows.logits()), "its sums are always made in one order"
+            exact = np.stack([toy.expected_logits(text)[-1] for text in rows.texts])
+            assert distance(found, exact) <= NO_FARTHER * distance(plain, exact), lengths
+
+
+@pytest.mark.gpu
+def test_one_kernel_is_captured_and_padded_like_any_other_step(place):
+    toy = wide_toy("four heads of 64 share a key")
+    eager, captured = (with_one_kernel(toy, place, captures=captures) for captures in (False, True))
+    here, there = Rows(eager, [20] * 5), Rows(captured, [20] * 5)
+    for _ in range(5):
+        here.add()
+        there.add()
+        assert np.array_equal(here.logits(), there.logits())
+    assert captured.num_padded > 0
+
+
+@pytest.mark.gpu
+def test_one_kernel_reads_tokens_that_only_the_device_knows(place):
+    program = with_one_kernel(wide_toy("four heads of 64 share a key"), place)
+    rows = Rows(program, [18, 40])
+    rows.add()
+    batch = Batch.of([rows._part(row, len(text) - 1) for row, text in enumerate(rows.texts)], BLOCK)
+    first = program.launch(replace(batch, draws=draws_of([3, 4]))).result().tokens
+    assert first is not None
+    for text, token in zip(rows.texts, first.tolist(), strict=True):
+        text.append(token)
+    known = Batch.of([rows._part(row, len(text) - 1) for row, text in enumerate(rows.texts)], BLOCK)
+    unknown = replace(known, token_ids=np.array([-4, -5], np.int32))
+    answers = [program.launch(replace(each, draws=draws_of([5, 6]))).result().tokens for each in (unknown, known)]
+    assert np.array_equal(*answers)
+
+
+@pytest.mark.parametrize("num_processors", [78, 114, 132])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(6144, 4096, 2), Shape(4096, 14336, 1), Shape(14336, 4096, 2, is_gate=True), Shape(128256, 8192, 2),
+        Shape(28672, 8192, 1, is_gate=True), Shape(131, 256, 2),
+    ],
+)  # fmt: skip
+def test_no_processor_has_many_more_rows_than_the_others(shape, num_processors):
+    tiles = tiles_of(shape, num_processors)
+    assert tiles <= WARPS and tiles % (2 if shape.is_gate else 1) == 0
+    rows = tiles * TILE_ROWS // (2 if shape.is_gate else 1)
+    num_groups = -(shape.rows // -rows)
+    most = -(num_groups // -num_processors) * rows
+    assert most <= 1.25 * shape.rows / num_processors + TILE_ROWS
+
+
+def test_a_chain_of_layers_is_recognized(place):
+    program = lowered(small("llama").draw(), place)
+    model = Model.of(program.instructions)
+    assert model is not None and len(model.layers) == 2
+    assert Model.of(program.instructions[1:]) is None
+    assert not model.is_known(program.caches.whole), "it is on no GPU, or its heads are too small"
+
+
+def test_norms_of_heads_are_left_to_several_kernels(place):
+    program = lowered(small("qwen3").draw(), place)
+    model = Model.of(program.instructions)
+    assert model is not None and not model.is_known(program.caches.whole)
+    assert program.few_rows is None

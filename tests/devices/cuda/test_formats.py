@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,16 +18,14 @@ from quire.devices.cuda.instructions import AddProduct, Attend, Gate
 from quire.devices.cuda.int4 import Int4Linear, joined_int4
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
-from quire.graph.weight import Weight
 from quire.models.draw import Model, draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
-from quire.quant.registry import all_formats
 from quire.weights.checkpoint import open_checkpoint
 from quire.weights.random_weights import RandomTensor
+from tests.devices.cuda.models import in_format
 from tests.models.quantized import WIDE_GROUP, write_checkpoint
 from tests.models.toys import MemoryCheckpoint, Session, Toy, as_tensors, some_tokens, to_gguf, toy_of
-from tests.quant.blocks import weight_blocks
 
 pytestmark = [pytest.mark.device]
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -137,31 +135,6 @@ def test_fp8_numbers_of_a_checkpoint_are_not_rounded_again(way: str, tmp_path: P
     np.testing.assert_array_equal(numbers, np.concatenate([model.weights[name].float32() for name in found]))
 
 
-@dataclass(frozen=True)
-class BlockTensor:
-    """A tensor of a GGUF file, in memory."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: str
-    data: np.ndarray
-
-    @property
-    def num_bytes(self) -> int:
-        return self.data.nbytes
-
-    def dequantize(self) -> np.ndarray:
-        fmt = all_formats()[self.format]
-        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
-
-
-def in_format(weight: Weight, name: str, seed: int) -> Weight:
-    """Another matrix in its place, in blocks of this format."""
-    fmt = all_formats()[name]
-    blocks = weight_blocks(fmt, weight.shape[0] * weight.shape[1] // fmt.block_weights, seed)
-    return replace(weight, format=name, source=BlockTensor(weight.name, weight.shape, name, blocks.reshape(-1)))
-
-
 def gguf(formats: dict[str, str]) -> Model:
     """The toy as a GGUF file: each matrix in the format that the end of its name has here."""
     model = draw(to_gguf(toy()))
@@ -231,3 +204,15 @@ def test_random_weights_of_fp8_are_drawn_and_rounded(place: str):
         numbers = each.weight.float() * each.scale[:, None]
         assert 0.2 < float(numbers.std()) < 0.3
     assert np.isfinite(logits(program)).all()
+
+
+def test_plain_numbers_are_had_by_wishing(tmp_path: Path, place: str, caplog):
+    """Of 4 bits and of FP8 alike: exactly what they mean, in float32."""
+    write_checkpoint("fp8-blocks", tmp_path, toy())
+    of_4_bits = gguf(dict.fromkeys(("q", "k", "v", "out", "gate", "up", "down"), "q4_1"))
+    for model in (of_4_bits, draw(open_checkpoint(tmp_path))):
+        with caplog.at_level(logging.INFO, "quire.devices.cuda"):
+            program = lowered(model, place, "f32", dtype="f32", quantize="plain")
+        assert all(isinstance(each, Linear) and not each.rounds for each in linears(program))
+        assert relative_error(logits(program), by_references(model)) <= 1e-4
+    assert "no kernel" not in caplog.text

@@ -1,7 +1,7 @@
 """Attention of few rows with one token each, in one kernel: from the product of q, k and v to the merged answer.
 
 A program does one narrow item (see attention_work) for one key head, with the query heads that share it.
-    before   scales, bias, norms of heads and rope, as rope_write does; every program turns its own queries
+    before   scales, norms of heads and rope, as rope_write does; every program turns its own queries
     newest   the program whose item ends with the row's last key writes k and v to their slot, and takes them from its
              registers: nobody reads in this launch what it writes to the cache
     after    of a row in several parts, the program that comes last merges all of them, in their order: whichever it is,
@@ -29,14 +29,14 @@ LINE = tl.constexpr(128)  # bytes
 
 @triton.jit
 def _turned(
-    raw, token_scale, column_scale, bias, norm, eps, cos, sin, token, head, dims, is_there,
+    raw, token_scale, column_scale, norm, eps, cos, sin, token, head, dims, is_there,
     STRIDE: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr,
-    BIAS: tl.constexpr, NORM: tl.constexpr,
+    NORM: tl.constexpr,
 ):  # fmt: skip
     """A head for each row, normed and turned: float32 [M, dim]. The sines are negative where a number comes first."""
     other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)  # what a number is turned with
-    x = numbers(raw, token_scale, column_scale, bias, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN, BIAS)
-    y = numbers(raw, token_scale, column_scale, bias, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN, BIAS)
+    x = numbers(raw, token_scale, column_scale, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN)
+    y = numbers(raw, token_scale, column_scale, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN)
     if NORM:
         rms = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / DIM + eps)
         x *= rms * tl.load(norm + dims, mask=dims < DIM, other=0.0).to(tl.float32)
@@ -86,11 +86,11 @@ def _merged(
 
 @triton.jit
 def _attend_few(
-    raw, token_scale, column_scale, bias, q_norm, k_norm, eps, cos, sin, positions, slots, k_cache, v_cache, tables,
+    raw, token_scale, column_scale, q_norm, k_norm, eps, cos, sin, positions, slots, k_cache, v_cache, tables,
     items, num_items, first_part, num_parts, partial_out, partial_lse, arrived, out, scale, table_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, PAIRS: tl.constexpr,
     GROUP_PADDED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, WINDOW: tl.constexpr, TOKEN: tl.constexpr,
-    COLUMN: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
+    COLUMN: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     follow(CHAINED)
     GROUP: tl.constexpr = HEADS // KV
@@ -116,20 +116,20 @@ def _attend_few(
     is_query = (rows < GROUP) & is_dim
     q_head = kv * GROUP + rows
     v = numbers(
-        raw, token_scale, column_scale, bias, token, (HEADS + KV + kv) * DIM + dims, is_dim,
-        STRIDE, TOKEN, COLUMN, BIAS,
+        raw, token_scale, column_scale, token, (HEADS + KV + kv) * DIM + dims, is_dim,
+        STRIDE, TOKEN, COLUMN,
     )  # fmt: skip
     angle = position * PAIRS + dims % PAIRS
     c = tl.load(cos + angle, mask=dims < 2 * PAIRS, other=1.0)
     s = tl.load(sin + angle, mask=dims < 2 * PAIRS, other=0.0)
     s = tl.where(dims < PAIRS, -s, s)
     q = _turned(
-        raw, token_scale, column_scale, bias, q_norm, eps, c, s, token, q_head, dims, is_query,
-        STRIDE, DIM, PAIRS, TOKEN, COLUMN, BIAS, NORM,
+        raw, token_scale, column_scale, q_norm, eps, c, s, token, q_head, dims, is_query,
+        STRIDE, DIM, PAIRS, TOKEN, COLUMN, NORM,
     )  # fmt: skip
     k = _turned(
-        raw, token_scale, column_scale, bias, k_norm, eps, c, s, token, HEADS + kv, dims, is_dim,
-        STRIDE, DIM, PAIRS, TOKEN, COLUMN, BIAS, NORM,
+        raw, token_scale, column_scale, k_norm, eps, c, s, token, HEADS + kv, dims, is_dim,
+        STRIDE, DIM, PAIRS, TOKEN, COLUMN, NORM,
     )  # fmt: skip
     query = q.to(out.dtype.element_ty)
     k, v = k.to(k_cache.dtype.element_ty), v.to(v_cache.dtype.element_ty)
@@ -139,12 +139,14 @@ def _attend_few(
     tl.store(v_cache + at, v, mask=is_dim & (rows == 0) & is_newest)
     score = tl.sum(query.to(tl.float32) * k.to(query.dtype).to(tl.float32), 1) * scale
     score = tl.where(is_newest, score, float("-inf"))
+    # Widened here and not after the walk: ptxas 12.8 loses bytes of FP8 numbers that are stored and kept for later.
+    newest = v.to(query.dtype)
 
     top, weight, total = walk(
         query, keys, values, table, tl.full([BLOCK_M], 0, tl.int32) + position, None, begin,
         tl.minimum(end, position), scale, KV, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
     )  # fmt: skip
-    top, weight, total = fold(top, weight, total, score, v.to(query.dtype).to(tl.float32))
+    top, weight, total = fold(top, weight, total, score, newest.to(tl.float32))
     lse, mean = mean_of(top, weight, total)
 
     answers = out + token * (HEADS * DIM)
@@ -167,7 +169,7 @@ def _attend_few(
 
 def attend_few(
     product: Product, heads: Heads, turns: Turns, where: Where, cache: tuple[Tensor, Tensor], tables: Tensor,
-    work: Work, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None, bias: Tensor | None = None,
+    work: Work, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None,
     norm: HeadNorm | None = None,
 ) -> None:  # fmt: skip
     """Every token attends to its row, up to its own key, which goes into the cache: into `out` [T, num_heads * dim].
@@ -181,7 +183,7 @@ def attend_few(
     normed = norm or HeadNorm(raw, raw, 0.0)
     config = configs_for(heads.dim, k_cache.dtype).narrow
     args = (
-        raw, product.token_scale, product.column_scale, bias, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
+        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
         where.positions, where.slots, k_cache, v_cache, tables, work.narrow, work.counts, work.first_part,
         work.num_parts, work.partial_out, work.partial_lse, arrived, out, scale * LOG2_E, tables.stride(0),
     )  # fmt: skip
@@ -196,7 +198,6 @@ def attend_few(
         "WINDOW": window or 0,
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,
-        "BIAS": bias is not None,
         "NORM": norm is not None,
         "BLOCK_N": config.block_n,
     }

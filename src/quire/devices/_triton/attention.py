@@ -10,6 +10,7 @@ tiles of BLOCK_N, in powers of two. Sums are float32.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire.devices._triton.attention_work import WorkViews
-from quire.devices._triton.chain import Shape, follow, launch
+from quire.devices._triton.chain import Shape, follow, launch, together
 
 LOG2_E = 1.4426950408889634
 MERGED_HEADS = 8  # of a program that merges: few enough to fill the device, so many that a thousand idle ones are cheap
@@ -76,7 +77,13 @@ def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_de
     few, and more warps finish each sooner.
     """
     size, dim = dtype.itemsize, padded(head_dim)
-    narrow = Config(16, 64 if dim * size <= 256 else 32, 4, 3 if dim * size <= 256 else 2)
+    narrow = (
+        Config(16, 64, 4, 3)
+        if dim * size < 256
+        else Config(16, 32, 2, 4)
+        if dim * size == 256
+        else Config(16, 32, 4, 2)
+    )
     if size == 4:
         return Configs(narrow, Config(64, 32, 4, 2))
     if fixed:
@@ -104,9 +111,13 @@ def attend(
     Strides between tokens of q and out, and between rows of `tables` [R, B], are free. All else is contiguous.
     """
     configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
-    for index, (items, config) in enumerate(zip((work.narrow, work.wide), configs, strict=True)):
-        if len(items):
-            _launch(q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk)
+    given = (q, k_cache, v_cache, tables, positions, work, out)
+    launches = [
+        partial(_launch, *given, index, items, config, scale, window, fixed_chunk)
+        for index, (items, config) in enumerate(zip((work.narrow, work.wide), configs, strict=True))
+        if len(items)
+    ]
+    together(q.device, launches)
     if merges:
         parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))
         constants = {

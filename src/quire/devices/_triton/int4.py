@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .chain import Shape, follow, launch
-from .stream import LINE, Around, Scratch, Tile, _fetch_ahead
+from .stream import LINE, Around, Scratch, Tile, _fetch_ahead, finish
 
 OFFSET = tl.constexpr(128.0)  # a bfloat16 from here on has whole numbers for its last bits
 SPANS = (32, 16)
@@ -194,50 +194,10 @@ def _stream_int4(
                 acc_up = _scaled(acc_up, raw_up, sums, scales, zeros, at + N, POINTS)
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
-    squares = tl.sum(squares_of, 0)
-    if SHARES > 1:
-        place = ((tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) * SHARES).to(tl.int64)
-        SIZE: tl.constexpr = (2 * BN + 1) * BM
-        inside = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
-        mine = partial + (place + share) * SIZE
-        tl.store(mine + inside, acc)
-        if GATE:
-            tl.store(mine + BN * BM + inside, acc_up)
-        if NORM:
-            tl.store(mine + 2 * BN * BM + tl.arange(0, BM), squares)
-        tl.debug_barrier()
-        counter = arrived + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-        if tl.atomic_add(counter, 1, sem="acq_rel") != SHARES - 1:
-            return
-        tl.store(counter, 0)
-        acc = tl.zeros([BN, BM], tl.float32)
-        acc_up = tl.zeros([BN, BM], tl.float32)
-        squares = tl.zeros([BM], tl.float32)
-        for each in tl.static_range(SHARES):
-            theirs = partial + (place + each) * SIZE
-            acc += tl.load(theirs + inside, cache_modifier=".cg")
-            if GATE:
-                acc_up += tl.load(theirs + BN * BM + inside, cache_modifier=".cg")
-            if NORM:
-                squares += tl.load(theirs + 2 * BN * BM + tl.arange(0, BM), cache_modifier=".cg")
-    acc *= tl.load(row_scale + rows)[:, None]
-    if GATE:
-        acc_up *= tl.load(row_scale + N + rows)[:, None]
-    if NORM:
-        rms = tl.rsqrt(squares / K + eps)
-        acc *= rms[None, :]
-        acc_up *= rms[None, :]
-    if BIAS:
-        acc += tl.load(bias + rows).to(tl.float32)[:, None]
-        if GATE:
-            acc_up += tl.load(bias + N + rows).to(tl.float32)[:, None]
-    if GATE:
-        acc = acc * tl.sigmoid(acc) * acc_up
-    at = m[None, :].to(tl.int64) * N + n[:, None]
-    mask = is_there[None, :] & (n < N)[:, None]
-    if ADD:
-        acc += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + at, acc.to(out.dtype.element_ty), mask=mask)
+    finish(
+        acc, acc_up, tl.sum(squares_of, 0), row_scale, None, bias, out, partial, arrived, n, m, M, N, eps,
+        K, BM, BN, SHARES, NORM, GATE, ADD, BIAS, True, False,
+    )  # fmt: skip
 
 
 def stream_int4(

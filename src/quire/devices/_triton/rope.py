@@ -1,4 +1,4 @@
-"""What happens to q, k and v between their product and attention: scales, bias, norms of heads, rope, and the KV write.
+"""What happens to q, k and v between their product and attention: scales, norms of heads, rope, and the KV write.
 
 One program does one key head of one token, with the query heads that share it.
 """
@@ -41,23 +41,20 @@ class Turns(NamedTuple):
 
 @triton.jit
 def numbers(
-    raw, token_scale, column_scale, bias, token, columns, mask, STRIDE: tl.constexpr,
-    TOKEN: tl.constexpr, COLUMN: tl.constexpr, BIAS: tl.constexpr,
+    raw, token_scale, column_scale, token, columns, mask, STRIDE: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """Of one token of the product, these columns, with all scales and the bias, in float32."""
+    """Of one token of the product, these columns, with all scales, in float32."""
     x = tl.load(raw + token * STRIDE + columns, mask=mask, other=0.0)
-    x = scaled(x, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
-    if BIAS:
-        x += tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
-    return x
+    return scaled(x, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
 
 
 @triton.jit
 def _rope_write(
-    raw, token_scale, column_scale, bias, q_norm, k_norm, eps, cos, sin, positions, slots, q_out, k_cache, v_cache,
+    raw, token_scale, column_scale, q_norm, k_norm, eps, cos, sin, positions, slots, q_out, k_cache, v_cache,
     HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, GROUP: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, BIAS: tl.constexpr,
-    NORM: tl.constexpr, CHAINED: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, NORM: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     kv = tl.program_id(1)
@@ -74,8 +71,8 @@ def _rope_write(
     # first and second half of each head; a number beyond the rotary part stays
     low = tl.where(i < PAIRS, i, i + PAIRS)  # where PAIRS < DIM / 2, what is not turned comes after both turned halves
     high = tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
-    a = numbers(raw, token_scale, column_scale, bias, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN, BIAS)
-    b = numbers(raw, token_scale, column_scale, bias, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN, BIAS)
+    a = numbers(raw, token_scale, column_scale, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN)
+    b = numbers(raw, token_scale, column_scale, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN)
     if NORM:
         rms = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + eps)[:, None]
         rms = tl.where(is_v, 1.0, rms)
@@ -111,7 +108,7 @@ class Where(NamedTuple):
 
 def rope_write(
     product: Product, heads: Heads, turns: Turns, where: Where, cache: tuple[Tensor, Tensor],
-    bias: Tensor | None = None, norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
+    norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
     """q [T, num_heads * dim], turned; k, turned, and v go into the cache [blocks, kv_heads, block_tokens, dim] each."""
     raw = product.raw
@@ -120,7 +117,7 @@ def rope_write(
     members = heads.num_heads // heads.kv_heads
     normed = norm or HeadNorm(raw, raw, 0.0)
     args = (
-        raw, product.token_scale, product.column_scale, bias, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
+        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
         where.positions, where.slots, q, *cache,
     )  # fmt: skip
     constants = {
@@ -133,7 +130,6 @@ def rope_write(
         "BLOCK_TOKENS": cache[0].shape[2],
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,
-        "BIAS": bias is not None,
         "NORM": norm is not None,
     }
     launch(_rope_write, (tokens, heads.kv_heads), args, constants, Shape(2))

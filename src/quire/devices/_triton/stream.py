@@ -56,6 +56,63 @@ def _fetch_ahead(ahead, num_lines, LINES: tl.constexpr):
     fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
 
 
+@triton.jit
+def finish(
+    acc, acc_up, squares, row_scale, token_scale, bias, out, partial, arrived, n, m, M, N, eps, K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr,
+    ADD: tl.constexpr, BIAS: tl.constexpr, ROW: tl.constexpr, TOKEN: tl.constexpr,
+):  # fmt: skip
+    """What follows a program's own sums [BN, BM] of rows n and tokens m, and of squares [BM]: the shares of others,
+    norm, scales of rows and tokens, bias, gate and residual. A kernel's last call: whoever is not last ends here."""
+    if SHARES > 1:
+        program = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+        place = (program * SHARES).to(tl.int64)
+        SIZE: tl.constexpr = (2 * BN + 1) * BM
+        inside = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
+        mine = partial + (place + tl.program_id(1)) * SIZE
+        tl.store(mine + inside, acc)
+        if GATE:
+            tl.store(mine + BN * BM + inside, acc_up)
+        if NORM:
+            tl.store(mine + 2 * BN * BM + tl.arange(0, BM), squares)
+        tl.debug_barrier()
+        if tl.atomic_add(arrived + program, 1, sem="acq_rel") != SHARES - 1:
+            return
+        tl.store(arrived + program, 0)
+        acc = tl.zeros([BN, BM], tl.float32)
+        acc_up = tl.zeros([BN, BM], tl.float32)
+        squares = tl.zeros([BM], tl.float32)
+        for each in tl.static_range(SHARES):
+            theirs = partial + (place + each) * SIZE
+            acc += tl.load(theirs + inside, cache_modifier=".cg")
+            if GATE:
+                acc_up += tl.load(theirs + BN * BM + inside, cache_modifier=".cg")
+            if NORM:
+                squares += tl.load(theirs + 2 * BN * BM + tl.arange(0, BM), cache_modifier=".cg")
+    is_there = m < M
+    rows = tl.minimum(n, N - 1).to(tl.int64)
+    if NORM:
+        rms = tl.rsqrt(squares / K + eps)
+        acc *= rms[None, :]
+        acc_up *= rms[None, :]
+    if ROW:
+        of_token = tl.load(token_scale + m, mask=is_there, other=0.0)[None, :] if TOKEN else 1.0
+        acc *= tl.load(row_scale + rows)[:, None] * of_token
+        if GATE:
+            acc_up *= tl.load(row_scale + N + rows)[:, None] * of_token
+    if BIAS:
+        acc += tl.load(bias + rows).to(tl.float32)[:, None]
+        if GATE:
+            acc_up += tl.load(bias + N + rows).to(tl.float32)[:, None]
+    if GATE:
+        acc = acc * tl.sigmoid(acc) * acc_up
+    at = m[None, :].to(tl.int64) * N + n[:, None]
+    mask = is_there[None, :] & (n < N)[:, None]
+    if ADD:
+        acc += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + at, acc.to(out.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream(
     x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, K: tl.constexpr,
@@ -83,51 +140,10 @@ def _stream(
             acc_up = tl.dot(tl.load(wp + up + start), a, acc_up, input_precision="ieee")
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
-    if SHARES > 1:
-        place = ((tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)) * SHARES).to(tl.int64)
-        SIZE: tl.constexpr = (2 * BN + 1) * BM
-        inside = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
-        mine = partial + (place + share) * SIZE
-        tl.store(mine + inside, acc)
-        if GATE:
-            tl.store(mine + BN * BM + inside, acc_up)
-        if NORM:
-            tl.store(mine + 2 * BN * BM + tl.arange(0, BM), squares)
-        tl.debug_barrier()
-        counter = arrived + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-        if tl.atomic_add(counter, 1, sem="acq_rel") != SHARES - 1:
-            return
-        tl.store(counter, 0)
-        acc = tl.zeros([BN, BM], tl.float32)
-        acc_up = tl.zeros([BN, BM], tl.float32)
-        squares = tl.zeros([BM], tl.float32)
-        for each in tl.static_range(SHARES):
-            theirs = partial + (place + each) * SIZE
-            acc += tl.load(theirs + inside, cache_modifier=".cg")
-            if GATE:
-                acc_up += tl.load(theirs + BN * BM + inside, cache_modifier=".cg")
-            if NORM:
-                squares += tl.load(theirs + 2 * BN * BM + tl.arange(0, BM), cache_modifier=".cg")
-    if NORM:
-        rms = tl.rsqrt(squares / K + eps)
-        acc *= rms[None, :]
-        acc_up *= rms[None, :]
-    if FP8:
-        of_token = tl.load(token_scale + m, mask=is_there, other=0.0)[None, :]
-        acc *= tl.load(scale + rows)[:, None] * of_token
-        if GATE:
-            acc_up *= tl.load(scale + N + rows)[:, None] * of_token
-    if BIAS:
-        acc += tl.load(bias + rows).to(tl.float32)[:, None]
-        if GATE:
-            acc_up += tl.load(bias + N + rows).to(tl.float32)[:, None]
-    if GATE:
-        acc = acc * tl.sigmoid(acc) * acc_up
-    at = m[None, :].to(tl.int64) * N + n[:, None]
-    mask = is_there[None, :] & (n < N)[:, None]
-    if ADD:
-        acc += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + at, acc.to(out.dtype.element_ty), mask=mask)
+    finish(
+        acc, acc_up, squares, scale, token_scale, bias, out, partial, arrived, n, m, M, N, eps,
+        K, BM, BN, SHARES, NORM, GATE, ADD, BIAS, FP8, FP8,
+    )  # fmt: skip
 
 
 class Scratch:

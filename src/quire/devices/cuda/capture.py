@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from .inputs import Sizes
+
+Answer = TypeVar("Answer")
 
 
 class Kind(NamedTuple):
@@ -51,16 +53,19 @@ class Captured:
         return self.logits
 
 
-_POOL: list[Any] = []
+def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, num_rows: int) -> Captured:
+    """The graph of a step. All graphs of a program share `pool`: they never run at the same time."""
+    return Captured(*record(whole, stream, pool), num_rows)
 
 
-def capture(whole: Callable[[], Tensor], stream: Any, num_rows: int) -> Captured:
-    """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record."""
-    whole()
-    if not _POOL:
-        _POOL.append(torch.cuda.graph_pool_handle())
+def record(run: Callable[[], Answer], stream: Any, pool: Any) -> tuple[Any, Answer]:
+    """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record.
+
+    Graphs of one pool share their memory. None: a new one.
+    """
+    run()
     graph = torch.cuda.CUDAGraph()
     stream.synchronize()
-    with torch.cuda.graph(graph, pool=_POOL[0], stream=stream):
-        logits = whole()
-    return Captured(graph, logits, num_rows)
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
+        answer = run()
+    return graph, answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -15,12 +16,15 @@ from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
+from quire.types.errors import OutOfDeviceMemory
 
 from .choose import Chooser
+from .few_rows import FewRows
 from .instructions import Caches
 from .lower import Lowering
 from .program import CudaProgram
-from .tiles import Tiles
+from .tiles import Choice, Key, Tiles, shipped
+from .tuned import MadeFor, TunedTable
 from .warm import largest, steps
 from .weights import Placer
 
@@ -56,8 +60,9 @@ class CudaDevice:
         device = self._device()
         is_fixed = wishes.get("deterministic", False)
         dtype = DTYPES[wishes.get("dtype") or "bf16"]
-        tiles = Tiles(_num_processors(device), is_fixed)
-        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize") == "fp8")
+        table = _table(device, wishes.get("tuned"))
+        tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
+        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
@@ -67,12 +72,22 @@ class CudaDevice:
         if placer.widened:
             kinds = ", ".join(sorted(placer.widened))
             logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
-        program = CudaProgram(instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures)
-        if device.type == "cuda":
-            _compile(program, limits)
-        if limits.num_blocks == 0:
-            num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
-            lowering.caches.resize(num_blocks)
+        program = CudaProgram(
+            instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures,
+            table=None if is_fixed else table, tunes=wishes.get("tune", False),
+        )  # fmt: skip
+        try:
+            if device.type == "cuda":
+                program.few_rows = FewRows.of(instructions, lowering.caches)
+                _compile(program, limits)
+            if limits.num_blocks == 0:
+                num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
+                lowering.caches.resize(num_blocks)
+        except OutOfDeviceMemory:
+            raise DeviceUnavailable(
+                "The GPU has no memory for the largest step beside this model. Use a smaller model, quantize it, or "
+                "lower max_step_tokens."
+            ) from None
         return program
 
     def describe(self) -> Description:
@@ -127,11 +142,6 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
     logger.info("%d kernels in %.1f s", num_new, time.monotonic() - began)
 
 
-def _run_each(program: CudaProgram, limits: Limits) -> None:
-    for batch in steps(limits):
-        program.launch(batch).result()
-
-
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
     specs = {(spec.num_heads, spec.head_dim) for spec in graph.caches}
     if len(specs) != 1:
@@ -167,6 +177,22 @@ def _positions(limits: Limits) -> int:
 
 def _chunk(is_fixed: bool) -> int | None:
     return FIXED_CHUNK if is_fixed else None
+
+
+def _table(device: torch.device, folder: Path | None) -> TunedTable | None:
+    return None if folder is None else TunedTable(folder, MadeFor.here(_name(device)))
+
+
+def _known(device: torch.device, table: TunedTable | None) -> dict[Key, Choice]:
+    """How products are multiplied here: what was timed on this machine wins over what is shipped."""
+    found = {} if table is None else table.read()
+    if table is not None and found:
+        logger.info("%d products are tuned: %s", len(found), table.path)
+    return {**shipped(_name(device)), **found}
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _num_processors(device: torch.device) -> int:

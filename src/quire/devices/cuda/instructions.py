@@ -153,7 +153,7 @@ class Attend:
                 self.linear.scratch.arrived, out, scale=self.scale, window=self.window, norm=self.head_norm,
             )  # fmt: skip
             return
-        q = rope_write(product, self.heads, self.turns, run.where, cache, None, self.head_norm, dtype)
+        q = rope_write(product, self.heads, self.turns, run.where, cache, self.head_norm, dtype)
         shape = (len(q), self.heads.num_heads, self.heads.dim)
         attend(
             q.view(shape), *cache, tables, run.where.positions, run.work[self.window], out.view(shape),

@@ -10,6 +10,7 @@ all after the last attention    only for the tokens that yield logits
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Lowering:
             emit(self, node)
             if index == self._tail:
                 self._narrow(index)
-        _look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
+        look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
         return _forgetting(self.instructions, self.graph.output.id)
 
     def _narrow(self, last: int) -> None:
@@ -183,7 +184,7 @@ _EMIT: dict[str, Any] = {
 }
 
 
-def _look_ahead(linears: list[Multiplies]) -> None:
+def look_ahead(linears: Sequence[Multiplies]) -> None:
     """Each product asks for the first weights of the next; the last one for those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
         linear.ahead = following.raw[:AHEAD_BYTES]

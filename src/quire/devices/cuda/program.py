@@ -7,10 +7,12 @@ kernel.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +21,24 @@ from torch import Tensor
 
 from quire.devices._triton.attention import Work
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, size_of
+from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import Where
 from quire.devices.base import Limits, StepOutput
 from quire.ops.batch import Batch, Draws
+from quire.types.errors import OutOfDeviceMemory
 
 from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
+from .few_rows import MOST_ROWS, FewRows
 from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
-from .instructions import Attend, Caches, Instruction, Run
+from .instructions import AddProduct, Attend, Caches, Gate, Head, Instruction, Run
+from .int4 import Int4Linear
+from .linear import Linear
+from .shortage import or_out_of_memory
+from .tune import Replays, Tuner, by_clock
+from .tuned import TunedTable
 
+logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
 IN_FLIGHT = 2
 CAPTURED_AT = 2  # uses; a step that comes once is not worth the wait for its graph
@@ -48,6 +59,21 @@ class Staging:
         return cls(numbers, tokens, torch.cuda.Event() if is_cuda else None)
 
 
+class ForHost(NamedTuple):
+    """Logits that the host chooses from: a copy, since the next step may write over them. Its room is had before."""
+
+    room: Tensor
+    logits: Tensor | None = None  # of the step; None: there is nothing to copy
+    at: Tensor | None = None  # int64, which of them; None: the first ones
+
+    def fill(self) -> None:
+        """When the step's logits are there."""
+        if self.logits is not None and self.at is not None:
+            torch.index_select(self.logits, 0, self.at, out=self.room)
+        elif self.logits is not None:
+            self.room.copy_(self.logits[: len(self.room)])
+
+
 @dataclass(slots=True, eq=False)
 class CudaPending:
     """A step on its way."""
@@ -57,14 +83,16 @@ class CudaPending:
     num_logits: int
     draws: Draws | None
     logits: Tensor | None  # of entries that the host chooses from
-    choose: Callable[[Tensor | None], None] | None  # waits for masks
+    choose: Callable[[], None] | None  # waits for masks
+    bits: Tensor | None = None  # int32 [masks, words] room for them
     _output: StepOutput | None = None
 
     def mask(self, bits: Array) -> None:
         """Grammars' masks: choosing was waiting for them."""
-        assert self.choose is not None
+        assert self.choose is not None and self.bits is not None
         with self.program.on_stream():
-            self.choose(torch.from_numpy(np.ascontiguousarray(bits).view(np.int32)).to(self.program.device))
+            self.bits.copy_(torch.from_numpy(np.ascontiguousarray(bits).view(np.int32)))
+            self.choose()
             self.choose = None
             self.program.send_back(self)
 
@@ -92,12 +120,17 @@ class CudaProgram:
     chooser: Chooser
     device: torch.device
     captures: bool
+    few_rows: FewRows | None = None  # a kernel for whole steps of few rows
+    table: TunedTable | None = None  # of ways to multiply
+    tunes: bool = False  # in idle time
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # rows that were computed for nobody
-    _captured: dict[tuple[int, Kind], Captured] = field(default_factory=dict)
+    _captured: dict[tuple[int, Kind], Captured | None] = field(default_factory=dict)  # None: there was no memory for it
     _uses: Counter[tuple[int, Kind]] = field(default_factory=Counter)
     _stream: Any = None
+    _tuner: Tuner | None = None
+    _pool: Any = None  # of the memory of all graphs
     _staging: list[Staging] = field(init=False)
     _next: int = 0
     _numbers: Tensor = field(init=False)
@@ -118,7 +151,8 @@ class CudaProgram:
         heads, dim = self.num_heads, self.caches.whole.shape[-1]
         self._partial_out = torch.empty((partials, heads, dim), dtype=torch.float32, device=self.device)
         self._partial_lse = torch.empty((partials, heads), dtype=torch.float32, device=self.device)
-        self._stream = torch.cuda.Stream(self.device) if is_cuda else None
+        if is_cuda:
+            self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
 
     @property
     def num_blocks(self) -> int:
@@ -130,12 +164,28 @@ class CudaProgram:
         first = next(iter(self.work.values()))
         return first.kv_heads * first.group
 
+    @property
+    def formats(self) -> dict[str, int]:
+        """Numbers of all matrices, the head's too, by the format that they are multiplied in."""
+        found: Counter[str] = Counter()
+        for each in self.instructions:
+            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head) else None
+            if isinstance(linear, Int4Linear):
+                found["int4"] += prod(linear.weight.shape)
+            elif isinstance(linear, Linear):
+                found[str(linear.weight.dtype).removeprefix("torch.")] += prod(linear.weight.shape)
+        return dict(found)
+
     def on_stream(self) -> Any:
         """All work is started inside of this."""
         return torch.cuda.stream(self._stream) if self._stream is not None else torch.no_grad()
 
     def launch(self, batch: Batch) -> CudaPending:
         """Start a step. The batch's arrays may change as soon as this returns."""
+        return or_out_of_memory(lambda: self._launch(batch))
+
+    def _launch(self, batch: Batch) -> CudaPending:
+        """All memory is had before a token is chosen: until then the step can be launched again."""
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         sizes = Sizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
@@ -148,41 +198,88 @@ class CudaProgram:
             if len(batch.copies):
                 self._copy_blocks(batch.copies)
             if captured is not None:
+                for_host = self._for_host(batch, captured.logits)
                 logits: Tensor | None = captured.replay()
+                for_host.fill()
             else:
                 logits = self._forward(inputs, counts, sizes)
+                for_host = self._for_host(batch, logits)
+                for_host.fill()
                 if mode in ("greedy", "any") and logits is not None:
-                    self._choose(logits, inputs, mode, None)
-            pending = CudaPending(self, staging, sizes.logits, batch.draws, self._for_host(batch, logits), None)
+                    self.chooser.choose(logits, inputs, mode, None)
+            pending = CudaPending(self, staging, sizes.logits, batch.draws, for_host.room, None)
             if mode == "masked" and logits is not None:
-                held = logits
-                pending.choose = lambda bits: self._choose(held, inputs, mode, bits)
+                held, bits = logits, self._room_for_masks(batch.draws)
+                pending.bits, pending.choose = bits, lambda: self.chooser.choose(held, inputs, mode, bits)
             else:
                 self.send_back(pending)
             return pending
 
     def use_idle_time(self) -> bool:
-        """Capture the next bucket, once a step could have used one. False: there is none left."""
-        if not self._uses:
+        """Capture the next bucket, once a step could have used one; then time a way to multiply, if that is wished for.
+
+        False: there is nothing left, or no memory for it.
+        """
+        if not self._uses or None in self._captured.values():
             return False
         kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
         keys = ((size, kind) for kind in kinds for size in self._buckets.sizes)
         key = next((each for each in keys if each not in self._captured), None)
-        if key is None:
-            return False
         with self.on_stream(), torch.no_grad():
-            self._capture(*key)
+            if key is None:
+                return self._tune_a_bit()
+            self._try_to_capture(*key)
         return True
+
+    def tune(self) -> Iterator[str]:
+        """Time all ways to multiply, and keep the fastest for the next start."""
+        if self.table is None:
+            return
+        tuner = self._new_tuner(self.table)
+        steps = tuner.walk(tuner.keys(), compile_ahead if self.device.type == "cuda" else None)
+        while True:
+            with self.on_stream(), torch.no_grad():
+                try:
+                    chosen = next(steps)
+                except StopIteration:
+                    return
+            if chosen is not None:
+                yield str(chosen)
+
+    def _tune_a_bit(self) -> bool:
+        if self.table is None or not self.tunes:
+            return False
+        self._tuner = self._tuner or self._new_tuner(self.table)
+        self.tunes = self._tuner.advance()
+        if not self.tunes:
+            self._tuner = None  # and its memory
+        return self.tunes
+
+    def _new_tuner(self, table: TunedTable) -> Tuner:
+        return Tuner(self.instructions, table, by_clock if self._stream is None else Replays(self._stream))
 
     def _send(self, batch: Batch, padded: Sizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
         """The step's numbers go to the device, in one transfer."""
-        work = {window: _sized(each, padded) for window, each in self.work.items()}
+        work = self._work_of(padded)
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
         counts = fill(host, batch, work, self._trash_slot)
         used = len(numbers) - len(host.tables) + batch.block_tables.size
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
+
+    def _work_of(self, sizes: Sizes) -> dict[int | None, WorkLimits]:
+        """How a step of these sizes is cut. Rows that fill the GPU by themselves are not: nothing has to be merged."""
+
+        def blocks(each: WorkLimits) -> int:
+            if sizes.tokens != sizes.rows or each.fixed_chunk:
+                return each.num_ctas
+            if self.few_rows is not None and sizes.rows <= MOST_ROWS:
+                return self.few_rows.num_processors
+            return each.num_ctas if sizes.rows < each.narrow_budget else 0
+
+        limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows}
+        return {window: replace(each, num_ctas=blocks(each), **limits) for window, each in self.work.items()}
 
     def send_back(self, pending: CudaPending) -> None:
         """The step's tokens go to the host when they are chosen."""
@@ -192,19 +289,26 @@ class CudaProgram:
         if staging.done is not None:
             staging.done.record()
 
-    def _for_host(self, batch: Batch, logits: Tensor | None) -> Tensor | None:
-        """Logits that the host chooses from; a copy, since the next step may write over them."""
-        vocab = self.chooser.vocab_size
-        if batch.draws is None:
-            return torch.empty((0, vocab)) if logits is None else logits[: len(batch.logits_at)].clone()
-        at = np.flatnonzero(batch.draws.rows < 0)
-        if not len(at) or logits is None:
-            return torch.empty((0, vocab))
-        return logits.index_select(0, torch.from_numpy(at).to(self.device))
+    def _for_host(self, batch: Batch, logits: Tensor | None) -> ForHost:
+        """Room for what the host needs of a step's logits."""
+        vocab, count = self.chooser.vocab_size, len(batch.logits_at)
+        hosted = None if batch.draws is None else np.flatnonzero(batch.draws.rows < 0)
+        if logits is None or (hosted is not None and not len(hosted)):
+            return ForHost(torch.empty((0, vocab)))
+        if hosted is None:
+            return ForHost(logits.new_empty((count, vocab)), logits)
+        return ForHost(logits.new_empty((len(hosted), vocab)), logits, torch.from_numpy(hosted).to(self.device))
+
+    def _room_for_masks(self, draws: Draws | None) -> Tensor:
+        """[masks, words], uint32 as int32."""
+        num_masks = 0 if draws is None else int(np.count_nonzero(draws.masked))
+        return torch.empty((num_masks, -(-self.chooser.vocab_size // 32)), dtype=torch.int32, device=self.device)
 
     def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: Sizes) -> Tensor | None:
         """All instructions, or without logits all up to the last KV write."""
         run = self._run(inputs, counts, sizes)
+        if self.few_rows is not None and run.is_few and sizes.logits == sizes.tokens:
+            return self.few_rows(run)
         if not sizes.logits:
             for instruction in self.instructions[: self._tail]:
                 instruction(run)
@@ -235,9 +339,6 @@ class CudaProgram:
         """Instructions up to the last that writes KV."""
         return 1 + max(i for i, each in enumerate(self.instructions) if isinstance(each, Attend))
 
-    def _choose(self, logits: Tensor, inputs: Inputs, mode: str, masks: Tensor | None) -> None:
-        self.chooser.choose(logits, inputs, mode, masks)
-
     def _captured_for(self, sizes: Sizes, kind: Kind) -> Captured | None:
         """The graph of such a step. None: it is to be launched kernel by kernel, the first time at least."""
         bucket = self._buckets.find(sizes) if self.captures else None
@@ -248,13 +349,21 @@ class CudaProgram:
             self._uses[key] += 1
             if self._uses[key] < CAPTURED_AT:
                 return None
-            self._capture(bucket, kind)
+            self._try_to_capture(bucket, kind)
         return self._captured[key]
 
-    def _capture(self, num_rows: int, kind: Kind) -> None:
+    def _try_to_capture(self, num_rows: int, kind: Kind) -> None:
+        """Without the memory for a graph, its steps are launched kernel by kernel from now on."""
+        try:
+            self._captured[num_rows, kind] = or_out_of_memory(lambda: self._capture(num_rows, kind))
+        except OutOfDeviceMemory:
+            self._captured[num_rows, kind] = None
+            logger.warning("no memory is left to capture steps of %d rows: they run uncaptured", num_rows)
+
+    def _capture(self, num_rows: int, kind: Kind) -> Captured:
         """Of a step that is padding alone: nothing is written that anybody reads."""
         padded = Sizes(num_rows, num_rows, num_rows)
-        work = {window: _sized(each, padded) for window, each in self.work.items()}
+        work = self._work_of(padded)
         inputs = Inputs.of(self._numbers, self._floats, padded, work)
         self._numbers.zero_()
         inputs.slots.fill_(self._trash_slot)
@@ -262,7 +371,11 @@ class CudaProgram:
         inputs.mask_at.fill_(NO_MASK)
         most = {
             # without groups all items of a row with one token are narrow, but in the deterministic mode none is
-            window: WorkCounts(len(views.narrow), len(views.wide) if kind.has_groups or not len(views.narrow) else 0, 1)
+            window: WorkCounts(
+                len(views.narrow),
+                len(views.wide) if kind.has_groups or not len(views.narrow) else 0,
+                int(kind.has_groups or work[window].num_ctas > 0),
+            )
             for window, views in inputs.work.items()
         }
 
@@ -270,10 +383,10 @@ class CudaProgram:
             logits = self._forward(inputs, most, padded)
             assert logits is not None
             if kind.mode != "none":
-                self._choose(logits, inputs, kind.mode, None)
+                self.chooser.choose(logits, inputs, kind.mode, None)
             return logits
 
-        self._captured[num_rows, kind] = capture(whole, self._stream, num_rows)
+        return capture(whole, self._stream, self._pool, num_rows)
 
     @property
     def _trash_slot(self) -> int:
@@ -284,7 +397,3 @@ class CudaProgram:
         whole = self.caches.whole
         for source, target, num_tokens in copies.tolist():
             whole[:, :, target, :, :num_tokens] = whole[:, :, source, :, :num_tokens]
-
-
-def _sized(limits: WorkLimits, sizes: Sizes) -> WorkLimits:
-    return replace(limits, max_tokens=sizes.tokens, max_rows=sizes.rows)

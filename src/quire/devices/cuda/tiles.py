@@ -1,9 +1,13 @@
-"""Which products are streamed, and how they are divided: by a table, else by a rule.
+"""Which products are streamed, and how they are divided: as timed on this GPU, else as shipped, else by a rule.
 
-The rule aims at programs enough for every processor of the GPU to have two, each with 64 rows of the weight.
+A product is known by its matrix and by its bucket of tokens. The rule aims at programs enough for every processor of
+the GPU to have two, each with 64 rows of the weight; it knows few tokens alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,51 +17,100 @@ from quire.devices.base import DeviceUnavailable
 
 FEW_TOKENS = 16
 FEW_TOKENS_INT4 = 64  # to write the matrix out moves nine times its bytes: four times through it is less
+BUCKETS = (FEW_TOKENS, 32, 64)  # the most tokens of each; beyond, the library multiplies
 TILE_ROWS = 64
 MAX_SHARES = 4
 FIXED_TOKENS = 64  # and rows, of a program of the deterministic mode
 MIN_FP8_COLUMNS = 32
 
+Choice = Tile | None  # None: the library multiplies
+KINDS: dict[str, type[Tile]] = {"stream": Tile}  # of choices, by their names on disk
 
-# Measured on an H200: (rows of the weight, columns, bytes of a number, is it a gate?)
-MEASURED = {
-    (6144, 4096, 2, False): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
-    (4096, 4096, 2, False): Tile(32, 256, FEW_TOKENS, 1, 2, 4),
-    (28672, 4096, 2, True): Tile(64, 64, FEW_TOKENS, 1, 4, 4),
-    (4096, 14336, 2, False): Tile(64, 128, FEW_TOKENS, 4, 4, 4),
-    (128256, 4096, 2, False): Tile(64, 128, FEW_TOKENS, 1, 4, 4),
-    (6144, 4096, 1, False): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
-    (4096, 4096, 1, False): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
-    (28672, 4096, 1, True): Tile(32, 128, FEW_TOKENS, 1, 2, 3),
-    (4096, 14336, 1, False): Tile(64, 256, FEW_TOKENS, 4, 4, 4),
+
+class Key(NamedTuple):
+    """Products that are alike: what is fastest for one is for all."""
+
+    rows: int  # of the weight
+    columns: int
+    width: int  # of a number of the weight, in bytes
+    is_gate: bool
+    tokens: int  # the most of the bucket
+
+    @classmethod
+    def of(cls, weight: Tensor, tokens: int, is_gate: bool) -> Key:
+        """Of a product with this weight."""
+        rows, columns = weight.shape
+        return cls(rows, columns, weight.element_size(), is_gate, tokens)
+
+    @property
+    def answers(self) -> int:
+        """Numbers that a token gets."""
+        return self.rows // 2 if self.is_gate else self.rows
+
+    def suits(self, tile: Tile) -> bool:
+        """Does the kernel multiply so, and rightly?"""
+        are_powers = all(isinstance(each, int) and each > 0 and each & (each - 1) == 0 for each in tile[:5])
+        return (
+            are_powers
+            and tile.tokens == self.tokens
+            and tile.rows >= 16
+            and tile.columns >= (MIN_FP8_COLUMNS if self.width == 1 else 16)
+            and self.width <= 2
+            and self.columns % (tile.columns * tile.shares) == 0
+            and isinstance(tile.stages, int)
+            and tile.stages > 0
+        )
+
+
+# Measured on an H200, whose processors an H100 has too.
+MEASURED_ON = ("H100", "H200")
+MEASURED: dict[Key, Choice] = {
+    Key(6144, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
+    Key(4096, 4096, 2, False, FEW_TOKENS): Tile(32, 256, FEW_TOKENS, 1, 2, 4),
+    Key(28672, 4096, 2, True, FEW_TOKENS): Tile(64, 64, FEW_TOKENS, 1, 4, 4),
+    Key(4096, 14336, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 4),
+    Key(128256, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 1, 4, 4),
+    Key(6144, 4096, 1, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
+    Key(4096, 4096, 1, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
+    Key(28672, 4096, 1, True, FEW_TOKENS): Tile(32, 128, FEW_TOKENS, 1, 2, 3),
+    Key(4096, 14336, 1, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 4),
 }
 
 
+def shipped(gpu: str) -> Mapping[Key, Choice]:
+    """What comes with Quire for a GPU of this name."""
+    return MEASURED if any(each in gpu for each in MEASURED_ON) else {}
+
+
 class Tiles:
-    """Of one GPU."""
+    """Of one GPU. `known` wins over the rule."""
 
-    def __init__(self, num_processors: int, is_fixed: bool = False) -> None:
-        self._num_processors = num_processors
+    def __init__(self, num_processors: int, is_fixed: bool = False, known: Mapping[Key, Choice] | None = None) -> None:
+        self.num_processors = num_processors
         self.is_fixed = is_fixed
-        self._found: dict[tuple[int, int, int, bool], Tile | None] = {}
+        self._found: dict[Key, Choice] = {} if is_fixed else dict(known or {})
 
-    def find(self, weight: Tensor, num_tokens: int, is_gate: bool) -> Tile | None:
+    def find(self, weight: Tensor, num_tokens: int, is_gate: bool) -> Choice:
         """How to stream this product. None: the library multiplies.
 
         Fixed, every product of any number of tokens is divided alike, and a token's sums are made in one order.
         """
-        key = (*weight.shape, weight.element_size(), is_gate)
+        tokens = FIXED_TOKENS if self.is_fixed else next((each for each in BUCKETS if num_tokens <= each), None)
+        if tokens is None:
+            return None
+        key = Key.of(weight, tokens, is_gate)
         if key not in self._found:
-            self._found[key] = self._fixed(*key) if self.is_fixed else MEASURED.get(key) or self._by_rule(*key)
-        return self._found[key] if self.is_fixed or num_tokens <= FEW_TOKENS else None
+            self._found[key] = self._fixed(key) if self.is_fixed else self._by_rule(key)
+        return self._found[key]
 
-    def _fixed(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile:
+    def _fixed(self, key: Key) -> Tile:
+        columns, width = key.columns, key.width
         at_a_time = next((each for each in (64, 32, 16) if columns % each == 0), None)
         if at_a_time is None or (width == 1 and at_a_time < MIN_FP8_COLUMNS):
             raise DeviceUnavailable(f"Products over {columns} columns cannot be deterministic on this device.")
         return Tile(FIXED_TOKENS, at_a_time, FIXED_TOKENS, 1, 4, 2 if width > 2 else 3)
 
-    def find_int4(self, weight: Int4Weight, num_tokens: int, is_gate: bool) -> Tile | None:
+    def find_int4(self, weight: Int4Weight, num_tokens: int, is_gate: bool) -> Choice:
         """The same of a matrix of 4 bits. None: it is written out, and the library multiplies."""
         (rows, columns), at_a_time = weight.shape, 8 * weight.span
         if self.is_fixed:
@@ -67,12 +120,12 @@ class Tiles:
         shares = self._shares(rows // 2 if is_gate else rows, columns, at_a_time)
         return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares)
 
-    def _by_rule(self, rows: int, columns: int, width: int, is_gate: bool) -> Tile | None:
-        """`width` is of a number of the weight, in bytes."""
+    def _by_rule(self, key: Key) -> Choice:
+        rows, columns, width, is_gate, tokens = key
         is_fp8 = width == 1
         wide = (256, 128, 64, 32) if is_fp8 and not is_gate else (64, 32) if is_gate and not is_fp8 else (128, 64, 32)
         at_a_time = next((each for each in wide if columns % each == 0), None)
-        if at_a_time is None or width > 2:
+        if at_a_time is None or width > 2 or tokens > FEW_TOKENS:
             return None
         if is_gate:
             return Tile(32, at_a_time, FEW_TOKENS, 1, 2, 3) if is_fp8 else Tile(64, at_a_time, FEW_TOKENS, 1, 4, 4)
@@ -82,7 +135,7 @@ class Tiles:
     def _shares(self, rows: int, columns: int, at_a_time: int) -> int:
         """Into how many shares of its columns a product is divided, each of whole `at_a_time`."""
         programs, shares = -(-rows // TILE_ROWS), 1
-        while 2 * programs * shares < 3 * self._num_processors and shares < MAX_SHARES:
+        while 2 * programs * shares < 3 * self.num_processors and shares < MAX_SHARES:
             if columns % (2 * shares * at_a_time):
                 break
             shares *= 2

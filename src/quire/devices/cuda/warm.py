@@ -10,8 +10,9 @@ import numpy as np
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws, RowPart
 
-from .tiles import FEW_TOKENS
+from .tiles import BUCKETS
 
+UNSTREAMED = BUCKETS[-1] + 1  # tokens
 SHARED_TOKENS = 2048  # that rows must save one another from reading, before attention reads them once
 
 
@@ -24,15 +25,17 @@ def largest(limits: Limits) -> Batch:
 
 def steps(limits: Limits) -> Iterator[Batch]:
     """One of each kind."""
-    many = min(limits.max_rows, FEW_TOKENS + 1)
-    context = min(3 * limits.block_tokens, limits.max_blocks * limits.block_tokens - 1)
+    crowds = sorted({min(limits.max_rows, each + 1) for each in BUCKETS[:-1]})  # of products: one in each bucket
+    many, longest = crowds[0], limits.max_blocks * limits.block_tokens
+    context = min(3 * limits.block_tokens, longest - 1)
     yield largest(limits)
     yield _step([(context, 1)], limits)
     yield _step([(context, 1)], limits, temperature=0.7)
-    yield _step([(context, 1)] * many, limits)
     yield _step([(context, 1)] * many, limits, temperature=0.7)
-    if many + 32 <= limits.max_tokens:
-        yield _step([(context, 1)] * (many - 1) + [(0, min(context, 32))], limits)
+    for rows in crowds:
+        yield _step([(context, 1)] * rows, limits)
+        if rows + UNSTREAMED <= limits.max_tokens:
+            yield _step([(context, 1)] * (rows - 1) + [(0, min(longest, UNSTREAMED))], limits)
     shared = -(-SHARED_TOKENS // max(many - 1, 1) // limits.block_tokens)
     if many > 1 and shared < limits.max_blocks:
         batch = _step([(shared * limits.block_tokens, 1)] * many, limits)

@@ -6,6 +6,7 @@ FP8 with a scale for the tensor or for each row         the same bytes
 FP8 with a scale for each block                         FP8, dequantized and rounded once more, row by row
 4 bits in groups: AWQ, GPTQ, packed, q4_0, q4_1, q4_k   the same values; FP8 if that is wished for
 any other format                                        the step's number format; FP8 if that is wished for
+any, if plain numbers are wished for                    the step's number format
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .linear import Linear, Multiplies, to_fp8_rows
 from .tiles import Tiles
 
 FP8_MULTIPLE = 16  # rows and columns
+TO_FP8, TO_PLAIN = "fp8", "plain"  # wishes
 PLAIN = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
@@ -41,7 +43,7 @@ class Placer:
     device: torch.device
     dtype: torch.dtype  # of activations, and of weights that are not quantized
     tiles: Tiles
-    to_fp8: bool = False  # plain matrices become FP8
+    quantize: str | None = None  # what matrices become: TO_FP8, TO_PLAIN; None: as the table above says
     scratch: Scratch = field(init=False)
     room: Room = field(init=False)
     widened: set[str] = field(default_factory=set)  # formats of matrices that no kernel here multiplies with
@@ -75,20 +77,21 @@ class Placer:
             weight, columns = place_int4(parts, self.device)
             self.room.reserve(weight.shape[0] * weight.shape[1])
             return Int4Linear(weight, columns, bias, self.tiles, self.scratch, self.room, is_gate)
-        self.widened.update(weight.format for weight in weights if weight.format not in PLAIN)
+        if self.quantize != TO_PLAIN:
+            self.widened.update(weight.format for weight in weights if weight.format not in PLAIN)
         whole = torch.cat([self._read(weight, self.dtype) for weight in weights])
         return Linear(whole, None, bias, self.tiles, self.scratch, is_gate)
 
     @property
     def _takes_int4(self) -> bool:
         """Only bfloat16 is streamed, and only what is streamed is deterministic."""
-        return self.dtype == torch.bfloat16 or not self.tiles.is_fixed
+        return self.quantize != TO_PLAIN and (self.dtype == torch.bfloat16 or not self.tiles.is_fixed)
 
     def is_fp8(self, names: Sequence[str]) -> bool:
         """Will these matrices be FP8? Of those that are not, only sizes that the library multiplies become so."""
         formats = {self.weights[name].format for name in names}
         fits = all(size % FP8_MULTIPLE == 0 for name in names for size in self.weights[name].shape)
-        return "f8_e4m3" in formats or (self.to_fp8 and fits)
+        return self.quantize != TO_PLAIN and ("f8_e4m3" in formats or (self.quantize == TO_FP8 and fits))
 
     def _fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
         """Values [rows, columns] as FP8, and the scale of each row."""

@@ -1,0 +1,323 @@
+"""A whole step of few rows in one kernel (`kernels/few_rows.cu`): for which models, its division, and its launch."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import byref, c_float, c_int, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Run
+from .linear import Linear
+from .nvrtc import CudaError, Kernel, Launch, check, compiled, driver
+
+logger = logging.getLogger("quire.devices.cuda")
+
+MOST_GROUPED = 8  # heads that share a key head
+HOPPER = 9
+WARPS = 16  # that multiply; and tiles of a slot
+TILE_ROWS = 16
+BOX_BYTES = 128
+SLOT = WARPS * TILE_ROWS * BOX_BYTES
+ROWS = (1, 8, 16)  # that there is a kernel for
+MOST_ROWS = ROWS[-1]
+TOKEN_ROOM = {1: 9 << 10, 8: 68 << 10, 16: 68 << 10}  # bytes of what weights are multiplied with
+BARRIERS = 8 * 2 * 8 + 4 * 64  # bytes, of tokens; and an item of attention
+MOST_SLOTS = 8
+FEWEST_SLOTS = 3
+ALIGNMENT = 1024
+UNUSED_COST = 0.1  # of a slot that stays empty, against one more round
+SWIZZLE_128B, PROMOTE_128B, UINT8, UINT16 = 3, 2, 0, 1
+MAP_BYTES = 128
+
+
+class Shape(NamedTuple):
+    """Of a product: the rows that come out, the columns, and the bytes of a weight."""
+
+    rows: int
+    columns: int
+    width: int
+    is_gate: bool = False
+
+
+def tiles_of(shape: Shape, num_processors: int) -> int:
+    """Tiles of a block's group, so that no processor has many more rows than the others, and slots are full."""
+    halves = 2 if shape.is_gate else 1
+    units = -(-shape.rows // TILE_ROWS)
+
+    def cost(unit: int) -> float:
+        groups = -(-units // unit)
+        longest = -(-groups // num_processors) * unit
+        used = unit * halves * _parts(shape, unit * halves) / WARPS
+        tokens = 0.25 / unit  # every group reads them
+        return longest * (1 + tokens + UNUSED_COST * (1 - used))
+
+    return halves * min(range(1, WARPS // halves + 1), key=cost)
+
+
+def _parts(shape: Shape, tiles: int) -> int:
+    """Boxes of a slot, as the kernel has it."""
+    boxes = shape.columns * shape.width // BOX_BYTES
+    return next((parts for parts in (8, 4, 2) if parts * tiles <= WARPS and boxes % parts == 0), 1)
+
+
+class Layer(NamedTuple):
+    """The four instructions of one."""
+
+    attend: Attend
+    answer: AddProduct
+    gate: Gate
+    down: AddProduct
+
+    @property
+    def linears(self) -> tuple[Any, Any, Any, Any]:
+        return self.attend.linear, self.answer.linear, self.gate.linear, self.down.linear
+
+
+class Model(NamedTuple):
+    """What the kernel knows of a model."""
+
+    embed: Embed
+    layers: list[Layer]
+    head: Head
+
+    @classmethod
+    def of(cls, instructions: Sequence[Instruction]) -> Model | None:
+        """None: it is not a chain of attention and gated feed-forward blocks, each behind a norm."""
+        kept = [each for each in instructions if not isinstance(each, Forget | Narrow)]
+        kinds = [type(each) for each in kept]
+        num_layers = (len(kept) - 2) // 4
+        if kinds != [Embed, *[Attend, AddProduct, Gate, AddProduct] * num_layers, Head] or not num_layers:
+            return None
+        layers = [Layer(*kept[1 + 4 * i : 5 + 4 * i]) for i in range(num_layers)]  # type: ignore[arg-type]
+        return cls(kept[0], layers, kept[-1])  # type: ignore[arg-type]
+
+    def is_known(self, cache: Tensor) -> bool:
+        """Are all its numbers of kinds that the kernel has code for?"""
+        linears = [linear for layer in self.layers for linear in layer.linears]
+        if not all(isinstance(each, Linear) for each in [*linears, self.head.linear]):
+            return False
+        first, head = linears[0], self.head.linear
+        assert isinstance(head, Linear)
+        formats = {(each.weight.dtype, each.scale is None) for each in linears}
+        attends = [layer.attend for layer in self.layers]
+        norms = [norm for layer in self.layers for norm in (layer.attend.norm, layer.gate.norm)] + [self.head.norm]
+        return (
+            formats <= {(torch.bfloat16, True), (torch.float8_e4m3fn, False)}
+            and len(formats) == 1
+            and all(each.weight.shape[1] % (BOX_BYTES // each.weight.element_size()) == 0 for each in linears)
+            and all(each.bias is None for layer in self.layers for each in layer.linears[1:])
+            and (head.weight.dtype, head.scale, head.bias) == (torch.bfloat16, None, None)
+            and head.weight.shape[1] * 2 % BOX_BYTES == 0
+            and all(norm is not None and norm.eps == self.head.norm.eps for norm in norms if self.head.norm)
+            and None not in norms
+            and all((each.head_norm, each.window, each.fixed_chunk) == (None, None, None) for each in attends)
+            and cache.dtype == self.embed.table.dtype == torch.bfloat16
+            and attends[0].heads.dim in (64, 128)
+            and attends[0].heads.num_heads <= MOST_GROUPED * attends[0].heads.kv_heads
+            and cache.shape[4] % TILE_ROWS == 0
+            and first.weight.device.type == "cuda"
+        )
+
+
+class _Step(ctypes.Structure):
+    """The kernel's `Step`."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("maps", "layers", "table", "ids", "last_tokens", "normed", "squares", "qkv")),
+        *((name, c_void_p) for name in ("attended", "activated", "logits", "items", "num_items", "first_part")),
+        *((name, c_void_p) for name in ("num_parts", "positions", "slots", "tables", "cosines", "sines", "cache")),
+        *((name, c_void_p) for name in ("partial_out", "partial_lse", "arrived", "meeting")),
+        ("cache_stride", c_uint64),
+        ("num_tokens", c_int),
+        ("eps", c_float),
+        ("scale", c_float),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class FewRows:
+    """The kernel of one model, with its buffers."""
+
+    model: Model
+    caches: Caches
+    num_processors: int
+    shared_memory: int  # bytes, of a block
+    _maps: Tensor = field(init=False)
+    _layers: Tensor = field(init=False)
+    _buffers: dict[str, Tensor] = field(init=False)
+    _kernels: dict[int, tuple[Kernel, Launch]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, instructions: Sequence[Instruction], caches: Caches) -> FewRows | None:
+        """None: this model or this GPU is none that the kernel is for."""
+        model = Model.of(instructions)
+        if model is None or not model.is_known(caches.whole):
+            return None
+        facts = torch.cuda.get_device_properties(caches.whole.device)
+        if facts.major != HOPPER:
+            return None
+        shared_memory: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
+        found = cls(model, caches, facts.multi_processor_count, shared_memory)
+        if min(found._division(each)["SLOTS"] for each in ROWS) < FEWEST_SLOTS:
+            return None
+        try:
+            with ThreadPoolExecutor(len(ROWS)) as threads:
+                list(threads.map(found._kernel, ROWS))
+        except (CudaError, OSError) as error:
+            logger.warning("steps of few rows are made of several kernels: %s", error)
+            return None
+        return found
+
+    def __post_init__(self) -> None:
+        definitions = self._definitions
+        device, rows, dim = self.caches.whole.device, MOST_ROWS, definitions["DIM"]
+        self._maps, self._layers = self._encoded().to(device), self._pointers().to(device)
+        qkv = definitions["HEADS"] + 2 * definitions["KV"]
+        heads = definitions["HEADS"] * definitions["HEAD_DIM"]
+        sizes = {"normed": dim, "attended": heads, "activated": definitions["FFN"]}
+        self._buffers = {
+            name: torch.zeros((rows, size), dtype=torch.bfloat16, device=device) for name, size in sizes.items()
+        }
+        self._buffers |= {
+            "squares": torch.zeros((rows, dim), device=device),
+            "qkv": torch.zeros((rows, qkv * definitions["HEAD_DIM"]), device=device),
+            "arrived": torch.zeros(rows * definitions["HEADS"], dtype=torch.int32, device=device),
+            "meeting": torch.zeros(2, dtype=torch.int32, device=device),
+        }
+
+    def __call__(self, run: Run) -> Tensor:
+        """The step's logits, in float32."""
+        num_tokens, first = len(run.ids), self.model.layers[0].attend
+        kernel, how = self._kernel(num_tokens)
+        logits = torch.empty((num_tokens, self._definitions["VOCAB"]), device=run.ids.device)
+        work, whole, norm = run.work[None], self.caches.whole, self.model.head.norm
+        assert norm is not None
+        tensors = self._buffers | {
+            "maps": self._maps,
+            "layers": self._layers,
+            "table": self.model.embed.table,
+            "ids": run.ids,
+            "last_tokens": run.last_tokens,
+            "logits": logits,
+            "items": work.narrow,
+            "num_items": work.counts,
+            "first_part": work.first_part,
+            "num_parts": work.num_parts,
+            "positions": run.where.positions,
+            "slots": run.where.slots,
+            "tables": run.tables,
+            "cosines": first.turns.cos,
+            "sines": first.turns.sin,
+            "cache": whole,
+            "partial_out": work.partial_out,
+            "partial_lse": work.partial_lse,
+        }
+        step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()})
+        step.cache_stride, step.num_tokens = whole.stride(1), num_tokens
+        step.eps, step.scale = norm.eps, first.scale
+        kernel.launch(how, torch._C._cuda_getCurrentRawStream(run.ids.device.index), (step,))
+        return logits
+
+    @property
+    def _definitions(self) -> dict[str, int]:
+        """What the kernel is compiled for, whatever the number of rows."""
+        layer = self.model.layers[0]
+        head: Tensor = self.model.head.linear.weight  # type: ignore[attr-defined]
+        qkv, _, gate, down = (each.weight for each in layer.linears)
+        heads, width, halves = layer.attend.heads, qkv.element_size(), 2
+
+        def tiles(weight: Tensor, is_gate: bool = False) -> int:
+            rows = weight.shape[0] // halves if is_gate else weight.shape[0]
+            return tiles_of(Shape(rows, weight.shape[1], weight.element_size(), is_gate), self.num_processors)
+
+        return {
+            "LAYERS": len(self.model.layers),
+            "WIDTH": width,
+            "FFN": down.shape[1],
+            "VOCAB": head.shape[0],
+            "DIM": down.shape[0],
+            "HEADS": heads.num_heads,
+            "KV": heads.kv_heads,
+            "HEAD_DIM": heads.dim,
+            "PAIRS": layer.attend.turns.cos.shape[1],
+            "BLOCK_TOKENS": self.caches.whole.shape[4],
+            "HAS_BIAS": layer.attend.linear.bias is not None,  # type: ignore[attr-defined]
+            "QKV_TILES": tiles(qkv),
+            "ANSWER_TILES": tiles(down),  # the same rows: their residual stays in the block
+            "GATE_TILES": tiles(gate, is_gate=True),
+            "DOWN_TILES": tiles(down),
+            "HEAD_TILES": tiles(head),
+        }
+
+    def _division(self, room_for: int) -> dict[str, int]:
+        """The numbers that depend on rows, and on what they leave of the shared memory."""
+        tokens, definitions = max(room_for, ROWS[1]), self._definitions
+        own_rows = definitions["DOWN_TILES"] * TILE_ROWS
+        groups = -(-definitions["DIM"] // own_rows)
+        residual = -(-groups // self.num_processors) * own_rows * tokens
+        sums = WARPS * TILE_ROWS * tokens
+        head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
+        attention = 6 * head_dim + 16 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
+        fixed = ALIGNMENT + BARRIERS + TOKEN_ROOM[room_for] + 4 * (residual + max(sums, attention))
+        slots = min((self.shared_memory - fixed) // (SLOT + 16), MOST_SLOTS)
+        return {
+            "TOKENS": tokens,
+            "ROOM_FOR": room_for,
+            "TOKEN_ROOM": TOKEN_ROOM[room_for],
+            "RESIDUAL": residual,
+            "SLOTS": slots,
+            "shared": fixed + slots * (SLOT + 16),
+        }
+
+    def _kernel(self, num_tokens: int) -> tuple[Kernel, Launch]:
+        room_for = next(each for each in ROWS if num_tokens <= each)
+        if room_for not in self._kernels:
+            division = self._division(room_for)
+            shared = division.pop("shared")
+            code = compiled("few_rows", self._definitions | division, self.caches.whole.device)
+            launch = Launch(self.num_processors, 32 * (WARPS + 2), shared)
+            self._kernels[room_for] = Kernel.load(code, "few_rows", shared), launch
+        return self._kernels[room_for]
+
+    def _encoded(self) -> Tensor:
+        """All matrices, as the copy engine is to see them."""
+        definitions = self._definitions
+        tiles = [definitions[f"{name}_TILES"] for name in ("QKV", "ANSWER", "GATE", "DOWN")]
+        maps = [_encode(each, tiles[i]) for layer in self.model.layers for i, each in enumerate(layer.linears)]
+        maps.append(_encode(self.model.head.linear, definitions["HEAD_TILES"]))
+        return torch.frombuffer(bytearray(b"".join(maps)), dtype=torch.uint8)
+
+    def _pointers(self) -> Tensor:
+        """The kernel's `Layer`s, and one more for the norm before the head."""
+        rows = []
+        for layer in self.model.layers:
+            norms = layer.attend.norm, layer.gate.norm
+            tensors = [norm.weight for norm in norms if norm] + [each.scale for each in layer.linears]
+            tensors += [layer.attend.linear.bias]  # type: ignore[attr-defined]
+            rows.append([0 if each is None else each.data_ptr() for each in tensors])
+        assert self.model.head.norm is not None
+        rows.append([self.model.head.norm.weight.data_ptr(), *[0] * 6])
+        return torch.tensor(rows, dtype=torch.int64)
+
+
+def _encode(linear: Any, tiles: int) -> bytes:
+    """A matrix in boxes of 128 bytes by all rows of a group, of a gate's half; several of them side by side."""
+    weight, rows = linear.weight, tiles * TILE_ROWS // (2 if linear.is_gate else 1)
+    shape = Shape(weight.shape[0], weight.shape[1], weight.element_size())
+    box, parts = BOX_BYTES // shape.width, _parts(shape, tiles)
+    room = ctypes.create_string_buffer(MAP_BYTES + 64)
+    found = (ctypes.c_char * MAP_BYTES).from_buffer(room, -ctypes.addressof(room) % 64)
+    code = driver().cuTensorMapEncodeTiled(
+        byref(found), UINT8 if shape.width == 1 else UINT16, c_uint32(3), c_void_p(weight.data_ptr()),
+        (c_uint64 * 3)(box, shape.rows, shape.columns // box), (c_uint64 * 2)(shape.columns * shape.width, BOX_BYTES),
+        (c_uint32 * 3)(box, rows, parts), (c_uint32 * 3)(1, 1, 1), 0, SWIZZLE_128B, PROMOTE_128B, 0,
+    )  # fmt: skip
+    check(code, "A matrix has no tensor map")
+    return bytes(found)

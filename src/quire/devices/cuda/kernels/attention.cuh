@@ -1,0 +1,417 @@
+// A block attends for the heads of one token that share a key head. A warp takes 16 keys at a time: scores are a
+// product of keys and queries [16 keys, 8 heads], answers one of values and weights [dims, 8 heads]. Which of a
+// product's rows or columns a number stands for is chosen such that lanes load 16 bytes at once.
+#pragma once
+
+#include "step.cuh"
+
+constexpr int QUERY_STEPS = HEAD_DIM / 16;  // products over a key's numbers
+constexpr int ANSWERS = HEAD_DIM / 16;      // products that make an answer's numbers
+constexpr int LOADS = HEAD_DIM / 32;        // of a key, by one of its four lanes
+constexpr int HALF_WARPS = WARPS / 2;
+constexpr int ITEM_NUMBERS = 12, KNOWN_BLOCKS = 52;
+constexpr int PAIRED = (GROUP + 1) / 2;     // pairs of heads: a lane has one of four
+constexpr int LEFT = 4 * ANSWERS + 4;       // numbers that a lane leaves for another warp
+static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys lie in one block of the cache");
+
+// Shared memory of attention, in floats.
+constexpr int AT_QUERY = 0, AT_KEY = QUERY_STEPS * 64, AT_VALUE = AT_KEY + HEAD_DIM, AT_SCORE = AT_VALUE + HEAD_DIM;
+constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_LAST = AT_WEIGHT + 8 * HALF_WARPS;
+constexpr int AT_LEFT = AT_LAST + 8;
+
+// A token's keys, or a part of them, for the heads that share a key head.
+struct Item {
+  int token, table, begin, end, part, position, head, first, count;
+  const int* known;  // the first blocks of its table
+  int num_known;
+
+  __device__ void load(const Step& step, const Block& block, int index) {
+    const bool is_first = index == (int)blockIdx.x;
+    const int* numbers = is_first ? block.first_item : step.items + 6 * (index / KV);
+    head = index % KV;
+    token = numbers[0], table = numbers[2], begin = numbers[3], end = numbers[4], part = numbers[5];
+    position = is_first ? numbers[6] : step.positions[token];
+    first = is_first ? numbers[7] : step.first_part[token], count = is_first ? numbers[8] : step.num_parts[token];
+    known = numbers + ITEM_NUMBERS, num_known = is_first ? KNOWN_BLOCKS : 0;
+  }
+
+  // The newest key is in no cache yet.
+  __device__ int last() const { return min(end, position); }
+  __device__ bool has_newest() const { return end > position; }
+};
+
+// What all layers need of the block's first item.
+__device__ void note_first_item(const Step& step, const Block& block) {
+  if ((int)blockIdx.x >= *step.num_items * KV) return;
+  const int* item = step.items + blockIdx.x / KV * 6;
+  const int token = item[0], first_block = item[3] / BLOCK_TOKENS;
+  const int num_blocks = (item[4] - 1) / BLOCK_TOKENS - first_block + 1;
+  if (block.lane < 6) block.first_item[block.lane] = item[block.lane];
+  if (block.lane == 6) block.first_item[6] = step.positions[token];
+  if (block.lane == 7) block.first_item[7] = step.first_part[token], block.first_item[8] = step.num_parts[token];
+  for (int i = block.lane; i < min(num_blocks, KNOWN_BLOCKS); i += 32) {
+    block.first_item[ITEM_NUMBERS + i] = step.tables[item[2] + first_block + i];
+  }
+}
+
+// The softmax so far, of a lane's two heads; and the answer's numbers that it has of them.
+struct Running {
+  float top[2], weight[2], total[ANSWERS][4];
+
+  __device__ void fold(const float (&other_top)[2], const float (&other_weight)[2], const float (&other)[ANSWERS][4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float higher = fmaxf(top[h], other_top[h]), base = higher == nothing() ? 0.0f : higher;
+      const float mine = power_of_2(top[h] - base), theirs = power_of_2(other_top[h] - base);
+      top[h] = higher;
+      weight[h] = weight[h] * mine + other_weight[h] * theirs;
+#pragma unroll
+      for (int j = 0; j < ANSWERS; ++j) {
+        total[j][h] = total[j][h] * mine + other[j][h] * theirs;
+        total[j][2 + h] = total[j][2 + h] * mine + other[j][2 + h] * theirs;
+      }
+    }
+  }
+};
+
+__device__ u64 place_in_cache(int block, int head, int inside) {
+  return (((u64)block * KV + head) * BLOCK_TOKENS + inside) * HEAD_DIM;
+}
+
+// The dim of a number of Running::total.
+__device__ int dim_of(int j, int number, int lane) {
+  return lane / 4 * (2 * ANSWERS) + j / 4 * 8 + number / 2 * 4 + j % 4;
+}
+
+// The place of a query's number, as bf16: a lane's two words of a product lie together.
+__device__ int place_of_query(int head, int dim) {
+  const int product = dim / 32 * 2 + dim % 8 / 4, lane = head * 4 + dim % 32 / 8;
+  return (product * 32 + lane) * 4 + dim % 4;
+}
+
+// Queries that nobody has score nothing.
+__device__ void clear_queries(const Block& block) {
+  for (int i = threadIdx.x; i < AT_KEY; i += THREADS) block.scratch[AT_QUERY + i] = 0.0f;
+}
+
+// q and k, turned by the token's position, and v, in shared memory. All is asked for before anything is waited for.
+__device__ void prepare_queries(const Step& step, const Block& block, const Item& item, u16* keys) {
+  constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
+  const float* row = step.qkv + (u64)item.token * QKV_ROWS;
+  const int head = item.head;
+  float number[ROUNDS], other[ROUNDS], cosine[ROUNDS], sine[ROUNDS];
+#pragma unroll
+  for (int r = 0; r < ROUNDS; ++r) {
+    const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
+    const int of = which < GROUP ? head * GROUP + which : HEADS + (which - GROUP) * KV + head;
+    const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
+    const int pair = item.position * PAIRS + dim % PAIRS;
+    number[r] = load_fresh(row + of * HEAD_DIM + dim);
+    other[r] = load_fresh(row + of * HEAD_DIM + (is_turned ? (dim < PAIRS ? dim + PAIRS : dim - PAIRS) : dim));
+    cosine[r] = is_turned ? step.cosines[pair] : 1.0f;
+    sine[r] = is_turned ? (dim < PAIRS ? -step.sines[pair] : step.sines[pair]) : 0.0f;
+  }
+  u16* queries = (u16*)(block.scratch + AT_QUERY);
+#pragma unroll
+  for (int r = 0; r < ROUNDS; ++r) {
+    const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
+    const u16 rounded = to_bf16(number[r] * cosine[r] + other[r] * sine[r]);
+    if (which < GROUP) {
+      queries[place_of_query(which, dim)] = rounded;
+    } else {
+      block.scratch[(which == GROUP ? AT_KEY : AT_VALUE) + dim] = from_bf16(rounded);
+    }
+  }
+  join_block();
+  const bool is_newest = item.has_newest();
+  if (is_newest && threadIdx.x < HEAD_DIM) {
+    const int slot = step.slots[item.token];
+    const u64 at = place_in_cache(slot / BLOCK_TOKENS, head, slot % BLOCK_TOKENS) + threadIdx.x;
+    keys[at] = to_bf16(block.scratch[AT_KEY + threadIdx.x]);
+    keys[at + step.cache_stride] = to_bf16(block.scratch[AT_VALUE + threadIdx.x]);
+  }
+  if (block.warp >= WARPS - 8) {  // the newest key is not read from the cache
+    const int which = block.warp - (WARPS - 8);
+    float score = 0.0f;
+    for (int dim = block.lane; dim < HEAD_DIM; dim += 32) {
+      score += from_bf16(queries[place_of_query(which, dim)]) * block.scratch[AT_KEY + dim];
+    }
+    score = sum_of_warp(score) * step.scale * LOG2_E;
+    if (block.lane == 0) block.scratch[AT_SCORE + which] = is_newest ? score : nothing();
+  }
+}
+
+__device__ uint4 load_16(const u16* from) { return *(const uint4*)from; }
+
+__device__ u32 word_of(const uint4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
+// One number of each of two keys' values.
+__device__ u32 pair_of(u32 first, u32 second, int which) { return __byte_perm(first, second, which ? 0x7632 : 0x5410); }
+
+__device__ u32 transposed(u32 pair) {
+  u32 found;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
+  return found;
+}
+
+__device__ u32 bf16_pair(float first, float second) {
+  u32 found;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
+  return found;
+}
+
+// 16 keys: of the keys lane / 4 and that + 8, this lane's numbers.
+struct Keys {
+  uint4 low[LOADS], high[LOADS];
+
+  __device__ void load(const u16* keys, int lane) {
+    const u16* mine = keys + lane / 4 * HEAD_DIM + (lane & 3) * 8;
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) low[i] = load_16(mine + 32 * i), high[i] = load_16(mine + 8 * HEAD_DIM + 32 * i);
+  }
+
+  // For the heads lane % 4 * 2 and that + 1.
+  __device__ void score(float (&scores)[4], const Block& block) const {
+    const uint2* queries = (const uint2*)(block.scratch + AT_QUERY);
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) {
+      const uint2 first = queries[(2 * i) * 32 + block.lane], second = queries[(2 * i + 1) * 32 + block.lane];
+      multiply<false>(scores, low[i].x, high[i].x, low[i].y, high[i].y, first.x, first.y);
+      multiply<false>(scores, low[i].z, high[i].z, low[i].w, high[i].w, second.x, second.y);
+    }
+  }
+};
+
+// Eight numbers of each lane's four values: of the keys 2t, 2t + 1, 2t + 8, 2t + 9, where t is lane % 4.
+struct Values {
+  uint4 rows[4];
+
+  // Of keys that are not there, nothing is read: whatever lies there may be no number.
+  __device__ void load(const u16* values, int num_keys, int eighth, int lane) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int key = (lane & 3) * 2 + (r & 1) + r / 2 * 8;
+      const u16* from = values + key * HEAD_DIM + lane / 4 * (2 * ANSWERS) + 8 * eighth;
+      rows[r] = key < num_keys ? load_16(from) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // Four answers += weights of 16 keys times their values.
+  __device__ void add(float (*total)[4], u32 first_weights, u32 second_weights) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const u32 a0 = pair_of(word_of(rows[0], j / 2), word_of(rows[1], j / 2), j % 2);
+      const u32 a1 = pair_of(word_of(rows[0], 2 + j / 2), word_of(rows[1], 2 + j / 2), j % 2);
+      const u32 a2 = pair_of(word_of(rows[2], j / 2), word_of(rows[3], j / 2), j % 2);
+      const u32 a3 = pair_of(word_of(rows[2], 2 + j / 2), word_of(rows[3], 2 + j / 2), j % 2);
+      multiply<false>(total[j], a0, a1, a2, a3, first_weights, second_weights);
+    }
+  }
+};
+
+// 16 keys of an item.
+__device__ const u16* keys_at(const Step& step, const Item& item, const u16* keys, int begin) {
+  const int at = (begin - item.begin) / BLOCK_TOKENS;  // items begin where a block does
+  const int block = at < item.num_known ? item.known[at] : step.tables[item.table + begin / BLOCK_TOKENS];
+  return keys + place_in_cache(block, item.head, begin % BLOCK_TOKENS);
+}
+
+// Keys and values of this block's items come into the second cache while q, k and v are made: when they are needed,
+// memory is busy with the next weights.
+__device__ void fetch_keys(const Step& step, const Block& block, const u16* keys) {
+  const int num_items = *step.num_items * KV;
+#pragma unroll 1
+  for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
+    Item item;
+    item.load(step, block, i);
+#pragma unroll 1
+    for (int begin = item.begin + block.warp * 16; begin < item.last(); begin += WARPS * 16) {
+      const u16* from = keys_at(step, item, keys, begin);
+      for (int line = block.lane * 64; line < 16 * HEAD_DIM; line += 32 * 64) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + line));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + step.cache_stride + line));
+      }
+    }
+  }
+}
+
+// This warp's keys of an item.
+__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, Running& running) {
+  const int last = item.last();
+#pragma unroll 1
+  for (int begin = item.begin + block.warp * 16; begin < last; begin += WARPS * 16) {
+    const u16* from = keys_at(step, item, keys, begin);
+    float scores[4] = {};
+    Values values;
+    {
+      Keys some;
+      some.load(from, block.lane);
+      values.load(from + step.cache_stride, last - begin, 0, block.lane);
+      some.score(scores, block);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool is_there = begin + block.lane / 4 + i / 2 * 8 < last;
+      scores[i] = is_there ? scores[i] * step.scale * LOG2_E : nothing();
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float higher = fmaxf(running.top[h], fmaxf(scores[h], scores[2 + h]));
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) {
+        higher = fmaxf(higher, __shfl_xor_sync(0xffffffffu, higher, distance));
+      }
+      const float factor = power_of_2(running.top[h] - higher);  // the first key is there: higher is a number
+      running.top[h] = higher;
+      scores[h] = power_of_2(scores[h] - higher), scores[2 + h] = power_of_2(scores[2 + h] - higher);
+      running.weight[h] = running.weight[h] * factor + scores[h] + scores[2 + h];
+#pragma unroll
+      for (int j = 0; j < ANSWERS; ++j) running.total[j][h] *= factor, running.total[j][2 + h] *= factor;
+    }
+    const u32 first = transposed(bf16_pair(scores[0], scores[1])), second = transposed(bf16_pair(scores[2], scores[3]));
+#pragma unroll
+    for (int eighth = 0; eighth < ANSWERS / 4; ++eighth) {
+      if (eighth > 0) values.load(from + step.cache_stride, last - begin, eighth, block.lane);
+      values.add(running.total + 4 * eighth, first, second);
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      running.weight[h] += __shfl_xor_sync(0xffffffffu, running.weight[h], distance);
+    }
+  }
+}
+
+// Sixteen warps' keys in eight: the upper half leaves what it has, the lower half takes it up.
+__device__ void halve(const Block& block, Running& running) {
+  const bool has_heads = (block.lane & 3) < PAIRED;
+  const int place = block.lane / 4 * PAIRED + (block.lane & 3);
+  float* left = block.scratch + AT_LEFT + block.warp % HALF_WARPS * (LEFT * 8 * PAIRED) + place;
+  if (has_heads && block.warp >= HALF_WARPS) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) left[h * 8 * PAIRED] = running.top[h], left[(2 + h) * 8 * PAIRED] = running.weight[h];
+#pragma unroll
+    for (int i = 0; i < 4 * ANSWERS; ++i) left[(4 + i) * 8 * PAIRED] = running.total[i / 4][i % 4];
+  }
+  join_block();
+  if (has_heads && block.warp < HALF_WARPS) {
+    float top[2], weight[2], total[ANSWERS][4];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) top[h] = left[h * 8 * PAIRED], weight[h] = left[(2 + h) * 8 * PAIRED];
+#pragma unroll
+    for (int i = 0; i < 4 * ANSWERS; ++i) total[i / 4][i % 4] = left[(4 + i) * 8 * PAIRED];
+    running.fold(top, weight, total);
+  }
+  join_block();
+}
+
+// What eight warps have, by head and dim.
+__device__ void leave(const Block& block, const Running& running) {
+  if (block.warp >= HALF_WARPS) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int which = (block.lane & 3) * 2 + h;
+    if (which >= GROUP) continue;
+    float* total = block.scratch + AT_LEFT + (block.warp * GROUP + which) * HEAD_DIM;
+#pragma unroll
+    for (int i = 0; i < 2 * ANSWERS; ++i) {
+      const int number = i % 2 * 2;
+      total[dim_of(i / 2, number, block.lane)] = running.total[i / 2][number + h];
+    }
+    if (block.lane < 4) {
+      block.scratch[AT_TOP + block.warp * 8 + which] = running.top[h];
+      block.scratch[AT_WEIGHT + block.warp * 8 + which] = running.weight[h];
+    }
+  }
+}
+
+// One number of a head, from all warps' keys and the newest; and the logarithm of their weight.
+__device__ float mean_of_warps(const float* scratch, int which, int dim, float& lse) {
+  const float newest = scratch[AT_SCORE + which];
+  float top = newest;
+#pragma unroll
+  for (int w = 0; w < HALF_WARPS; ++w) top = fmaxf(top, scratch[AT_TOP + w * 8 + which]);
+  float weight = power_of_2(newest - top), total = weight * scratch[AT_VALUE + dim];
+#pragma unroll
+  for (int w = 0; w < HALF_WARPS; ++w) {
+    const float factor = power_of_2(scratch[AT_TOP + w * 8 + which] - top);
+    weight += scratch[AT_WEIGHT + w * 8 + which] * factor;
+    total += scratch[AT_LEFT + (w * GROUP + which) * HEAD_DIM + dim] * factor;
+  }
+  lse = top + __log2f(weight);
+  return total / weight;
+}
+
+__device__ void merge_parts(const Step& step, const Item& item, int first, int count) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+    const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
+    float top = nothing(), weight = 0.0f, total = 0.0f;
+#pragma unroll 4
+    for (int part = 0; part < count; ++part) {
+      const u64 at = (u64)(first + part) * HEADS + query;
+      const float lse = load_fresh(step.partial_lse + at), mean = load_fresh(step.partial_out + at * HEAD_DIM + dim);
+      const float higher = fmaxf(top, lse), mine = power_of_2(top - higher), theirs = power_of_2(lse - higher);
+      weight = weight * mine + theirs, total = total * mine + mean * theirs, top = higher;
+    }
+    write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, total / weight);
+  }
+}
+
+// The item's answer, or its part: whoever brings the last part merges all of them, in their order.
+__device__ void answer(const Step& step, const Block& block, const Item& item) {
+  const int first = item.first, count = item.count;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+    const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
+    float lse;
+    const float mean = mean_of_warps(block.scratch, i / HEAD_DIM, dim, lse);
+    if (count == 1) {
+      write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, mean);
+    } else {
+      const u64 at = (u64)(first + item.part) * HEADS + query;
+      step.partial_out[at * HEAD_DIM + dim] = mean;
+      if (dim == 0) step.partial_lse[at] = lse;
+    }
+  }
+  join_block();
+  if (count == 1) return;
+  int* last = (int*)(block.scratch + AT_LAST);
+  if (threadIdx.x == 0) {
+    int* counter = step.arrived + item.token * KV + item.head;
+    __threadfence();
+    *last = atomicAdd(counter, 1) == count - 1;
+    if (*last) *counter = 0;
+    __threadfence();
+  }
+  join_block();
+  if (*last) merge_parts(step, item, first, count);
+  join_block();
+}
+
+// All items of this block.
+__device__ void attend(const Step& step, Block& block, u16* keys) {
+  const int num_items = *step.num_items * KV;
+  clear_queries(block);
+  meet(step, block);
+#pragma unroll 1
+  for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
+    Item item;
+    item.load(step, block, i);
+    prepare_queries(step, block, item, keys);
+    Running running;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) running.top[h] = nothing(), running.weight[h] = 0.0f;
+#pragma unroll
+    for (int n = 0; n < 4 * ANSWERS; ++n) running.total[n / 4][n % 4] = 0.0f;
+    walk(step, block, item, keys, running);
+    halve(block, running);
+    leave(block, running);
+    join_block();
+    answer(step, block, item);
+  }
+}

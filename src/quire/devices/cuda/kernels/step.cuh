@@ -1,0 +1,177 @@
+// What a step has: its products and their division, what it is given, its blocks and how they meet, and the tokens
+// between products.
+#pragma once
+
+#include "machine.cuh"
+
+enum Kind { QKV, ADD, GATE, LOGITS };
+
+constexpr int WARPS = 16;  // that multiply
+constexpr int THREADS = 32 * WARPS;
+constexpr int SLOT = 32768;       // bytes of weights
+constexpr int TOKEN_SLOT = 16384;  // bytes of tokens, at most
+constexpr int TOKEN_SLOTS = 8;
+constexpr bool HALF = WIDTH == 1;
+constexpr float SIXTEENTH = 0.0625f;
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr int GROUP = HEADS / KV;
+constexpr int QKV_ROWS = (HEADS + 2 * KV) * HEAD_DIM;
+constexpr int MAPS = 4;  // of a layer
+
+template <int K_, int N_, int TILES_, int WIDTH_, Kind KIND_, bool NORMED_>
+struct Product {
+  static constexpr int K = K_, N = N_, TILES = TILES_, WIDTH_OF = WIDTH_;
+  static constexpr Kind KIND = KIND_;
+  static constexpr bool NORMED = NORMED_, IS_FP8 = WIDTH_ == 1, IS_GATE = KIND_ == GATE;
+  static constexpr int BOX = 128 / WIDTH_;  // columns
+  static constexpr int BOXES = K / BOX;
+  static constexpr __device__ bool fits(int parts) {
+    return parts * TILES <= WARPS && BOXES % parts == 0;
+  }
+  static constexpr int PARTS = fits(8) ? 8 : fits(4) ? 4 : fits(2) ? 2 : 1;
+  static constexpr int ROWS = 16 * TILES;
+  static constexpr int OUT_ROWS = IS_GATE ? ROWS / 2 : ROWS;
+  static constexpr int GROUPS = (N + OUT_ROWS - 1) / OUT_ROWS;
+  static constexpr int STEPS = BOXES / PARTS;
+  static constexpr int SIZE = PARTS * ROWS * 128;  // of a step's weights
+  static constexpr int LANE_ROWS = (OUT_ROWS + 31) / 32;
+  static constexpr __device__ bool is_small(int parts) { return parts * BOX * 2 * ROOM_FOR <= TOKEN_SLOT; }
+  static constexpr int TOGETHER = is_small(PARTS) ? PARTS : is_small(4) ? 4 : is_small(2) ? 2 : 1;  // parts' tokens
+  static constexpr int PORTIONS = PARTS / TOGETHER;
+  static constexpr int COLUMNS = TOGETHER * BOX;
+  static constexpr int PITCH = COLUMNS * 2 + 64;  // of a token: no two begin in one bank
+  static constexpr int ROOM = TOKEN_ROOM / (ROOM_FOR * PITCH);
+  static constexpr int AHEAD = ROOM < TOKEN_SLOTS ? ROOM : TOKEN_SLOTS;  // portions that can be there
+  static_assert(K % BOX == 0 && SIZE <= SLOT && TILES <= WARPS, "whole boxes, and a slot that holds them");
+  static_assert(AHEAD >= 2, "tokens come while others are multiplied");
+};
+
+using Qkv = Product<DIM, QKV_ROWS, QKV_TILES, WIDTH, QKV, true>;
+using Answer = Product<HEADS * HEAD_DIM, DIM, ANSWER_TILES, WIDTH, ADD, false>;
+using Gate = Product<DIM, FFN, GATE_TILES, WIDTH, GATE, true>;
+using Down = Product<FFN, DIM, DOWN_TILES, WIDTH, ADD, false>;
+using Head = Product<DIM, VOCAB, HEAD_TILES, 2, LOGITS, true>;
+
+static_assert(Answer::OUT_ROWS == Down::OUT_ROWS, "a block keeps the residual of its own rows");
+
+struct Layer {
+  const float* attention_norm;  // of the layer behind the last one: the norm before the head
+  const float* ffn_norm;
+  const float* qkv_scale;
+  const float* answer_scale;
+  const float* gate_scale;
+  const float* down_scale;
+  const u16* qkv_bias;
+};
+
+struct Step {
+  const TensorMap* maps;  // MAPS of each layer, then the head's
+  const Layer* layers;
+  const u16* table;        // of embeddings
+  const int* ids;          // below 0: the last token of a row
+  const int* last_tokens;
+  u16* normed;             // [TOKENS, DIM], and its squares [TOKENS, Down::GROUPS]
+  float* squares;
+  float* qkv;              // [TOKENS, QKV_ROWS]
+  u16* attended;           // [TOKENS, HEADS * HEAD_DIM]
+  u16* activated;          // [TOKENS, FFN]
+  float* logits;           // [num_tokens, VOCAB]
+  // attention
+  const int* items;        // token, count, place of the block table, begin, end, part
+  const int* num_items;
+  const int* first_part;
+  const int* num_parts;
+  const int* positions;
+  const int* slots;
+  const int* tables;
+  const float* cosines;
+  const float* sines;
+  u16* cache;              // [LAYERS, 2, blocks, KV, BLOCK_TOKENS, HEAD_DIM]
+  float* partial_out;
+  float* partial_lse;
+  int* arrived;            // zeros, before and after
+  u32* meeting;            // two zeros, before and after
+  u64 cache_stride;        // numbers between K and V of a layer
+  int num_tokens;
+  float eps;
+  float scale;             // of scores
+};
+
+__device__ void join_block() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+struct Block {
+  u32 slots, full, empty;                    // the ring of weights, and its barriers
+  u32 tokens, tokens_full, tokens_empty;     // what is multiplied with them
+  int* first_item;         // of attention, for this block: the same in every layer
+  float* scratch;          // sums of products; attention
+  float* residual;         // [groups of this block, rows, TOKENS]
+  int warp, lane;
+  u32 at;                  // slots that were used so far
+  u32 turns;               // of each slot of tokens, the parity that is waited for next
+  u32 meetings;
+};
+
+// All blocks have written what the next product reads. Split in two: something can be asked for in between.
+__device__ void announce(const Step& step, Block& block) {
+  asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine will read what was written
+  join_block();
+  if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(step.meeting) : "memory");
+  ++block.meetings;
+}
+
+__device__ void wait_for_all(const Step& step, u32 meetings) {
+  const u32 wanted = meetings * gridDim.x;
+  u32 seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(step.meeting) : "memory");
+  } while (seen < wanted);
+}
+
+__device__ void meet(const Step& step, const Block& block) {
+  if (threadIdx.x == 0) wait_for_all(step, block.meetings);
+  join_block();
+}
+
+// --- tokens between products
+
+// Where the column of a token lies, for a product with weights of FP8 (half) or bf16: 16 bytes of each of a token's
+// four lanes, then the next 16. A lane's words are in the order of the weights' chunks of 16 bytes.
+template <bool IS_HALF>
+__device__ int place_of(int column) {
+  constexpr int BOX = IS_HALF ? 128 : 64, SPAN = IS_HALF ? 4 : 2;  // columns of a box; that a lane has of a chunk
+  const int inside = column % BOX, chunk = inside / (4 * SPAN), lane = inside / SPAN % 4, rest = inside % SPAN;
+  const int word = (chunk * SPAN + rest) / 2;
+  return column - inside + word / 4 * 32 + lane * 8 + word % 4 * 2 + rest % 2;
+}
+
+template <bool IS_HALF>
+__device__ void write_token(u16* row, int column, float number) {
+  row[place_of<IS_HALF>(column)] = IS_HALF ? to_half(number * SIXTEENTH) : to_bf16(number);
+}
+
+// The residual has a new value in this block's rows: leave the norm's product, and the squares.
+template <bool IS_HALF>
+__device__ float write_normed(const Step& step, int token, int row, float value, float norm) {
+  write_token<IS_HALF>(step.normed + (u64)token * DIM, row, value * norm);
+  return value * value;
+}
+
+__device__ void embed(const Step& step, Block& block) {
+  const int token = block.warp;
+  if (token < step.num_tokens) {
+    int id = step.ids[token];
+    if (id < 0) id = step.last_tokens[-1 - id];
+    for (int group = blockIdx.x, own = 0; group < Down::GROUPS; group += gridDim.x, ++own) {
+      float squares = 0.0f;
+      for (int inside = block.lane; inside < Down::OUT_ROWS; inside += 32) {
+        const int row = group * Down::OUT_ROWS + inside;
+        if (row >= DIM) break;
+        const float value = from_bf16(step.table[(u64)id * DIM + row]);
+        block.residual[(own * Down::OUT_ROWS + inside) * TOKENS + token] = value;
+        squares += write_normed<HALF>(step, token, row, value, step.layers[0].attention_norm[row]);
+      }
+      squares = sum_of_warp(squares);
+      if (block.lane == 0) step.squares[token * Down::GROUPS + group] = squares;
+    }
+  }
+}

@@ -1,0 +1,41 @@
+"""Grammars over a program that chooses tokens by itself: masks come while it computes, and its choices keep to them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("llguidance")
+
+from quire.types.request import Constraint, ConstraintKind, FinishReason, SamplingParams
+from quire.weights.checkpoint import open_checkpoint
+from tests.devices.cuda.models import CudaDriver, small
+from tests.engine.spelled import save_spelled
+from tests.models.toys import some_tokens
+
+pytestmark = pytest.mark.device
+
+FORM = r"(left|right)-[0-9]{2}[a-f]"
+ENDS = (129, 130)
+WAYS = {
+    "greedy": SamplingParams(temperature=0.0, max_tokens=12),
+    "seeded": SamplingParams(seed=3, temperature=1.3, top_k=50, top_p=0.95, max_tokens=12),
+    "penalties": SamplingParams(seed=7, repetition_penalty=1.3, max_tokens=12),  # the host chooses
+}
+
+
+def text_of(tokens: list[int]) -> str:
+    return "".join(chr(token) for token in tokens if token < 128)
+
+
+def test_constrained_answers_keep_their_form_beside_one_that_has_none(place, tmp_path):
+    driver = CudaDriver(place, open_checkpoint(save_spelled(small("qwen3").torch_model, tmp_path)))
+    form = Constraint(ConstraintKind.REGEX, FORM)
+    for name, way in WAYS.items():
+        driver.submit(name, some_tokens(5), way, eos_token_ids=ENDS, constraint=form)
+    driver.submit("free", some_tokens(5), WAYS["greedy"])
+    driver.run()
+    for name in WAYS:
+        assert re.fullmatch(FORM, text_of(driver.tokens(name))) and driver.told[name, 0].finish is FinishReason.STOP
+    assert not re.match(FORM, text_of(driver.tokens("free"))), "without a mask the model says something else"

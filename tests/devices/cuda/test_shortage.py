@@ -1,0 +1,184 @@
+"""Without memory for a step the program says so in the project's words, and nothing has changed that anybody reads."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices.base import DeviceUnavailable
+from quire.devices.cuda import program as programs
+from quire.devices.cuda.device import CudaDevice
+from quire.devices.cuda.program import CudaProgram
+from quire.devices.cuda.shortage import is_shortage, or_out_of_memory
+from quire.types.errors import OutOfDeviceMemory
+from quire.types.request import SamplingParams
+from tests.devices.cuda.models import LIMITS, CudaDriver, Texts, draws_of, lowered, random_llama, small
+from tests.models.toys import some_tokens
+
+pytestmark = pytest.mark.device
+
+NAME = "qwen3"  # of one layer
+PROMPT = some_tokens(21)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
+
+
+class Failing:
+    """An instruction that finds no memory, as often as it is told to."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.left = count
+
+    def __call__(self, run: object) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
+
+
+@pytest.mark.parametrize(
+    "error, is_one",
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_a_shortage_is_told_from_other_failures(error, is_one):
+    def fails() -> None:
+        raise error
+
+    assert is_shortage(error) is is_one
+    with pytest.raises(OutOfDeviceMemory if is_one else type(error)):
+        or_out_of_memory(fails)
+
+
+def test_a_capture_that_was_broken_off_by_one_is_one():
+    try:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    except RuntimeError as error:
+        assert is_shortage(error)
+
+
+def test_nothing_holds_the_tensors_of_the_step_when_it_is_said():
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def fails() -> None:
+        tensor = torch.zeros(4)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    gc.disable()
+    try:
+        or_out_of_memory(fails)
+    except OutOfDeviceMemory as error:
+        assert held[0]() is None and error.__context__ is None
+    finally:
+        gc.enable()
+
+
+def test_a_model_whose_largest_step_does_not_fit_is_not_loaded(place, monkeypatch):
+    def fails(*_):
+        raise OutOfDeviceMemory
+
+    monkeypatch.setattr(CudaDevice, "_fitting", fails)
+    with pytest.raises(DeviceUnavailable, match="max_step_tokens"):
+        lowered(small(NAME).draw(), place, replace(LIMITS, num_blocks=0))
+
+
+def failing_last(program: CudaProgram, count: int = 1) -> None:
+    """All KV is written, and all but the head computed."""
+    program.instructions.insert(len(program.instructions) - 1, Failing(count))
+
+
+def test_a_step_that_failed_can_be_launched_again(place):
+    program = lowered(small(NAME).draw(), place, dtype="f32")
+    texts, wanted = Texts(program), Texts(lowered(small(NAME).draw(), place, dtype="f32"))
+    assert np.array_equal(texts.step({0: PROMPT[:9], 1: PROMPT[:4]}), wanted.step({0: PROMPT[:9], 1: PROMPT[:4]}))
+    batch = texts.batch({0: PROMPT[9:10], 1: PROMPT[4:12]})
+    failing_last(program)
+    with pytest.raises(OutOfDeviceMemory):
+        program.launch(batch)
+    again = program.launch(batch).result().logits
+    assert np.array_equal(again, wanted.step({0: PROMPT[9:10], 1: PROMPT[4:12]}))
+
+
+def test_tokens_that_were_chosen_before_are_still_there(place):
+    """A row goes on with the token that the device has."""
+    program = lowered(small(NAME).draw(), place, dtype="f32")
+    texts = Texts(program)
+    best = int(Texts(program).step({0: PROMPT[:9]}).argmax())
+    assert program.launch(texts.batch({0: PROMPT[:9]}, draws=draws_of([5]))).result().tokens.tolist() == [best]
+    batch = replace(texts.batch({0: [best]}), token_ids=np.array([-6], np.int32), draws=draws_of([5]))
+    failing_last(program)
+    with pytest.raises(OutOfDeviceMemory):
+        program.launch(batch)
+    alone = Texts(lowered(small(NAME).draw(), place, dtype="f32"))
+    wanted = int(alone.step({0: [*PROMPT[:9], best]}).argmax())
+    assert program.launch(batch).result().tokens.tolist() == [wanted]
+
+
+def test_one_request_ends_and_the_other_says_what_it_says_alone(place):
+    alone, driver = (CudaDriver(place, small(NAME).checkpoint) for _ in range(2))
+    alone.submit("it", PROMPT, GREEDY)
+    alone.run()
+    driver.submit("it", PROMPT, GREEDY)
+    driver.step()
+    driver.submit("large", [7, *some_tokens(40)], GREEDY)
+    failing_last(driver.program.inner, 2)
+    driver.run()
+    assert isinstance(driver.told["large", 0].error, OutOfDeviceMemory)
+    assert driver.tokens("it") == alone.tokens("it")
+
+
+def test_without_memory_for_a_graph_its_steps_run_uncaptured(place, monkeypatch, caplog):
+    program = lowered(small(NAME).draw(), place, dtype="f32")
+    texts, wanted = Texts(program), Texts(lowered(small(NAME).draw(), place, dtype="f32", captures=False))
+    tried = []
+
+    def fails(whole, stream, pool, num_rows):
+        tried.append(num_rows)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(programs, "capture", fails)
+    program.captures = True
+    for each in (texts, wanted):
+        each.step({0: PROMPT[:5], 1: PROMPT[:3]})
+    for token in PROMPT[5:10]:
+        assert np.array_equal(texts.step({0: [token], 1: [token]}), wanted.step({0: [token], 1: [token]}))
+    assert tried == [2] and caplog.text.count("steps of 2 rows") == 1
+    assert not program.use_idle_time() and tried == [2]  # nothing is captured ahead where memory is short
+
+
+@pytest.mark.gpu
+def test_a_prompt_that_a_full_gpu_has_no_memory_for_ends_alone(place):
+    """Torch may take 8 MB more than it has: a step of 4,000 tokens needs a hundred."""
+    checkpoint, long = random_llama(1024, num_layers=2, context=8192), replace(GREEDY, max_tokens=64)
+    settings = {"max_step_tokens": 4096, "num_blocks": 600, "max_context": 8192, "stream_gap": 60.0}
+    alone, driver = (CudaDriver(place, checkpoint, **settings) for _ in range(2))
+    for name, each in (("first", alone), ("second", alone), ("first", driver), ("second", driver)):
+        each.submit(name, some_tokens(30 + len(name)), long)
+    alone.run()
+    for _ in range(8):
+        driver.step()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    whole = torch.cuda.get_device_properties(0).total_memory
+    try:
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (8 << 20)) / whole)
+        driver.submit("large", [7, *some_tokens(4000)], long)
+        driver.run()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert isinstance(driver.told["large", 0].error, OutOfDeviceMemory)
+    assert all(driver.tokens(name) == alone.tokens(name) for name in ("first", "second"))
+    driver.submit("again", [7, *some_tokens(4000)], long)
+    assert driver.run().told["again", 0].error is None

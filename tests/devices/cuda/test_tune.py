@@ -1,0 +1,306 @@
+"""Timing the ways to multiply: which are tried, which is chosen, and that every one of them is right."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from quire.bench.tune import tuned
+from quire.devices._triton.norm import Product, Rounded
+from quire.devices._triton.stream import Scratch, Tile
+from quire.devices.cuda.candidates import Candidate, candidates
+from quire.devices.cuda.capture import Captured, Kind
+from quire.devices.cuda.device import CudaDevice
+from quire.devices.cuda.linear import Linear
+from quire.devices.cuda.program import CudaProgram
+from quire.devices.cuda.tiles import MEASURED, Key, Tiles
+from quire.devices.cuda.tune import Multiplying, Pass, Tuner, choose
+from quire.devices.cuda.tuned import MadeFor, TunedTable
+from quire.models.draw import draw
+from quire.ops.registry import relative_error
+from tests.devices.cuda.models import Texts, lowered, random_llama, small
+from tests.models.toys import VOCAB, some_tokens
+
+pytestmark = pytest.mark.device
+
+NUM_PROCESSORS = 132  # of an H200
+ERRORS = {None: 2e-2, "fp8": 5e-2}
+
+
+def table(folder: Path) -> TunedTable:
+    return TunedTable(folder, MadeFor.here("some GPU"))
+
+
+def product_of(key: Key) -> Linear:
+    """Without numbers."""
+    dtype = torch.bfloat16 if key.width == 2 else torch.float8_e4m3fn
+    weight = torch.empty((key.rows, key.columns), dtype=dtype, device="meta")
+    return Linear(weight, None, None, Tiles(NUM_PROCESSORS), Scratch(torch.device("meta")), key.is_gate)
+
+
+def choice_of(run: Pass) -> Tile | None:
+    linear = run.instructions[0].linear
+    assert isinstance(linear, Linear)
+    return linear.tiles.find(linear.weight, len(run.x), linear.is_gate)
+
+
+def key_of(run: Pass) -> Key:
+    linear = run.instructions[0].linear
+    assert isinstance(linear, Linear)
+    return Key.of(linear.weight, next(most for most in (16, 32, 64) if len(run.x) <= most), linear.is_gate)
+
+
+@pytest.mark.parametrize("key", MEASURED, ids=str)
+def test_what_won_on_an_h200_is_among_few_candidates(key):
+    names = {each.choice: each.name for each in candidates(key, product_of(key))}
+    assert names[None] == "library" and MEASURED[key] in names
+    assert 5 <= len(names) <= 30 and len(set(names.values())) == len(names)
+    for tokens in (32, 64):
+        more = [each.choice for each in candidates(key._replace(tokens=tokens), product_of(key))]
+        assert 5 <= len(more) <= 30 and all(tile is None or tile.tokens == tokens for tile in more)
+
+
+@pytest.mark.parametrize("key", [Key(6144, 4096, 2, False, 16), Key(576, 576, 2, False, 32), Key(96, 48, 1, True, 64)])
+def test_no_candidate_is_wrong_or_has_no_room_for_its_shares(key):
+    linear = product_of(key)
+    for each in candidates(key, linear):
+        made = each.make(linear)
+        assert made.tiles.find(made.weight, key.tokens, key.is_gate) == each.choice
+        if each.choice is not None:
+            programs = -(-key.answers // each.choice.rows)
+            assert key.suits(each.choice) and (each.choice.shares == 1 or linear.scratch.fits(programs, each.choice))
+
+
+def test_more_than_few_tokens_are_streamed_only_if_that_is_clearly_faster():
+    tile = Tile(64, 128)
+
+    def chosen(tokens: int, streamed: float, library: float = 1.0) -> Any:
+        key = Key(6144, 4096, 2, False, tokens)
+        best = choose({Candidate(key, None): library, Candidate(key, tile): streamed})
+        return best and best.choice
+
+    assert chosen(16, 0.99) == tile and chosen(16, 1.01) is None
+    assert chosen(32, 0.98) is None and chosen(64, 0.98) is None and chosen(32, 0.96) == tile
+    assert chosen(64, 5.0, math.inf) == tile, "the library does not run"
+    key = Key(6144, 4096, 2, False, 16)
+    assert choose({Candidate(key, None): math.inf, Candidate(key, tile): math.inf}) is None
+
+
+@cache
+def model() -> Any:
+    return small("llama").draw()  # two layers
+
+
+def tuner(place: str, folder: Path, timer: Callable[[Pass], float], **wishes: Any) -> Tuner:
+    return Tuner(lowered(model(), place, **wishes).instructions, table(folder), timer)
+
+
+def test_every_candidate_is_timed_over_all_matrices_and_the_fastest_is_kept(place, tmp_path):
+    """At each number of tokens, one candidate for each step of the walk; those that fail are skipped."""
+    timed: dict[Key, list[tuple[Tile | None, int]]] = defaultdict(list)
+    read: dict[Key, set[tuple[frozenset[int], frozenset[int]]]] = defaultdict(set)
+
+    def speed(choice: Tile | None) -> float:
+        return 1.0 if choice is None else math.inf if choice.stages == 4 else 0.5 if choice.rows == 32 else 0.9
+
+    def timer(run: Pass) -> float:
+        key, choice = key_of(run), choice_of(run)
+        timed[key].append((choice, len(run.x)))
+        linears = [each.linear for each in run.instructions]
+        ahead = frozenset(each.ahead.data_ptr() for each in linears if each.ahead is not None)
+        read[key].add((frozenset(each.raw.data_ptr() for each in linears), ahead))
+        if math.isinf(speed(choice)):
+            raise RuntimeError("out of resource: shared memory")
+        return speed(choice)
+
+    walker = tuner(place, tmp_path, timer)
+    steps = 0
+    while walker.advance():
+        steps += 1
+        assert sum(len({choice for choice, _ in each}) for each in timed.values()) == steps
+    assert list(timed) == walker.keys() and len(timed) == 5 * 3
+    for key, each in timed.items():
+        assert each[0][0] is None
+        ((weights, ahead),) = read[key]
+        assert len(weights) == (1 if key.rows == VOCAB else 2) and ahead == weights, "each asks for the next one's"
+        assert {count for _, count in each} == ({1, 16} if key.tokens == 16 else {key.tokens})
+    found = table(tmp_path).read()
+    assert set(found) == set(timed)
+    assert found == {key: min((choice for choice, _ in each), key=speed) for key, each in timed.items()}
+
+
+def test_what_the_table_has_is_not_timed_again_in_idle_time(place, tmp_path):
+    timed: list[Key] = []
+
+    def timer(run: Pass) -> float:
+        timed.append(key_of(run))
+        return 1.0
+
+    walker = tuner(place, tmp_path, timer)
+    done, left = walker.keys()[:-1], walker.keys()[-1]
+    table(tmp_path).add(dict.fromkeys(done))
+    while walker.advance():
+        pass
+    assert set(timed) == {left} and set(table(tmp_path).read()) == {*done, left}
+    assert not tuner(place, tmp_path, timer).advance()
+
+
+def test_a_walk_that_is_cut_short_leaves_what_it_has_found(place, tmp_path):
+    walker = tuner(place, tmp_path, lambda run: 1.0)
+    steps = walker.walk(walker.keys())
+    for chosen in steps:
+        if chosen is not None:
+            break
+    assert list(table(tmp_path).read()) == walker.keys()[:1]
+
+
+def test_all_candidates_of_a_product_are_prepared_together_before_they_are_timed(place, tmp_path):
+    events: list[str] = []
+
+    def timer(run: Pass) -> float:
+        events.append("timed")
+        return 1.0
+
+    def prepare(run: Callable[[], None]) -> None:
+        events.append("prepared")
+        raise RuntimeError("one of them does not compile")
+
+    walker = tuner(place, tmp_path, timer)
+    key = walker.keys()[-1]
+    (*unfinished, chosen) = walker.walk([key], prepare)
+    assert events == ["prepared", *["timed"] * (len(unfinished) + 1)] and not any(unfinished)
+    assert chosen is not None and chosen.key == key and chosen.num_timed == len(unfinished) + 1
+
+
+def test_products_of_float32_are_left_to_the_library(place, tmp_path):
+    assert tuner(place, tmp_path, lambda run: 1.0, dtype="f32").keys() == []
+
+
+def numbers(answer: Tensor | Product | Rounded) -> np.ndarray:
+    match answer:
+        case Product(raw, of_tokens, of_columns):
+            whole = raw.float()
+            whole = whole if of_tokens is None else whole * of_tokens[:, None]
+            whole = whole if of_columns is None else whole * of_columns
+        case Rounded(values, scale):
+            whole = values.float() * scale[:, None]
+        case _:
+            whole = answer.float()
+    return whole.cpu().numpy()
+
+
+def expected(key: Key, program: CudaProgram) -> list[Candidate]:
+    """What is to be timed for a product of this program."""
+    linears = [each.linear for each in program.instructions if isinstance(each, Multiplying)]
+    plain = (each for each in linears if isinstance(each, Linear))
+    return candidates(key, next(each for each in plain if Key.of(each.weight, key.tokens, each.is_gate) == key))
+
+
+@pytest.mark.parametrize("quantize", [None, "fp8"])
+def test_every_candidate_gives_the_numbers_of_the_library(quantize, place, tmp_path):
+    """One layer, with biases. The streamed ones are then told to be the fastest, and the next program takes them."""
+    drawn = small("llama-tied-biased").draw()
+    answers: dict[tuple[Key, int], list[tuple[Tile | None, np.ndarray]]] = defaultdict(list)
+
+    def timer(run: Pass) -> float:
+        answers[key_of(run), len(run.x)].append((choice_of(run), numbers(run())))
+        return 1.0 if choice_of(run) is None else 0.5
+
+    plain = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
+    assert plain.table is not None
+    walker = Tuner(plain.instructions, plain.table, timer)
+    while walker.advance():
+        pass
+    assert len(answers) == 5 * 4
+    for (key, _), ((by_library, exact), *streamed) in answers.items():
+        assert by_library is None and exact.any()
+        assert [None, *(choice for choice, _ in streamed)] == [each.choice for each in expected(key, plain)]
+        for choice, here in streamed:
+            assert relative_error(here, exact) <= ERRORS[quantize], (key, choice)
+    assert None not in plain.table.read().values()
+    fast = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
+    for count in (3, 20, 40):
+        tokens = some_tokens(count)
+        here, there = (Texts(each).step({0: tokens}, min(count, 32)) for each in (fast, plain))
+        error = np.linalg.norm(here - there) / np.linalg.norm(there)
+        assert error <= 0.2 if quantize else error <= 5e-2
+    if not quantize:
+        logits = Texts(fast).step({0: some_tokens(21)}, 21)
+        assert relative_error(logits, small("llama-tied-biased").expected_logits(some_tokens(21))) <= 5e-2
+
+
+def test_idle_time_goes_to_captures_first_and_then_to_tuning_if_that_is_wished_for(place, tmp_path):
+    """As if all graphs were captured, and one was asked for."""
+
+    def idle(**wishes: Any) -> tuple[CudaProgram, int]:
+        program, steps = lowered(model(), place, tuned=tmp_path, **wishes), 0
+        assert not program.use_idle_time(), "nobody has asked for anything"
+        program._tuner = Tuner(program.instructions, table(tmp_path), lambda run: 1.0)
+        done = [(size, kind) for size in program._buckets.sizes for kind in kinds]
+        program._captured.update(dict.fromkeys(done, Captured(None, torch.empty(0), 1)))
+        program._uses[done[0]] += 1
+        while program.use_idle_time():
+            steps += 1
+        return program, steps
+
+    kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
+    assert idle()[1] == 0 and table(tmp_path).read() == {}
+    assert idle(tune=True, deterministic=True)[1] == 0
+    program, steps = idle(tune=True)
+    assert steps > 15 and len(table(tmp_path).read()) == 15
+    assert program._tuner is None and not program.use_idle_time()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantize", [None, "fp8"])
+def test_a_program_tunes_itself_on_a_gpu_and_the_next_one_computes_the_same(quantize, place, tmp_path):
+    drawn = draw(random_llama())
+    plain = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
+    lines = list(plain.tune())
+    assert plain.table is not None and len(lines) == len(plain.table.read()) == 5 * 3
+    assert not any("inf" in line for line in lines), lines
+    fast = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
+    for count in (3, 20, 32):
+        tokens = np.random.default_rng(count).integers(0, 1024, count).tolist()
+        here, there = (Texts(each).step({0: tokens}, count) for each in (fast, plain))
+        assert np.linalg.norm(here - there) / np.linalg.norm(there) <= (0.2 if quantize else 5e-2)
+
+
+@pytest.mark.gpu
+def test_a_server_that_is_idle_captures_and_tunes_and_answers_in_between(place, tmp_path):
+    program = lowered(draw(random_llama(num_layers=2)), place, tuned=tmp_path, tune=True)
+    texts = Texts(program)
+    texts.step({0: some_tokens(5)})
+    first = texts.step({0: [7]})
+    while program.use_idle_time():
+        pass
+    assert program.table is not None and len(program.table.read()) == 5 * 3
+    again = Texts(program)
+    again.step({0: some_tokens(5)})
+    assert relative_error(again.step({0: [7]}), first) <= 2e-2
+
+
+def test_the_command_tells_what_it_chose_for_each_product(place, tmp_path):
+    """Of random weights. The product of q, k and v and that of the head are alike."""
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64, "hidden_size": 32,
+        "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 16, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu",
+        "torch_dtype": "bfloat16", "tie_word_embeddings": False, "initializer_range": 0.02,
+    }  # fmt: skip
+    tmp_path.joinpath("config.json").write_text(json.dumps(config))
+    first, *lines, last = tuned(tmp_path, CudaDevice(place), {"load_format": "dummy", "home": str(tmp_path)})
+    assert "placed" in first and str(tmp_path / "tuned") in last
+    assert len(lines) == 4 * 3 and lines[0].startswith("64 x 32, 2 bytes, up to 16 tokens: ")
+    (file,) = tmp_path.glob("tuned/*.json")
+    assert len(json.loads(file.read_text())["products"]) == 4 * 3
