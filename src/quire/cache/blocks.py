@@ -11,7 +11,7 @@ last use changes a new entry is pushed, and an old one is recognised when it com
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from quire.cache.history import History
@@ -93,6 +93,11 @@ class BlockPool:
     def refs(self, block: int) -> int:
         """How many holds a block has."""
         return self._refs[block]
+
+    def num_unheld(self, blocks: Sequence[int]) -> int:
+        """How many of these nobody holds."""
+        refs = self._refs
+        return [refs[block] for block in blocks].count(0)
 
     def take(self, count: int, now: float) -> list[int] | None:
         """`count` blank blocks, held once, evicting what must go. None: they cannot all be had, and nothing changed."""

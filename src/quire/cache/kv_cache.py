@@ -229,7 +229,7 @@ class KVCache:
     def cost(self, hit: Hit) -> int:
         """Blocks that holding a hit takes from what can be had: those that nobody holds, and the one for a copy."""
         sources = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
-        return sum(1 for block in sources if not self._pool.refs(block)) + (hit.source != NO_BLOCK)
+        return self._pool.num_unheld(sources) + (hit.source != NO_BLOCK)
 
     def close_session(self, session: str, now: float) -> int:
         """End a session; answers how many blocks it held."""

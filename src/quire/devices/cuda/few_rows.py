@@ -27,9 +27,10 @@ BOX_BYTES = 128
 SLOT = WARPS * TILE_ROWS * BOX_BYTES
 ROWS = (1, 8, 16)  # that there is a kernel for
 MOST_ROWS = ROWS[-1]
-TOKEN_ROOM = {1: 9 << 10, 8: 68 << 10, 16: 68 << 10}  # bytes of what weights are multiplied with
+TOKEN_ROOMS = {1: (9 << 10,), 8: (68 << 10, 52 << 10, 36 << 10), 16: (68 << 10, 52 << 10, 36 << 10)}
 BARRIERS = 8 * 2 * 8 + 4 * 64  # bytes, of tokens; and an item of attention
 MOST_SLOTS = 8
+ENOUGH_SLOTS = 4  # tokens that come early are worth more than weights that do
 FEWEST_SLOTS = 3
 ALIGNMENT = 1024
 UNUSED_COST = 0.1  # of a slot that stays empty, against one more round
@@ -265,15 +266,17 @@ class FewRows:
         sums = WARPS * TILE_ROWS * tokens
         head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
         attention = 6 * head_dim + 16 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
-        fixed = ALIGNMENT + BARRIERS + TOKEN_ROOM[room_for] + 4 * (residual + max(sums, attention))
-        slots = min((self.shared_memory - fixed) // (SLOT + 16), MOST_SLOTS)
+        fixed = ALIGNMENT + BARRIERS + 4 * (residual + max(sums, attention))
+        rooms = [(room, (self.shared_memory - fixed - room) // (SLOT + 16)) for room in TOKEN_ROOMS[room_for]]
+        room, slots = next((each for each in rooms if each[1] >= ENOUGH_SLOTS), rooms[-1])
+        slots = min(slots, MOST_SLOTS)
         return {
             "TOKENS": tokens,
             "ROOM_FOR": room_for,
-            "TOKEN_ROOM": TOKEN_ROOM[room_for],
+            "TOKEN_ROOM": room,  # bytes of what weights are multiplied with
             "RESIDUAL": residual,
             "SLOTS": slots,
-            "shared": fixed + slots * (SLOT + 16),
+            "shared": fixed + room + slots * (SLOT + 16),
         }
 
     def _kernel(self, num_tokens: int) -> tuple[Kernel, Launch]:
