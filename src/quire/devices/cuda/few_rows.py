@@ -264,8 +264,9 @@ class FewRows:
         groups = -(-definitions["DIM"] // own_rows)
         residual = -(-groups // self.num_processors) * own_rows * tokens
         sums = WARPS * TILE_ROWS * tokens
-        head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
-        attention = 6 * head_dim + 16 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
+        head_dim, group = definitions["HEAD_DIM"], definitions["HEADS"] // definitions["KV"]
+        tiles = WARPS * 64 // head_dim  # of 16 keys, that a block attends to at a time
+        attention = 6 * head_dim + 16 + 16 * tiles + tiles * group * head_dim
         fixed = ALIGNMENT + BARRIERS + 4 * (residual + max(sums, attention))
         rooms = [(room, (self.shared_memory - fixed - room) // (SLOT + 16)) for room in TOKEN_ROOMS[room_for]]
         room, slots = next((each for each in rooms if each[1] >= ENOUGH_SLOTS), rooms[-1])
