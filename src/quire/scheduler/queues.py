@@ -53,9 +53,9 @@ class WaitingQueue:
         """The priority of whoever is next."""
         return min(self._levels, default=None)
 
-    def walk(self, now: float, cached: Callable[[RequestState], int]) -> Walk:
+    def walk(self, now: float, cached: Callable[[RequestState], int], is_over: bool = False) -> Walk:
         """Look for who is to be admitted. `cached` tells how much of a prompt is in the tree."""
-        return Walk(self, now, cached)
+        return Walk(self, now, cached, is_over)
 
     def first(self, skipped: set[RequestState], worth: Callable[[RequestState], float]) -> RequestState | None:
         """Who is next, the skipped aside; among a key's oldest requests, the one that is worth most."""
@@ -81,13 +81,13 @@ class Walk:
 
     MAX_SKIPPED = 16
 
-    def __init__(self, queue: WaitingQueue, now: float, cached: Callable[[RequestState], int]) -> None:
+    def __init__(self, queue: WaitingQueue, now: float, cached: Callable[[RequestState], int], is_over: bool) -> None:
         self._queue = queue
         self._now = now
         self._cached = cached
         self._worth: dict[RequestState, float] = {}
         self._skipped: set[RequestState] = set()
-        self._is_over = False
+        self._is_over = is_over
 
     def candidate(self) -> RequestState | None:
         """Who should start next."""

@@ -245,10 +245,8 @@ class Scheduler:
         prompts = [state for state in prompts if state.row != NO_ROW and state.remaining > 0]
         sharers = min(len(prompts) + len(self._waiting), self._config.max_partial_prompts)
         share = max(allowance // max(sharers, 1), min(self._cache.block_tokens, allowance))
-        waiting = self._waiting.walk(now, self._admission.cached_tokens)
         self._admission.begin_round()
-        if not admits:
-            waiting.stop()
+        waiting = self._waiting.walk(now, self._admission.cached_tokens, is_over=not admits)
         while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
             count = min(state.remaining, share, allowance, step.most(state))
             allowance -= count
