@@ -54,7 +54,6 @@ Send = Callable[[list[Outward]], None]
 Receive = Callable[[float | None], Sequence[Inward]]  # wait up to so many seconds (None: for ever; 0: not at all)
 
 COMPILING_SECONDS = 0.002  # a grammar is on its way and there is nothing else to do: look again very soon
-MESSAGES_A_TURN = 32  # a burst of requests does not keep the device waiting: it works on the first of them meanwhile
 STUCK_SECONDS = 0.01  # nothing can be planned though requests wait: look again soon, a deadline or a TTL may change it
 new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
 
@@ -282,18 +281,14 @@ class EngineCore:
     def run(self, receive: Receive, send: Send) -> None:
         """Serve until Shutdown. Blocks on `receive` while there is nothing to do."""
         patience: float | None = None
-        untold: deque[Inward] = deque()
         try:
             while self._is_open:
-                untold.extend(receive(0.0 if untold else patience))
-                for _ in range(min(len(untold), MESSAGES_A_TURN)):
-                    self.handle(untold.popleft())
+                for message in receive(patience):
+                    self.handle(message)
                 did = self.step()
                 if self._out:
                     send(self.take())
                 patience = self._patience(did)
-            for message in untold:
-                self.handle(message)
             self._close()
         except BaseException as error:
             self._out.append(Dead(EngineDied(f"The engine stopped: {type(error).__name__}: {error}")))

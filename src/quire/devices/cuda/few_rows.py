@@ -19,7 +19,7 @@ from .nvrtc import CudaError, Kernel, Launch, check, compiled, driver
 
 logger = logging.getLogger("quire.devices.cuda")
 
-MOST_GROUPED = 8  # heads that share a key head
+GROUPED = 4  # heads that share a key head; of other numbers it has not been shown that answers are right
 HOPPER = 9
 WARPS = 16  # that multiply; and tiles of a slot
 TILE_ROWS = 16
@@ -121,7 +121,7 @@ class Model(NamedTuple):
             and all((each.head_norm, each.window, each.fixed_chunk) == (None, None, None) for each in attends)
             and cache.dtype == self.embed.table.dtype == torch.bfloat16
             and attends[0].heads.dim in (64, 128)
-            and attends[0].heads.num_heads <= MOST_GROUPED * attends[0].heads.kv_heads
+            and attends[0].heads.num_heads == GROUPED * attends[0].heads.kv_heads
             and cache.shape[4] % TILE_ROWS == 0
             and first.weight.device.type == "cuda"
         )
@@ -264,9 +264,8 @@ class FewRows:
         groups = -(-definitions["DIM"] // own_rows)
         residual = -(-groups // self.num_processors) * own_rows * tokens
         sums = WARPS * TILE_ROWS * tokens
-        head_dim, group = definitions["HEAD_DIM"], definitions["HEADS"] // definitions["KV"]
-        tiles = WARPS * 64 // head_dim  # of 16 keys, that a block attends to at a time
-        attention = 6 * head_dim + 16 + 16 * tiles + tiles * group * head_dim
+        head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
+        attention = 6 * head_dim + 16 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
         fixed = ALIGNMENT + BARRIERS + 4 * (residual + max(sums, attention))
         rooms = [(room, (self.shared_memory - fixed - room) // (SLOT + 16)) for room in TOKEN_ROOMS[room_for]]
         room, slots = next((each for each in rooms if each[1] >= ENOUGH_SLOTS), rooms[-1])

@@ -6,17 +6,18 @@
 #include "step.cuh"
 
 constexpr int QUERY_STEPS = HEAD_DIM / 16;  // products over a key's numbers
+constexpr int ANSWERS = HEAD_DIM / 16;      // products that make an answer's numbers
 constexpr int LOADS = HEAD_DIM / 32;        // of a key, by one of its four lanes
-constexpr int LANE_DIMS = HEAD_DIM / 8;     // of an answer, that lanes with the same lane / 4 make
-constexpr int SHARERS = LANE_DIMS / 8;      // warps that share 16 keys: each makes eight numbers of a lane's
-constexpr int TILES = WARPS / SHARERS;      // of 16 keys, at a time
+constexpr int HALF_WARPS = WARPS / 2;
 constexpr int ITEM_NUMBERS = 12, KNOWN_BLOCKS = 52;
+constexpr int PAIRED = (GROUP + 1) / 2;     // pairs of heads: a lane has one of four
+constexpr int LEFT = 4 * ANSWERS + 4;       // numbers that a lane leaves for another warp
 static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys lie in one block of the cache");
 
 // Shared memory of attention, in floats.
 constexpr int AT_QUERY = 0, AT_KEY = QUERY_STEPS * 64, AT_VALUE = AT_KEY + HEAD_DIM, AT_SCORE = AT_VALUE + HEAD_DIM;
-constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * TILES, AT_LAST = AT_WEIGHT + 8 * TILES;
-constexpr int AT_TOTAL = AT_LAST + 8;  // [TILES, GROUP, HEAD_DIM]
+constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_LAST = AT_WEIGHT + 8 * HALF_WARPS;
+constexpr int AT_LEFT = AT_LAST + 8;
 
 // A token's keys, or a part of them, for the heads that share a key head.
 struct Item {
@@ -55,7 +56,22 @@ __device__ void note_first_item(const Step& step, const Block& block) {
 
 // The softmax so far, of a lane's two heads; and the answer's numbers that it has of them.
 struct Running {
-  float top[2], weight[2], total[4][4];
+  float top[2], weight[2], total[ANSWERS][4];
+
+  __device__ void fold(const float (&other_top)[2], const float (&other_weight)[2], const float (&other)[ANSWERS][4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float higher = fmaxf(top[h], other_top[h]), base = higher == nothing() ? 0.0f : higher;
+      const float mine = power_of_2(top[h] - base), theirs = power_of_2(other_top[h] - base);
+      top[h] = higher;
+      weight[h] = weight[h] * mine + other_weight[h] * theirs;
+#pragma unroll
+      for (int j = 0; j < ANSWERS; ++j) {
+        total[j][h] = total[j][h] * mine + other[j][h] * theirs;
+        total[j][2 + h] = total[j][2 + h] * mine + other[j][2 + h] * theirs;
+      }
+    }
+  }
 };
 
 __device__ u64 place_in_cache(int block, int head, int inside) {
@@ -63,8 +79,8 @@ __device__ u64 place_in_cache(int block, int head, int inside) {
 }
 
 // The dim of a number of Running::total.
-__device__ int dim_of(int j, int number, const Block& block) {
-  return block.lane / 4 * LANE_DIMS + block.warp % SHARERS * 8 + number / 2 * 4 + j;
+__device__ int dim_of(int j, int number, int lane) {
+  return lane / 4 * (2 * ANSWERS) + j / 4 * 8 + number / 2 * 4 + j % 4;
 }
 
 // The place of a query's number, as bf16: a lane's two words of a product lie together.
@@ -177,13 +193,13 @@ struct Values {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int key = (lane & 3) * 2 + (r & 1) + r / 2 * 8;
-      const u16* from = values + key * HEAD_DIM + lane / 4 * LANE_DIMS + 8 * eighth;
+      const u16* from = values + key * HEAD_DIM + lane / 4 * (2 * ANSWERS) + 8 * eighth;
       rows[r] = key < num_keys ? load_16(from) : make_uint4(0, 0, 0, 0);
     }
   }
 
   // Four answers += weights of 16 keys times their values.
-  __device__ void add(float (&total)[4][4], u32 first_weights, u32 second_weights) const {
+  __device__ void add(float (*total)[4], u32 first_weights, u32 second_weights) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const u32 a0 = pair_of(word_of(rows[0], j / 2), word_of(rows[1], j / 2), j % 2);
@@ -221,33 +237,20 @@ __device__ void fetch_keys(const Step& step, const Block& block, const u16* keys
   }
 }
 
-// A warp's 16 keys, with the part of their values that it multiplies.
-struct Tile {
-  Keys keys;
-  Values values;
-
-  __device__ static int first(const Item& item, const Block& block) { return item.begin + block.warp / SHARERS * 16; }
-
-  __device__ void load(const Step& step, const Block& block, const Item& item, const u16* cache, int begin) {
-    if (begin >= item.last()) return;
-    const u16* from = keys_at(step, item, cache, begin);
-    keys.load(from, block.lane);
-    values.load(from + step.cache_stride, item.last() - begin, block.warp % SHARERS, block.lane);
-  }
-};
-
-// This warp's keys of an item, of which the first are on their way.
-__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* cache, Tile& tile,
-                     Running& running) {
+// This warp's keys of an item.
+__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, Running& running) {
   const int last = item.last();
-#pragma unroll
-  for (int h = 0; h < 2; ++h) running.top[h] = nothing(), running.weight[h] = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) running.total[i / 4][i % 4] = 0.0f;
 #pragma unroll 1
-  for (int begin = Tile::first(item, block); begin < last; begin += TILES * 16) {
+  for (int begin = item.begin + block.warp * 16; begin < last; begin += WARPS * 16) {
+    const u16* from = keys_at(step, item, keys, begin);
     float scores[4] = {};
-    tile.keys.score(scores, block);
+    Values values;
+    {
+      Keys some;
+      some.load(from, block.lane);
+      values.load(from + step.cache_stride, last - begin, 0, block.lane);
+      some.score(scores, block);
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool is_there = begin + block.lane / 4 + i / 2 * 8 < last;
@@ -265,11 +268,14 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
       scores[h] = power_of_2(scores[h] - higher), scores[2 + h] = power_of_2(scores[2 + h] - higher);
       running.weight[h] = running.weight[h] * factor + scores[h] + scores[2 + h];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) running.total[j][h] *= factor, running.total[j][2 + h] *= factor;
+      for (int j = 0; j < ANSWERS; ++j) running.total[j][h] *= factor, running.total[j][2 + h] *= factor;
     }
     const u32 first = transposed(bf16_pair(scores[0], scores[1])), second = transposed(bf16_pair(scores[2], scores[3]));
-    tile.values.add(running.total, first, second);
-    tile.load(step, block, item, cache, begin + TILES * 16);
+#pragma unroll
+    for (int eighth = 0; eighth < ANSWERS / 4; ++eighth) {
+      if (eighth > 0) values.load(from + step.cache_stride, last - begin, eighth, block.lane);
+      values.add(running.total + 4 * eighth, first, second);
+    }
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -280,35 +286,61 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
   }
 }
 
-// What a warp has, by head and dim.
+// Sixteen warps' keys in eight: the upper half leaves what it has, the lower half takes it up.
+__device__ void halve(const Block& block, Running& running) {
+  const bool has_heads = (block.lane & 3) < PAIRED;
+  const int place = block.lane / 4 * PAIRED + (block.lane & 3);
+  float* left = block.scratch + AT_LEFT + block.warp % HALF_WARPS * (LEFT * 8 * PAIRED) + place;
+  if (has_heads && block.warp >= HALF_WARPS) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) left[h * 8 * PAIRED] = running.top[h], left[(2 + h) * 8 * PAIRED] = running.weight[h];
+#pragma unroll
+    for (int i = 0; i < 4 * ANSWERS; ++i) left[(4 + i) * 8 * PAIRED] = running.total[i / 4][i % 4];
+  }
+  join_block();
+  if (has_heads && block.warp < HALF_WARPS) {
+    float top[2], weight[2], total[ANSWERS][4];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) top[h] = left[h * 8 * PAIRED], weight[h] = left[(2 + h) * 8 * PAIRED];
+#pragma unroll
+    for (int i = 0; i < 4 * ANSWERS; ++i) total[i / 4][i % 4] = left[(4 + i) * 8 * PAIRED];
+    running.fold(top, weight, total);
+  }
+  join_block();
+}
+
+// What eight warps have, by head and dim.
 __device__ void leave(const Block& block, const Running& running) {
-  const int tile = block.warp / SHARERS;
+  if (block.warp >= HALF_WARPS) return;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int which = (block.lane & 3) * 2 + h;
     if (which >= GROUP) continue;
-    float* total = block.scratch + AT_TOTAL + (tile * GROUP + which) * HEAD_DIM;
+    float* total = block.scratch + AT_LEFT + (block.warp * GROUP + which) * HEAD_DIM;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) total[dim_of(i / 2, i % 2 * 2, block)] = running.total[i / 2][i % 2 * 2 + h];
-    if (block.lane < 4 && block.warp % SHARERS == 0) {
-      block.scratch[AT_TOP + tile * 8 + which] = running.top[h];
-      block.scratch[AT_WEIGHT + tile * 8 + which] = running.weight[h];
+    for (int i = 0; i < 2 * ANSWERS; ++i) {
+      const int number = i % 2 * 2;
+      total[dim_of(i / 2, number, block.lane)] = running.total[i / 2][number + h];
+    }
+    if (block.lane < 4) {
+      block.scratch[AT_TOP + block.warp * 8 + which] = running.top[h];
+      block.scratch[AT_WEIGHT + block.warp * 8 + which] = running.weight[h];
     }
   }
 }
 
-// One number of a head, from all keys and the newest; and the logarithm of their weight.
-__device__ float mean_of_tiles(const float* scratch, int which, int dim, float& lse) {
+// One number of a head, from all warps' keys and the newest; and the logarithm of their weight.
+__device__ float mean_of_warps(const float* scratch, int which, int dim, float& lse) {
   const float newest = scratch[AT_SCORE + which];
   float top = newest;
 #pragma unroll
-  for (int i = 0; i < TILES; ++i) top = fmaxf(top, scratch[AT_TOP + i * 8 + which]);
+  for (int w = 0; w < HALF_WARPS; ++w) top = fmaxf(top, scratch[AT_TOP + w * 8 + which]);
   float weight = power_of_2(newest - top), total = weight * scratch[AT_VALUE + dim];
 #pragma unroll
-  for (int i = 0; i < TILES; ++i) {
-    const float factor = power_of_2(scratch[AT_TOP + i * 8 + which] - top);
-    weight += scratch[AT_WEIGHT + i * 8 + which] * factor;
-    total += scratch[AT_TOTAL + (i * GROUP + which) * HEAD_DIM + dim] * factor;
+  for (int w = 0; w < HALF_WARPS; ++w) {
+    const float factor = power_of_2(scratch[AT_TOP + w * 8 + which] - top);
+    weight += scratch[AT_WEIGHT + w * 8 + which] * factor;
+    total += scratch[AT_LEFT + (w * GROUP + which) * HEAD_DIM + dim] * factor;
   }
   lse = top + __log2f(weight);
   return total / weight;
@@ -337,7 +369,7 @@ __device__ void answer(const Step& step, const Block& block, const Item& item) {
   for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
     const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
     float lse;
-    const float mean = mean_of_tiles(block.scratch, i / HEAD_DIM, dim, lse);
+    const float mean = mean_of_warps(block.scratch, i / HEAD_DIM, dim, lse);
     if (count == 1) {
       write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, mean);
     } else {
@@ -361,26 +393,23 @@ __device__ void answer(const Step& step, const Block& block, const Item& item) {
   join_block();
 }
 
-// All items of this block. The first keys and values do not wait for all blocks to meet.
-__device__ void attend(const Step& step, Block& block, u16* cache) {
+// All items of this block.
+__device__ void attend(const Step& step, Block& block, u16* keys) {
   const int num_items = *step.num_items * KV;
-  Item item;
-  Tile tile;
-  if ((int)blockIdx.x < num_items) {
-    item.load(step, block, blockIdx.x);
-    tile.load(step, block, item, cache, Tile::first(item, block));
-  }
   clear_queries(block);
   meet(step, block);
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
-    if (i != (int)blockIdx.x) {
-      item.load(step, block, i);
-      tile.load(step, block, item, cache, Tile::first(item, block));
-    }
-    prepare_queries(step, block, item, cache);
+    Item item;
+    item.load(step, block, i);
+    prepare_queries(step, block, item, keys);
     Running running;
-    walk(step, block, item, cache, tile, running);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) running.top[h] = nothing(), running.weight[h] = 0.0f;
+#pragma unroll
+    for (int n = 0; n < 4 * ANSWERS; ++n) running.total[n / 4][n % 4] = 0.0f;
+    walk(step, block, item, keys, running);
+    halve(block, running);
     leave(block, running);
     join_block();
     answer(step, block, item);
