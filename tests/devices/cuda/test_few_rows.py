@@ -29,9 +29,12 @@ SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 3, "
 HEADS: dict[str, tuple[str, dict[str, int]]] = {
     "four heads of 64 share a key": ("LlamaForCausalLM", {"heads": 8, "kv": 2, "dim": 64}),
     "four heads of 128 share a key": ("LlamaForCausalLM", {"heads": 4, "kv": 1, "dim": 128}),
-    "four heads of 64, with biases": ("Qwen2ForCausalLM", {"heads": 4, "kv": 1, "dim": 64}),
+    "heads of 128, with biases": ("Qwen2ForCausalLM", {"heads": 2, "kv": 2, "dim": 128}),
+    "eight heads of 64 share a key": ("LlamaForCausalLM", {"heads": 8, "kv": 1, "dim": 64}),
 }
-NO_FARTHER = 1.5  # times as far from float32 as the step of several kernels: roundings fall differently
+NO_FARTHER = (
+    3  # times as far from float32 as the step of several kernels: where keys are nearly tied, a rounding is a lot
+)
 
 
 @pytest.mark.gpu

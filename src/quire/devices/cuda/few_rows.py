@@ -19,7 +19,7 @@ from .nvrtc import CudaError, Kernel, Launch, check, compiled, driver
 
 logger = logging.getLogger("quire.devices.cuda")
 
-GROUPED = 4  # heads that share a key head; of other numbers it has not been shown that answers are right
+MOST_GROUPED = 8  # heads that share a key head
 HOPPER = 9
 WARPS = 16  # that multiply; and tiles of a slot
 TILE_ROWS = 16
@@ -121,7 +121,7 @@ class Model(NamedTuple):
             and all((each.head_norm, each.window, each.fixed_chunk) == (None, None, None) for each in attends)
             and cache.dtype == self.embed.table.dtype == torch.bfloat16
             and attends[0].heads.dim in (64, 128)
-            and attends[0].heads.num_heads == GROUPED * attends[0].heads.kv_heads
+            and attends[0].heads.num_heads <= MOST_GROUPED * attends[0].heads.kv_heads
             and cache.shape[4] % TILE_ROWS == 0
             and first.weight.device.type == "cuda"
         )
@@ -223,7 +223,7 @@ class FewRows:
         step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()})
         step.cache_stride, step.num_tokens = whole.stride(1), num_tokens
         step.eps, step.scale = norm.eps, first.scale
-        kernel.launch(how, torch._C._cuda_getCurrentRawStream(run.ids.device.index), (step,))
+        kernel.launch(how, _stream(run.ids.device), (step,))
         return logits
 
     @property
@@ -308,6 +308,10 @@ class FewRows:
         assert self.model.head.norm is not None
         rows.append([self.model.head.norm.weight.data_ptr(), *[0] * 6])
         return torch.tensor(rows, dtype=torch.int64)
+
+
+def _stream(device: torch.device) -> int:
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
 def _encode(linear: Any, tiles: int) -> bytes:

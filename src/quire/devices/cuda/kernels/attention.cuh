@@ -150,18 +150,6 @@ __device__ u32 word_of(const uint4& four, int i) {
 // One number of each of two keys' values.
 __device__ u32 pair_of(u32 first, u32 second, int which) { return __byte_perm(first, second, which ? 0x7632 : 0x5410); }
 
-__device__ u32 transposed(u32 pair) {
-  u32 found;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
-  return found;
-}
-
-__device__ u32 bf16_pair(float first, float second) {
-  u32 found;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
-  return found;
-}
-
 // 16 keys: of the keys lane / 4 and that + 8, this lane's numbers.
 struct Keys {
   uint4 low[LOADS], high[LOADS];
@@ -230,8 +218,8 @@ __device__ void fetch_keys(const Step& step, const Block& block, const u16* keys
     for (int begin = item.begin + block.warp * 16; begin < item.last(); begin += WARPS * 16) {
       const u16* from = keys_at(step, item, keys, begin);
       for (int line = block.lane * 64; line < 16 * HEAD_DIM; line += 32 * 64) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + line));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + step.cache_stride + line));
+        fetch_line(from + line);
+        fetch_line(from + step.cache_stride + line);
       }
     }
   }

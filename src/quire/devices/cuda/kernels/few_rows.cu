@@ -23,8 +23,7 @@
 #include "products.cuh"
 
 __device__ void order_all(const Step& step, Block& block) {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const u64 policy = read_once();
 #pragma unroll 1
   for (int layer = 0; layer < LAYERS; ++layer) {
     const TensorMap* maps = step.maps + MAPS * layer;
@@ -83,7 +82,7 @@ __device__ void compute_all(const Step& step, Block& block) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __grid_constant__ Step step) {
-  extern __shared__ unsigned char memory[];
+  DYNAMIC_SHARED(memory);
   const u32 skipped = -shared_address(memory) & 1023;
   Block block;
   block.slots = shared_address(memory) + skipped;
@@ -106,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __g
       init_barrier(block.tokens_full + 8 * i, 1);
       init_barrier(block.tokens_empty + 8 * i, WARPS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
   }
   if (block.warp == 0) note_first_item(step, block);
   __syncthreads();

@@ -1,11 +1,17 @@
 // Words of the machine: barriers, copies, the tensor cores' products, number formats.
 #pragma once
 
+#ifdef EMULATED
+#include "emulated.h"
+#else
+
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 
 struct alignas(64) TensorMap { u64 opaque[16]; };
+
+#define DYNAMIC_SHARED(name) extern __shared__ unsigned char name[]
 
 __device__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
@@ -26,6 +32,33 @@ __device__ void wait(u32 barrier, u32 parity) {
       "{\n .reg .pred done;\n again:\n"
       " mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       " @!done bra again;\n}\n" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+__device__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ void join(int barrier, int num_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
+}
+
+// What was written by others, or is to be read by others, is seen by the copy engine too.
+__device__ void show_to_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+__device__ void add_released(u32* to) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(to) : "memory");
+}
+
+__device__ u32 load_acquired(const u32* from) {
+  u32 found;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(from) : "memory");
+  return found;
+}
+
+__device__ void fetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
+__device__ u64 read_once() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
 }
 
 __device__ void copy_boxes(u32 to, const TensorMap* map, int row, int box, u32 barrier, u64 policy) {
@@ -90,9 +123,18 @@ __device__ void widen(u32 four, u32& first, u32& second) {
       : "r"(four));
 }
 
-__device__ float nothing() { return __int_as_float(0xff800000); }  // the score of no key: minus infinity
+// A matrix of 8 by 8, of which each lane has two neighbours of a row.
+__device__ u32 transposed(u32 pair) {
+  u32 found;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
+  return found;
+}
 
-__device__ float from_bf16(u16 number) { return __uint_as_float((u32)number << 16); }
+__device__ u32 bf16_pair(float first, float second) {
+  u32 found;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
+  return found;
+}
 
 __device__ u16 to_bf16(float number) {
   u16 rounded;
@@ -111,6 +153,12 @@ __device__ float power_of_2(float number) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(number));
   return power;
 }
+
+#endif
+
+__device__ float nothing() { return __int_as_float(0xff800000); }  // the score of no key: minus infinity
+
+__device__ float from_bf16(u16 number) { return __uint_as_float((u32)number << 16); }
 
 __device__ float sum_of_warp(float number) {
 #pragma unroll

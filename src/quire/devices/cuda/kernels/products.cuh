@@ -37,7 +37,7 @@ __device__ void order_tokens(const Step& step, Block& block, const u16* tokens) 
   if (blockIdx.x >= P::GROUPS) return;
   if (block.lane == 0) {
     wait_for_all(step, block.meetings);
-    asm volatile("fence.proxy.async.global;" ::: "memory");
+    show_to_copies();
   }
   __syncwarp();
   int slot = 0;

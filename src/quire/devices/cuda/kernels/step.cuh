@@ -97,7 +97,7 @@ struct Step {
   float scale;             // of scores
 };
 
-__device__ void join_block() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+__device__ void join_block() { join(1, THREADS); }
 
 struct Block {
   u32 slots, full, empty;                    // the ring of weights, and its barriers
@@ -113,18 +113,15 @@ struct Block {
 
 // All blocks have written what the next product reads. Split in two: something can be asked for in between.
 __device__ void announce(const Step& step, Block& block) {
-  asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine will read what was written
+  show_to_copies();
   join_block();
-  if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(step.meeting) : "memory");
+  if (threadIdx.x == 0) add_released(step.meeting);
   ++block.meetings;
 }
 
 __device__ void wait_for_all(const Step& step, u32 meetings) {
   const u32 wanted = meetings * gridDim.x;
-  u32 seen;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(step.meeting) : "memory");
-  } while (seen < wanted);
+  while (load_acquired(step.meeting) < wanted) continue;
 }
 
 __device__ void meet(const Step& step, const Block& block) {

@@ -1,0 +1,147 @@
+"""The kernel for a whole step of few rows on a CPU: its own source, over words of the machine that fibers emulate."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import struct
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from quire.devices import base
+from quire.devices.cuda.few_rows import MAP_BYTES, TILE_ROWS, FewRows, Model, Shape, _parts
+from quire.devices.cuda.nvrtc import FOLDER, Launch
+from quire.devices.cuda.program import CudaProgram
+from quire.ops.batch import Batch, RowPart
+from tests.devices.cuda.models import lowered
+from tests.models.toys import BLOCK, VOCAB, Toy, toy_of
+
+pytestmark = pytest.mark.device
+HERE = Path(__file__).parent / "emulated"
+NUM_PROCESSORS = 3
+SHARED_MEMORY = 227 << 10
+LIMITS = base.Limits(
+    max_tokens=64, max_rows=16, max_logits=16, max_blocks=20, num_blocks=320, block_tokens=BLOCK, kv_dtype="bf16"
+)
+SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "max_position_embeddings": 512}
+NO_FARTHER = (
+    3  # times as far from float32 as the step of several kernels: where keys are nearly tied, a rounding is a lot
+)
+
+
+@cache
+def _built(definitions: tuple[tuple[str, int], ...], folder: str) -> ctypes.CDLL:
+    options = [f"-D{name}={int(value)}" for name, value in definitions]
+    library = Path(folder, hashlib.sha256(repr(options).encode()).hexdigest()[:16] + ".so")
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-DEMULATED", f"-I{HERE}", f"-I{FOLDER}", *options]
+    command += [str(HERE / "few_rows.cpp"), "-o", str(library)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library))
+
+
+@dataclass(frozen=True)
+class _Emulated:
+    """A kernel that runs to its end when it is launched."""
+
+    library: ctypes.CDLL
+
+    def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
+        self.library.run.restype = ctypes.c_uint64
+        (step,) = arguments
+        turns = self.library.run(ctypes.byref(step), how.num_blocks, how.num_threads, how.shared)
+        assert turns, "nobody could go on"
+
+
+@dataclass(slots=True, eq=False)
+class EmulatedRows(FewRows):
+    """The same launches, on this CPU."""
+
+    folder: str = ""
+
+    def _kernel(self, num_tokens: int) -> Any:
+        room_for = next(each for each in (1, 8, 16) if num_tokens <= each)
+        division = self._division(room_for)
+        shared = division.pop("shared")
+        definitions = tuple((self._definitions | division).items())
+        return _Emulated(_built(definitions, self.folder)), Launch(self.num_processors, 32 * 18, shared)
+
+    def _encoded(self) -> Tensor:
+        names, maps = ("QKV", "ANSWER", "GATE", "DOWN"), []
+        linears = [(each, names[i]) for layer in self.model.layers for i, each in enumerate(layer.linears)]
+        for linear, name in [*linears, (self.model.head.linear, "HEAD")]:
+            weight, tiles = linear.weight, self._definitions[f"{name}_TILES"]
+            shape = Shape(weight.shape[0], weight.shape[1], weight.element_size())
+            rows = tiles * TILE_ROWS // (2 if linear.is_gate else 1)
+            facts = (weight.data_ptr(), shape.rows, shape.columns * shape.width, rows, _parts(shape, tiles))
+            maps.append(struct.pack("<5Q", *facts).ljust(MAP_BYTES, b"\0"))
+        return torch.frombuffer(bytearray(b"".join(maps)), dtype=torch.uint8)
+
+
+def emulated(program: CudaProgram, folder: Path) -> EmulatedRows:
+    model = Model.of(program.instructions)
+    assert model is not None
+    return EmulatedRows(model, program.caches, NUM_PROCESSORS, SHARED_MEMORY, folder=str(folder))
+
+
+def toy(heads: int, kv: int, dim: int, kind: str = "LlamaForCausalLM") -> Toy:
+    different = {"num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim}
+    width = 384 if heads % 3 == 0 else 256
+    return toy_of(kind, {**SIZES, "hidden_size": width, **different}, seed=5)
+
+
+def distance(logits: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((logits - exact) ** 2)))
+
+
+def step_of(program: CudaProgram, batch: Batch, cache: Tensor) -> tuple[np.ndarray, Tensor]:
+    """Logits, and which places of the cache have changed."""
+    program.caches.whole.copy_(cache)
+    logits = program.launch(batch).result().logits
+    assert logits is not None
+    return logits, (program.caches.whole != cache.to(program.caches.whole.dtype)).any(-1)
+
+
+ONE, NINE = [200], [3, 40, 131, 1, 17, 280, 64, 33, 90]  # tokens before; of some a block attends to a part
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize(
+    ("shape", "quantize", "lengths"),
+    [
+        pytest.param((8, 2, 64), None, NINE, id="four heads of 64 share a key"),
+        pytest.param((4, 1, 128), None, ONE, id="four heads of 128 share a key, one row"),
+        pytest.param((4, 1, 128), "fp8", NINE, id="four heads of 128 share a key, FP8"),
+        pytest.param((2, 2, 128, "Qwen2ForCausalLM"), None, NINE, id="heads of 128, with biases"),
+        pytest.param((3, 1, 128), "fp8", ONE, id="three heads of 128 share a key, FP8, one row"),
+        pytest.param((8, 1, 64), None, NINE, id="eight heads of 64 share a key"),
+    ],
+)
+def test_one_kernel_comes_as_near_to_float32_as_many_do(shape, quantize, lengths, place, tmp_path):
+    """Over a cache of random numbers, which all read."""
+    if place != "cpu":
+        pytest.skip("on a GPU it is no emulation")
+    model = toy(*shape).draw()
+    program = lowered(model, place, LIMITS, quantize=quantize)
+    torch.manual_seed(0)
+    cache = torch.randn(program.caches.whole.shape).bfloat16()
+    rng = np.random.default_rng(1)
+    order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
+    batch = Batch.of([RowPart([int(rng.integers(VOCAB))], n, order[i]) for i, n in enumerate(lengths)], BLOCK)
+    exact, _ = step_of(lowered(model, place, LIMITS, dtype="f32"), batch, cache)
+    plain, there = step_of(program, batch, cache)
+    program.few_rows = emulated(program, tmp_path)
+    found, here = step_of(program, batch, cache)
+    assert distance(found, exact) <= NO_FARTHER * distance(plain, exact)
+    assert torch.equal(here, there), "it writes the newest keys and values alone"
+    buffers = program.few_rows._buffers
+    assert not buffers["meeting"].any() and not buffers["arrived"].any(), "the next step begins where this one did"
