@@ -181,7 +181,7 @@ def measure(llm: LLM, scenario: Scenario, seed: str) -> dict[str, Any]:
         if is_over and (following := next(waiting, None)) is not None:
             submit(following)
     seconds = time.perf_counter() - began
-    return _facts(scenario, seconds, sorted(first.values())) | _steps(before, llm.client.counters())
+    return _facts(scenario, seconds, sorted(first.values())) | _steps(before, llm.client.counters(), seconds)
 
 
 def _facts(scenario: Scenario, seconds: float, first: Sequence[float]) -> dict[str, Any]:
@@ -195,9 +195,10 @@ def _facts(scenario: Scenario, seconds: float, first: Sequence[float]) -> dict[s
     }
 
 
-def _steps(before: Any, after: Any) -> dict[str, Any]:
-    """What the engine itself counted meanwhile."""
+def _steps(before: Any, after: Any, seconds: float) -> dict[str, Any]:
+    """What the engine itself counted meanwhile; `busy`: the share of time between a step's first and last kernel."""
     return {
+        "busy": round((after.busy_seconds - before.busy_seconds) / seconds, 4),
         "steps": after.num_steps - before.num_steps,
         "computed_tokens": after.computed_tokens - before.computed_tokens,
         "hit_tokens": after.hit_tokens - before.hit_tokens,

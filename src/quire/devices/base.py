@@ -60,6 +60,7 @@ class StepOutput:
     # int32 [L] what the device chose, as batch.draws says. -1: the host chooses, or a logit is not a number (or is
     # infinite), or no token is left.
     tokens: Array | None = None
+    seconds: float | None = None  # that the device was at it, where it can tell
 
 
 @runtime_checkable

@@ -253,7 +253,7 @@ class EngineCore:
         self._run_seconds.add(result.seconds)
         self._tally.num_steps += 1
         self._tally.computed_tokens += plan.num_tokens
-        self._tally.busy_seconds += result.seconds
+        self._tally.busy_seconds += result.busy_seconds
 
     def _tell_all(self) -> None:
         """What became of requests; and as long as grammars force more, what became of that."""

@@ -198,7 +198,7 @@ class Counters:
     padded_tokens: int = 0  # computed besides, for nobody: steps are filled up to sizes that a device has prepared
     output_tokens: int = 0
     forced_tokens: int = 0  # of the output
-    busy_seconds: float = 0.0  # in steps
+    busy_seconds: float = 0.0  # that the device was at steps
     num_running: int = 0
     num_waiting: int = 0
     num_compiling: int = 0  # not in the queue yet: their grammars are on their way

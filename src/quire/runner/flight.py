@@ -44,6 +44,7 @@ class Flight:
     pending: Pending | None = None
     error: QuireError | None = None
     result: StepResult | None = None
+    busy_seconds: float | None = None  # of the device, where it can tell
     _taken_out: list[tuple[int, QuireError]] = field(default_factory=list)  # where each was when it was taken out
 
     def take_out_largest(self, error: QuireError) -> Part:

@@ -89,7 +89,9 @@ class Runner:
             first = self._flights.popleft()
             parts = first.whole(self._collect_parts(first))
             began, self._ended = max(first.began, self._ended), time.perf_counter()
-            first.result = StepResult(first.plan.number, parts, self._ended - began)
+            seconds = self._ended - began
+            busy = seconds if first.busy_seconds is None else first.busy_seconds
+            first.result = StepResult(first.plan.number, parts, seconds, busy)
             first.pending = first.masks = first.built = None
         return flight.result
 
@@ -163,6 +165,7 @@ class Runner:
         if flight.pending is not None:
             try:
                 output = flight.pending.result()
+                flight.busy_seconds = output.seconds
                 if flight.error is None:
                     return self._take(flight, output)
             except Exception as error:

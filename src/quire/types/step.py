@@ -100,7 +100,8 @@ class StepResult:
 
     number: int
     parts: tuple[PartResult, ...]
-    seconds: float = 0.0  # the device's time for this step; the scheduler learns its rate from it
+    seconds: float = 0.0  # the time that this step took; the scheduler learns its rate from it
+    busy_seconds: float = 0.0  # of it, that the device was at it
 
 
 class Outcome(NamedTuple):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from quire.devices._triton.attention import Work
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, size_of
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import Where
-from quire.devices.base import Limits, StepOutput
+from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
@@ -34,6 +34,7 @@ from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
 from .instructions import AddProduct, Attend, Caches, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .linear import Linear
+from .pending import CudaPending, ForHost, Staging
 from .shortage import or_out_of_memory
 from .tune import Replays, Tuner, by_clock
 from .tuned import TunedTable
@@ -42,70 +43,6 @@ logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
 IN_FLIGHT = 2
 CAPTURED_AT = 2  # uses; a step that comes once is not worth the wait for its graph
-
-
-@dataclass(slots=True, eq=False)
-class Staging:
-    """One step's buffers on the host. Used again when the step is surely over."""
-
-    numbers: Tensor  # int32, pinned
-    tokens: Tensor  # int32, pinned: what comes back
-    done: Any  # torch.cuda.Event, or None on a CPU
-
-    @classmethod
-    def make(cls, size: int, num_tokens: int, is_cuda: bool) -> Staging:
-        numbers = torch.zeros(size, dtype=torch.int32, pin_memory=is_cuda)
-        tokens = torch.zeros(num_tokens, dtype=torch.int32, pin_memory=is_cuda)
-        return cls(numbers, tokens, torch.cuda.Event() if is_cuda else None)
-
-
-class ForHost(NamedTuple):
-    """Logits that the host chooses from: a copy, since the next step may write over them. Its room is had before."""
-
-    room: Tensor
-    logits: Tensor | None = None  # of the step; None: there is nothing to copy
-    at: Tensor | None = None  # int64, which of them; None: the first ones
-
-    def fill(self) -> None:
-        """When the step's logits are there."""
-        if self.logits is not None and self.at is not None:
-            torch.index_select(self.logits, 0, self.at, out=self.room)
-        elif self.logits is not None:
-            self.room.copy_(self.logits[: len(self.room)])
-
-
-@dataclass(slots=True, eq=False)
-class CudaPending:
-    """A step on its way."""
-
-    program: CudaProgram
-    staging: Staging
-    num_logits: int
-    draws: Draws | None
-    logits: Tensor | None  # of entries that the host chooses from
-    choose: Callable[[], None] | None  # waits for masks
-    bits: Tensor | None = None  # int32 [masks, words] room for them
-    _output: StepOutput | None = None
-
-    def mask(self, bits: Array) -> None:
-        """Grammars' masks: choosing was waiting for them."""
-        assert self.choose is not None and self.bits is not None
-        with self.program.on_stream():
-            self.bits.copy_(torch.from_numpy(np.ascontiguousarray(bits).view(np.int32)))
-            self.choose()
-            self.choose = None
-            self.program.send_back(self)
-
-    def result(self) -> StepOutput:
-        """Wait for the step."""
-        if self._output is None:
-            if self.staging.done is not None:
-                self.staging.done.synchronize()
-            tokens = self.staging.tokens[: self.num_logits].numpy().copy() if self.draws is not None else None
-            logits = None if self.logits is None else self.logits.cpu().numpy()
-            self._output = StepOutput(logits, tokens=tokens)
-            self.logits = None
-        return self._output
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +129,8 @@ class CudaProgram:
         mode = mode_of(batch.draws)
         with self.on_stream(), torch.no_grad():
             captured = self._captured_for(sizes, Kind(bool(len(batch.groups)), "none" if mode == "masked" else mode))
+            if staging.began is not None:
+                staging.began.record()
             padded = sizes if captured is None else Sizes(*[captured.num_rows] * 3)
             self.num_padded += padded.tokens - sizes.tokens
             inputs, counts = self._send(batch, padded, staging)
