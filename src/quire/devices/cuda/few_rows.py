@@ -165,13 +165,13 @@ class FewRows:
         if facts.major != HOPPER:
             return None
         shared_memory: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
-        found = cls(model, caches, facts.multi_processor_count, shared_memory)
-        if min(found._division(each)["SLOTS"] for each in ROWS) < FEWEST_SLOTS:
-            return None
         try:
+            found = cls(model, caches, facts.multi_processor_count, shared_memory)
+            if min(found._division(each)["SLOTS"] for each in ROWS) < FEWEST_SLOTS:
+                return None
             with ThreadPoolExecutor(len(ROWS)) as threads:
                 list(threads.map(found._kernel, ROWS))
-        except (CudaError, OSError) as error:
+        except (CudaError, OSError, AttributeError) as error:  # an attribute: a driver from before such kernels
             logger.warning("steps of few rows are made of several kernels: %s", error)
             return None
         return found
@@ -286,7 +286,7 @@ class FewRows:
             shared = division.pop("shared")
             code = compiled("few_rows", self._definitions | division, self.caches.whole.device)
             launch = Launch(self.num_processors, 32 * (WARPS + 2), shared)
-            self._kernels[room_for] = Kernel.load(code, "few_rows", shared), launch
+            self._kernels[room_for] = Kernel.load(code, "few_rows", shared, self.caches.whole.device), launch
         return self._kernels[room_for]
 
     def _encoded(self) -> Tensor:

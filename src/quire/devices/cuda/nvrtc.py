@@ -138,13 +138,13 @@ class Kernel:
     library: c_void_p
 
     @classmethod
-    def load(cls, code: bytes, name: str, shared: int) -> Kernel:
-        """From machine code; it may take so much shared memory."""
+    def load(cls, code: bytes, name: str, shared: int, device: torch.device) -> Kernel:
+        """From machine code; on this device it may take so much shared memory."""
         cuda, library, function = driver(), c_void_p(), c_void_p()
         check(cuda.cuLibraryLoadData(byref(library), code, None, None, 0, None, None, 0), f"{name} is not loaded")
         check(cuda.cuLibraryGetKernel(byref(function), library, name.encode()), f"{name} is not there")
-        index = torch.cuda.current_device()
-        check(cuda.cuKernelSetAttribute(MAX_DYNAMIC_SHARED, shared, function, index), f"{name} takes {shared} bytes")
+        refusal = cuda.cuKernelSetAttribute(MAX_DYNAMIC_SHARED, shared, function, device.index)
+        check(refusal, f"{name} does not get {shared} bytes of shared memory")
         return cls(function, library)
 
     def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
