@@ -173,6 +173,19 @@ def test_a_chain_of_layers_is_recognized(place):
     assert not model.is_known(program.caches.whole), "it is on no GPU, or its heads are too small"
 
 
+def test_layers_that_differ_are_left_to_several_kernels(place):
+    """The kernel takes what they have in common from the first of them."""
+    model = Model.of(lowered(small("llama").draw(), place).instructions)
+    assert model is not None and model._is_uniform
+    first, second = model.layers
+    for different in (
+        {"scale": 2 * second.attend.scale},
+        {"turns": second.attend.turns._replace(cos=second.attend.turns.cos + 0)},
+    ):
+        layers = [first, second._replace(attend=replace(second.attend, **different))]
+        assert not model._replace(layers=layers)._is_uniform
+
+
 def test_norms_of_heads_are_left_to_several_kernels(place):
     program = lowered(small("qwen3").draw(), place)
     model = Model.of(program.instructions)

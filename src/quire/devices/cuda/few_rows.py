@@ -119,12 +119,28 @@ class Model(NamedTuple):
             and all(norm is not None and norm.eps == self.head.norm.eps for norm in norms if self.head.norm)
             and None not in norms
             and all((each.head_norm, each.window, each.fixed_chunk) == (None, None, None) for each in attends)
+            and self._is_uniform
             and cache.dtype == self.embed.table.dtype == torch.bfloat16
             and attends[0].heads.dim in (64, 128)
             and attends[0].heads.num_heads <= MOST_GROUPED * attends[0].heads.kv_heads
             and cache.shape[4] % TILE_ROWS == 0
             and first.weight.device.type == "cuda"
         )
+
+    @property
+    def _is_uniform(self) -> bool:
+        """Is what the kernel takes from the first layer the same in all of them?"""
+        kinds = {
+            (
+                id(layer.attend.turns.cos),
+                layer.attend.scale,
+                layer.attend.heads,
+                layer.attend.linear.bias is None,  # type: ignore[attr-defined]
+                *(each.weight.shape for each in layer.linears),
+            )
+            for layer in self.layers
+        }
+        return len(kinds) == 1
 
 
 class _Step(ctypes.Structure):

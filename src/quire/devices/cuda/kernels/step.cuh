@@ -20,7 +20,7 @@ constexpr int MAPS = 4;  // of a layer
 
 template <int K_, int N_, int TILES_, int WIDTH_, Kind KIND_, bool NORMED_>
 struct Product {
-  static constexpr int K = K_, N = N_, TILES = TILES_, WIDTH_OF = WIDTH_;
+  static constexpr int K = K_, N = N_, TILES = TILES_;
   static constexpr Kind KIND = KIND_;
   static constexpr bool NORMED = NORMED_, IS_FP8 = WIDTH_ == 1, IS_GATE = KIND_ == GATE;
   static constexpr int BOX = 128 / WIDTH_;  // columns
