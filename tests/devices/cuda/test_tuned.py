@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from quire.devices._triton.stream import Tile
-from quire.devices.cuda.tiles import MEASURED, Choice, Key, Tiles, shipped
+from quire.devices.cuda.tiles import BUCKETS, MEASURED, Choice, Key, Tiles, shipped
 from quire.devices.cuda.tuned import MadeFor, TunedTable
 
 pytestmark = pytest.mark.device
@@ -154,7 +154,7 @@ def test_each_bucket_of_tokens_has_its_own_way(tmp_path):
 
 def test_the_deterministic_mode_knows_no_table():
     weight = torch.empty((96, 64), dtype=torch.bfloat16, device="meta")
-    known: dict[Key, Choice] = {Key(96, 64, 2, False, most): None for most in (16, 32, 64)}
+    known: dict[Key, Choice] = {Key(96, 64, 2, False, most): None for most in BUCKETS}
     fixed = {Tiles(4, is_fixed=True, known=known).find(weight, count, False) for count in (1, 20, 64, 500)}
     assert len(fixed) == 1 and None not in fixed
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention import LOG2_E, Work, configs_for, fold, mean_of, padded, walk
+from .attention import LOG2_E, Work, blocks, configs_for, fold, mean_of, padded, walk
 from .chain import Shape, fetch, follow, launch
 from .norm import Product
 from .rope import HeadNorm, Heads, Turns, Where, numbers
@@ -142,9 +142,11 @@ def _attend_few(
     # Widened here and not after the walk: ptxas 12.8 loses bytes of FP8 numbers that are stored and kept for later.
     newest = v.to(query.dtype)
 
+    stop = tl.minimum(end, position)
     top, weight, total = walk(
-        query, keys, values, table, tl.full([BLOCK_M], 0, tl.int32) + position, None, begin,
-        tl.minimum(end, position), scale, KV, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
+        query, keys, values, table, blocks(table, begin, stop, BLOCK_TOKENS, BLOCK_N),
+        tl.full([BLOCK_M], 0, tl.int32) + position, None, begin, stop, scale,
+        KV, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     top, weight, total = fold(top, weight, total, score, newest.to(tl.float32))
     lse, mean = mean_of(top, weight, total)

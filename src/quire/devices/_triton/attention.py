@@ -22,6 +22,7 @@ from quire.devices._triton.attention_work import WorkViews
 from quire.devices._triton.chain import Shape, follow, launch, together
 
 LOG2_E = 1.4426950408889634
+RESIDENT = 4, 5  # programs of a processor: of narrow items in bfloat16 with heads of 128, and of the denser ones
 MERGED_HEADS = 8  # of a program that merges: few enough to fill the device, so many that a thousand idle ones are cheap
 
 
@@ -37,6 +38,15 @@ class Config(NamedTuple):
 class Configs(NamedTuple):
     narrow: Config
     wide: Config
+    denser: Config | None = None  # for narrow items: more of its programs run at a time
+
+    def for_narrow(self, num_programs: int, device: torch.device) -> Config:
+        """Whichever does all in fewer rounds."""
+        if self.denser is None or device.type != "cuda":
+            return self.narrow
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        rounds, denser = (-(-num_programs // (each * processors)) for each in RESIDENT)
+        return self.denser if denser < rounds else self.narrow
 
 
 class Work(NamedTuple):
@@ -88,7 +98,8 @@ def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_de
         return Configs(narrow, Config(64, 32, 4, 2))
     if fixed:
         return Configs(narrow, Config(64, 64, 4, 3))
-    return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2))
+    denser = Config(16, 32, 2, 3) if dim * size == 256 else None
+    return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2), denser)
 
 
 def attend(
@@ -111,10 +122,11 @@ def attend(
     Strides between tokens of q and out, and between rows of `tables` [R, B], are free. All else is contiguous.
     """
     configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
+    narrow = configs.for_narrow(len(work.narrow) * k_cache.shape[1], q.device)
     given = (q, k_cache, v_cache, tables, positions, work, out)
     launches = [
         partial(_launch, *given, index, items, config, scale, window, fixed_chunk)
-        for index, (items, config) in enumerate(zip((work.narrow, work.wide), configs, strict=True))
+        for index, (items, config) in enumerate(((work.narrow, narrow), (work.wide, configs.wide)))
         if len(items)
     ]
     together(q.device, launches)
@@ -200,14 +212,14 @@ def _attend(
     BLOCK_N: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    follow(CHAINED)
     item = tl.program_id(0) // KV_HEADS
     head = tl.program_id(0) % KV_HEADS  # heads of an item run side by side: their keys are neighbours in memory
-    if item >= tl.load(num_items):
-        return
+    # What the host sent is loaded while the kernel before this one ends; beyond the last item it is nonsense.
     items += item * 6
     first, count, row = tl.load(items), tl.load(items + 1), tl.load(items + 2)
     begin, end, part = tl.load(items + 3), tl.load(items + 4), tl.load(items + 5)
+    is_item = item < tl.load(num_items)
+    count, begin, end = tl.where(is_item, count, 0), tl.where(is_item, begin, 0), tl.where(is_item, end, 0)
 
     rows = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, DIM_PADDED)
@@ -215,16 +227,20 @@ def _attend(
     member = tl.load(members + first + rows // GROUP, mask=is_query, other=0)
     heads = head * GROUP + rows % GROUP
     position = tl.load(positions + member, mask=is_query, other=-1)
+    table = tables + row.to(tl.int64) * table_stride
+    block = blocks(table, begin, end, BLOCK_TOKENS, BLOCK_N)
+    follow(CHAINED)
+    if not is_item:
+        return
     is_value = is_query[:, None] & (dims < DIM)[None, :]
     places = member.to(tl.int64)[:, None] * q_stride + heads[:, None] * DIM + dims[None, :]
     query = tl.load(q + places, mask=is_value, other=0.0)
-    table = tables + row.to(tl.int64) * table_stride
     keys = k_cache + head * (BLOCK_TOKENS * DIM)
     values = v_cache + head * (BLOCK_TOKENS * DIM)
 
     if FIXED_CHUNK == 0:
         top, weight, total = walk(
-            query, keys, values, table, position, is_query, begin, end, scale,
+            query, keys, values, table, block, position, is_query, begin, end, scale,
             KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, SPLITS_MASKS, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
@@ -232,8 +248,10 @@ def _attend(
         weight = tl.zeros([BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
         for chunk in range(begin, end, FIXED_CHUNK):
+            stop = tl.minimum(chunk + FIXED_CHUNK, end)
+            block = blocks(table, chunk, stop, BLOCK_TOKENS, BLOCK_N)
             chunk_top, chunk_weight, chunk_total = walk(
-                query, keys, values, table, position, is_query, chunk, tl.minimum(chunk + FIXED_CHUNK, end), scale,
+                query, keys, values, table, block, position, is_query, chunk, stop, scale,
                 KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             lse, mean = mean_of(chunk_top, chunk_weight, chunk_total)
@@ -256,6 +274,7 @@ def walk(
     keys,
     values,
     table,
+    block,
     position,
     is_query,
     begin,
@@ -270,27 +289,29 @@ def walk(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Softmax over the keys begin .. end - 1: the greatest score [M], the sum of weights [M] and of values [M, dim]."""
+    """Softmax over the keys begin .. end - 1: the greatest score [M], the sum of weights [M] and of values [M, dim].
+
+    `block` has the blocks of the first tile.
+    """
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Of few queries, warps lie along the keys, where a sum costs barriers: each thread sums for itself until the end.
     FEW: tl.constexpr = BLOCK_M == 16
     weight = tl.zeros([BLOCK_M, BLOCK_N] if FEW else [BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
-    block = _blocks(table, begin, end, BLOCK_TOKENS, BLOCK_N)
     masked = begin
     if SPLITS_MASKS:  # tiles that every query sees whole need no mask
         seen = tl.minimum(tl.min(tl.where(is_query, position, 1 << 30), 0) + 1, end)
         masked = begin + tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
         for tile in range(begin, masked, BLOCK_N):
-            coming = _blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
+            coming = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
             top, weight, total = _tile(
                 query, keys, values, block, position, tile, end, scale, top, weight, total,
                 KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_N,
             )  # fmt: skip
             block = coming
-        block = _blocks(table, masked, end, BLOCK_TOKENS, BLOCK_N)
+        block = blocks(table, masked, end, BLOCK_TOKENS, BLOCK_N)
     for tile in range(masked, end, BLOCK_N):
-        coming = _blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
+        coming = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
         top, weight, total = _tile(
             query, keys, values, block, position, tile, end, scale, top, weight, total,
             KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, True, BLOCK_N,
@@ -300,7 +321,7 @@ def walk(
 
 
 @triton.jit
-def _blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+def blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
     """The block of each key of a tile. Loaded a tile ahead, so that the loads of keys depend on none of the same turn:
     those that do would be started later by Triton's pipeline."""
     at = tile + tl.arange(0, BLOCK_N)
@@ -392,12 +413,12 @@ def _merge(
     CHAINED: tl.constexpr,
 ):
     """Some heads of one token: its partial results, in their order. AHEAD of them are loaded together."""
-    follow(CHAINED)
     token = tl.program_id(0)
     count = tl.load(num_parts + token)
+    first = tl.load(first_part + token).to(tl.int64)
+    follow(CHAINED)
     if count <= 1:
         return
-    first = tl.load(first_part + token).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     dims = tl.arange(0, DIM_PADDED)
     is_head = heads < HEADS

@@ -1,7 +1,9 @@
 """Kernels one after another without gaps: each may start while the one before it ends (programmatic dependent launch).
 
-Law: a kernel of a chain touches nothing but constants (weights) before `follow`, and every kernel calls it. So when one
-goes on, all before it are done. Where the hardware cannot, and in the interpreter, kernels start one by one.
+Law: before `follow` a kernel of a chain touches nothing but constants (weights) and what the host sent for the step,
+which is there before the step's first kernel starts; and every kernel calls it. So when one goes on, all before it are
+done. Where the hardware cannot, and in the interpreter, kernels start one by one. So do those of many programs: each of
+them would wait, and none but the first could start early.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +21,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HOPPER = (9, 0)
+MOST_CHAINED = 2048  # programs
 
 
 @triton.jit
@@ -70,8 +74,8 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
     if device.type != "cuda":
         kernel[grid](*args, **constants, CHAINED=False)
         return
-    can_chain = _can_chain(device.index)
-    key = (kernel, shape, *constants.values(), *map(_kind, args))
+    can_chain = prod(grid) <= MOST_CHAINED and _can_chain(device.index)
+    key = (kernel, shape, can_chain, *constants.values(), *map(_kind, args))
     found = _COMPILED.get(key)
     if found is None:
         options = {"num_warps": shape.warps, "num_stages": shape.stages, "launch_pdl": can_chain}

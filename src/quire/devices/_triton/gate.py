@@ -50,7 +50,7 @@ def _silu_gate_round(
     h = _gated(raw, token_scale, column_scale, token, columns, DIM, TOKEN, COLUMN)
     scale = fp8_scale(tl.max(tl.abs(h)))
     tl.store(out_scale + token, scale)
-    tl.store(out + token * DIM + columns, (h / scale).to(out.dtype.element_ty), mask=columns < DIM)
+    tl.store(out + token * DIM + columns, (h * (1.0 / scale)).to(out.dtype.element_ty), mask=columns < DIM)
 
 
 def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None = None) -> Tensor | Rounded:

@@ -69,7 +69,7 @@ def _add_norm(
     if ROUND:
         scale = fp8_scale(tl.max(tl.abs(h)))
         tl.store(out_scale + token, scale)
-        h /= scale
+        h *= 1.0 / scale
     tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=mask)
 
 
@@ -102,7 +102,7 @@ def _round(x, out, out_scale, DIM: tl.constexpr, BLOCK: tl.constexpr, CHAINED: t
     h = tl.load(x + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
     scale = fp8_scale(tl.max(tl.abs(h)))
     tl.store(out_scale + token, scale)
-    tl.store(out + token * DIM + columns, (h / scale).to(out.dtype.element_ty), mask=mask)
+    tl.store(out + token * DIM + columns, (h * (1.0 / scale)).to(out.dtype.element_ty), mask=mask)
 
 
 def to_fp8(x: Tensor) -> Rounded:

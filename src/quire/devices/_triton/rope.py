@@ -60,7 +60,6 @@ def _rope_write(
     kv = tl.program_id(1)
     STRIDE: tl.constexpr = (HEADS + 2 * KV) * DIM
     MEMBERS: tl.constexpr = HEADS // KV
-    follow(CHAINED)
     position, slot = tl.load(positions + token), tl.load(slots + token).to(tl.int64)
     # heads of this program: its query heads, then its key head, then its value head
     member = tl.arange(0, GROUP)[:, None]
@@ -69,8 +68,14 @@ def _rope_write(
     i = tl.arange(0, HALF)[None, :] + member * 0  # [GROUP, HALF], as stores want it
     used = (member < MEMBERS + 2) & (i < DIM // 2)
     # first and second half of each head; a number beyond the rotary part stays
-    low = tl.where(i < PAIRS, i, i + PAIRS)  # where PAIRS < DIM / 2, what is not turned comes after both turned halves
-    high = tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
+    if 2 * PAIRS == DIM:
+        low, high = i, i + PAIRS
+    else:  # what is not turned comes after both turned halves
+        low, high = tl.where(i < PAIRS, i, i + PAIRS), tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
+    turns = (member <= MEMBERS) & (i < PAIRS)
+    c = tl.load(cos + position * PAIRS + i, mask=turns, other=1.0)
+    s = tl.load(sin + position * PAIRS + i, mask=turns, other=0.0)
+    follow(CHAINED)
     a = numbers(raw, token_scale, column_scale, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN)
     b = numbers(raw, token_scale, column_scale, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN)
     if NORM:
@@ -83,9 +88,6 @@ def _rope_write(
         wa *= tl.load(k_norm + low, mask=for_k, other=1.0).to(tl.float32)
         wb *= tl.load(k_norm + high, mask=for_k, other=1.0).to(tl.float32)
         a, b = a * rms * wa, b * rms * wb
-    turns = (member <= MEMBERS) & (i < PAIRS)
-    c = tl.load(cos + position * PAIRS + i, mask=turns, other=1.0)
-    s = tl.load(sin + position * PAIRS + i, mask=turns, other=0.0)
     first, second = a * c - b * s, b * c + a * s
     to_q = q_out + (token * HEADS + head) * DIM
     mask_q = is_q & used

@@ -17,7 +17,7 @@ COLUMNS = (32, 64, 128, 256)
 STAGES = (3, 4)
 SHARES = (1, 2, 4)
 IN_FLIGHT = range(24 << 10, 100 << 10)  # bytes of weights that a program waits for: fewer do not hide memory's delay
-MOST_NUMBERS = 8192  # of tokens, at a time: more of them leave the registers
+MOST_NUMBERS = 16384  # of tokens, at a time: more of them leave the registers
 MOST_PROGRAMS = 4  # for each processor, among which a product is divided further
 
 

@@ -17,7 +17,7 @@ from quire.devices.base import DeviceUnavailable
 
 FEW_TOKENS = 16
 FEW_TOKENS_INT4 = 64  # to write the matrix out moves nine times its bytes: four times through it is less
-BUCKETS = (FEW_TOKENS, 32, 64)  # the most tokens of each; beyond, the library multiplies
+BUCKETS = (FEW_TOKENS, 32, 64, 128)  # the most tokens of each; beyond, the library multiplies
 TILE_ROWS = 64
 MAX_SHARES = 4
 FIXED_TOKENS = 64  # and rows, of a program of the deterministic mode
@@ -74,6 +74,16 @@ MEASURED: dict[Key, Choice] = {
     Key(4096, 4096, 1, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
     Key(28672, 4096, 1, True, FEW_TOKENS): Tile(32, 128, FEW_TOKENS, 1, 2, 3),
     Key(4096, 14336, 1, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 4),
+    Key(6144, 4096, 2, False, 32): Tile(64, 128, 32, 4, 4, 3),
+    Key(4096, 4096, 2, False, 32): Tile(64, 256, 32, 2, 4, 3),
+    Key(28672, 4096, 2, True, 32): Tile(64, 64, 32, 1, 4, 4),
+    Key(4096, 14336, 2, False, 32): Tile(64, 256, 32, 2, 4, 3),
+    Key(6144, 4096, 1, False, 32): Tile(64, 256, 32, 2, 4, 4),
+    Key(28672, 4096, 1, True, 32): Tile(64, 128, 32, 1, 4, 4),
+    Key(28672, 4096, 2, True, 64): Tile(64, 64, 64, 1, 4, 4),
+    Key(28672, 4096, 1, True, 64): Tile(64, 128, 64, 1, 4, 4),
+    Key(28672, 4096, 2, True, 128): Tile(64, 64, 128, 1, 4, 3),
+    Key(28672, 4096, 1, True, 128): Tile(64, 128, 128, 1, 4, 3),
 }
 
 
