@@ -150,7 +150,7 @@ class _Step(ctypes.Structure):
         *((name, c_void_p) for name in ("maps", "layers", "table", "ids", "last_tokens", "normed", "squares", "qkv")),
         *((name, c_void_p) for name in ("attended", "activated", "logits", "items", "num_items", "first_part")),
         *((name, c_void_p) for name in ("num_parts", "positions", "slots", "tables", "cosines", "sines", "cache")),
-        *((name, c_void_p) for name in ("partial_out", "partial_lse", "arrived", "meeting")),
+        *((name, c_void_p) for name in ("partial_out", "partial_lse", "meeting")),
         ("cache_stride", c_uint64),
         ("num_tokens", c_int),
         ("eps", c_float),
@@ -202,11 +202,16 @@ class FewRows:
         self._buffers = {
             name: torch.zeros((rows, size), dtype=torch.bfloat16, device=device) for name, size in sizes.items()
         }
+        parts = max(rows, -(-self.num_processors // definitions["KV"]))  # as `plan_work` cuts so few rows
+        tagged = {
+            "qkv": (rows, qkv * definitions["HEAD_DIM"]),
+            "partial_out": (parts, heads),
+            "partial_lse": (parts, definitions["HEADS"]),
+        }
+        self._buffers |= {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in tagged.items()}
         self._buffers |= {
             "squares": torch.zeros((rows, dim), device=device),
-            "qkv": torch.zeros((rows, qkv * definitions["HEAD_DIM"]), device=device),
-            "arrived": torch.zeros(rows * definitions["HEADS"], dtype=torch.int32, device=device),
-            "meeting": torch.zeros(2, dtype=torch.int32, device=device),
+            "meeting": torch.zeros(3, dtype=torch.int32, device=device),
         }
 
     def __call__(self, run: Run) -> Tensor:
@@ -233,8 +238,6 @@ class FewRows:
             "cosines": first.turns.cos,
             "sines": first.turns.sin,
             "cache": whole,
-            "partial_out": work.partial_out,
-            "partial_lse": work.partial_lse,
         }
         step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()})
         step.cache_stride, step.num_tokens = whole.stride(1), num_tokens
@@ -281,7 +284,7 @@ class FewRows:
         residual = -(-groups // self.num_processors) * own_rows * tokens
         sums = WARPS * TILE_ROWS * tokens
         head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
-        attention = 6 * head_dim + 16 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
+        attention = 6 * head_dim + 8 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
         fixed = ALIGNMENT + BARRIERS + 4 * (residual + max(sums, attention))
         rooms = [(room, (self.shared_memory - fixed - room) // (SLOT + 16)) for room in TOKEN_ROOMS[room_for]]
         room, slots = next((each for each in rooms if each[1] >= ENOUGH_SLOTS), rooms[-1])

@@ -184,6 +184,13 @@ inline void join(int barrier, int num_threads) {
 }
 inline void show_to_copies() {}
 inline void add_released(u32* to) { ++*to; }
+inline void store_tagged(u64* to, float number, u32 tag) {
+  u32 bits;
+  std::memcpy(&bits, &number, 4);
+  *to = (u64)tag << 32 | bits;
+}
+inline u64 load_tagged(const u64* from) { return *from; }
+inline void pause() { host::yield(); }
 inline u32 load_acquired(const u32* from) {
   host::yield();
   return *from;

@@ -16,8 +16,7 @@ static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys lie in one bl
 
 // Shared memory of attention, in floats.
 constexpr int AT_QUERY = 0, AT_KEY = QUERY_STEPS * 64, AT_VALUE = AT_KEY + HEAD_DIM, AT_SCORE = AT_VALUE + HEAD_DIM;
-constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_LAST = AT_WEIGHT + 8 * HALF_WARPS;
-constexpr int AT_LEFT = AT_LAST + 8;
+constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_LEFT = AT_WEIGHT + 8 * HALF_WARPS;
 
 // A token's keys, or a part of them, for the heads that share a key head.
 struct Item {
@@ -94,28 +93,53 @@ __device__ void clear_queries(const Block& block) {
   for (int i = threadIdx.x; i < AT_KEY; i += THREADS) block.scratch[AT_QUERY + i] = 0.0f;
 }
 
-// q and k, turned by the token's position, and v, in shared memory. All is asked for before anything is waited for.
+// The raw numbers of q, k and v lie where warps leave their answers later.
+__device__ void load_raw(const Step& step, const Block& block, const Item& item) {
+  constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
+  const u64* row = step.qkv + (u64)item.token * QKV_ROWS;
+  u64 found[ROUNDS];
+  bool are_there;
+  do {
+    are_there = true;
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) {
+      const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM;
+      const int of = which < GROUP ? item.head * GROUP + which : HEADS + (which - GROUP) * KV + item.head;
+      found[r] = load_tagged(row + of * HEAD_DIM + i % HEAD_DIM);
+    }
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) are_there &= has_tag(found[r], block.tag);
+    if (!are_there) pause();
+  } while (!are_there);
+#pragma unroll
+  for (int r = 0; r < ROUNDS; ++r) {
+    block.scratch[AT_LEFT + min((int)threadIdx.x + r * THREADS, NUMBERS - 1)] = number_of(found[r]);
+  }
+  join_block();
+}
+
+// q and k, turned by the token's position, and v, in shared memory.
 __device__ void prepare_queries(const Step& step, const Block& block, const Item& item, u16* keys) {
   constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
-  const float* row = step.qkv + (u64)item.token * QKV_ROWS;
   const int head = item.head;
-  float number[ROUNDS], other[ROUNDS], cosine[ROUNDS], sine[ROUNDS];
+  float cosine[ROUNDS], sine[ROUNDS];
 #pragma unroll
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
-    const int of = which < GROUP ? head * GROUP + which : HEADS + (which - GROUP) * KV + head;
     const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
     const int pair = item.position * PAIRS + dim % PAIRS;
-    number[r] = load_fresh(row + of * HEAD_DIM + dim);
-    other[r] = load_fresh(row + of * HEAD_DIM + (is_turned ? (dim < PAIRS ? dim + PAIRS : dim - PAIRS) : dim));
     cosine[r] = is_turned ? step.cosines[pair] : 1.0f;
     sine[r] = is_turned ? (dim < PAIRS ? -step.sines[pair] : step.sines[pair]) : 0.0f;
   }
+  load_raw(step, block, item);
   u16* queries = (u16*)(block.scratch + AT_QUERY);
+  const float* raw = block.scratch + AT_LEFT;
 #pragma unroll
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
-    const u16 rounded = to_bf16(number[r] * cosine[r] + other[r] * sine[r]);
+    const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
+    const int other = is_turned ? (dim < PAIRS ? i + PAIRS : i - PAIRS) : i;
+    const u16 rounded = to_bf16(raw[i] * cosine[r] + raw[other] * sine[r]);
     if (which < GROUP) {
       queries[place_of_query(which, dim)] = rounded;
     } else {
@@ -334,58 +358,65 @@ __device__ float mean_of_warps(const float* scratch, int which, int dim, float& 
   return total / weight;
 }
 
-__device__ void merge_parts(const Step& step, const Item& item, int first, int count) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
-    const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
-    float top = nothing(), weight = 0.0f, total = 0.0f;
-#pragma unroll 4
-    for (int part = 0; part < count; ++part) {
-      const u64 at = (u64)(first + part) * HEADS + query;
-      const float lse = load_fresh(step.partial_lse + at), mean = load_fresh(step.partial_out + at * HEAD_DIM + dim);
-      const float higher = fmaxf(top, lse), mine = power_of_2(top - higher), theirs = power_of_2(lse - higher);
-      weight = weight * mine + theirs, total = total * mine + mean * theirs, top = higher;
-    }
-    write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, total / weight);
-  }
-}
-
-// The item's answer, or its part: whoever brings the last part merges all of them, in their order.
+// The item's answer; or its part, for all blocks that have one of the same token and heads.
 __device__ void answer(const Step& step, const Block& block, const Item& item) {
-  const int first = item.first, count = item.count;
 #pragma unroll 1
   for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
     const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
     float lse;
     const float mean = mean_of_warps(block.scratch, i / HEAD_DIM, dim, lse);
-    if (count == 1) {
+    if (item.count == 1) {
       write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, mean);
     } else {
-      const u64 at = (u64)(first + item.part) * HEADS + query;
-      step.partial_out[at * HEAD_DIM + dim] = mean;
-      if (dim == 0) step.partial_lse[at] = lse;
+      const u64 at = (u64)(item.first + item.part) * HEADS + query;
+      store_tagged(step.partial_out + at * HEAD_DIM + dim, mean, block.tag);
+      if (dim == 0) store_tagged(step.partial_lse + at, lse, block.tag);
     }
   }
   join_block();
-  if (count == 1) return;
-  int* last = (int*)(block.scratch + AT_LAST);
-  if (threadIdx.x == 0) {
-    int* counter = step.arrived + item.token * KV + item.head;
-    __threadfence();
-    *last = atomicAdd(counter, 1) == count - 1;
-    if (*last) *counter = 0;
-    __threadfence();
-  }
-  join_block();
-  if (*last) merge_parts(step, item, first, count);
-  join_block();
 }
 
-// All items of this block.
+// A share of an answer's numbers from all of its parts, in their order. Whoever has a part merges as large a share.
+__device__ void merge(const Step& step, const Block& block, const Item& item) {
+  constexpr int NUMBERS = GROUP * HEAD_DIM, TOGETHER = 8;
+  const int share = (NUMBERS + item.count - 1) / item.count, i = item.part * share + threadIdx.x;
+  static_assert(NUMBERS <= 2 * THREADS, "of two parts, a thread has one number");
+  if ((int)threadIdx.x >= share || i >= NUMBERS) return;
+  const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
+  float top = nothing(), weight = 0.0f, total = 0.0f;
+#pragma unroll 1
+  for (int begin = 0; begin < item.count; begin += TOGETHER) {
+    u64 lse[TOGETHER], mean[TOGETHER];
+    bool are_there;
+    do {
+      are_there = true;
+#pragma unroll
+      for (int part = 0; part < TOGETHER; ++part) {
+        const u64 at = (u64)(item.first + min(begin + part, item.count - 1)) * HEADS + query;
+        lse[part] = load_tagged(step.partial_lse + at), mean[part] = load_tagged(step.partial_out + at * HEAD_DIM + dim);
+      }
+#pragma unroll
+      for (int part = 0; part < TOGETHER; ++part) {
+        are_there &= has_tag(lse[part], block.tag) && has_tag(mean[part], block.tag);
+      }
+      if (!are_there) pause();
+    } while (!are_there);
+#pragma unroll
+    for (int part = 0; part < TOGETHER; ++part) {
+      if (begin + part >= item.count) continue;
+      const float higher = fmaxf(top, number_of(lse[part]));
+      const float mine = power_of_2(top - higher), theirs = power_of_2(number_of(lse[part]) - higher);
+      weight = weight * mine + theirs, total = total * mine + number_of(mean[part]) * theirs, top = higher;
+    }
+  }
+  write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, total / weight);
+}
+
+// All items of this block. Nobody waits for a part before he has given all of his own.
 __device__ void attend(const Step& step, Block& block, u16* keys) {
   const int num_items = *step.num_items * KV;
+  join_block();
   clear_queries(block);
-  meet(step, block);
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
     Item item;
@@ -401,5 +432,11 @@ __device__ void attend(const Step& step, Block& block, u16* keys) {
     leave(block, running);
     join_block();
     answer(step, block, item);
+  }
+#pragma unroll 1
+  for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
+    Item item;
+    item.load(step, block, i);
+    if (item.count > 1) merge(step, block, item);
   }
 }

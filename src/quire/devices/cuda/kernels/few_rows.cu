@@ -2,10 +2,10 @@
 //
 // Every processor runs one block, to the end. One of its warps orders weights: the copy engine brings them into a ring
 // of slots, one product after another, without ever waiting for anything but a free slot. 16 warps multiply and attend,
-// and meet the warps of all other blocks after each product, because the next one reads what all of them made. So
-// memory goes on reading while results are summed, exchanged and attended with: those moments, which cost a fifth of a
-// step that is made of kernels, cost nothing as long as the ring is not full. One more warp orders what the products
-// read, when it is there.
+// and meet the warps of all other blocks before each product that reads what all of them made. So memory goes on reading
+// while results are summed, exchanged and attended with: those moments, which cost a fifth of a step that is made of
+// kernels, cost nothing as long as the ring is not full. One more warp orders what the products read, when it is there.
+// What attention reads has tags: a block waits for its own numbers alone, and a number is there when its tag is.
 //
 // A product: a block owns groups of 16 * TILES rows of the weight (of a gate, as many rows of both halves). A slot
 // holds PARTS boxes of 128 bytes by all rows of the group. A warp multiplies one tile with one box; parts are summed at
@@ -41,7 +41,7 @@ __device__ void order_all_tokens(const Step& step, Block& block) {
 #pragma unroll 1
   for (int layer = 0; layer < LAYERS; ++layer) {
     order_tokens<Qkv>(step, block, step.normed);
-    block.meetings += 2;  // attention stands between
+    ++block.meetings;  // attention stands between
     order_tokens<Answer>(step, block, step.attended);
     ++block.meetings;
     order_tokens<Gate>(step, block, step.normed);
@@ -60,8 +60,8 @@ __device__ void compute_all(const Step& step, Block& block) {
     const Layer& layer = step.layers[i];
     u16* keys = step.cache + 2 * i * step.cache_stride;
     fetch_keys(step, block, keys);
+    ++block.tag;
     product<Qkv, HALF>(step, block, layer.qkv_scale, nullptr, layer.qkv_bias);
-    announce(step, block);
     attend(step, block, keys);
     announce(step, block);
     product<Answer, HALF>(step, block, layer.answer_scale, layer.ffn_norm, nullptr);
@@ -77,7 +77,7 @@ __device__ void compute_all(const Step& step, Block& block) {
   }
   product<Head, false>(step, block, nullptr, nullptr, nullptr);
   if (threadIdx.x == 0 && atomicAdd(step.meeting + 1, 1) == gridDim.x - 1) {
-    step.meeting[0] = 0, step.meeting[1] = 0;
+    step.meeting[0] = 0, step.meeting[1] = 0, ++step.meeting[2];
   }
 }
 
@@ -96,6 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __g
   block.scratch = block.residual + RESIDUAL;
   block.warp = threadIdx.x / 32, block.lane = threadIdx.x & 31;
   block.at = block.turns = block.meetings = 0;
+  block.tag = step.meeting[2] * LAYERS;
   if (threadIdx.x == 0) {
     for (int i = 0; i < SLOTS; ++i) {
       init_barrier(block.full + 8 * i, 1);

@@ -53,6 +53,20 @@ __device__ u32 load_acquired(const u32* from) {
   return found;
 }
 
+// A number and the tag that tells whose it is are one word: whoever reads it needs no other word that it is there.
+__device__ void store_tagged(u64* to, float number, u32 tag) {
+  const u64 word = (u64)tag << 32 | __float_as_uint(number);
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+__device__ u64 load_tagged(const u64* from) {
+  u64 found;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(found) : "l"(from) : "memory");
+  return found;
+}
+
+__device__ void pause() { __nanosleep(20); }
+
 __device__ void fetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
 __device__ u64 read_once() {
@@ -159,6 +173,10 @@ __device__ float power_of_2(float number) {
 __device__ float nothing() { return __int_as_float(0xff800000); }  // the score of no key: minus infinity
 
 __device__ float from_bf16(u16 number) { return __uint_as_float((u32)number << 16); }
+
+__device__ float number_of(u64 word) { return __uint_as_float((u32)word); }
+
+__device__ bool has_tag(u64 word, u32 tag) { return (u32)(word >> 32) == tag; }
 
 __device__ float sum_of_warp(float number) {
 #pragma unroll

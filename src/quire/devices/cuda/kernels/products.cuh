@@ -141,7 +141,7 @@ __device__ void finish(const Step& step, const Block& block, const Late<P>& late
     if constexpr (P::IS_FP8) sum *= late.scale[i];
     if constexpr (P::KIND == QKV) {
       if (HAS_BIAS) sum += from_bf16(bias[row]);
-      step.qkv[(u64)token * P::N + row] = sum;
+      store_tagged(step.qkv + (u64)token * P::N + row, sum, block.tag);
     } else if constexpr (P::KIND == GATE) {
       float up = sum_of_parts<P>(block.scratch, P::OUT_ROWS + inside, token) * factor;
       if constexpr (P::IS_FP8) up *= late.up_scale[i];

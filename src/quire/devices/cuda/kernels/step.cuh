@@ -72,7 +72,7 @@ struct Step {
   const int* last_tokens;
   u16* normed;             // [TOKENS, DIM], and its squares [TOKENS, Down::GROUPS]
   float* squares;
-  float* qkv;              // [TOKENS, QKV_ROWS]
+  u64* qkv;                // [TOKENS, QKV_ROWS], with tags
   u16* attended;           // [TOKENS, HEADS * HEAD_DIM]
   u16* activated;          // [TOKENS, FFN]
   float* logits;           // [num_tokens, VOCAB]
@@ -87,10 +87,9 @@ struct Step {
   const float* cosines;
   const float* sines;
   u16* cache;              // [LAYERS, 2, blocks, KV, BLOCK_TOKENS, HEAD_DIM]
-  float* partial_out;
-  float* partial_lse;
-  int* arrived;            // zeros, before and after
-  u32* meeting;            // two zeros, before and after
+  u64* partial_out;        // [parts, HEADS, HEAD_DIM], with tags
+  u64* partial_lse;        // [parts, HEADS], with tags
+  u32* meeting;            // two zeros, before and after; and the number of steps so far
   u64 cache_stride;        // numbers between K and V of a layer
   int num_tokens;
   float eps;
@@ -109,6 +108,7 @@ struct Block {
   u32 at;                  // slots that were used so far
   u32 turns;               // of each slot of tokens, the parity that is waited for next
   u32 meetings;
+  u32 tag;                 // of numbers that this layer makes in this step: no other step or layer has it
 };
 
 // All blocks have written what the next product reads. Split in two: something can be asked for in between.
