@@ -49,7 +49,7 @@ class Sampler:
         seed = join.sampling.seed
         self.stream = stream_of(secrets.randbits(63) if seed is None else seed, join.sample)
         self._adjust = Adjustments(join, vocab_size) if Adjustments.wanted(join.sampling) else None
-        self.is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
+        self.is_greedy = join.sampling.is_greedy
         # Tokens among which the choice is surely made, so that a device may look for those alone; 0: among all.
         self.num_wanted = 0
         if self._adjust is None and join.sampling.logprobs is None:

@@ -45,12 +45,15 @@ class Admission:
         """Refuse what would wait too long; but not what was accepted once."""
         if request.resumed:
             return
+        is_full = len(waiting) + request.sampling.n > self._config.max_waiting
+        if not is_full and self._config.pressure != "reject":
+            return
         wait = self.promised_wait(waiting, pace)
-        if len(waiting) + request.sampling.n > self._config.max_waiting:
+        if is_full:
             raise Overloaded(
                 f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0)
             )
-        if self._config.pressure == "reject" and wait > self._config.max_wait:
+        if wait > self._config.max_wait:
             public = f"The wait would be {wait:.1f} s, and {self._config.max_wait:.1f} s is the limit."
             raise Overloaded(public, max(wait - self._config.max_wait, 1.0))
 

@@ -31,11 +31,9 @@ class StepBuilder:
         assert state.lease is not None and not state.num_in_flight
         state.last_step = self.number
         request = state.request
-        self._joins.append(
-            Join(
-                state.id, state.row, request.sampling, state.sample, tuple(state.tokens), state.num_prompt, state.stops
-            )
-        )
+        known = tuple(state.tokens) if state.num_output else request.prompt
+        join = Join(state.id, state.row, request.sampling, state.sample, known, state.num_prompt, state.stops)
+        self._joins.append(join)
         if state.lease.copy is not None:
             self._copies.append(state.lease.copy)
 
