@@ -37,6 +37,7 @@ class Hit(NamedTuple):
     num_tokens: int
     source: int  # the block whose head is to be copied, or NO_BLOCK
     leader: Lease | None  # who is computing the block that comes next, if someone is
+    node: bytes = b""  # the identity of the last whole block
 
 
 @dataclass(slots=True, eq=False)
@@ -94,15 +95,20 @@ class KVCache:
 
     # ── verbs ──
 
-    def match(self, tokens: Tokens[int], key: CacheKey, limit: int | None = None) -> Hit:
-        """How much of `tokens`, of at most the first `limit`, need not be computed."""
+    def match(self, tokens: Tokens[int], key: CacheKey, limit: int | None = None, last: Hit | None = None) -> Hit:
+        """How much of `tokens`, of at most the first `limit`, need not be computed.
+
+        `last` is what was found of these tokens, or fewer of them, before: it is where the search begins, if it is
+        still cached.
+        """
         data = tokens.tobytes() if limit is None else tokens[:limit].tobytes()
-        blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key))
+        known = [] if last is None else self._still_cached(last)
+        blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key), known)
         leader = None
         if self._computing:
             at = len(blocks) * self.block_tokens
             leader = self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
-        return Hit(blocks, num_tokens, near if shared else NO_BLOCK, leader)
+        return Hit(blocks, num_tokens, near if shared else NO_BLOCK, leader, node)
 
     def lease(self, hit: Hit, tokens: Tokens[int], key: CacheKey, now: float, pins: tuple[Pin, ...] = ()) -> Lease:
         """Hold what was matched. If no block is free for the copy of a head, the hit ends at the last whole block."""
@@ -297,6 +303,10 @@ class KVCache:
 
     def _take(self, count: int, now: float) -> list[int] | None:
         return self._pool.take(count, now) if self.reclaim(count, now) else None
+
+    def _still_cached(self, hit: Hit) -> list[int]:
+        """The blocks of an earlier hit: if the last one is where it was, so are those before it."""
+        return hit.blocks if hit.blocks and self._tree.node(hit.blocks[-1]) == hit.node else []
 
     def _tip(self, lease: Lease) -> bytes:
         return self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key)

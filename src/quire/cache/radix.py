@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+from quire.cache.trails import Trails
 from quire.types.request import CacheKey
 
 TOKEN_BYTES = 4  # tokens are array("I") everywhere in the pure pillar
@@ -63,6 +64,7 @@ class PrefixTree:
         self._nodes: list[bytes] = [b""] * num_blocks  # the block's identity while in the tree; never used again
         self._parents = array("i", [NO_BLOCK]) * num_blocks
         self._last_node = 0
+        self._trails = Trails(block_tokens * TOKEN_BYTES)
         self.roots: dict[bytes, CacheKey] = {}  # those that have blocks
 
     def __len__(self) -> int:
@@ -106,21 +108,36 @@ class PrefixTree:
         """The blocks that continue a node, in the order of their tokens."""
         return [self._edges[key] for key in self._fan(node)]
 
-    def reach(self, data: bytes, root: bytes) -> Reach:
-        """Follow the tokens in `data` through whole blocks, then into the block with the longest common head."""
+    def reach(self, data: bytes, root: bytes, known: Sequence[int] = ()) -> Reach:
+        """Follow the tokens in `data` through whole blocks, then into the block with the longest common head.
+
+        Of the blocks, the first may be `known`.
+        """
         step = self.block_tokens * TOKEN_BYTES
         find, nodes = self._edges.get, self._nodes
-        blocks: list[int] = []
-        node = root
-        for at in range(0, len(data) - step + 1, step):  # the loop of `match`: a slice, a look-up, an append
+        blocks = list(known[: len(data) // step]) or self._begin(data, root)
+        num_known = len(blocks)
+        node = nodes[blocks[-1]] if blocks else root
+        for at in range(num_known * step, len(data) - step + 1, step):  # a slice, a look-up, an append
             block = find(node + data[at : at + step])
             if block is None:
                 break
             blocks.append(block)
             node = nodes[block]
+        if len(blocks) > num_known:
+            self._trails.keep(data, blocks, node)
         end = len(blocks) * step
         near, shared = self.nearest(node, data[end : end + step])
         return Reach(blocks, node, near, shared, len(blocks) * self.block_tokens + shared)
+
+    def _begin(self, data: bytes, root: bytes) -> list[int]:
+        """The blocks that need not be looked for, because others went the same way a moment ago."""
+        step = self.block_tokens * TOKEN_BYTES
+        first = self._edges.get(root + data[:step]) if len(data) >= step else None
+        if first is None:
+            return []
+        trail = self._trails.find(first, self._nodes)
+        return [first] if trail is None else trail.blocks[: self._trails.common(trail, data)]
 
     def nearest(self, node: bytes, head: bytes) -> tuple[int, int]:
         """The child that shares the longest head with these tokens, and how many tokens that is (0: no child does)."""
@@ -130,9 +147,12 @@ class PrefixTree:
         key = node + head
         at = bisect_left(fan, key)
         # In byte order the longest common beginning with `key` is beside its place, however a token is laid out.
-        best = max(fan[max(at - 1, 0) : at + 1], key=lambda near: common_head(near[len(node) :], head))
-        shared = common_head(best[len(node) :], head)
-        return (self._edges[best], shared) if shared else (NO_BLOCK, 0)
+        first = key[: len(node) + TOKEN_BYTES]
+        beside = [near for near in fan[max(at - 1, 0) : at + 1] if near.startswith(first)]
+        if not beside:
+            return NO_BLOCK, 0
+        best = max(beside, key=lambda near: common_head(near[len(node) :], head))
+        return self._edges[best], common_head(best[len(node) :], head)
 
     def insert(self, block: int, parent: int, chunk: bytes, owner: CacheKey) -> int:
         """Put a block below its parent, or the owner's root. If these tokens are there already, answers that block."""

@@ -112,9 +112,9 @@ class Admission:
 
     def _match(self, state: RequestState) -> Hit:
         """What is cached of a request. A prompt that is to be scored is computed, cached or not: KV tells no logits."""
-        if state.must_score:
-            return self._cache.match(state.tokens, state.request.cache, state.num_scored)._replace(leader=None)
-        return self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1)
+        limit = state.num_scored if state.must_score else len(state.tokens) - 1
+        state.hit = hit = self._cache.match(state.tokens, state.request.cache, limit, state.hit)
+        return hit._replace(leader=None) if state.must_score else hit
 
     def _owned(self, lease: Lease | None, state: RequestState) -> Lease | Verdict:
         if lease is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from quire.cache.kv_cache import Lease
+from quire.cache.kv_cache import Hit, Lease
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Part
 
@@ -49,6 +49,7 @@ class RequestState:
     is_over: bool = False
 
     row: int = NO_ROW
+    hit: Hit | None = None  # of one that waits: what was found of it in the prefix tree last
     lease: Lease | None = None
     capacity: int = 0  # tokens that its blocks have room for
     num_told: int = 0  # blocks that the runner knows of
@@ -99,7 +100,7 @@ class RequestState:
 
     def start(self, lease: Lease, row: int, block_tokens: int, now: float) -> None:
         """It runs, from where its hit ends."""
-        self.lease, self.row = lease, row
+        self.lease, self.row, self.hit = lease, row, None
         self.computed = self.scheduled = lease.num_hit
         self.capacity = len(lease.blocks) * block_tokens
         self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
