@@ -20,14 +20,15 @@ from typing import NamedTuple
 
 from quire.cache.blocks import BlockPool
 from quire.cache.explain import Explanation, explain
-from quire.cache.history import History
-from quire.cache.radix import NO_BLOCK, PrefixTree, root_of, tokens_of
+from quire.cache.history import Birth, History
+from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.sessions import Sessions
-from quire.types.events import ROOT, BlockStored
+from quire.types.events import BlockStored
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
 
 Tokens = array  # of "I": four bytes a token, and a slice's bytes are a key of the tree
+new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each block
 
 
 class Hit(NamedTuple):
@@ -56,6 +57,8 @@ class Lease:
 
     def twins(self) -> list[int]:
         """Blocks of the tree that stand for blocks of ours: held, or the path would break under us."""
+        if self.path == self.blocks[: len(self.path)]:  # nearly always, and seen at once
+            return []
         return [ours for ours, block in zip(self.path, self.blocks, strict=False) if ours != block]
 
 
@@ -234,8 +237,9 @@ class KVCache:
 
     def cost(self, hit: Hit) -> int:
         """Blocks that holding a hit takes from what can be had: those that nobody holds, and the one for a copy."""
-        sources = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
-        return self._pool.num_unheld(sources) + (hit.source != NO_BLOCK)
+        if hit.source == NO_BLOCK:
+            return self._pool.num_unheld(hit.blocks)
+        return self._pool.num_unheld([*hit.blocks, hit.source]) + 1
 
     def close_session(self, session: str, now: float) -> int:
         """End a session; answers how many blocks it held."""
@@ -270,7 +274,8 @@ class KVCache:
 
     def snapshot(self) -> list[BlockStored]:
         """The events that build the present tree, parents first, all with the newest sequence number."""
-        return [self._event(block, owner, self.history.sequence) for block, owner in self._tree.in_order()]
+        sequence = self.history.sequence
+        return [self._birth(block, owner).event(sequence) for block, owner in self._tree.in_order()]
 
     def stats(self) -> CacheStats:
         """Numbers for metrics and for `/v1/cache`."""
@@ -329,8 +334,8 @@ class KVCache:
         """Put a block into the tree at the end of the lease's path; answers the one there, perhaps an older twin."""
         there = self._tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
         if there == block:
-            self.history.stored(self._event(block, lease.key, self.history.sequence + 1))
-            for shorter in list(self._tree.shorter(block)):
+            self.history.stored(self._birth(block, lease.key))
+            for shorter in self._tree.shorter(block):
                 if not self._pool.refs(shorter) and not self._pool.pin_of(shorter):
                     self._pool.drop(shorter, now)
         return there
@@ -356,13 +361,7 @@ class KVCache:
                 if touches and pin.rank >= self._pool.pin_of(block):
                     self._pool.pin(block, pin.rank, pin.ttl, now)
 
-    def _event(self, block: int, owner: CacheKey, sequence: int) -> BlockStored:
+    def _birth(self, block: int, owner: CacheKey) -> Birth:
         parent = self._tree.parent(block)
-        return BlockStored(
-            sequence=sequence,
-            node=int.from_bytes(self._tree.node(block), "big"),
-            parent=int.from_bytes(self._tree.node(parent), "big") if parent != NO_BLOCK else ROOT,
-            block=block,
-            tokens=tokens_of(self._tree.chunk(block)),
-            key=owner,
-        )
+        above = self._tree.node(parent) if parent != NO_BLOCK else b""
+        return new_tuple(Birth, (self._tree.node(block), above, block, self._tree.key(block), owner))

@@ -199,14 +199,16 @@ class PrefixTree:
         at = bisect_left(fan, key)
         return at < len(fan) and fan[at].startswith(key)
 
-    def shorter(self, block: int) -> Iterator[int]:
+    def shorter(self, block: int) -> list[int]:
         """Siblings whose tokens this block repeats and continues: they can answer nothing that it cannot."""
-        key, fan = self.key(block), self._fans[self.above(block)]
-        if isinstance(fan, list):
-            at = bisect_left(fan, key) - 1
-            while at >= 0 and key.startswith(fan[at]):
-                yield self._edges[fan[at]]
-                at -= 1
+        fan = self._fans[self.above(block)]
+        if isinstance(fan, bytes):
+            return []
+        key = self.key(block)
+        end = at = bisect_left(fan, key)
+        while at > 0 and key.startswith(fan[at - 1]):
+            at -= 1
+        return [self._edges[each] for each in reversed(fan[at:end])]
 
     def in_order(self) -> Iterator[tuple[int, CacheKey]]:
         """Every block and its owner, parents before children."""
