@@ -11,7 +11,7 @@ equals `computed` and `expected` is 0. Only the scheduler changes a state.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from quire.cache.kv_cache import Hit, Lease
 from quire.types.request import FinishReason, GenerateRequest
@@ -29,6 +29,7 @@ class RequestState:
     arrival: int  # order of arrival
     arrived: float
     max_total: int  # tokens, prompt and output, at which it ends
+    prompt: InitVar[array[int] | None] = None  # the request's, packed, if the caller has it: packing takes a while
     tokens: array[int] = field(init=False)  # known: prompt, then output
     num_prompt: int = field(init=False)
     num_resumed: int = field(init=False)  # output tokens that it came with
@@ -60,10 +61,11 @@ class RequestState:
     num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
     admitted: float | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, prompt: array[int] | None) -> None:
         request = self.request
         resumed = request.output_before(self.sample)
-        self.tokens = array("I", request.prompt + resumed)
+        self.tokens = array("I", request.prompt) if prompt is None else prompt[:]
+        self.tokens.extend(resumed)
         self.num_prompt = len(request.prompt)
         self.num_resumed = self.num_charged = len(resumed)
         if resumed:
