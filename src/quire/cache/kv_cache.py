@@ -39,6 +39,8 @@ class Hit(NamedTuple):
     source: int  # the block whose head is to be copied, or NO_BLOCK
     leader: Lease | None  # who is computing the block that comes next, if someone is
     node: bytes = b""  # the identity of the last whole block
+    limit: int | None = None  # of how many tokens this was looked for
+    as_of: int = -1  # changes that the tree had seen
 
 
 @dataclass(slots=True, eq=False)
@@ -104,14 +106,14 @@ class KVCache:
         `last` is what was found of these tokens, or fewer of them, before: it is where the search begins, if it is
         still cached.
         """
+        if last is not None and last.as_of == self._tree.num_changes and last.limit == limit:
+            return last._replace(leader=self._leader(last.node, len(last.blocks), tokens))
         data = tokens.tobytes() if limit is None else tokens[:limit].tobytes()
         known = [] if last is None else self._still_cached(last)
         blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key), known)
-        leader = None
-        if self._computing:
-            at = len(blocks) * self.block_tokens
-            leader = self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
-        return Hit(blocks, num_tokens, near if shared else NO_BLOCK, leader, node)
+        leader = self._leader(node, len(blocks), tokens)
+        source = near if shared else NO_BLOCK
+        return Hit(blocks, num_tokens, source, leader, node, limit, self._tree.num_changes)
 
     def lease(self, hit: Hit, tokens: Tokens[int], key: CacheKey, now: float, pins: tuple[Pin, ...] = ()) -> Lease:
         """Hold what was matched. If no block is free for the copy of a head, the hit ends at the last whole block."""
@@ -308,6 +310,13 @@ class KVCache:
 
     def _take(self, count: int, now: float) -> list[int] | None:
         return self._pool.take(count, now) if self.reclaim(count, now) else None
+
+    def _leader(self, node: bytes, num_blocks: int, tokens: Tokens[int]) -> Lease | None:
+        """Who computes the block that comes after so many, the last of which is `node`."""
+        if not self._computing:
+            return None
+        at = num_blocks * self.block_tokens
+        return self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
 
     def _still_cached(self, hit: Hit) -> list[int]:
         """The blocks of an earlier hit: if the last one is where it was, so are those before it."""

@@ -64,6 +64,7 @@ class PrefixTree:
         self._nodes: list[bytes] = [b""] * num_blocks  # the block's identity while in the tree; never used again
         self._parents = array("i", [NO_BLOCK]) * num_blocks
         self._last_node = 0
+        self.num_changes = 0
         self._trails = Trails(block_tokens * TOKEN_BYTES)
         self.roots: dict[bytes, CacheKey] = {}  # those that have blocks
 
@@ -163,6 +164,7 @@ class PrefixTree:
             return there
         assert self._keys[block] is None, f"block {block} is in the tree already"
         self._last_node += 1
+        self.num_changes += 1
         self._keys[block] = key
         self._nodes[block] = self._last_node.to_bytes(8, "big")
         self._parents[block] = parent
@@ -182,6 +184,7 @@ class PrefixTree:
         assert self.is_leaf(block), f"block {block} has children"
         key, parent, node = self.key(block), self._parents[block], self.above(block)
         del self._edges[key]
+        self.num_changes += 1
         fan = self._fans[node]
         if isinstance(fan, bytes):
             del self._fans[node]

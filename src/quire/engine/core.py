@@ -199,7 +199,7 @@ class EngineCore:
             raise self._unknown_token("prompt", prompt)
         sampling = request.sampling
         for field, ids in (
-            ("resumed", [token for sample in request.open_samples for token in request.output_before(sample)]),
+            ("resumed", [token for output in request.resumed for token in output or ()]),
             ("logit_bias", sampling.logit_bias),
             ("allowed_token_ids", sampling.allowed_token_ids or ()),
             ("bad_words", [token for word in sampling.bad_words for token in word]),

@@ -57,7 +57,7 @@ class Scheduler:
     # ── requests ──
 
     def add(self, request: GenerateRequest, now: float, prompt: array[int] | None = None) -> None:
-        """Take in a request, its prompt packed or not. Raises a QuireError, and keeps nothing, if it cannot be served."""
+        """Take in a request, its prompt packed or not. Raises a QuireError and keeps nothing if it cannot be served."""
         if request.id in self._book:
             raise DuplicateRequest(request.id)
         self._admission.check_fits(request)
