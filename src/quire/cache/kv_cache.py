@@ -111,7 +111,7 @@ class KVCache:
         data = tokens.tobytes() if limit is None else tokens[:limit].tobytes()
         known = [] if last is None else self._still_cached(last)
         blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key), known)
-        leader = self._leader(node, len(blocks), tokens)
+        leader = self._leader(node, len(blocks), tokens) if self._computing else None
         source = near if shared else NO_BLOCK
         return Hit(blocks, num_tokens, source, leader, node, limit, self._tree.num_changes)
 
@@ -313,8 +313,6 @@ class KVCache:
 
     def _leader(self, node: bytes, num_blocks: int, tokens: Tokens[int]) -> Lease | None:
         """Who computes the block that comes after so many, the last of which is `node`."""
-        if not self._computing:
-            return None
         at = num_blocks * self.block_tokens
         return self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
 

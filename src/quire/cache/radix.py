@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from struct import Struct
 from typing import NamedTuple
 
 from quire.cache.trails import Trails
@@ -66,6 +67,7 @@ class PrefixTree:
         self._last_node = 0
         self.num_changes = 0
         self._trails = Trails(block_tokens * TOKEN_BYTES)
+        self._chunks = Struct(f"{block_tokens * TOKEN_BYTES}s")  # cuts bytes faster than slices do
         self.roots: dict[bytes, CacheKey] = {}  # those that have blocks
 
     def __len__(self) -> int:
@@ -116,11 +118,12 @@ class PrefixTree:
         """
         step = self.block_tokens * TOKEN_BYTES
         find, nodes = self._edges.get, self._nodes
-        blocks = list(known[: len(data) // step]) or self._begin(data, root)
+        num_whole = len(data) // step
+        blocks = list(known[:num_whole]) if known else self._begin(data, root)
         num_known = len(blocks)
         node = nodes[blocks[-1]] if blocks else root
-        for at in range(num_known * step, len(data) - step + 1, step):  # a slice, a look-up, an append
-            block = find(node + data[at : at + step])
+        for (chunk,) in self._chunks.iter_unpack(data[num_known * step : num_whole * step]):
+            block = find(node + chunk)
             if block is None:
                 break
             blocks.append(block)

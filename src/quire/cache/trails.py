@@ -25,7 +25,7 @@ class Trails:
 
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
-        self._trails: OrderedDict[int, Trail] = OrderedDict()  # by their first block
+        self._trails: OrderedDict[int, Trail | None] = OrderedDict()  # by their first block; None: it was used once
 
     def find(self, first: int, nodes: list[bytes]) -> Trail | None:
         """The way that begins with this block, if it is still there."""
@@ -36,10 +36,13 @@ class Trails:
         return trail
 
     def keep(self, data: bytes, blocks: list[int], node: bytes) -> None:
-        """Remember a way that was walked; the one kept for longest is forgotten."""
+        """Remember a way that was walked, if it is the second from its first block: most prompts have no company."""
         first = blocks[0]
-        self._trails[first] = Trail(data[: len(blocks) * self._chunk_bytes], blocks.copy(), node)
-        self._trails.move_to_end(first)
+        if first in self._trails:
+            self._trails[first] = Trail(data[: len(blocks) * self._chunk_bytes], blocks.copy(), node)
+            self._trails.move_to_end(first)
+            return
+        self._trails[first] = None
         if len(self._trails) > KEPT_TRAILS:
             self._trails.popitem(last=False)
 
