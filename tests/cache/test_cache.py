@@ -59,6 +59,14 @@ def cached(cache: KVCache, prompt: array[int], key: CacheKey = KEY) -> int:
 # ── sharing ──
 
 
+def test_the_end_of_a_context_goes_when_a_longer_one_repeats_it_also_if_a_third_stands_between():
+    cache = make_cache()
+    serve(cache, tokens(1), session="s")  # held, so it stays when the next one repeats it
+    serve(cache, tokens(1, 1), session="s")
+    serve(cache, tokens(1, 2))
+    assert sorted(event.tokens for event in cache.snapshot()) == [(1, 1), (1, 2)]
+
+
 def test_prompts_that_begin_alike_are_found_alike_also_when_a_part_of_what_was_found_is_gone():
     cache = KVCache(num_blocks=64, block_tokens=4)
     common = [tokens(*(100 * first + at for at in range(40))) for first in range(KEPT_TRAILS + 2)]

@@ -206,15 +206,20 @@ class PrefixTree:
         return at < len(fan) and fan[at].startswith(key)
 
     def shorter(self, block: int) -> list[int]:
-        """Siblings whose tokens this block repeats and continues: they can answer nothing that it cannot."""
-        fan = self._fans[self.above(block)]
+        """Siblings whose tokens this block repeats and continues: they can answer nothing that it cannot.
+
+        They stand before it, but others may stand between: 1 | 1 1 | 1 2.
+        """
+        node = self.above(block)
+        fan = self._fans[node]
         if isinstance(fan, bytes):
             return []
         key = self.key(block)
-        end = at = bisect_left(fan, key)
-        while at > 0 and key.startswith(fan[at - 1]):
-            at -= 1
-        return [self._edges[each] for each in reversed(fan[at:end])]
+        at = bisect_left(fan, key)
+        if not at or not fan[at - 1].startswith(key[: len(node) + TOKEN_BYTES]):
+            return []
+        heads = (key[:end] for end in range(len(key) - TOKEN_BYTES, len(node), -TOKEN_BYTES))
+        return [self._edges[head] for head in heads if head in self._edges]
 
     def in_order(self) -> Iterator[tuple[int, CacheKey]]:
         """Every block and its owner, parents before children."""
