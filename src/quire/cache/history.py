@@ -15,7 +15,7 @@ KEPT_LOSSES = 16384
 
 
 class Birth(NamedTuple):
-    """A block came into the tree: what the cache has of it at hand. Few are ever told of, most of them never."""
+    """A block came into the tree, told by what is at hand. It becomes an event when someone asks, which is seldom."""
 
     node: bytes
     above: bytes  # the node before it; empty: it is a first block

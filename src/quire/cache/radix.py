@@ -65,7 +65,7 @@ class PrefixTree:
         self._nodes: list[bytes] = [b""] * num_blocks  # the block's identity while in the tree; never used again
         self._parents = array("i", [NO_BLOCK]) * num_blocks
         self._last_node = 0
-        self.num_changes = 0
+        self.num_changes = 0  # blocks that came and went: while it is the same, so is every answer
         self._trails = Trails(block_tokens * TOKEN_BYTES)
         self._chunks = Struct(f"{block_tokens * TOKEN_BYTES}s")  # cuts bytes faster than slices do
         self.roots: dict[bytes, CacheKey] = {}  # those that have blocks
@@ -114,7 +114,7 @@ class PrefixTree:
     def reach(self, data: bytes, root: bytes, known: Sequence[int] = ()) -> Reach:
         """Follow the tokens in `data` through whole blocks, then into the block with the longest common head.
 
-        Of the blocks, the first may be `known`.
+        Some blocks may be `known`: the first ones, as far as an earlier look-up of the same tokens came.
         """
         step = self.block_tokens * TOKEN_BYTES
         find, nodes = self._edges.get, self._nodes
