@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from quire.cache.kv_cache import KVCache, Lease
+from quire.cache.kv_cache import Hit, KVCache, Lease
 from quire.cache.radix import NO_BLOCK, root_of
 from quire.types.events import ROOT
 from quire.types.request import CacheKey, Pin
@@ -55,6 +55,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     def start(self, num_blocks: int, block_tokens: int) -> None:
         self.cache = KVCache(num_blocks, block_tokens)
         self.naive = NaiveCache(num_blocks, block_tokens, most_blocks=num_blocks)
+        self.hits: dict[tuple[tuple[int, ...], CacheKey], Hit] = {}  # what was found of each prompt last
         self.now = 0.0
 
     def paths(self) -> dict[int, Path]:
@@ -68,7 +69,8 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(target=requests, prompt=prompts, key=keys, pins=st.lists(pins, max_size=2).map(tuple))
     def begin(self, prompt: tuple[int, ...], key: CacheKey, pins: tuple[Pin, ...]) -> Request:
-        hit = self.cache.match(array("I", prompt), key, limit=len(prompt) - 1)
+        hit = self.cache.match(array("I", prompt), key, len(prompt) - 1, self.hits.get((prompt, key)))
+        self.hits[prompt, key] = hit
         assert hit.num_tokens == self.naive.longest(prompt[:-1], key)
         paths = self.paths()
         source = paths[hit.source] if hit.source != NO_BLOCK else None

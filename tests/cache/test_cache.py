@@ -10,6 +10,7 @@ from quire.cache.explain import Cause
 from quire.cache.history import KEPT_EVENTS
 from quire.cache.kv_cache import KVCache, Lease
 from quire.cache.radix import NO_BLOCK, root_of
+from quire.cache.trails import KEPT_TRAILS
 from quire.types.errors import InvalidRequest
 from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
 from quire.types.request import CacheKey, Pin
@@ -56,6 +57,31 @@ def cached(cache: KVCache, prompt: array[int], key: CacheKey = KEY) -> int:
 
 
 # ── sharing ──
+
+
+def test_the_end_of_a_context_goes_when_a_longer_one_repeats_it_also_if_a_third_stands_between():
+    cache = make_cache()
+    serve(cache, tokens(1), session="s")  # held, so it stays when the next one repeats it
+    serve(cache, tokens(1, 1), session="s")
+    serve(cache, tokens(1, 2))
+    assert sorted(event.tokens for event in cache.snapshot()) == [(1, 1), (1, 2)]
+
+
+def test_prompts_that_begin_alike_are_found_alike_also_when_a_part_of_what_was_found_is_gone():
+    cache = KVCache(num_blocks=64, block_tokens=4)
+    common = [tokens(*(100 * first + at for at in range(40))) for first in range(KEPT_TRAILS + 2)]
+    for _ in range(3):  # more beginnings than are remembered, and more blocks than there are
+        for prompt in common:
+            serve(cache, prompt)
+            for own in range(3):
+                assert cached(cache, prompt + tokens(own, own, own, own)) == 40
+            assert cached(cache, prompt[:21] + tokens(7)) == 21
+    found = cache.match(common[-1], KEY)
+    assert found.num_tokens == 40 and cache.match(common[-1], KEY, last=found) == found
+    for prompt in common[:7]:
+        serve(cache, prompt)
+    again = cache.match(common[-1], KEY, last=found)
+    assert again == cache.match(common[-1], KEY) and again.num_tokens < 40
 
 
 def test_a_second_request_holds_the_same_blocks_and_computes_only_its_own_tokens():

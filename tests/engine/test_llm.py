@@ -231,3 +231,5 @@ def test_prompts_and_seeds_may_be_any_integers(llm: LLM) -> None:
     way = SamplingParams(max_tokens=5, ignore_eos=True, seed=-3)
     same = SamplingParams(max_tokens=5, ignore_eos=True, seed=(1 << 64) - 3)
     assert llm.generate(np.array([5, 6, 7]), way)[0].tokens == llm.generate([[5, 6, 7]], same)[0].tokens
+    greedy = [SamplingParams(max_tokens=5, temperature=0.0, seed=seed) for seed in (None, -3, 1 << 70)]
+    assert len({llm.generate([[5, 6, 7]], way)[0].tokens for way in greedy}) == 1

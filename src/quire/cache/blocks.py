@@ -11,6 +11,7 @@ last use changes a new entry is pushed, and an old one is recognised when it com
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -32,7 +33,7 @@ class BlockPool:
         self.num_held = 0
         self._aside: list[int] = []
         self._free = list(range(tree.num_blocks - 1, -1, -1))
-        self._refs = array("i", [0]) * tree.num_blocks
+        self._refs = [0] * tree.num_blocks  # a list: an array would make a number at each look
         self._rank = bytearray([UNPINNED]) * tree.num_blocks
         self._used = array("q", [0]) * tree.num_blocks  # number of the release that made it unheld
         self._last_use = 0
@@ -94,10 +95,10 @@ class BlockPool:
         """How many holds a block has."""
         return self._refs[block]
 
-    def num_unheld(self, blocks: Sequence[int]) -> int:
-        """How many of these nobody holds."""
+    def num_unheld(self, path: Sequence[int]) -> int:
+        """How many blocks of a path nobody holds: the last ones, since whoever holds a block holds those before it."""
         refs = self._refs
-        return [refs[block] for block in blocks].count(0)
+        return len(path) - bisect_left(path, True, key=lambda block: not refs[block])
 
     def take(self, count: int, now: float) -> list[int] | None:
         """`count` blank blocks, held once, evicting what must go. None: they cannot all be had, and nothing changed."""
@@ -113,12 +114,13 @@ class BlockPool:
 
     def hold(self, blocks: Iterable[int], now: float) -> None:
         """One more hold on each; a pin's time begins anew."""
-        refs = self._refs
+        refs, lives = self._refs, self._lives
         for block in blocks:
-            if not refs[block]:
+            count = refs[block]
+            refs[block] = count + 1
+            if not count:
                 self.num_held += 1
-            refs[block] += 1
-            if block in self._lives:
+            if lives and block in lives:
                 self._renew(block, now)
 
     def release(self, blocks: Iterable[int], now: float) -> None:
@@ -126,9 +128,10 @@ class BlockPool:
         refs, tree = self._refs, self._tree
         self._last_use += 1
         for block in blocks:
-            assert refs[block] > 0, f"block {block} is released more often than it was held"
-            refs[block] -= 1
-            if refs[block]:
+            count = refs[block] - 1
+            assert count >= 0, f"block {block} is released more often than it was held"
+            refs[block] = count
+            if count:
                 continue
             self.num_held -= 1
             if block not in tree:

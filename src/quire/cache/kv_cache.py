@@ -20,14 +20,15 @@ from typing import NamedTuple
 
 from quire.cache.blocks import BlockPool
 from quire.cache.explain import Explanation, explain
-from quire.cache.history import History
-from quire.cache.radix import NO_BLOCK, PrefixTree, root_of, tokens_of
+from quire.cache.history import Birth, History
+from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.sessions import Sessions
-from quire.types.events import ROOT, BlockStored
+from quire.types.events import BlockStored
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
 
 Tokens = array  # of "I": four bytes a token, and a slice's bytes are a key of the tree
+new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each block
 
 
 class Hit(NamedTuple):
@@ -37,6 +38,9 @@ class Hit(NamedTuple):
     num_tokens: int
     source: int  # the block whose head is to be copied, or NO_BLOCK
     leader: Lease | None  # who is computing the block that comes next, if someone is
+    node: bytes = b""  # the identity of the last whole block
+    limit: int | None = None  # of how many tokens this was looked for
+    as_of: int = -1  # changes that the tree had seen
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +59,8 @@ class Lease:
 
     def twins(self) -> list[int]:
         """Blocks of the tree that stand for blocks of ours: held, or the path would break under us."""
+        if self.path == self.blocks[: len(self.path)]:  # nearly always, and seen at once
+            return []
         return [ours for ours, block in zip(self.path, self.blocks, strict=False) if ours != block]
 
 
@@ -94,15 +100,20 @@ class KVCache:
 
     # ── verbs ──
 
-    def match(self, tokens: Tokens[int], key: CacheKey, limit: int | None = None) -> Hit:
-        """How much of `tokens`, of at most the first `limit`, need not be computed."""
+    def match(self, tokens: Tokens[int], key: CacheKey, limit: int | None = None, last: Hit | None = None) -> Hit:
+        """How much of `tokens`, of at most the first `limit`, need not be computed.
+
+        `last` is what was found of these tokens, or fewer of them, before: it is where the search begins, if it is
+        still cached.
+        """
+        if last is not None and last.as_of == self._tree.num_changes and last.limit == limit:
+            return last._replace(leader=self._leader(last.node, len(last.blocks), tokens))
         data = tokens.tobytes() if limit is None else tokens[:limit].tobytes()
-        blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key))
-        leader = None
-        if self._computing:
-            at = len(blocks) * self.block_tokens
-            leader = self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
-        return Hit(blocks, num_tokens, near if shared else NO_BLOCK, leader)
+        known = [] if last is None else self._still_cached(last)
+        blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key), known)
+        leader = self._leader(node, len(blocks), tokens) if self._computing else None
+        source = near if shared else NO_BLOCK
+        return Hit(blocks, num_tokens, source, leader, node, limit, self._tree.num_changes)
 
     def lease(self, hit: Hit, tokens: Tokens[int], key: CacheKey, now: float, pins: tuple[Pin, ...] = ()) -> Lease:
         """Hold what was matched. If no block is free for the copy of a head, the hit ends at the last whole block."""
@@ -228,8 +239,9 @@ class KVCache:
 
     def cost(self, hit: Hit) -> int:
         """Blocks that holding a hit takes from what can be had: those that nobody holds, and the one for a copy."""
-        sources = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
-        return self._pool.num_unheld(sources) + (hit.source != NO_BLOCK)
+        if hit.source == NO_BLOCK:
+            return self._pool.num_unheld(hit.blocks)
+        return self._pool.num_unheld([*hit.blocks, hit.source]) + 1
 
     def close_session(self, session: str, now: float) -> int:
         """End a session; answers how many blocks it held."""
@@ -264,7 +276,8 @@ class KVCache:
 
     def snapshot(self) -> list[BlockStored]:
         """The events that build the present tree, parents first, all with the newest sequence number."""
-        return [self._event(block, owner, self.history.sequence) for block, owner in self._tree.in_order()]
+        sequence = self.history.sequence
+        return [self._birth(block, owner).event(sequence) for block, owner in self._tree.in_order()]
 
     def stats(self) -> CacheStats:
         """Numbers for metrics and for `/v1/cache`."""
@@ -298,6 +311,15 @@ class KVCache:
     def _take(self, count: int, now: float) -> list[int] | None:
         return self._pool.take(count, now) if self.reclaim(count, now) else None
 
+    def _leader(self, node: bytes, num_blocks: int, tokens: Tokens[int]) -> Lease | None:
+        """Who computes the block that comes after so many, the last of which is `node`."""
+        at = num_blocks * self.block_tokens
+        return self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
+
+    def _still_cached(self, hit: Hit) -> list[int]:
+        """The blocks of an earlier hit: if the last one is where it was, so are those before it."""
+        return hit.blocks if hit.blocks and self._tree.node(hit.blocks[-1]) == hit.node else []
+
     def _tip(self, lease: Lease) -> bytes:
         return self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key)
 
@@ -319,8 +341,8 @@ class KVCache:
         """Put a block into the tree at the end of the lease's path; answers the one there, perhaps an older twin."""
         there = self._tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
         if there == block:
-            self.history.stored(self._event(block, lease.key, self.history.sequence + 1))
-            for shorter in list(self._tree.shorter(block)):
+            self.history.stored(self._birth(block, lease.key))
+            for shorter in self._tree.shorter(block):
                 if not self._pool.refs(shorter) and not self._pool.pin_of(shorter):
                     self._pool.drop(shorter, now)
         return there
@@ -346,13 +368,7 @@ class KVCache:
                 if touches and pin.rank >= self._pool.pin_of(block):
                     self._pool.pin(block, pin.rank, pin.ttl, now)
 
-    def _event(self, block: int, owner: CacheKey, sequence: int) -> BlockStored:
+    def _birth(self, block: int, owner: CacheKey) -> Birth:
         parent = self._tree.parent(block)
-        return BlockStored(
-            sequence=sequence,
-            node=int.from_bytes(self._tree.node(block), "big"),
-            parent=int.from_bytes(self._tree.node(parent), "big") if parent != NO_BLOCK else ROOT,
-            block=block,
-            tokens=tokens_of(self._tree.chunk(block)),
-            key=owner,
-        )
+        above = self._tree.node(parent) if parent != NO_BLOCK else b""
+        return new_tuple(Birth, (self._tree.node(block), above, block, self._tree.key(block), owner))

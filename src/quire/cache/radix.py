@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from struct import Struct
 from typing import NamedTuple
 
+from quire.cache.trails import Trails
 from quire.types.request import CacheKey
 
 TOKEN_BYTES = 4  # tokens are array("I") everywhere in the pure pillar
@@ -63,6 +65,9 @@ class PrefixTree:
         self._nodes: list[bytes] = [b""] * num_blocks  # the block's identity while in the tree; never used again
         self._parents = array("i", [NO_BLOCK]) * num_blocks
         self._last_node = 0
+        self.num_changes = 0  # blocks that came and went: while it is the same, so is every answer
+        self._trails = Trails(block_tokens * TOKEN_BYTES)
+        self._chunks = Struct(f"{block_tokens * TOKEN_BYTES}s")  # cuts bytes faster than slices do
         self.roots: dict[bytes, CacheKey] = {}  # those that have blocks
 
     def __len__(self) -> int:
@@ -106,21 +111,37 @@ class PrefixTree:
         """The blocks that continue a node, in the order of their tokens."""
         return [self._edges[key] for key in self._fan(node)]
 
-    def reach(self, data: bytes, root: bytes) -> Reach:
-        """Follow the tokens in `data` through whole blocks, then into the block with the longest common head."""
+    def reach(self, data: bytes, root: bytes, known: Sequence[int] = ()) -> Reach:
+        """Follow the tokens in `data` through whole blocks, then into the block with the longest common head.
+
+        Some blocks may be `known`: the first ones, as far as an earlier look-up of the same tokens came.
+        """
         step = self.block_tokens * TOKEN_BYTES
         find, nodes = self._edges.get, self._nodes
-        blocks: list[int] = []
-        node = root
-        for at in range(0, len(data) - step + 1, step):  # the loop of `match`: a slice, a look-up, an append
-            block = find(node + data[at : at + step])
+        num_whole = len(data) // step
+        blocks = list(known[:num_whole]) if known else self._begin(data, root)
+        num_known = len(blocks)
+        node = nodes[blocks[-1]] if blocks else root
+        for (chunk,) in self._chunks.iter_unpack(data[num_known * step : num_whole * step]):
+            block = find(node + chunk)
             if block is None:
                 break
             blocks.append(block)
             node = nodes[block]
+        if len(blocks) > num_known:
+            self._trails.keep(data, blocks, node)
         end = len(blocks) * step
         near, shared = self.nearest(node, data[end : end + step])
         return Reach(blocks, node, near, shared, len(blocks) * self.block_tokens + shared)
+
+    def _begin(self, data: bytes, root: bytes) -> list[int]:
+        """The blocks that need not be looked for, because others went the same way a moment ago."""
+        step = self.block_tokens * TOKEN_BYTES
+        first = self._edges.get(root + data[:step]) if len(data) >= step else None
+        if first is None:
+            return []
+        trail = self._trails.find(first, self._nodes)
+        return [first] if trail is None else trail.blocks[: self._trails.common(trail, data)]
 
     def nearest(self, node: bytes, head: bytes) -> tuple[int, int]:
         """The child that shares the longest head with these tokens, and how many tokens that is (0: no child does)."""
@@ -130,9 +151,12 @@ class PrefixTree:
         key = node + head
         at = bisect_left(fan, key)
         # In byte order the longest common beginning with `key` is beside its place, however a token is laid out.
-        best = max(fan[max(at - 1, 0) : at + 1], key=lambda near: common_head(near[len(node) :], head))
-        shared = common_head(best[len(node) :], head)
-        return (self._edges[best], shared) if shared else (NO_BLOCK, 0)
+        first = key[: len(node) + TOKEN_BYTES]
+        beside = [near for near in fan[max(at - 1, 0) : at + 1] if near.startswith(first)]
+        if not beside:
+            return NO_BLOCK, 0
+        best = max(beside, key=lambda near: common_head(near[len(node) :], head))
+        return self._edges[best], common_head(best[len(node) :], head)
 
     def insert(self, block: int, parent: int, chunk: bytes, owner: CacheKey) -> int:
         """Put a block below its parent, or the owner's root. If these tokens are there already, answers that block."""
@@ -143,6 +167,7 @@ class PrefixTree:
             return there
         assert self._keys[block] is None, f"block {block} is in the tree already"
         self._last_node += 1
+        self.num_changes += 1
         self._keys[block] = key
         self._nodes[block] = self._last_node.to_bytes(8, "big")
         self._parents[block] = parent
@@ -162,6 +187,7 @@ class PrefixTree:
         assert self.is_leaf(block), f"block {block} has children"
         key, parent, node = self.key(block), self._parents[block], self.above(block)
         del self._edges[key]
+        self.num_changes += 1
         fan = self._fans[node]
         if isinstance(fan, bytes):
             del self._fans[node]
@@ -179,14 +205,21 @@ class PrefixTree:
         at = bisect_left(fan, key)
         return at < len(fan) and fan[at].startswith(key)
 
-    def shorter(self, block: int) -> Iterator[int]:
-        """Siblings whose tokens this block repeats and continues: they can answer nothing that it cannot."""
-        key, fan = self.key(block), self._fans[self.above(block)]
-        if isinstance(fan, list):
-            at = bisect_left(fan, key) - 1
-            while at >= 0 and key.startswith(fan[at]):
-                yield self._edges[fan[at]]
-                at -= 1
+    def shorter(self, block: int) -> list[int]:
+        """Siblings whose tokens this block repeats and continues: they can answer nothing that it cannot.
+
+        They stand before it, but others may stand between: 1 | 1 1 | 1 2.
+        """
+        node = self.above(block)
+        fan = self._fans[node]
+        if isinstance(fan, bytes):
+            return []
+        key = self.key(block)
+        at = bisect_left(fan, key)
+        if not at or not fan[at - 1].startswith(key[: len(node) + TOKEN_BYTES]):
+            return []
+        heads = (key[:end] for end in range(len(key) - TOKEN_BYTES, len(node), -TOKEN_BYTES))
+        return [self._edges[head] for head in heads if head in self._edges]
 
     def in_order(self) -> Iterator[tuple[int, CacheKey]]:
         """Every block and its owner, parents before children."""

@@ -373,6 +373,8 @@ def _ended(news: News, num_open: int) -> int:
 def _seeded(request: GenerateRequest) -> GenerateRequest:
     """A seed is chosen on this side: a request that is sent again must become the same text."""
     seed = request.sampling.seed
+    if seed is None and request.sampling.is_greedy:
+        return request  # nothing is left to chance
     if seed is not None and 0 <= seed < 1 << 64:
         return request
     seed = secrets.randbits(63) if seed is None else seed % (1 << 64)  # of any integer, 64 bits count

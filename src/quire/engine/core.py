@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol, assert_never
+
+import numpy as np
 
 from quire.cache.kv_cache import KVCache
 from quire.engine.grammars import Grammars
@@ -143,15 +145,16 @@ class EngineCore:
 
     def _submit(self, request: GenerateRequest, now: float) -> None:
         """A constrained request is queued when its grammar is compiled: with the next step, if it was before."""
+        prompt = array("I", request.prompt)
         try:
-            self._check(request)
+            self._check(request, prompt)
             if request.constrained:
                 self._grammars.compile(request)
         except QuireError as error:
             self._refuse(request, error)
         else:
             if not request.constrained:
-                self._admit(request, None, now)
+                self._admit(request, None, now, prompt)
 
     def _take_compiled(self, now: float) -> None:
         for waited, came in self._grammars.compiled(now):
@@ -162,9 +165,11 @@ class EngineCore:
             for reason, sample in waited.cancels:
                 self._scheduler.cancel(waited.request.id, now, reason, sample)
 
-    def _admit(self, request: GenerateRequest, grammar: Grammar | None, now: float) -> None:
+    def _admit(
+        self, request: GenerateRequest, grammar: Grammar | None, now: float, prompt: array[int] | None = None
+    ) -> None:
         try:
-            self._scheduler.add(request, now)
+            self._scheduler.add(request, now, prompt)
         except QuireError as error:
             self._refuse(request, error)
             return
@@ -186,23 +191,27 @@ class EngineCore:
             self._admit(request, None, now)
         return self._scheduler.cancel(request_id, now, reason, sample)
 
-    def _check(self, request: GenerateRequest) -> None:
+    def _check(self, request: GenerateRequest, prompt: array[int]) -> None:
         """Refuse token ids that the model does not have: they would be read from beyond its tables."""
         if request.id in self._grammars:
             raise DuplicateRequest(request.id)
+        if np.frombuffer(prompt, np.uint32).max() >= self._vocab_size:  # in a twentieth of the time that `max` takes
+            raise self._unknown_token("prompt", prompt)
         sampling = request.sampling
         for field, ids in (
-            ("prompt", request.prompt),
-            ("resumed", [token for sample in request.open_samples for token in request.output_before(sample)]),
+            ("resumed", [token for output in request.resumed for token in output or ()]),
             ("logit_bias", sampling.logit_bias),
             ("allowed_token_ids", sampling.allowed_token_ids or ()),
             ("bad_words", [token for word in sampling.bad_words for token in word]),
             ("stop_token_ids", sampling.stop_token_ids),
         ):
             if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
-                wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
-                public = f"{field} has the token {wrong}, and the model has the tokens 0 to {self._vocab_size - 1}."
-                raise InvalidRequest(public, field=field)
+                raise self._unknown_token(field, ids)
+
+    def _unknown_token(self, field: str, ids: Iterable[int]) -> InvalidRequest:
+        wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+        public = f"{field} has the token {wrong}, and the model has the tokens 0 to {self._vocab_size - 1}."
+        return InvalidRequest(public, field=field)
 
     def _ask_cache(self, question: Explain | PinPrefix | UnpinPrefix | Flush, now: float) -> Explained | Changed:
         match question:

@@ -46,10 +46,12 @@ class Sampler:
 
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.params = join.sampling
+        self.is_greedy = join.sampling.is_greedy
         seed = join.sampling.seed
-        self.stream = stream_of(secrets.randbits(63) if seed is None else seed, join.sample)
+        if seed is None:
+            seed = 0 if self.is_greedy else secrets.randbits(63)
+        self.stream = stream_of(seed, join.sample)
         self._adjust = Adjustments(join, vocab_size) if Adjustments.wanted(join.sampling) else None
-        self.is_greedy = join.sampling.temperature == 0.0 or join.sampling.top_k == 1
         # Tokens among which the choice is surely made, so that a device may look for those alone; 0: among all.
         self.num_wanted = 0
         if self._adjust is None and join.sampling.logprobs is None:

@@ -45,12 +45,15 @@ class Admission:
         """Refuse what would wait too long; but not what was accepted once."""
         if request.resumed:
             return
+        is_full = len(waiting) + request.sampling.n > self._config.max_waiting
+        if not is_full and self._config.pressure != "reject":
+            return
         wait = self.promised_wait(waiting, pace)
-        if len(waiting) + request.sampling.n > self._config.max_waiting:
+        if is_full:
             raise Overloaded(
                 f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0)
             )
-        if self._config.pressure == "reject" and wait > self._config.max_wait:
+        if wait > self._config.max_wait:
             public = f"The wait would be {wait:.1f} s, and {self._config.max_wait:.1f} s is the limit."
             raise Overloaded(public, max(wait - self._config.max_wait, 1.0))
 
@@ -109,9 +112,9 @@ class Admission:
 
     def _match(self, state: RequestState) -> Hit:
         """What is cached of a request. A prompt that is to be scored is computed, cached or not: KV tells no logits."""
-        if state.must_score:
-            return self._cache.match(state.tokens, state.request.cache, state.num_scored)._replace(leader=None)
-        return self._cache.match(state.tokens, state.request.cache, len(state.tokens) - 1)
+        limit = state.num_scored if state.must_score else len(state.tokens) - 1
+        state.hit = hit = self._cache.match(state.tokens, state.request.cache, limit, state.hit)
+        return hit._replace(leader=None) if state.must_score else hit
 
     def _owned(self, lease: Lease | None, state: RequestState) -> Lease | Verdict:
         if lease is None:

@@ -19,6 +19,7 @@ class PrefixGroups:
 
     def __init__(self) -> None:
         self._groups: tuple[SharedPrefix, ...] = ()
+        self._left: set[int] = set()  # rows given up since the groups were told
         self._is_current = True
 
     def joined(self) -> None:
@@ -27,12 +28,7 @@ class PrefixGroups:
 
     def left(self, row: int) -> None:
         """A row was given up. The others still share what they shared."""
-        for index, group in enumerate(self._groups):
-            if row in group.rows:
-                rows = tuple(each for each in group.rows if each != row)
-                kept = (SharedPrefix(rows, group.num_blocks),) if len(rows) > 1 else ()
-                self._groups = self._groups[:index] + kept + self._groups[index + 1 :]
-                return
+        self._left.add(row)
 
     def find(self, running: list[RequestState]) -> tuple[SharedPrefix, ...]:
         """The groups among these requests."""
@@ -40,7 +36,17 @@ class PrefixGroups:
             members = [(state.lease.blocks, state.row) for state in running if state.lease is not None]
             self._groups = tuple(_split(members, 0))
             self._is_current = True
+        elif self._left and self._groups:
+            self._groups = tuple(kept for group in self._groups if (kept := self._without(group)) is not None)
+        self._left.clear()
         return self._groups
+
+    def _without(self, group: SharedPrefix) -> SharedPrefix | None:
+        """What is left of a group, if it is one still."""
+        if self._left.isdisjoint(group.rows):
+            return group
+        rows = tuple(row for row in group.rows if row not in self._left)
+        return SharedPrefix(rows, group.num_blocks) if len(rows) > 1 else None
 
 
 def _split(members: list[Member], depth: int) -> list[SharedPrefix]:

@@ -62,11 +62,11 @@ class WaitingQueue:
         for priority in sorted(self._levels):
             lines = dict(self._levels[priority])
             while lines:
-                key = min(lines, key=self._shares.served)
-                line = lines.pop(key)
-                window = list(islice((state for state in line if state not in skipped), self._window))
+                line = lines.pop(min(lines, key=self._shares.served) if len(lines) > 1 else next(iter(lines)))
+                others = (state for state in line if state not in skipped) if skipped else line
+                window = list(islice(others, self._window))
                 if len(window) > 1:
-                    return max(window, key=lambda state: (worth(state), -state.arrival))
+                    return max(window, key=worth)  # of equals the first, which came first
                 if window:
                     return window[0]
         return None
@@ -104,9 +104,10 @@ class Walk:
         self._is_over = True
 
     def _worth_of(self, state: RequestState) -> float:
-        if state not in self._worth:
-            self._worth[state] = self._cached(state) + self._queue.age(state, self._now)
-        return self._worth[state]
+        worth = self._worth.get(state)
+        if worth is None:
+            worth = self._worth[state] = self._cached(state) + self._queue.age(state, self._now)
+        return worth
 
 
 class RunningList:
@@ -130,8 +131,11 @@ class RunningList:
         return reversed(self._states)
 
     def add(self, state: RequestState) -> None:
-        """Start running."""
-        insort(self._states, state, key=lambda each: each.order)
+        """Start running: most often behind all others."""
+        if not self._states or self._states[-1].order <= state.order:
+            self._states.append(state)
+        else:
+            insort(self._states, state, key=lambda each: each.order)
 
     def remove(self, state: RequestState) -> None:
         """Stop running."""

@@ -11,9 +11,9 @@ equals `computed` and `expected` is 0. Only the scheduler changes a state.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
-from quire.cache.kv_cache import Lease
+from quire.cache.kv_cache import Hit, Lease
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Part
 
@@ -29,6 +29,7 @@ class RequestState:
     arrival: int  # order of arrival
     arrived: float
     max_total: int  # tokens, prompt and output, at which it ends
+    prompt: InitVar[array[int] | None] = None  # the request's, packed, if the caller has it: packing takes a while
     tokens: array[int] = field(init=False)  # known: prompt, then output
     num_prompt: int = field(init=False)
     num_resumed: int = field(init=False)  # output tokens that it came with
@@ -49,6 +50,7 @@ class RequestState:
     is_over: bool = False
 
     row: int = NO_ROW
+    hit: Hit | None = None  # of one that waits: what was found of it in the prefix tree last
     lease: Lease | None = None
     capacity: int = 0  # tokens that its blocks have room for
     num_told: int = 0  # blocks that the runner knows of
@@ -59,10 +61,11 @@ class RequestState:
     num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
     admitted: float | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, prompt: array[int] | None) -> None:
         request = self.request
         resumed = request.output_before(self.sample)
-        self.tokens = array("I", request.prompt + resumed)
+        self.tokens = array("I", request.prompt) if prompt is None else prompt[:]
+        self.tokens.extend(resumed)
         self.num_prompt = len(request.prompt)
         self.num_resumed = self.num_charged = len(resumed)
         if resumed:
@@ -99,7 +102,7 @@ class RequestState:
 
     def start(self, lease: Lease, row: int, block_tokens: int, now: float) -> None:
         """It runs, from where its hit ends."""
-        self.lease, self.row = lease, row
+        self.lease, self.row, self.hit = lease, row, None
         self.computed = self.scheduled = lease.num_hit
         self.capacity = len(lease.blocks) * block_tokens
         self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens

@@ -10,6 +10,7 @@ that is already in this step, so nothing has to be undone.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
 
 from quire.cache.kv_cache import KVCache, Lease
@@ -55,8 +56,8 @@ class Scheduler:
 
     # ── requests ──
 
-    def add(self, request: GenerateRequest, now: float) -> None:
-        """Take in a request. Raises a QuireError, and keeps nothing, if it cannot be served."""
+    def add(self, request: GenerateRequest, now: float, prompt: array[int] | None = None) -> None:
+        """Take in a request, its prompt packed or not. Raises a QuireError and keeps nothing if it cannot be served."""
         if request.id in self._book:
             raise DuplicateRequest(request.id)
         self._admission.check_fits(request)
@@ -64,7 +65,7 @@ class Scheduler:
         asked = len(request.prompt) + (request.sampling.max_tokens or self._admission.max_total)
         for sample in request.open_samples:
             self._num_arrived += 1
-            state = RequestState(request, sample, self._num_arrived, now, min(asked, self._admission.max_total))
+            state = RequestState(request, sample, self._num_arrived, now, min(asked, self._admission.max_total), prompt)
             self._book.enter(state)
             self._shares.enter(request.key)
             self._waiting.add(state)

@@ -31,11 +31,9 @@ class StepBuilder:
         assert state.lease is not None and not state.num_in_flight
         state.last_step = self.number
         request = state.request
-        self._joins.append(
-            Join(
-                state.id, state.row, request.sampling, state.sample, tuple(state.tokens), state.num_prompt, state.stops
-            )
-        )
+        known = tuple(state.tokens) if state.num_output else request.prompt
+        join = Join(state.id, state.row, request.sampling, state.sample, known, state.num_prompt, state.stops)
+        self._joins.append(join)
         if state.lease.copy is not None:
             self._copies.append(state.lease.copy)
 
@@ -45,6 +43,8 @@ class StepBuilder:
         start, end = state.scheduled, state.scheduled + count
         reaches_end = end == len(state.tokens)
         drafts = state.drafts if reaches_end else ()
+        # A slice of the prompt costs a fraction of one of the packed tokens, which have no objects yet.
+        known = state.request.prompt[start:end] if end <= state.num_prompt else tuple(state.tokens[start:end])
         scores = state.must_score and start < state.num_prompt - 1
         self.num_scored -= count if scores else len(drafts)
         self.parts.append(
@@ -52,7 +52,7 @@ class StepBuilder:
                 state.id,
                 state.row,
                 start,
-                (*state.tokens[start:end], *drafts),
+                known + drafts,
                 1 + len(drafts) if reaches_end else 0,
                 state.untold_blocks(),
                 scores,
