@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from tests.devices.cuda.wide_steps import WideStep
 
 pytestmark = pytest.mark.device
 NUM_PROCESSORS = 3
-SHARED_TEXT = [Text(603), *(Text(600 + 9 * n, 1 + n % 2, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
+SHARED_TEXT = [Text(703), *(Text(700 + 9 * n, 1 + n % 2, 37) for n in range(9)), Text(45), Text(720, 30, 37)]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +62,7 @@ def step_of(heads: tuple[int, int, int], texts: list[Text], num_blocks: int, see
 def test_on_a_cpu_its_source_comes_to_the_answer_of_the_op(heads, texts, num_ctas, place, tmp_path):
     if place != "cpu":
         pytest.skip("on a GPU it is no emulation")
-    wide = WideStep.of(step_of(heads, texts, 130), place, num_ctas)
+    wide = WideStep.of(step_of(heads, texts, 200), place, num_ctas)
     assert wide.counts.wide
     kernel = EmulatedWide(wide.caches, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
     assert relative_error(wide.attend(kernel), wide.step.reference()) <= attention.tolerance["bf16"]

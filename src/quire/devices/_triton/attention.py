@@ -115,12 +115,14 @@ def attend(
     """
     configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
     given = (q, k_cache, v_cache, tables, positions, work, out)
-    narrow_or_wide = [
+    launches: list[Callable[[], None]] = [
         partial(_launch, *given, index, items, config, scale, window, fixed_chunk)
         for index, (items, config) in enumerate(zip((work.narrow, work.wide), configs, strict=True))
+        if len(items)
     ]
-    launches = [narrow_or_wide[0], wide or narrow_or_wide[1]]
-    together(q.device, [each for each, items in zip(launches, (work.narrow, work.wide), strict=True) if len(items)])
+    if wide is not None and len(work.wide):
+        launches[-1] = wide
+    together(q.device, launches)
     if merges:
         parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))
         constants = {

@@ -164,12 +164,12 @@ class Attend:
         q = rope_write(product, self.heads, self.turns, run.where, cache, self.head_norm, dtype)
         shape = (len(q), self.heads.num_heads, self.heads.dim)
         q, out = q.view(shape), out.view(shape)
-        is_own = run.wide is not None and self.window is None and self.fixed_chunk is None
+        wide = run.wide if self.window is None and self.fixed_chunk is None else None
         attend(
             q, *cache, tables, run.where.positions, run.work[self.window], out,
             scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk, merges=run.merges,
             configs=configs_for(self.heads.dim, cache[0].dtype, fixed=bool(self.fixed_chunk), is_decode=run.is_decode),
-            wide=partial(run.wide, run, self.layer, q, out, self.scale) if is_own else None,
+            wide=None if wide is None else partial(wide, run, self.layer, q, out, self.scale),
         )  # fmt: skip
 
 

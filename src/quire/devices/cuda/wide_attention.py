@@ -1,9 +1,10 @@
-"""Wide items of paged attention in a kernel for Hopper (`kernels/wide_attention.cu`): for which models, and its launch."""
+"""Wide items of paged attention in a kernel for Hopper (`kernels/wide_attention.cu`): for whom, and its launch."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_ubyte, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from quire.devices._triton.attention import LOG2_E
 from quire.devices._triton.rope import Heads
 
-from .instructions import Caches, Run
+from .instructions import Attend, Caches, Instruction, Run
 from .nvrtc import CHAINED, CudaError, Kernel, Launch, compiled, stream_of
 from .tensor_map import MAP_BYTES, Box, tensor_map
 
@@ -54,6 +55,13 @@ class WideAttention:
     _how: Launch = field(init=False)
     _wide: _Wide = field(init=False)  # of the last launch: the next one differs in a few numbers
     _encoded: tuple[int, int] = (0, 0)  # the cache that it has the map of
+
+    @classmethod
+    def among(cls, instructions: Sequence[Instruction], caches: Caches) -> WideAttention | None:
+        """For those that attend without a window and without fixed chunks. None: there are none, or they differ."""
+        attends = [each for each in instructions if isinstance(each, Attend)]
+        kinds = {each.heads for each in attends if each.window is None and each.fixed_chunk is None}
+        return cls.of(caches, kinds.pop()) if len(kinds) == 1 else None
 
     @classmethod
     def of(cls, caches: Caches, heads: Heads) -> WideAttention | None:

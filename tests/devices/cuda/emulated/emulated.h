@@ -184,6 +184,9 @@ inline int __shfl_xor_sync(u32, int number, int distance) {
   });
   return (int)warp.words[host::lane()][1];
 }
+inline u32 __shfl_xor_sync(u32 lanes, u32 number, int distance) {
+  return (u32)__shfl_xor_sync(lanes, (int)number, distance);
+}
 inline float __shfl_xor_sync(u32 lanes, float number, int distance) {
   return __uint_as_float((u32)__shfl_xor_sync(lanes, (int)bits_of(number), distance));
 }

@@ -228,6 +228,21 @@ __device__ void release(u32 barrier) {
 __device__ void await_turn(int group) { join(1 + group, GROUPS * GROUP_THREADS); }
 __device__ void pass_turn(int group) { pass(2 - group, GROUPS * GROUP_THREADS); }
 
+// Of four neighbours in a warp, each has one number of four chunks; then each has a chunk.
+__device__ void exchange(u32 (&words)[4]) {
+#pragma unroll
+  for (int distance = 1; distance < 4; distance *= 2) {
+    const bool is_high = threadIdx.x & distance;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & distance) continue;
+      const u32 sent = is_high ? words[i] : words[i + distance];
+      const u32 found = __shfl_xor_sync(0xffffffffu, sent, distance);
+      words[i] = is_high ? found : words[i], words[i + distance] = is_high ? words[i + distance] : found;
+    }
+  }
+}
+
 __device__ void write(const Wide& wide, const Facts& facts, const Softmax& softmax, const float (&sums)[SUMS], int row) {
 #pragma unroll
   for (int i = 0; i < 2; ++i, row += 8) {
@@ -236,21 +251,25 @@ __device__ void write(const Wide& wide, const Facts& facts, const Softmax& softm
     weight += __shfl_xor_sync(0xffffffffu, weight, 2);
     const float divisor = weight == 0.0f ? 1.0f : weight, share = 1.0f / divisor;
     const int member = facts.member[row], place = facts.place[row], head = facts.head * GROUP + row % GROUP;
-    if (member == NOBODY) continue;
-    if (place == WHOLE) {
-      u16* out = wide.out + (long long)member * wide.out_stride + head * DIM + softmax.column;
+    u16* out = wide.out + (long long)member * wide.out_stride + head * DIM + softmax.column * 4;
 #pragma unroll
-      for (int k = 0; k < DIM / 8; ++k) {
-        *(u32*)(out + 8 * k) = bf16_pair(sums[4 * k + 2 * i] * share, sums[4 * k + 2 * i + 1] * share);
-      }
-    } else {
-      const long long part = (long long)place * (KV * GROUP) + head;
-      if (softmax.column == 0) wide.partial_lse[part] = softmax.top[i] + __log2f(divisor);
-      float* out = wide.partial_out + part * DIM + softmax.column;
+    for (int k = 0; k < SUMS; k += 16) {
+      u32 words[4];
 #pragma unroll
-      for (int k = 0; k < DIM / 8; ++k) {
-        out[8 * k] = sums[4 * k + 2 * i] * share, out[8 * k + 1] = sums[4 * k + 2 * i + 1] * share;
+      for (int j = 0; j < 4; ++j) {
+        const int first = k + 4 * j + 2 * i;
+        words[j] = bf16_pair(sums[first] * share, sums[first + 1] * share);
       }
+      exchange(words);
+      if (member != NOBODY && place == WHOLE) *(uint4*)(out + 2 * k) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    if (member == NOBODY || place == WHOLE) continue;
+    const long long part = (long long)place * (KV * GROUP) + head;
+    if (softmax.column == 0) wide.partial_lse[part] = softmax.top[i] + __log2f(divisor);
+    float* partial = wide.partial_out + part * DIM + softmax.column;
+#pragma unroll
+    for (int k = 0; k < SUMS / 4; ++k) {
+      partial[8 * k] = sums[4 * k + 2 * i] * share, partial[8 * k + 1] = sums[4 * k + 2 * i + 1] * share;
     }
   }
 }
