@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +17,6 @@ from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.devices.cuda.wide_attention import WideAttention, is_for
 from quire.ops.attention import attention
 from quire.ops.cache import CacheSpec
-from quire.ops.registry import relative_error
 from tests.devices._triton.paged import Step, Text
 from tests.devices.cuda.emulated.build import Emulated, built
 from tests.devices.cuda.wide_steps import WideStep
@@ -32,7 +32,7 @@ class EmulatedWide(WideAttention):
 
     folder: str = ""
 
-    def _load(self) -> Any:
+    def _kernel(self, shared: int) -> Any:
         return Emulated(built("wide_attention", tuple(self._definitions.items()), self.folder))
 
     def _encode(self, whole: Tensor) -> bytes:
@@ -46,6 +46,14 @@ def step_of(heads: tuple[int, int, int], texts: list[Text], num_blocks: int, see
     kv_heads, group, dim = heads
     step = Step.random(CacheSpec("paged", kv_heads, dim), group, texts, num_blocks, seed)
     return step.rounded(torch.bfloat16, torch.bfloat16)
+
+
+def farthest(actual: np.ndarray, step: Step) -> float:
+    """Of all heads of all tokens, the greatest distance from the op's answer, in lengths of that answer."""
+    dim = step.spec.head_dim
+    expected, found = (each.reshape(-1, dim) for each in (step.reference(), actual))
+    distances = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    return float(distances.max())  # of no number: no number, which is less than nothing
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
@@ -65,7 +73,7 @@ def test_on_a_cpu_its_source_comes_to_the_answer_of_the_op(heads, texts, num_cta
     wide = WideStep.of(step_of(heads, texts, 200), place, num_ctas)
     assert wide.counts.wide
     kernel = EmulatedWide(wide.caches, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
-    assert relative_error(wide.attend(kernel), wide.step.reference()) <= attention.tolerance["bf16"]
+    assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
 
 
 @pytest.mark.gpu
@@ -84,9 +92,8 @@ def test_it_matches_at_the_sizes_of_real_models(heads, texts, place):
     kernel = WideAttention.of(wide.caches, wide.heads)
     if kernel is None:
         pytest.skip("it is for Hopper")
-    expected = wide.step.reference()
     for _ in range(2):  # the second launch begins where the first one has ended
-        assert relative_error(wide.attend(kernel), expected) <= attention.tolerance["bf16"]
+        assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
 
 
 def test_other_caches_and_heads_are_left_to_triton():

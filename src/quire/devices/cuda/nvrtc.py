@@ -159,8 +159,27 @@ class Kernel:
 
     def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
         """Start it on a stream."""
+        self.prepared(how, arguments).start(stream)
+
+    def prepared(self, how: Launch, arguments: tuple[Any, ...]) -> Prepared:
+        """For many launches. What the arguments hold is read when one starts."""
         attribute = _Attribute(how.attribute, 0)
         attribute.value[0] = 1
-        config = _Config(how.num_blocks, 1, 1, how.num_threads, 1, 1, how.shared, stream, ctypes.pointer(attribute), 1)
+        config = _Config(how.num_blocks, 1, 1, how.num_threads, 1, 1, how.shared, 0, ctypes.pointer(attribute), 1)
         places = (c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        check(driver().cuLaunchKernelEx(byref(config), self.function, places, None), "A kernel did not start")
+        return Prepared(config, places, self.function, arguments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A kernel with its arguments."""
+
+    config: _Config
+    places: Any
+    function: c_void_p
+    arguments: tuple[Any, ...]  # the places are theirs
+
+    def start(self, stream: int) -> None:
+        """On a stream."""
+        self.config.stream = stream
+        check(driver().cuLaunchKernelEx(byref(self.config), self.function, self.places, None), "A kernel did not start")

@@ -27,6 +27,7 @@ TILE_KEYS = 128
 DIMS = (64, 128)
 THREADS = 384
 STAGES = 2
+KNOWN_ITEMS = 4
 ALIGNMENT = 1024
 BARRIERS = 3 * 2 * STAGES * 8  # bytes
 FACTS = (3 * ROWS + 4) * 4  # bytes, of an item
@@ -51,9 +52,8 @@ class WideAttention:
     caches: Caches
     heads: Heads
     num_processors: int
-    _kernel: Any = field(init=False)
-    _how: Launch = field(init=False)
-    _wide: _Wide = field(init=False)  # of the last launch: the next one differs in a few numbers
+    _wide: _Wide = field(init=False)  # of the last launch
+    _launch: Any = field(init=False)
     _encoded: tuple[int, int] = (0, 0)  # the cache that it has the map of
 
     @classmethod
@@ -80,16 +80,16 @@ class WideAttention:
 
     def __post_init__(self) -> None:
         tile = TILE_KEYS * self.heads.dim * 2
-        shared = ALIGNMENT + 3 * STAGES * tile + BARRIERS + STAGES * FACTS
-        self._how = Launch(self.num_processors, THREADS, shared, CHAINED)
-        room = ctypes.create_string_buffer(ctypes.sizeof(_Wide) + 64)
-        self._wide = _Wide.from_buffer(room, -ctypes.addressof(room) % 64)
-        self._kernel = self._load()
+        shared = ALIGNMENT + 3 * STAGES * tile + BARRIERS + KNOWN_ITEMS * FACTS
+        self._wide = _Wide()
+        self._launch = self._kernel(shared).prepared(
+            Launch(self.num_processors, THREADS, shared, CHAINED), (self._wide,)
+        )
 
-    def _load(self) -> Any:
+    def _kernel(self, shared: int) -> Any:
         device = self.caches.whole.device
         code = compiled("wide_attention", self._definitions, device, only_here=True)
-        return Kernel.load(code, "wide_attention", self._how.shared, device)
+        return Kernel.load(code, "wide_attention", shared, device)
 
     @property
     def _definitions(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class WideAttention:
         wide.tables = run.tables.data_ptr()
         wide.keys_at, wide.values_at = 2 * layer * lines, (2 * layer + 1) * lines
         wide.q_stride, wide.out_stride, wide.scale = q.stride(0), out.stride(0), scale * LOG2_E
-        self._kernel.launch(self._how, stream_of(q.device), (wide,))
+        self._launch.start(stream_of(q.device))
 
     def _encode(self, whole: Tensor) -> bytes:
         return tensor_map(whole, self.heads.dim, Box(whole.shape[4]))

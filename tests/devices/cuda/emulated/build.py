@@ -29,12 +29,24 @@ def built(name: str, definitions: tuple[tuple[str, int], ...], folder: str) -> c
 
 @dataclass(frozen=True)
 class Emulated:
-    """A kernel that runs to its end when it is launched."""
+    """A kernel that runs to its end when it is started."""
 
     library: ctypes.CDLL
 
     def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
+        self.prepared(how, arguments).start(stream)
+
+    def prepared(self, how: Launch, arguments: tuple[Any, ...]) -> _Prepared:
         self.library.run.restype = ctypes.c_uint64
-        (given,) = arguments
-        turns = self.library.run(ctypes.byref(given), how.num_blocks, how.num_threads, how.shared)
+        return _Prepared(self.library.run, how, *arguments)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    run: Any
+    how: Launch
+    given: Any
+
+    def start(self, stream: int) -> None:
+        turns = self.run(ctypes.byref(self.given), self.how.num_blocks, self.how.num_threads, self.how.shared)
         assert turns, "nobody could go on"

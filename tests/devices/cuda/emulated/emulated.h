@@ -108,13 +108,6 @@ void meet(Meeting& meeting, int count, Last last) {
   while (meeting.generation == generation) yield();
 }
 
-// The same, without waiting.
-inline void pass(Meeting& meeting, int count) {
-  if (++meeting.arrived < count) return;
-  meeting.arrived = 0;
-  ++meeting.generation;
-}
-
 inline Warp& warp() { return mine().warps[now->thread / 32]; }
 inline int lane() { return now->thread % 32; }
 

@@ -17,8 +17,8 @@ inline float swizzled(u32 address) {
 inline float number_of(u64 matrix, bool is_along_lines, int which, int along) {
   const u32 begin = (u32)(matrix & 0x3fff) << 4, column = (u32)(matrix >> 16 & 0x3fff) << 4;
   const u32 lines = (u32)(matrix >> 32 & 0x3fff) << 4;
-  if (is_along_lines) return swizzled(begin + which / 64 * column + which % 64 * 2 + along / 8 * lines + along % 8 * 128);
-  return swizzled(begin + which / 8 * lines + which % 8 * 128 + along * 2);
+  if (!is_along_lines) return swizzled(begin + which / 8 * lines + which % 8 * 128 + along * 2);
+  return swizzled(begin + which / 64 * column + which % 64 * 2 + along / 8 * lines + along % 8 * 128);
 }
 
 inline float held_by(const Product& product, int row, int along) {
@@ -29,7 +29,9 @@ inline float held_by(const Product& product, int row, int along) {
 inline void make(const Product& product) {
   static float rows[64][16], columns[128][16];
   for (int k = 0; k < 16; ++k) {
-    for (int i = 0; i < 64; ++i) rows[i][k] = product.is_held ? held_by(product, i, k) : number_of(product.a, false, i, k);
+    for (int i = 0; i < 64; ++i) {
+      rows[i][k] = product.is_held ? held_by(product, i, k) : number_of(product.a, false, i, k);
+    }
     for (int i = 0; i < 2 * product.num_sums; ++i) columns[i][k] = number_of(product.b, product.is_held, i, k);
   }
   for (int thread = 0; thread < 128; ++thread) {
@@ -59,7 +61,6 @@ void take_registers() {}
 template <int COUNT>
 void give_registers() {}
 inline void follow() {}
-inline void pass(int barrier, int num_threads) { host::pass(host::mine().joins[barrier], num_threads); }
 inline void copy_chunk(u32 to, const void* from, bool is_there) {
   if (is_there) {
     std::memcpy(host::at(to), from, 16);

@@ -31,11 +31,6 @@ __device__ void follow() {
   asm volatile("griddepcontrol.launch_dependents;\n griddepcontrol.wait;" ::: "memory");
 }
 
-// Like `join`, without waiting for the others.
-__device__ void pass(int barrier, int num_threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
-}
-
 // 16 bytes, some time before `wait_for_chunks` returns; zeros in place of what is not there.
 __device__ void copy_chunk(u32 to, const void* from, bool is_there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
@@ -59,7 +54,8 @@ __device__ u64 read_often() {
 // code waits for products first and computes then. Nothing is written to `unused`.
 __device__ void settle(float number, u32 unused) {
   asm volatile(
-      "{\n .reg .pred is_less;\n setp.lt.f32 is_less, %0, 0f00000000;\n @is_less st.shared.f32 [%1], %0;\n}\n" ::"f"(number),
+      "{\n .reg .pred is_less;\n setp.lt.f32 is_less, %0, 0f00000000;\n @is_less st.shared.f32 [%1], %0;\n}\n" ::"f"(
+          number),
       "r"(unused)
       : "memory");
 }

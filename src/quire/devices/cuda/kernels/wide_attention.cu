@@ -2,10 +2,9 @@
 //
 // Every processor runs one block, which does one item for one key head after another. Its queries are the 128 rows of a
 // matrix product: the members' heads that share the key, one member after another. Four warps order: the copy engine
-// brings tiles of 128 keys, and of their values, into two stages each, and one warp gathers the queries of the next
-// item. Two groups of four warps have 64 rows each. A group starts the scores of the next tile before the values of
-// this one are summed, so that the tensor cores multiply while it makes weights of scores; and the two groups take turns
-// to start products, so that one multiplies while the other weighs.
+// brings tiles of 128 keys, and of their values, into two stages each, and two warps gather the queries of the next
+// items. Two groups of four warps have 64 rows each. A group starts the scores of the next tile before the values of
+// this one are summed, so that the tensor cores multiply while it makes weights of scores, and while the other does.
 //
 //   scores   Q K^T, in float32; keys that a row may not see count as minus infinity. Tiles that all rows see whole are
 //            not looked at
@@ -23,6 +22,7 @@ constexpr u32 HALF = KEYS * LINE, TILE = HALVES * HALF;
 constexpr int TILE_BLOCKS = KEYS / BLOCK_TOKENS, FIELDS = 6;
 constexpr int SUMS = DIM / 2;  // of a thread: two rows' share
 constexpr int NOBODY = -1, WHOLE = -1;
+constexpr int KNOWN_ITEMS = 2 * STAGES;  // results are written when the queries of later items may be there already
 static_assert(ROWS == KEYS && TILE_BLOCKS * HALVES <= 32 && KEYS % BLOCK_TOKENS == 0 && BLOCK_TOKENS % 8 == 0);
 
 struct alignas(64) Wide {
@@ -50,7 +50,7 @@ struct Ring {  // of stages
 
 struct Block {
   Ring keys, values, queries;
-  Facts* facts;  // of each stage of queries
+  Facts* facts;  // of KNOWN_ITEMS
   int num_pairs;  // of items and heads
 };
 
@@ -67,66 +67,100 @@ __device__ u32 empty_at(const Ring& ring, u32 turn) { return ring.empty + 8 * (t
 __device__ u32 stage_at(const Ring& ring, u32 turn) { return ring.at + TILE * (turn % STAGES); }
 __device__ u32 parity_of(u32 turn) { return turn / STAGES & 1; }
 
-// One warp brings all keys, another all values: a lane has one half of one block in each tile.
+// What an item reads for one head.
+struct Span {
+  const int* table;
+  int num_blocks, line;  // the line of a block 0
+};
+
+__device__ Span span_of(const Wide& wide, const Block& block, int round, int first_line) {
+  const int pair = pair_of(round);
+  if (pair >= block.num_pairs) return {nullptr, 0, 0};
+  const int *item = wide.items + pair / KV * FIELDS, begin = item[3];
+  const int num_blocks = (item[4] - begin + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+  return {wide.tables + item[2] + begin / BLOCK_TOKENS, num_blocks, first_line + pair % KV * BLOCK_TOKENS};
+}
+
+// One warp brings all keys, another all values: a lane has one half of one block in each tile. It knows its next block
+// before the stage is empty, also when an item ends.
 __device__ void order_tiles(const Wide& wide, const Block& block, const Ring& ring, int first_line) {
-  const int lane = threadIdx.x & 31, place = lane % TILE_BLOCKS, half = lane / TILE_BLOCKS;
+  const int lane = threadIdx.x & 31, place = lane / HALVES, half = lane % HALVES;
   const u32 to = half * HALF + place * BLOCK_TOKENS * LINE;
   const u64 policy = read_often();
+  const bool is_mine = place < TILE_BLOCKS;
+  Span span = span_of(wide, block, 0, first_line);
+  int known = is_mine && place < span.num_blocks ? span.table[place] : 0;
   u32 turn = 0;
 #pragma unroll 1
-  for (int round = 0, pair; (pair = pair_of(round)) < block.num_pairs; ++round) {
-    const int* item = wide.items + pair / KV * FIELDS;
-    const int begin = item[3], num_blocks = (item[4] - begin + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
-    const int* table = wide.tables + item[2] + begin / BLOCK_TOKENS;
-    const int head_line = first_line + pair % KV * BLOCK_TOKENS;
-    int known = half < HALVES && place < num_blocks ? table[place] : 0;
+  for (int round = 0; span.num_blocks; ++round) {
+    const Span next = span_of(wide, block, round + 1, first_line);
 #pragma unroll 1
-    for (int at = 0; at < num_blocks; at += TILE_BLOCKS, ++turn) {
-      const bool is_there = half < HALVES && at + place < num_blocks;
-      const int coming = half < HALVES && at + TILE_BLOCKS + place < num_blocks ? table[at + TILE_BLOCKS + place] : 0;
+    for (int at = 0; at < span.num_blocks; at += TILE_BLOCKS, ++turn) {
+      const int left = span.num_blocks - at;
       wait(empty_at(ring, turn), parity_of(turn) ^ 1);
       const u32 full = full_at(ring, turn);
-      if (lane == 0) arrive_expecting(full, min(num_blocks - at, TILE_BLOCKS) * BLOCK_TOKENS * LINE * HALVES);
+      if (lane == 0) arrive_expecting(full, min(left, TILE_BLOCKS) * BLOCK_TOKENS * LINE * HALVES);
       __syncwarp();
-      const int line = head_line + known * (KV * BLOCK_TOKENS);
-      if (is_there) copy_boxes(stage_at(ring, turn) + to, &wide.cache, line, half, full, policy);
-      known = coming;
+      const int line = span.line + known * (KV * BLOCK_TOKENS);
+      if (is_mine && place < left) copy_boxes(stage_at(ring, turn) + to, &wide.cache, line, half, full, policy);
+      const bool is_last = left <= TILE_BLOCKS;
+      const int* table = is_last ? next.table : span.table + at + TILE_BLOCKS;
+      if (is_mine && place < (is_last ? next.num_blocks : left - TILE_BLOCKS)) known = table[place];
+    }
+    span = next;
+  }
+}
+
+// Rows of an item that one lane knows, in registers until there is room for all facts.
+struct Known {
+  static constexpr int COUNT = ROWS / 32;
+  int member[COUNT], position[COUNT], place[COUNT];
+  int begin, end, seen;
+
+  __device__ Known(const Wide& wide, const int* item) : begin(item[3]), end(item[4]), seen(item[4]) {
+    const int first = item[0], num_rows = item[1] * GROUP, part = item[5];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int row = (threadIdx.x & 31) + 32 * i;
+      member[i] = row < num_rows ? wide.members[first + row / GROUP] : NOBODY;
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const bool is_query = member[i] != NOBODY;
+      position[i] = is_query ? wide.positions[member[i]] : -1;
+      place[i] = !is_query || wide.num_parts[member[i]] == 1 ? WHOLE : wide.first_part[member[i]] + part;
+      if (is_query) seen = min(seen, position[i] + 1);
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      seen = min(seen, __shfl_xor_sync(0xffffffffu, seen, distance));
     }
   }
-}
 
-__device__ void note_rows(const Wide& wide, Facts& facts, const int* item, int head) {
-  const int lane = threadIdx.x & 31, first = item[0], num_rows = item[1] * GROUP, begin = item[3], end = item[4];
-  int lowest = end;
+  __device__ void note(Facts& facts, int head) const {
+    const int lane = threadIdx.x & 31;
 #pragma unroll
-  for (int row = lane; row < ROWS; row += 32) {
-    const bool is_query = row < num_rows;
-    const int member = is_query ? wide.members[first + row / GROUP] : NOBODY;
-    const int position = is_query ? wide.positions[member] : -1;
-    const bool is_whole = !is_query || wide.num_parts[member] == 1;
-    facts.member[row] = member;
-    facts.position[row] = position;
-    facts.place[row] = is_whole ? WHOLE : wide.first_part[member] + item[5];
-    if (is_query) lowest = min(lowest, position + 1);
+    for (int i = 0; i < COUNT; ++i) {
+      const int row = lane + 32 * i;
+      facts.member[row] = member[i], facts.position[row] = position[i], facts.place[row] = place[i];
+    }
+    if (lane == 0) facts.head = head, facts.begin = begin, facts.end = end, facts.seen = seen;
+    __syncwarp();
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    lowest = min(lowest, __shfl_xor_sync(0xffffffffu, lowest, distance));
-  }
-  if (lane == 0) facts.head = head, facts.begin = begin, facts.end = end, facts.seen = lowest;
-  __syncwarp();
-}
+};
 
 // Members need not be neighbours: their queries come in chunks of 16 bytes, to where boxes would have brought them.
-__device__ void order_queries(const Wide& wide, const Block& block) {
+// Each stage has a warp of its own.
+__device__ void order_queries(const Wide& wide, const Block& block, int stage) {
   constexpr int CHUNKS = DIM / 8, ROWS_AT_ONCE = 32 / CHUNKS;
   const int lane = threadIdx.x & 31, chunk = lane % CHUNKS;
 #pragma unroll 1
-  for (int round = 0, pair; (pair = pair_of(round)) < block.num_pairs; ++round) {
+  for (int round = stage, pair; (pair = pair_of(round)) < block.num_pairs; round += STAGES) {
     const int head = pair % KV;
-    Facts& facts = block.facts[round % STAGES];
+    const Known known(wide, wide.items + pair / KV * FIELDS);
+    Facts& facts = block.facts[round % KNOWN_ITEMS];
     wait(empty_at(block.queries, round), parity_of(round) ^ 1);
-    note_rows(wide, facts, wide.items + pair / KV * FIELDS, head);
+    known.note(facts, head);
     const u32 to = stage_at(block.queries, round) + chunk / 8 * HALF;
 #pragma unroll 8
     for (int row = lane / CHUNKS; row < ROWS; row += ROWS_AT_ONCE) {
@@ -164,6 +198,15 @@ struct Softmax {
   float top[2], weight[2], decay[2];
   int last[2];  // the last key that a row may see
   int column;
+
+  // Of a new item, nothing is seen yet.
+  __device__ void begin(const Facts& facts, int row) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      top[i] = nothing(), weight[i] = 0.0f;
+      last[i] = min(facts.position[row + 8 * i], facts.end - 1);
+    }
+  }
 
   __device__ void hide(float (&scores)[KEYS / 2], int tile) const {
 #pragma unroll
@@ -217,16 +260,12 @@ __device__ void clear_values(u32 values, int first, int group) {
     clear_chunk(values + i / 8 % HALVES * HALF + (first + i / (8 * HALVES)) * LINE + i % 8 * 16);
   }
   show_to_products();
-  join(3 + group, GROUP_THREADS);
+  join(1 + group, GROUP_THREADS);
 }
 
 __device__ void release(u32 barrier) {
   if ((threadIdx.x & 31) == 0) arrive(barrier);
 }
-
-// The groups take turns: each waits until the other has started its products.
-__device__ void await_turn(int group) { join(1 + group, GROUPS * GROUP_THREADS); }
-__device__ void pass_turn(int group) { pass(2 - group, GROUPS * GROUP_THREADS); }
 
 // Of four neighbours in a warp, each has one number of four chunks; then each has a chunk.
 __device__ void exchange(u32 (&words)[4]) {
@@ -243,14 +282,22 @@ __device__ void exchange(u32 (&words)[4]) {
   }
 }
 
-__device__ void write(const Wide& wide, const Facts& facts, const Softmax& softmax, const float (&sums)[SUMS], int row) {
+struct alignas(8) Pair {
+  float first, second;
+};
+
+// The results of an item's rows, or their parts.
+__device__ void write(
+    const Wide& wide, const Facts& facts, const Softmax& softmax, const float (&sums)[SUMS], int first_row) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i, row += 8) {
+  for (int i = 0; i < 2; ++i) {
+    const int row = first_row + 8 * i;
     float weight = softmax.weight[i];
     weight += __shfl_xor_sync(0xffffffffu, weight, 1);
     weight += __shfl_xor_sync(0xffffffffu, weight, 2);
     const float divisor = weight == 0.0f ? 1.0f : weight, share = 1.0f / divisor;
     const int member = facts.member[row], place = facts.place[row], head = facts.head * GROUP + row % GROUP;
+    const bool is_whole = member != NOBODY && place == WHOLE;
     u16* out = wide.out + (long long)member * wide.out_stride + head * DIM + softmax.column * 4;
 #pragma unroll
     for (int k = 0; k < SUMS; k += 16) {
@@ -261,73 +308,118 @@ __device__ void write(const Wide& wide, const Facts& facts, const Softmax& softm
         words[j] = bf16_pair(sums[first] * share, sums[first + 1] * share);
       }
       exchange(words);
-      if (member != NOBODY && place == WHOLE) *(uint4*)(out + 2 * k) = make_uint4(words[0], words[1], words[2], words[3]);
+      if (is_whole) *(uint4*)(out + 2 * k) = make_uint4(words[0], words[1], words[2], words[3]);
     }
-    if (member == NOBODY || place == WHOLE) continue;
+    if (is_whole || member == NOBODY) continue;
     const long long part = (long long)place * (KV * GROUP) + head;
     if (softmax.column == 0) wide.partial_lse[part] = softmax.top[i] + __log2f(divisor);
     float* partial = wide.partial_out + part * DIM + softmax.column;
 #pragma unroll
-    for (int k = 0; k < SUMS / 4; ++k) {
-      partial[8 * k] = sums[4 * k + 2 * i] * share, partial[8 * k + 1] = sums[4 * k + 2 * i + 1] * share;
-    }
+    for (int k = 2 * i; k < SUMS; k += 4) *(Pair*)(partial + 2 * k - 4 * i) = {sums[k] * share, sums[k + 1] * share};
   }
 }
 
-__device__ void attend(const Wide& wide, const Block& block, int group) {
-  const int lane = threadIdx.x & 31, row = GROUP_ROWS * group + threadIdx.x / 32 % WARPS * 16 + lane / 4;
+template <int COUNT>
+__device__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
+}
+
+// What a group of warps goes through: tiles of all items, one after another.
+struct Walk {
+  const Wide& wide;
+  const Block& block;
+  const int group;
+  const int row;  // of a thread, the first
+  Softmax softmax;
+  int round, tile, end, seen;
+  u32 turn;  // of keys; of values it is the one before
   float scores[KEYS / 2], sums[SUMS];
   u32 weights[KEYS / 16][4];
-  u32 turn = 0;
-  if (group == 1) pass_turn(group);
-#pragma unroll 1
-  for (int round = 0; pair_of(round) < block.num_pairs; ++round) {
-    const u32 queries = stage_at(block.queries, round) + group * GROUP_ROWS * LINE;
-    const Facts& facts = block.facts[round % STAGES];
-    wait(full_at(block.queries, round), parity_of(round));
-    const int end = facts.end, seen = facts.seen;
-    Softmax softmax = {wide.scale, {nothing(), nothing()}, {0.0f, 0.0f}, {0.0f, 0.0f}, {0, 0}, lane % 4 * 2};
-    for (int i = 0; i < 2; ++i) softmax.last[i] = min(facts.position[row + 8 * i], end - 1);
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
 
-    int tile = facts.begin;
+  __device__ Walk(const Wide& wide, const Block& block, int group)
+      : wide(wide), block(block), group(group),
+        row(GROUP_ROWS * group + threadIdx.x / 32 % WARPS * 16 + (threadIdx.x & 31) / 4), round(-1), turn(~0u) {
+    softmax.scale = wide.scale, softmax.column = threadIdx.x % 4 * 2;
+    clear(sums);
+  }
+
+  __device__ const Facts& facts() const { return block.facts[round % KNOWN_ITEMS]; }
+  __device__ bool is_over() const { return pair_of(round + 1) >= block.num_pairs; }
+
+  __device__ void open() {
+    ++round;
+    wait(full_at(block.queries, round), parity_of(round));
+    tile = facts().begin, end = facts().end, seen = facts().seen;
+    softmax.begin(facts(), row);
+  }
+
+  __device__ void start_next_scores() {
+    ++turn;
     wait(full_at(block.keys, turn), parity_of(turn));
+    const u32 queries = stage_at(block.queries, round) + group * GROUP_ROWS * LINE;
     start_scores(scores, queries, stage_at(block.keys, turn));
-    wait_for_products<0>(scores);
+  }
+
+  // Of the tile before, of whose keys so many are there.
+  __device__ void start_last_values(int num_keys = KEYS) {
+    const u32 values = stage_at(block.values, turn - 1);
+    wait(full_at(block.values, turn - 1), parity_of(turn - 1));
+    if (num_keys < KEYS) clear_values(values, num_keys, group);
+    start_values(sums, weights, values);
+  }
+
+  __device__ void await_values() {
+    wait_for_products<0>(sums);
+    release(empty_at(block.values, turn - 1));
+  }
+
+  template <int LATER>
+  __device__ void weigh() {
+    wait_for_products<LATER>(scores);
     release(empty_at(block.keys, turn));
+    if (tile + KEYS >= end) release(empty_at(block.queries, round));
     if (tile + KEYS > seen) softmax.hide(scores, tile);
     softmax.weigh(scores);
-    round_weights(weights, scores);
-#pragma unroll 1
-    for (tile += KEYS; tile < end; tile += KEYS, ++turn) {
-      wait(full_at(block.keys, turn + 1), parity_of(turn + 1));
-      await_turn(group);
-      start_scores(scores, queries, stage_at(block.keys, turn + 1));
-      wait(full_at(block.values, turn), parity_of(turn));
-      start_values(sums, weights, stage_at(block.values, turn));
-      pass_turn(group);
-      wait_for_products<1>(scores);
-      release(empty_at(block.keys, turn + 1));
-      if (tile + KEYS > seen) softmax.hide(scores, tile);
-      softmax.weigh(scores);
-      settle(fminf(softmax.weight[0], softmax.weight[1]), queries);
-      wait_for_products<0>(sums);
-      release(empty_at(block.values, turn));
-      softmax.lower(sums);
-      round_weights(weights, scores);
-    }
-    const u32 values = stage_at(block.values, turn);
-    wait(full_at(block.values, turn), parity_of(turn));
-    if (tile > end) clear_values(values, end - tile + KEYS, group);
-    start_values(sums, weights, values);
-    wait_for_products<0>(sums);
-    release(empty_at(block.values, turn));
-    ++turn;
-    write(wide, facts, softmax, sums, row);
-    __syncwarp();
-    release(empty_at(block.queries, round));
+    settle(fminf(softmax.weight[0], softmax.weight[1]), block.keys.at);
   }
+};
+
+// Without a gap between items: the first scores of one are made while the last values of the one before are summed.
+__device__ void attend(const Wide& wide, const Block& block, int group) {
+  Walk walk(wide, block, group);
+  if (walk.is_over()) return;
+  walk.open();
+  walk.start_next_scores();
+  walk.weigh<0>();
+  round_weights(walk.weights, walk.scores);
+  while (true) {
+#pragma unroll 1
+    for (walk.tile += KEYS; walk.tile < walk.end; walk.tile += KEYS) {
+      walk.start_next_scores();
+      walk.start_last_values();
+      walk.weigh<1>();
+      walk.await_values();
+      walk.softmax.lower(walk.sums);
+      round_weights(walk.weights, walk.scores);
+    }
+    const Facts& facts = walk.facts();
+    const Softmax softmax = walk.softmax;
+    const int visible = walk.end - walk.tile + KEYS;
+    if (walk.is_over()) break;
+    walk.open();
+    walk.start_next_scores();
+    walk.start_last_values(visible);
+    walk.weigh<1>();
+    walk.await_values();
+    write(wide, facts, softmax, walk.sums, walk.row);
+    clear(walk.sums);
+    round_weights(walk.weights, walk.scores);
+  }
+  ++walk.turn;
+  walk.start_last_values(walk.end - walk.tile + KEYS);
+  walk.await_values();
+  write(wide, walk.facts(), walk.softmax, walk.sums, walk.row);
 }
 
 __device__ Ring ring_of(u32 barriers, u32 at, u32 num_arrivals) {
@@ -360,7 +452,7 @@ extern "C" __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     give_registers<40>();
     if (warp == 0) order_tiles(wide, block, block.keys, wide.keys_at);
     if (warp == 1) order_tiles(wide, block, block.values, wide.values_at);
-    if (warp == 2) order_queries(wide, block);
+    if (warp >= 2) order_queries(wide, block, warp - 2);
   } else {
     take_registers<232>();
     attend(wide, block, warp / WARPS - 1);
