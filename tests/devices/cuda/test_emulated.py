@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import shutil
 import struct
-import subprocess
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +14,16 @@ import torch
 from torch import Tensor
 
 from quire.devices import base
-from quire.devices.cuda.few_rows import MAP_BYTES, TILE_ROWS, FewRows, Model, Shape, _parts
-from quire.devices.cuda.nvrtc import FOLDER, Launch
+from quire.devices.cuda.few_rows import TILE_ROWS, FewRows, Model, Shape, _parts
+from quire.devices.cuda.nvrtc import Launch
 from quire.devices.cuda.program import CudaProgram
+from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.ops.batch import Batch, RowPart
+from tests.devices.cuda.emulated.build import Emulated, built
 from tests.devices.cuda.models import lowered
 from tests.models.toys import BLOCK, VOCAB, Toy, toy_of
 
 pytestmark = pytest.mark.device
-HERE = Path(__file__).parent / "emulated"
 NUM_PROCESSORS = 3
 SHARED_MEMORY = 227 << 10
 LIMITS = base.Limits(
@@ -36,30 +33,6 @@ SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "
 NO_FARTHER = (
     3  # times as far from float32 as the step of several kernels: where keys are nearly tied, a rounding is a lot
 )
-
-
-@cache
-def _built(definitions: tuple[tuple[str, int], ...], folder: str) -> ctypes.CDLL:
-    options = [f"-D{name}={int(value)}" for name, value in definitions]
-    library = Path(folder, hashlib.sha256(repr(options).encode()).hexdigest()[:16] + ".so")
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-DEMULATED", f"-I{HERE}", f"-I{FOLDER}", *options]
-    command += [str(HERE / "few_rows.cpp"), "-o", str(library)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
-
-
-@dataclass(frozen=True)
-class _Emulated:
-    """A kernel that runs to its end when it is launched."""
-
-    library: ctypes.CDLL
-
-    def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
-        self.library.run.restype = ctypes.c_uint64
-        (step,) = arguments
-        turns = self.library.run(ctypes.byref(step), how.num_blocks, how.num_threads, how.shared)
-        assert turns, "nobody could go on"
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +46,7 @@ class EmulatedRows(FewRows):
         division = self._division(room_for)
         shared = division.pop("shared")
         definitions = tuple((self._definitions | division).items())
-        return _Emulated(_built(definitions, self.folder)), Launch(self.num_processors, 32 * 18, shared)
+        return Emulated(built("few_rows", definitions, self.folder)), Launch(self.num_processors, 32 * 18, shared)
 
     def _encoded(self) -> Tensor:
         names, maps = ("QKV", "ANSWER", "GATE", "DOWN"), []

@@ -10,6 +10,7 @@ tiles of BLOCK_N, in powers of two. Sums are float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -116,19 +117,23 @@ def attend(
     fixed_chunk: int | None = None,
     configs: Configs | None = None,
     merges: bool = True,
+    wide: Callable[[], None] | None = None,
 ) -> None:
     """q [T, heads, dim] over the cache, into `out` like q. `merges=False`: it is known that no token has two parts.
+    `wide` starts another kernel than this one's for the wide items.
 
     Strides between tokens of q and out, and between rows of `tables` [R, B], are free. All else is contiguous.
     """
     configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
     narrow = configs.for_narrow(len(work.narrow) * k_cache.shape[1], q.device)
     given = (q, k_cache, v_cache, tables, positions, work, out)
-    launches = [
+    launches: list[Callable[[], None]] = [
         partial(_launch, *given, index, items, config, scale, window, fixed_chunk)
         for index, (items, config) in enumerate(((work.narrow, narrow), (work.wide, configs.wide)))
         if len(items)
     ]
+    if wide is not None and len(work.wide):
+        launches[-1] = wide
     together(q.device, launches)
     if merges:
         parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))

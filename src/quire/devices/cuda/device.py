@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -27,6 +28,7 @@ from .tiles import Choice, Key, Tiles, shipped
 from .tuned import MadeFor, TunedTable
 from .warm import largest, steps
 from .weights import Placer
+from .wide_attention import WideAttention
 
 logger = logging.getLogger("quire.devices.cuda")
 
@@ -79,7 +81,10 @@ class CudaDevice:
         try:
             if device.type == "cuda":
                 program.few_rows = FewRows.of(instructions, lowering.caches)
-                _compile(program, limits)
+                with ThreadPoolExecutor(1) as side:  # while Triton compiles
+                    wide = side.submit(WideAttention.among, instructions, lowering.caches)
+                    _compile(program, limits)
+                program.wide = wide.result()
             if limits.num_blocks == 0:
                 num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
                 lowering.caches.resize(num_blocks)

@@ -6,7 +6,7 @@ import ctypes
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import byref, c_float, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import c_float, c_int, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Run
 from .linear import Linear
-from .nvrtc import CudaError, Kernel, Launch, check, compiled, driver
+from .nvrtc import CudaError, Kernel, Launch, compiled, stream_of
+from .tensor_map import BOX_BYTES, Box, tensor_map
 
 logger = logging.getLogger("quire.devices.cuda")
 
@@ -23,7 +24,6 @@ MOST_GROUPED = 8  # heads that share a key head
 HOPPER = 9
 WARPS = 16  # that multiply; and tiles of a slot
 TILE_ROWS = 16
-BOX_BYTES = 128
 SLOT = WARPS * TILE_ROWS * BOX_BYTES
 ROWS = (1, 8, 16)  # that there is a kernel for
 MOST_ROWS = ROWS[-1]
@@ -34,8 +34,6 @@ ENOUGH_SLOTS = 4  # tokens that come early are worth more than weights that do
 FEWEST_SLOTS = 3
 ALIGNMENT = 1024
 UNUSED_COST = 0.1  # of a slot that stays empty, against one more round
-SWIZZLE_128B, PROMOTE_128B, UINT8, UINT16 = 3, 2, 0, 1
-MAP_BYTES = 128
 
 
 class Shape(NamedTuple):
@@ -242,7 +240,7 @@ class FewRows:
         step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()})
         step.cache_stride, step.num_tokens = whole.stride(1), num_tokens
         step.eps, step.scale = norm.eps, first.scale
-        kernel.launch(how, _stream(run.ids.device), (step,))
+        kernel.launch(how, stream_of(run.ids.device), (step,))
         return logits
 
     @property
@@ -329,21 +327,8 @@ class FewRows:
         return torch.tensor(rows, dtype=torch.int64)
 
 
-def _stream(device: torch.device) -> int:
-    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
-
-
 def _encode(linear: Any, tiles: int) -> bytes:
-    """A matrix in boxes of 128 bytes by all rows of a group, of a gate's half; several of them side by side."""
+    """A matrix in boxes of all rows of a group, of a gate's half; several of them side by side."""
     weight, rows = linear.weight, tiles * TILE_ROWS // (2 if linear.is_gate else 1)
     shape = Shape(weight.shape[0], weight.shape[1], weight.element_size())
-    box, parts = BOX_BYTES // shape.width, _parts(shape, tiles)
-    room = ctypes.create_string_buffer(MAP_BYTES + 64)
-    found = (ctypes.c_char * MAP_BYTES).from_buffer(room, -ctypes.addressof(room) % 64)
-    code = driver().cuTensorMapEncodeTiled(
-        byref(found), UINT8 if shape.width == 1 else UINT16, c_uint32(3), c_void_p(weight.data_ptr()),
-        (c_uint64 * 3)(box, shape.rows, shape.columns // box), (c_uint64 * 2)(shape.columns * shape.width, BOX_BYTES),
-        (c_uint32 * 3)(box, rows, parts), (c_uint32 * 3)(1, 1, 1), 0, SWIZZLE_128B, PROMOTE_128B, 0,
-    )  # fmt: skip
-    check(code, "A matrix has no tensor map")
-    return bytes(found)
+    return tensor_map(weight, weight.shape[1], Box(rows, _parts(shape, tiles)))

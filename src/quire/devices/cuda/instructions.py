@@ -8,6 +8,7 @@ same pass (`Run.pending`); for few the product's own kernel adds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,6 +25,12 @@ from quire.devices._triton.stream import Around
 from .linear import Multiplies
 
 
+class AttendsWide(Protocol):
+    """It does all wide items of a layer: q and out are [T, heads, dim]."""
+
+    def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Run:
     """One pass over the instructions."""
@@ -36,6 +43,7 @@ class Run:
     logits_at: Tensor | None  # int32 [L]; None: of every token
     merges: bool = True  # may a token's attention be in parts?
     is_decode: bool = False  # has every row one token?
+    wide: AttendsWide | None = None  # a kernel for wide items, of layers without a window
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # what is still to be added to a value
 
@@ -155,10 +163,13 @@ class Attend:
             return
         q = rope_write(product, self.heads, self.turns, run.where, cache, self.head_norm, dtype)
         shape = (len(q), self.heads.num_heads, self.heads.dim)
+        q, out = q.view(shape), out.view(shape)
+        wide = run.wide if self.window is None and self.fixed_chunk is None else None
         attend(
-            q.view(shape), *cache, tables, run.where.positions, run.work[self.window], out.view(shape),
+            q, *cache, tables, run.where.positions, run.work[self.window], out,
             scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk, merges=run.merges,
             configs=configs_for(self.heads.dim, cache[0].dtype, fixed=bool(self.fixed_chunk), is_decode=run.is_decode),
+            wide=None if wide is None else partial(wide, run, self.layer, q, out, self.scale),
         )  # fmt: skip
 
 

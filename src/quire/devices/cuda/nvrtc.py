@@ -17,7 +17,8 @@ import triton
 
 FOLDER = Path(__file__).parent / "kernels"
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks run at once, and may wait for one another
+CHAINED = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel itself waits for the one before
 
 
 class CudaError(RuntimeError):
@@ -43,6 +44,7 @@ class Launch(NamedTuple):
     num_blocks: int
     num_threads: int
     shared: int  # bytes of dynamic shared memory
+    attribute: int = COOPERATIVE
 
 
 @cache
@@ -73,12 +75,15 @@ def _compiler() -> Any:
     raise CudaError(f"{name} was not found beside torch.")
 
 
-def compiled(name: str, definitions: dict[str, int], device: torch.device) -> bytes:
-    """The machine code of kernels/NAME.cu with these definitions."""
+def compiled(name: str, definitions: dict[str, int], device: torch.device, *, only_here: bool = False) -> bytes:
+    """The machine code of kernels/NAME.cu with these definitions.
+
+    `only_here`: with instructions that no other generation of GPUs has.
+    """
     source = (FOLDER / f"{name}.cu").read_bytes()
     included = [each.read_bytes() for each in sorted(FOLDER.glob("*.cuh"))]
     major, minor = torch.cuda.get_device_capability(device)
-    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
+    options = [f"--gpu-architecture=sm_{major}{minor}{'a' if only_here else ''}", "--std=c++17"]
     options += [f"-D{key}={int(value)}" for key, value in definitions.items()]
     identity = repr((source, included, options, torch.version.cuda)).encode()
     kept = _folder() / f"{name}-{hashlib.sha256(identity).hexdigest()[:32]}.cubin"
@@ -87,6 +92,11 @@ def compiled(name: str, definitions: dict[str, int], device: torch.device) -> by
     code = _compile(source, name, [*options, f"--include-path={FOLDER}"])
     _keep(kept, code)
     return code
+
+
+def stream_of(device: torch.device) -> int:
+    """Where torch starts its work now."""
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
 def _folder() -> Path:
@@ -148,9 +158,28 @@ class Kernel:
         return cls(function, library)
 
     def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
-        """Start it on a stream. All its blocks run at once: they may wait for one another."""
-        attribute = _Attribute(COOPERATIVE, 0)
+        """Start it on a stream."""
+        self.prepared(how, arguments).start(stream)
+
+    def prepared(self, how: Launch, arguments: tuple[Any, ...]) -> Prepared:
+        """For many launches. What the arguments hold is read when one starts."""
+        attribute = _Attribute(how.attribute, 0)
         attribute.value[0] = 1
-        config = _Config(how.num_blocks, 1, 1, how.num_threads, 1, 1, how.shared, stream, ctypes.pointer(attribute), 1)
+        config = _Config(how.num_blocks, 1, 1, how.num_threads, 1, 1, how.shared, 0, ctypes.pointer(attribute), 1)
         places = (c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        check(driver().cuLaunchKernelEx(byref(config), self.function, places, None), "A kernel did not start")
+        return Prepared(config, places, self.function, arguments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A kernel with its arguments."""
+
+    config: _Config
+    places: Any
+    function: c_void_p
+    arguments: tuple[Any, ...]  # the places are theirs
+
+    def start(self, stream: int) -> None:
+        """On a stream."""
+        self.config.stream = stream
+        check(driver().cuLaunchKernelEx(byref(self.config), self.function, self.places, None), "A kernel did not start")

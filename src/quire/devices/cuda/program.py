@@ -31,7 +31,7 @@ from .capture import Buckets, Captured, Kind, capture
 from .choose import Chooser, mode_of
 from .few_rows import MOST_ROWS, FewRows
 from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
-from .instructions import AddProduct, Attend, Caches, Gate, Head, Instruction, Run
+from .instructions import AddProduct, Attend, AttendsWide, Caches, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .linear import Linear
 from .pending import CudaPending, ForHost, Staging
@@ -58,6 +58,7 @@ class CudaProgram:
     device: torch.device
     captures: bool
     few_rows: FewRows | None = None  # a kernel for whole steps of few rows
+    wide: AttendsWide | None = None  # a kernel for attention of prompts
     table: TunedTable | None = None  # of ways to multiply
     tunes: bool = False  # in idle time
     max_in_flight: int = IN_FLIGHT
@@ -271,6 +272,7 @@ class CudaProgram:
         run = Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
         run.merges = any(each.partials for each in counts.values())
         run.is_decode = sizes.tokens == sizes.rows
+        run.wide = self.wide
         return run
 
     @property

@@ -62,11 +62,27 @@ struct Barrier {
   u32 phase = 0;
 };
 
+struct Product {  // of four warps
+  float* sums[128];  // of each thread
+  const u32* held[128];
+  u64 a, b;
+  bool is_held, adds;
+  int num_sums;
+};
+
+struct Products {  // started and not yet awaited
+  Meeting meeting;
+  Product next;
+  std::vector<Product> started;
+  std::vector<std::vector<Product>> groups;
+};
+
 struct Block {
   std::vector<unsigned char> shared;
   std::map<u32, Barrier> barriers;
   std::map<int, Meeting> joins;
   std::vector<Warp> warps;
+  std::vector<Products> products;  // of each four warps
 };
 
 inline Fiber* now;
@@ -153,13 +169,19 @@ inline void __syncthreads() {
 inline void __syncwarp() {
   host::meet(host::warp().meeting, 32, [] {});
 }
-inline float __shfl_xor_sync(u32, float number, int distance) {
+inline int __shfl_xor_sync(u32, int number, int distance) {
   host::Warp& warp = host::warp();
-  warp.words[host::lane()][0] = bits_of(number);
+  warp.words[host::lane()][0] = (u32)number;
   host::meet(warp.meeting, 32, [&] {
     for (int i = 0; i < 32; ++i) warp.words[i][1] = warp.words[i ^ distance][0];
   });
-  return __uint_as_float(warp.words[host::lane()][1]);
+  return (int)warp.words[host::lane()][1];
+}
+inline u32 __shfl_xor_sync(u32 lanes, u32 number, int distance) {
+  return (u32)__shfl_xor_sync(lanes, (int)number, distance);
+}
+inline float __shfl_xor_sync(u32 lanes, float number, int distance) {
+  return __uint_as_float((u32)__shfl_xor_sync(lanes, (int)bits_of(number), distance));
 }
 
 inline u32 shared_address(const void* pointer) {

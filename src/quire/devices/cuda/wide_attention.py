@@ -1,0 +1,130 @@
+"""Wide items of paged attention in a kernel for Hopper (`kernels/wide_attention.cu`): for whom, and its launch."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from ctypes import c_float, c_int, c_ubyte, c_void_p
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.devices._triton.attention import LOG2_E
+from quire.devices._triton.rope import Heads
+
+from .instructions import Attend, Caches, Instruction, Run
+from .nvrtc import CHAINED, CudaError, Kernel, Launch, compiled, stream_of
+from .tensor_map import MAP_BYTES, Box, tensor_map
+
+logger = logging.getLogger("quire.devices.cuda")
+
+HOPPER = 9
+ROWS = 128  # of an item: queries of all its members
+TILE_KEYS = 128
+DIMS = (64, 128)
+THREADS = 384
+STAGES = 2
+KNOWN_ITEMS = 4
+ALIGNMENT = 1024
+BARRIERS = 3 * 2 * STAGES * 8  # bytes
+FACTS = (3 * ROWS + 4) * 4  # bytes, of an item
+
+
+class _Wide(ctypes.Structure):
+    """The kernel's `Wide`."""
+
+    _fields_ = (
+        ("cache", c_ubyte * MAP_BYTES),
+        *((name, c_void_p) for name in ("q", "out", "items", "num_items", "members", "first_part", "num_parts")),
+        *((name, c_void_p) for name in ("positions", "tables", "partial_out", "partial_lse")),
+        *((name, c_int) for name in ("keys_at", "values_at", "q_stride", "out_stride")),
+        ("scale", c_float),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class WideAttention:
+    """The kernel for one cache's shape, and heads of one kind."""
+
+    caches: Caches
+    heads: Heads
+    num_processors: int
+    _wide: _Wide = field(init=False)  # of the last launch
+    _launch: Any = field(init=False)
+    _encoded: tuple[int, int] = (0, 0)  # the cache that it has the map of
+
+    @classmethod
+    def among(cls, instructions: Sequence[Instruction], caches: Caches) -> WideAttention | None:
+        """For those that attend without a window and without fixed chunks. None: there are none, or they differ."""
+        attends = [each for each in instructions if isinstance(each, Attend)]
+        kinds = {each.heads for each in attends if each.window is None and each.fixed_chunk is None}
+        return cls.of(caches, kinds.pop()) if len(kinds) == 1 else None
+
+    @classmethod
+    def of(cls, caches: Caches, heads: Heads) -> WideAttention | None:
+        """None: it is not for such heads, such a cache or such a GPU."""
+        device = caches.whole.device
+        if device.type != "cuda" or not is_for(caches.whole, heads):
+            return None
+        facts = torch.cuda.get_device_properties(device)
+        if facts.major != HOPPER:
+            return None
+        try:
+            return cls(caches, heads, facts.multi_processor_count)
+        except (CudaError, OSError, AttributeError) as error:  # an attribute: a driver from before such kernels
+            logger.warning("prompts are attended for by Triton: %s", error)
+            return None
+
+    def __post_init__(self) -> None:
+        tile = TILE_KEYS * self.heads.dim * 2
+        shared = ALIGNMENT + 3 * STAGES * tile + BARRIERS + KNOWN_ITEMS * FACTS
+        self._wide = _Wide()
+        self._launch = self._kernel(shared).prepared(
+            Launch(self.num_processors, THREADS, shared, CHAINED), (self._wide,)
+        )
+
+    def _kernel(self, shared: int) -> Any:
+        device = self.caches.whole.device
+        code = compiled("wide_attention", self._definitions, device, only_here=True)
+        return Kernel.load(code, "wide_attention", shared, device)
+
+    @property
+    def _definitions(self) -> dict[str, int]:
+        num_heads, kv_heads, dim = self.heads
+        group, block_tokens = num_heads // kv_heads, self.caches.whole.shape[4]
+        return {"DIM": dim, "KV": kv_heads, "GROUP": group, "BLOCK_TOKENS": block_tokens}
+
+    def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
+        """All wide items of a layer. q and out [T, heads, dim] are like those of `attend`."""
+        wide, whole, work = self._wide, self.caches.whole, run.work[None]
+        if self._encoded != (whole.data_ptr(), whole.numel()):
+            ctypes.memmove(ctypes.byref(wide), self._encode(whole), MAP_BYTES)
+            self._encoded = whole.data_ptr(), whole.numel()
+        lines = whole.stride(1) // self.heads.dim
+        wide.q, wide.out, wide.items = q.data_ptr(), out.data_ptr(), work.wide.data_ptr()
+        wide.num_items = work.counts.data_ptr() + work.counts.element_size()
+        wide.members, wide.positions = work.members.data_ptr(), run.where.positions.data_ptr()
+        wide.first_part, wide.num_parts = work.first_part.data_ptr(), work.num_parts.data_ptr()
+        wide.partial_out, wide.partial_lse = work.partial_out.data_ptr(), work.partial_lse.data_ptr()
+        wide.tables = run.tables.data_ptr()
+        wide.keys_at, wide.values_at = 2 * layer * lines, (2 * layer + 1) * lines
+        wide.q_stride, wide.out_stride, wide.scale = q.stride(0), out.stride(0), scale * LOG2_E
+        self._launch.start(stream_of(q.device))
+
+    def _encode(self, whole: Tensor) -> bytes:
+        return tensor_map(whole, self.heads.dim, Box(whole.shape[4]))
+
+
+def is_for(cache: Tensor, heads: Heads) -> bool:
+    """Has the kernel code for such heads, and for such a cache?"""
+    return (
+        cache.dtype == torch.bfloat16
+        and heads.dim in DIMS
+        and heads.num_heads <= ROWS * heads.kv_heads
+        and cache.shape[4] % 8 == 0
+        and TILE_KEYS % cache.shape[4] == 0
+        and cache.numel() // heads.dim < 1 << 31
+    )

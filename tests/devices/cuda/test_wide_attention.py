@@ -1,0 +1,107 @@
+"""The kernel for wide items of attention: its own source on a CPU, over words of the machine that fibers emulate; and
+on a GPU that it is for."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from quire.devices.cuda.tensor_map import MAP_BYTES
+from quire.devices.cuda.wide_attention import WideAttention, is_for
+from quire.ops.attention import attention
+from quire.ops.cache import CacheSpec
+from tests.devices._triton.paged import Step, Text
+from tests.devices.cuda.emulated.build import Emulated, built
+from tests.devices.cuda.wide_steps import WideStep
+
+pytestmark = pytest.mark.device
+NUM_PROCESSORS = 3
+SHARED_TEXT = [Text(703), *(Text(700 + 9 * n, 1 + n % 2, 37) for n in range(9)), Text(45), Text(720, 30, 37)]
+
+
+@dataclass(slots=True, eq=False)
+class EmulatedWide(WideAttention):
+    """The same launches, on this CPU."""
+
+    folder: str = ""
+
+    def _kernel(self, shared: int) -> Any:
+        return Emulated(built("wide_attention", tuple(self._definitions.items()), self.folder))
+
+    def _encode(self, whole: Tensor) -> bytes:
+        bytes_of_line = 2 * self.heads.dim
+        facts = (whole.data_ptr(), whole.numel() // self.heads.dim, bytes_of_line, whole.shape[4], 1)
+        return struct.pack("<5Q", *facts).ljust(MAP_BYTES, b"\0")
+
+
+def step_of(heads: tuple[int, int, int], texts: list[Text], num_blocks: int, seed: int = 0) -> Step:
+    """(kv_heads, group, dim)"""
+    kv_heads, group, dim = heads
+    step = Step.random(CacheSpec("paged", kv_heads, dim), group, texts, num_blocks, seed)
+    return step.rounded(torch.bfloat16, torch.bfloat16)
+
+
+def farthest(actual: np.ndarray, step: Step) -> float:
+    """Of all heads of all tokens, the greatest distance from the op's answer, in lengths of that answer."""
+    dim = step.spec.head_dim
+    expected, found = (each.reshape(-1, dim) for each in (step.reference(), actual))
+    distances = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    return float(distances.max())  # of no number: no number, which is less than nothing
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize(
+    ("heads", "texts", "num_ctas"),
+    [
+        pytest.param((1, 4, 128), [Text(0, 150)], 2, id="a prompt that ends inside of a block"),
+        pytest.param((2, 3, 64), [Text(70, 90), Text(0, 23), Text(300)], 2, id="chunks of prompts, three heads a key"),
+        pytest.param((1, 4, 128), [Text(1100, 20)], 8, id="a few tokens behind a long text, in parts"),
+        pytest.param((2, 8, 64), SHARED_TEXT, 4, id="rows that share a text"),
+        pytest.param((1, 1, 128), [Text(0, 130), Text(128, 128)], 1, id="a head for each key"),
+    ],
+)
+def test_on_a_cpu_its_source_comes_to_the_answer_of_the_op(heads, texts, num_ctas, place, tmp_path):
+    if place != "cpu":
+        pytest.skip("on a GPU it is no emulation")
+    wide = WideStep.of(step_of(heads, texts, 200), place, num_ctas)
+    assert wide.counts.wide
+    kernel = EmulatedWide(wide.caches, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
+    assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [Text(0, 700), Text(300, 64), Text(900)],
+        [Text(2000, 40), Text(0, 17), Text(0, 1000)],
+        [Text(2100), *(Text(2050 + n, 1 + n % 2, 128) for n in range(40))],
+    ],
+    ids=["prompts", "in parts", "shared"],
+)
+@pytest.mark.parametrize("heads", [(8, 4, 128), (2, 7, 128), (4, 8, 64)])
+def test_it_matches_at_the_sizes_of_real_models(heads, texts, place):
+    wide = WideStep.of(step_of(heads, texts, 600), place, 132)
+    kernel = WideAttention.of(wide.caches, wide.heads)
+    if kernel is None:
+        pytest.skip("it is for Hopper")
+    for _ in range(2):  # the second launch begins where the first one has ended
+        assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
+
+
+def test_other_caches_and_heads_are_left_to_triton():
+    step = WideStep.of(step_of((1, 4, 128), [Text(0, 20)], 4), "cpu", 1)
+    cache, heads = step.caches.whole, step.heads
+    assert is_for(cache, heads)
+    assert not is_for(cache.float(), heads)
+    assert not is_for(cache.to(torch.float8_e4m3fn), heads)
+    assert not is_for(cache, heads._replace(dim=80))
+    assert not is_for(cache, heads._replace(num_heads=129))
+    assert WideAttention.of(step.caches, heads) is None, "it is on no GPU"

@@ -1,0 +1,64 @@
+"""Steps of paged attention for the kernel of wide items: a cache of several layers, work, and what a program gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.devices._triton.attention import Configs, attend, configs_for
+from quire.devices._triton.attention_work import ROW, WorkCounts
+from quire.devices._triton.rope import Heads, Where
+from quire.devices.cuda.instructions import AttendsWide, Caches, Run
+from tests.devices._triton.paged import Step, planned
+
+LAYERS, LAYER = 3, 1  # other layers have no numbers
+
+
+@dataclass(frozen=True, eq=False)
+class WideStep:
+    """A step's tensors on a device, as a program has them."""
+
+    step: Step
+    caches: Caches
+    run: Run
+    counts: WorkCounts
+    q: Tensor  # [T, heads, dim]
+
+    @classmethod
+    def of(cls, step: Step, place: str, num_ctas: int) -> WideStep:
+        configs = configs_for(step.spec.head_dim, torch.bfloat16)
+        work, counts = planned(step, place, step.limits(configs, None, num_ctas))
+        tables = torch.from_numpy(step.batch.block_tables).to(place)
+        for items in (work.narrow, work.wide):
+            items[:, ROW] *= tables.shape[1]
+        num_blocks, block_tokens, kv_heads, dim = step.keys.shape
+        shape = (LAYERS, 2, num_blocks + 1, kv_heads, block_tokens, dim)
+        whole = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=place)
+        for i, numbers in enumerate((step.keys, step.values)):
+            whole[LAYER, i, :-1] = torch.from_numpy(numbers.transpose(0, 2, 1, 3).copy()).to(place, torch.bfloat16)
+        where = Where(torch.from_numpy(step.batch.positions).to(place), torch.zeros(0, device=place))
+        nothing = torch.zeros(0, dtype=torch.int32, device=place)
+        run = Run(nothing, where, tables.reshape(-1), {None: work}, nothing, None)
+        q = torch.from_numpy(step.q).to(place, torch.bfloat16).view(len(step.q), -1, dim)
+        return cls(step, Caches(whole), run, counts, q)
+
+    @property
+    def heads(self) -> Heads:
+        return Heads(self.q.shape[1], self.step.spec.num_heads, self.q.shape[2])
+
+    def attend(self, wide: AttendsWide | None, configs: Configs | None = None) -> np.ndarray:
+        """Narrow items by Triton, wide ones by another kernel if there is one. As float32 [T, heads * dim]."""
+        out, run, scale = torch.full_like(self.q, torch.nan), self.run, self.step.scale
+
+        def by_kernel() -> None:
+            assert wide is not None
+            wide(run, LAYER, self.q, out, scale)
+
+        attend(
+            self.q, *self.caches.of(LAYER), run.tables.view(-1, 1), run.where.positions, run.work[None], out,
+            scale=scale, configs=configs, wide=None if wide is None else by_kernel,
+        )  # fmt: skip
+        return out.float().cpu().numpy().reshape(self.step.q.shape)
