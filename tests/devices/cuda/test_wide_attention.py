@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,31 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.devices import base
+from quire.devices._triton.rope import Heads
+from quire.devices.cuda.instructions import AttendsWide, Run
+from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.devices.cuda.wide_attention import WideAttention, is_for
 from quire.ops.attention import attention
+from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import CacheSpec
 from tests.devices._triton.paged import Step, Text
 from tests.devices.cuda.emulated.build import Emulated, built
+from tests.devices.cuda.models import lowered
 from tests.devices.cuda.wide_steps import WideStep
+from tests.models.toys import BLOCK, some_tokens, toy_of
 
 pytestmark = pytest.mark.device
 NUM_PROCESSORS = 3
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 512,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+}  # fmt: skip
+LIMITS = base.Limits(
+    max_tokens=32, max_rows=4, max_logits=4, max_blocks=4, num_blocks=8, block_tokens=BLOCK, kv_dtype="bf16"
+)
+NO_FARTHER = 2  # times as far from float32
 SHARED_TEXT = [Text(703), *(Text(700 + 9 * n, 1 + n % 2, 37) for n in range(9)), Text(45), Text(720, 30, 37)]
 
 
@@ -74,6 +89,39 @@ def test_on_a_cpu_its_source_comes_to_the_answer_of_the_op(heads, texts, num_cta
     assert wide.counts.wide
     kernel = EmulatedWide(wide.caches, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
     assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
+
+
+@dataclass(eq=False)
+class Noted:
+    """A kernel, and the layers that it was asked for."""
+
+    kernel: AttendsWide
+    layers: list[int] = field(default_factory=list)
+
+    def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
+        self.layers.append(layer)
+        self.kernel(run, layer, q, out, scale)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+def test_prompts_of_a_program_come_as_near_to_float32_as_by_triton(place, tmp_path):
+    if place != "cpu":
+        pytest.skip("on a GPU it is no emulation")
+    model = toy_of("LlamaForCausalLM", SIZES, seed=5).draw()
+    batch = Batch.of([RowPart(some_tokens(20), 0, [7, 3]), RowPart([1], 20, [2, 4])], BLOCK)
+
+    def logits(program: CudaProgram) -> np.ndarray:
+        found = program.launch(batch).result().logits
+        assert found is not None
+        return found
+
+    exact = logits(lowered(model, place, LIMITS, dtype="f32"))
+    program = lowered(model, place, LIMITS)
+    plain = np.linalg.norm(logits(program) - exact)
+    emulated = EmulatedWide(program.caches, Heads(8, 2, 64), NUM_PROCESSORS, folder=str(tmp_path))
+    program.wide = noted = Noted(emulated)
+    assert np.linalg.norm(logits(program) - exact) <= NO_FARTHER * plain
+    assert noted.layers == [0, 1]
 
 
 @pytest.mark.gpu
