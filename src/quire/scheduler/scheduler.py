@@ -27,6 +27,7 @@ from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
 NO_BLOCKS: tuple[int, ...] = ()
+STRETCH = 4  # a step may have this part more of prompt tokens if no prompt is then left for another step
 # Makes a named tuple without the cost of its own constructor: for the two loops over all streams.
 new_tuple = tuple.__new__
 
@@ -240,13 +241,13 @@ class Scheduler:
 
     def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, admits: bool) -> None:
         """What is left of the step goes to prompts: an equal share each, then the rest in order of importance."""
-        allowance = self._prompt_allowance(step)
         grants: list[tuple[RequestState, int]] = []
         prompts = [state for state in prompts if state.row != NO_ROW and state.remaining > 0]
+        waiting = self._waiting.walk(now, self._admission.cached_tokens, is_over=not admits)
+        allowance = self._prompt_allowance(step, sum(state.remaining for state in prompts), waiting)
         sharers = min(len(prompts) + len(self._waiting), self._config.max_partial_prompts)
         share = max(allowance // max(sharers, 1), min(self._cache.block_tokens, allowance))
         self._admission.begin_round()
-        waiting = self._waiting.walk(now, self._admission.cached_tokens, is_over=not admits)
         while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
             count = min(state.remaining, share, allowance, step.most(state))
             allowance -= count
@@ -264,12 +265,18 @@ class Scheduler:
         urgent = self._waiting.top_priority()
         return urgent is not None and urgent < state.urgency
 
-    def _prompt_allowance(self, step: StepBuilder) -> int:
-        """Prompt tokens that this step may have without making running streams wait longer than promised."""
+    def _prompt_allowance(self, step: StepBuilder, num_begun: int, waiting: Walk) -> int:
+        """Prompt tokens that this step may have without making running streams wait longer than promised.
+
+        If a little more is all that there is to do, it has that too: the streams would wait for it anyway, and for
+        the whole step that it would be left to.
+        """
         if not step.parts:
             return step.budget
         within = self._pace.tokens_within(self._config.stream_gap) - len(step.parts)
-        return int(min(max(within, self._config.min_prompt_tokens), step.budget))
+        allowed = int(min(max(within, self._config.min_prompt_tokens), step.budget))
+        stretched = min(allowed + allowed // STRETCH, step.budget)
+        return stretched if waiting.can_end_within(stretched - num_begun) else allowed
 
     def _next_prompt(
         self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float
