@@ -17,7 +17,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Verdict
 from quire.scheduler.book import RequestBook
 from quire.scheduler.groups import PrefixGroups
-from quire.scheduler.limits import FairShare, Pace
+from quire.scheduler.limits import FairShare, Pace, stretched
 from quire.scheduler.queues import RunningList, WaitingQueue, Walk
 from quire.scheduler.request_state import NO_ROW, RequestState
 from quire.scheduler.stats import SchedulerStats
@@ -27,7 +27,6 @@ from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
 NO_BLOCKS: tuple[int, ...] = ()
-STRETCH = 4  # a step may have this part more of prompt tokens if no prompt is then left for another step
 # Makes a named tuple without the cost of its own constructor: for the two loops over all streams.
 new_tuple = tuple.__new__
 
@@ -266,17 +265,12 @@ class Scheduler:
         return urgent is not None and urgent < state.urgency
 
     def _prompt_allowance(self, step: StepBuilder, num_begun: int, waiting: Walk) -> int:
-        """Prompt tokens that this step may have without making running streams wait longer than promised.
-
-        If a little more is all that there is to do, it has that too: the streams would wait for it anyway, and for
-        the whole step that it would be left to.
-        """
+        """Prompt tokens that this step may have without making running streams wait longer than promised."""
         if not step.parts:
             return step.budget
-        within = self._pace.tokens_within(self._config.stream_gap) - len(step.parts)
-        allowed = int(min(max(within, self._config.min_prompt_tokens), step.budget))
-        stretched = min(allowed + allowed // STRETCH, step.budget)
-        return stretched if waiting.can_end_within(stretched - num_begun) else allowed
+        allowed = self._pace.prompt_tokens(self._config, len(step.parts), step.budget)
+        most = min(stretched(allowed), step.budget)
+        return most if waiting.can_end_within(most - num_begun) else allowed
 
     def _next_prompt(
         self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float
