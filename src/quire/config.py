@@ -62,7 +62,12 @@ class SchedulerConfig:
         low=1,
     )
     max_context: int = setting(8192, "Tokens of prompt and answer together.", low=2)
-    stream_gap: float = setting(0.2, "Seconds that prompt work may add between two tokens of a running stream.", low=0)
+    stream_gap: float = setting(
+        0.2,
+        "Seconds that prompt work may add between two tokens of a running stream; a quarter more if that ends all "
+        "prompts.",
+        low=0,
+    )
     min_prompt_tokens: int = setting(64, "Prompt tokens in a step even when stream_gap would allow fewer.", low=1)
     max_partial_prompts: int = setting(
         4, "Prompts that share a step's prompt work, so that none waits for another.", low=1

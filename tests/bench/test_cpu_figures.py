@@ -19,21 +19,23 @@ from quire.devices.base import Peaks
 pytestmark = pytest.mark.pure
 
 
+PEAKS = Peaks(25e9, 400e9, 2, "avx2")
+
+
 def one_format(name: str, prompt: float, decode: float, peer: tuple[float, float] | None) -> OneFormat:
     facts = ModelFacts(Path("m.gguf"), name, "gguf", name, 49152, (), 100_000_000, 100_000_000)
-    ours = OneStream((prompt, prompt, 1.0), (decode, decode, 1.0), (0.02, 0.02, 0.9))
+    ours = OneStream((prompt, prompt, 1.0), (decode, decode, 1.0), (0.02, 0.02, 0.9), (PEAKS, PEAKS, PEAKS))
     return OneFormat(facts, ours, Rates((peer[0],), (peer[1],)) if peer else None)
 
 
 def seen(rate: float, first_token: float) -> Seen:
     load = Load(int(rate * 10), 10.0, Spread(1.0, first_token), Spread(0.1, 0.4))
-    return Seen(unique=load, alone_seconds=1.0, cold_seconds=1.25, shared=load)
+    return Seen(unique=load, alone_seconds=(1.0, 2.0, 1.0), cold_seconds=(1.25, 2.5, 3.0), shared=load)
 
 
 RESULTS = Results(
     sizes=Sizes(),
     formats=(one_format("q4_1", 1000.0, 200.0, (200.0, 100.0)), one_format("q4_0", 900.0, 210.0, (450.0, 105.0))),
-    peaks=Peaks(25e9, 400e9, 2, "avx2"),
     open_seconds=0.01,
     tokenizer_seconds=0.1,
     many=Many(seen(200.0, 5.0), 400_000_000),
@@ -104,5 +106,19 @@ def test_published_figures_stand_beside_the_model_that_they_are_of():
 
 
 def test_without_native_code_there_are_no_limits_to_compare_with():
-    names = [each.name for each in figures(replace(RESULTS, peaks=None), is_default_model=True)]
+    without = tuple(replace(each, ours=replace(each.ours, peaks=())) for each in RESULTS.formats)
+    names = [each.name for each in figures(replace(RESULTS, formats=without), is_default_model=True)]
     assert names and not any("share of" in name and "engine" not in name for name in names)
+
+
+def test_a_share_is_of_what_the_machine_could_do_at_that_time():
+    slower = replace(PEAKS, read_bytes=12.5e9, multiply_adds=200e9)
+    ours = OneStream((1000.0, 500.0, 500.0), (200.0, 100.0, 100.0), (0.02,) * 3, (PEAKS, slower, slower))
+    results = replace(RESULTS, formats=(replace(RESULTS.formats[0], ours=ours),))
+    assert row("decode, q4_1: share of read bandwidth", results).value == pytest.approx(80)
+    assert row("prompt, q4_1: share of the int8 multiply-add peak", results).value == pytest.approx(25)
+
+
+def test_a_cold_prefix_is_compared_with_the_prompt_that_ran_beside_it():
+    pairs = Seen(RESULTS.many.seen.unique, (1.0, 4.0, 1.0), (1.4, 5.6, 9.0), RESULTS.many.seen.shared)
+    assert pairs.cold_ratio == pytest.approx(1.4)

@@ -80,6 +80,23 @@ def test_gguf_says_the_same_in_its_own_words():
     assert np.array_equal(found.rope.frequencies(), expected.rope.frequencies())
 
 
+class Decoding(dict):
+    """Metadata of a file: what is looked at is decoded then."""
+
+    def __getitem__(self, key):
+        assert key != "tokenizer.ggml.tokens"
+        return super().__getitem__(key)
+
+    def items(self):
+        return [(key, self[key]) for key in self]
+
+
+def test_the_numbers_of_a_model_do_not_wait_for_its_vocabulary():
+    metadata = Decoding(GGUF | {"tokenizer.ggml.tokens": ("a", "b")})
+    tensors = as_tensors({"token_embd.weight": np.zeros((100, 48), np.float32)})
+    assert read_config(MemoryCheckpoint("gguf", metadata, tensors), {}).num_layers == 4
+
+
 def test_gguf_may_state_heads_per_layer_if_they_are_all_the_same():
     assert from_gguf(**{"llama.attention.head_count_kv": (2, 2, 2, 2)}).num_kv_heads == 2
     with pytest.raises(UnsupportedModel, match=r"differ in 'attention\.head_count_kv'"):

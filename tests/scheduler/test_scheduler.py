@@ -60,6 +60,20 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_budget():
     assert [plan.parts[0].num_logits for plan in sim.plans[:3]] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("lengths, taken", [((40, 40, 40), 120), ((40, 40, 50), 99), ((90,), 90), ((124,), 99)])
+def test_prompts_leave_no_stub_for_a_step_of_its_own(lengths, taken):
+    # 10 ms and 0.1 ms a token: beside a stream, a gap of 20 ms is 100 tokens in all, and a quarter more at the end.
+    sim = make(num_blocks=256, max_step_tokens=512, max_context=512, stream_gap=0.02005, min_prompt_tokens=8)
+    sim.submit(request("stream", range(10), 100))
+    for _ in range(8):
+        sim.step()
+    for number, length in enumerate(lengths):
+        sim.submit(request(str(number), range(1000 * (number + 1), 1000 * (number + 1) + length)))
+    sim.step()
+    found = counts(sim.plans[-1])
+    assert found.pop("stream") == 1 and sum(found.values()) == taken
+
+
 def test_the_output_does_not_depend_on_company_chunks_or_hits():
     for settings in ({}, {"max_step_tokens": 8}, {"max_rows": 2, "max_step_tokens": 8}):
         sim = make(**settings)

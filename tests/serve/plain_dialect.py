@@ -9,19 +9,9 @@ from typing import Any
 
 from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows
 from quire.types.answer import Usage
-from quire.types.chat import (
-    Answered,
-    Ask,
-    ChatRequest,
-    CompletionRequest,
-    Event,
-    Message,
-    ModelCard,
-    Terms,
-    Tool,
-    ToolChoice,
-)
+from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest, Event, ModelCard, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.message import Message
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from quire.text.errors import BrokenPreset
 from quire.text.preset import FILES, begun, read_preset
-from quire.types.chat import Message
+from quire.types.message import Message
 from quire.types.preset import Preset
 
 pytestmark = pytest.mark.pure

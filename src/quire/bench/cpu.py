@@ -1,7 +1,8 @@
 """Measures a model on this CPU: ours beside llama.cpp on the same file, on the same machine, in the same run.
 
 Every part of ours runs in a process of its own. Where one stream is measured both sides take turns, so that a change of
-the machine's mood meets both. If the peer cannot be had, or one of its tools fails, that is said and ours goes on.
+the machine's mood meets both; so do the machine's limits and what is held against them (one_stream.py). If the peer
+cannot be had, or one of its tools fails, that is said and ours goes on.
 """
 
 from __future__ import annotations
@@ -20,13 +21,11 @@ from quire.bench.divergence import NUM_WINDOWS
 from quire.bench.facts import ModelFacts
 from quire.bench.large import write_large
 from quire.bench.llama_cpp import PeerFailed, Tools
-from quire.bench.one_stream import OneStream, our_stream
+from quire.bench.one_stream import OneStream, measured_peaks, our_stream
 from quire.bench.peer import NoPeer, Say, get_peer
-from quire.bench.start import our_start
+from quire.bench.start import as_installed, our_start
 from quire.bench.streams import Scale, Seen, our_streams
 from quire.bench.text import plain_text
-from quire.devices import base
-from quire.devices.base import Peaks
 from quire.engine.text_side import TextSide
 from quire.weights.checkpoint import open_checkpoint
 
@@ -80,7 +79,6 @@ class Results:
 
     sizes: Sizes
     formats: tuple[OneFormat, ...]  # the file's own is the first
-    peaks: Peaks | None
     open_seconds: float
     tokenizer_seconds: float
     many: Many
@@ -96,7 +94,7 @@ def find_tools(home: Path, facts: ModelFacts, say: Say) -> Tools | None:
         say("llama.cpp reads GGUF files alone: going on without it")
         return None
     try:
-        peaks = _peaks(0.01)
+        peaks = measured_peaks(0.01)
         return Tools(get_peer(home, say), peaks.num_threads if peaks is not None else os.cpu_count() or 1)
     except NoPeer as missing:
         say(f"{missing} Going on without it.")
@@ -106,7 +104,6 @@ def find_tools(home: Path, facts: ModelFacts, say: Say) -> Tools | None:
 def measure(facts: ModelFacts, sizes: Sizes, tools: Tools | None, say: Say) -> Results:
     """Everything, one after the other."""
     bench = _Bench(facts, sizes, tools, say)
-    before = _peaks()
     open_seconds, tokenizer_seconds = _open(facts.path)
     formats = bench.all_formats()
     many, peer_many = bench.many_streams()
@@ -115,7 +112,6 @@ def measure(facts: ModelFacts, sizes: Sizes, tools: Tools | None, say: Say) -> R
     return Results(
         sizes=sizes,
         formats=formats,
-        peaks=_larger(before, _peaks()),
         open_seconds=open_seconds,
         tokenizer_seconds=tokenizer_seconds,
         many=many,
@@ -170,6 +166,7 @@ class _Bench:
             prompt_rates=tuple(rate for turn in ours for rate in turn.prompt_rates),
             decode_rates=tuple(rate for turn in ours for rate in turn.decode_rates),
             overheads=tuple(share for turn in ours for share in turn.overheads),
+            peaks=tuple(peaks for turn in ours for peaks in turn.peaks),
         )
         all_rates = Rates(
             tuple(rate for turn in peer for rate in turn.prompt), tuple(rate for turn in peer for rate in turn.decode)
@@ -186,6 +183,7 @@ class _Bench:
 
     def starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
         self.say("starts")
+        as_installed()
         our_start(self.facts.path)  # the first one leaves the lowered weights for those that count
         times = range(self.sizes.num_starts)
         ours = tuple(our_start(self.facts.path) for _ in times)
@@ -211,16 +209,3 @@ def _open(path: Path) -> tuple[float, float]:
         TextSide.of(checkpoint)
         tokenized.append(time.perf_counter() - began - opened[-1])
     return min(opened), min(tokenized)
-
-
-def _peaks(seconds: float = 1.0) -> Peaks | None:
-    device = base.open("cpu")
-    return device.peaks(seconds) if isinstance(device, base.Measurable) else None
-
-
-def _larger(one: Peaks | None, other: Peaks | None) -> Peaks | None:
-    """What was possible at one of the two times."""
-    if one is None or other is None:
-        return one or other
-    read_bytes, multiply_adds = max(one.read_bytes, other.read_bytes), max(one.multiply_adds, other.multiply_adds)
-    return Peaks(read_bytes, multiply_adds, one.num_threads, one.kernels)

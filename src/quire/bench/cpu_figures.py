@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from quire.bench.accuracy import Accuracy
 from quire.bench.cpu import Many, OneFormat, Results
 from quire.bench.figure import Figure, at_least, at_least_times, at_most, at_most_times
+from quire.devices.base import Peaks
 
 FASTEST_FORMAT = "q4_0"  # llama.cpp's, which has kernels of its own for it
 PUBLISHED = "published, of another run on such a machine"
@@ -94,11 +95,12 @@ def _many_streams(results: Results) -> Iterator[Figure]:
     )
     yield Figure(
         "shared, 8 streams, cold: first token p99, in prompts' times",
-        seen.cold_seconds / seen.alone_seconds,
+        seen.cold_ratio,
         "×",
         at_most(1.5),
-        f"{seen.cold_seconds:.2f} s; such a prompt alone {seen.alone_seconds:.2f} s",
-        peer=theirs.cold_seconds / theirs.alone_seconds if theirs else None,
+        f"median of {len(seen.cold_seconds)} pairs in turn: {median(seen.cold_seconds):.2f} s; such a prompt alone "
+        f"{median(seen.alone_seconds):.2f} s",
+        peer=theirs.cold_ratio if theirs else None,
     )
     yield from _memory(ours, peer, streams)
 
@@ -119,41 +121,48 @@ def _published(results: Results) -> Iterator[Figure]:
 
 
 def _limits(results: Results) -> Iterator[Figure]:
-    peaks = results.peaks
-    if peaks is None:
-        return
-    for each in results.formats:
-        read = median(each.ours.decode_rates) * each.facts.decode_bytes
-        peer_read = median(each.peer.decode) * each.facts.decode_bytes if each.peer is not None else None
+    """Each share is the median of several, each of them over what was measured right before and after it."""
+    measured = [each for each in results.formats if each.ours.peaks]
+    for each in measured:
+        ours, size = each.ours, each.facts.decode_bytes
+        shares = [rate * size / peaks.read_bytes for rate, peaks in zip(ours.decode_rates, ours.peaks, strict=True)]
+        limit = median(peaks.read_bytes for peaks in ours.peaks)
         yield Figure(
             f"decode, {each.facts.label}: share of read bandwidth",
-            100 * read / peaks.read_bytes,
+            100 * median(shares),
             "%",
             at_least(70) if each is results.formats[0] else None,
-            f"{each.facts.decode_bytes / 1e6:.0f} MB a token",
-            peer=100 * peer_read / peaks.read_bytes if peer_read is not None else None,
+            f"{size / 1e6:.0f} MB a token; {len(shares)} times, each over the bandwidth measured before and after it",
+            peer=100 * median(each.peer.decode) * size / limit if each.peer is not None else None,
         )
-    for each in results.formats:
-        share = 100 * each.facts.prompt_multiply_adds / peaks.multiply_adds
-        peer_prompt = _peer_prompt(each)
+    for each in measured:
+        ours, size = each.ours, each.facts.prompt_multiply_adds
+        shares = [rate * size / peaks.multiply_adds for rate, peaks in zip(ours.prompt_rates, ours.peaks, strict=True)]
+        limit, peer_prompt = median(peaks.multiply_adds for peaks in ours.peaks), _peer_prompt(each)
         yield Figure(
             f"prompt, {each.facts.label}: share of the int8 multiply-add peak",
-            share * median(each.ours.prompt_rates),
+            100 * median(shares),
             "%",
             None,
-            f"{each.facts.prompt_multiply_adds / 1e6:.0f} M a token",
-            peer=share * peer_prompt if peer_prompt is not None else None,
+            f"{size / 1e6:.0f} M a token",
+            peer=100 * peer_prompt * size / limit if peer_prompt is not None else None,
         )
-    threads = f"{peaks.num_threads} threads, {peaks.kernels}"
-    yield Figure("read bandwidth of this machine", peaks.read_bytes / 1e9, "GB/s", None, threads)
-    yield Figure(
-        "int8 multiply-adds of this machine", peaks.multiply_adds / 1e9, "G/s", None, f"in registers, {threads}"
-    )
+    yield from _machine([peaks for each in measured for peaks in each.ours.peaks])
+
+
+def _machine(peaks: Sequence[Peaks]) -> Iterator[Figure]:
+    if not peaks:
+        return
+    threads = f"{peaks[0].num_threads} threads, {peaks[0].kernels}; median of {len(peaks)}"
+    bandwidth, rate = median(each.read_bytes for each in peaks), median(each.multiply_adds for each in peaks)
+    yield Figure("read bandwidth of this machine", bandwidth / 1e9, "GB/s", None, threads)
+    yield Figure("int8 multiply-adds of this machine", rate / 1e9, "G/s", None, f"in registers, {threads}")
 
 
 def _rest(results: Results) -> Iterator[Figure]:
     peer_start = median(results.peer_start_seconds) if results.peer_start_seconds else None
-    yield Figure("second start to the first token", median(results.start_seconds), "s", at_most(1), peer=peer_start)
+    name, note = "second start to the first token", "quire run; modules are compiled, as an installer does"
+    yield Figure(name, median(results.start_seconds), "s", at_most(1), note, peer=peer_start)
     yield Figure("open the file and read its header", results.open_seconds * 1e3, "ms", at_most(50))
     yield Figure("make the tokenizer", results.tokenizer_seconds * 1e3, "ms")
     yield from _accuracy(results.accuracy)

@@ -2,7 +2,7 @@
 
     unique   256 tokens in, 64 out, nothing shared
     alone    one prompt as long as those of `cold`, nothing of it cached: what a first token costs without company
-    cold     8 streams at once, 512 shared tokens that nobody has computed, and 32 of their own
+    cold     8 streams at once, 512 shared tokens that nobody has computed, and 32 of their own; in turn with `alone`
     shared   512 shared tokens, computed by now, and 32 of their own in, 64 out
 
 Prompts are random words from one seed: the same for everyone.
@@ -11,10 +11,10 @@ Prompts are random words from one seed: the same for everyone.
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from statistics import median
 
 from quire.bench.load import Load, Scenario, Serves, TokenIds, closed_loop
 from quire.engine.async_llm import AsyncLLM
@@ -31,7 +31,7 @@ class Scale:
 
     num_streams: int = 32
     num_requests: int = 64
-    num_cold: int = 2  # times that `alone` and `cold` are repeated, each with new prompts
+    num_cold: int = 5  # pairs of `alone` and `cold`, each with new prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,14 @@ class Seen:
     """What clients saw of one server."""
 
     unique: Load
-    alone_seconds: float  # to the first token
-    cold_seconds: float  # to the first token, 99th percentile
+    alone_seconds: tuple[float, ...]  # to the first token; in both the same place is the same pair
+    cold_seconds: tuple[float, ...]  # to the first token, 99th percentile
     shared: Load
+
+    @property
+    def cold_ratio(self) -> float:
+        """What company costs: the median of the pairs, each measured within seconds on one machine."""
+        return median(cold / alone for cold, alone in zip(self.cold_seconds, self.alone_seconds, strict=True))
 
 
 async def put_under_load(server: Serves, words: TokenIds, scale: Scale) -> Seen:
@@ -67,8 +72,8 @@ async def put_under_load(server: Serves, words: TokenIds, scale: Scale) -> Seen:
     shared = await closed_loop(server, Scenario(shared_prompts, scale.num_streams, OUT))
     return Seen(
         unique=unique,
-        alone_seconds=statistics.median(load.first_token.p50 for load in alone),
-        cold_seconds=statistics.median(load.first_token.p99 for load in cold),
+        alone_seconds=tuple(load.first_token.p50 for load in alone),
+        cold_seconds=tuple(load.first_token.p99 for load in cold),
         shared=shared,
     )
 

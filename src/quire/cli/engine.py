@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,8 +61,20 @@ class Engine(Protocol):
 
 def open_engine(path: Path, device: str, settings: Mapping[str, str]) -> Engine:
     """Load a model."""
-    engine: Engine = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
+    with _nothing_collected():
+        engine: Engine = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
     return engine
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """What is made within stays for the life of the process: looking for garbage in it is time lost, then and later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def served_model(name: str, serve: ServeConfig) -> Engine | None:

@@ -20,7 +20,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from quire.config import Config
 from quire.config import load as load_config
@@ -30,13 +30,15 @@ from quire.engine.load import build
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure, News, Tokens
 from quire.engine.text_side import Answer, Message, Prompt, TextSide
-from quire.text.go_chat import GoChatTemplate
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
+
+if TYPE_CHECKING:
+    from quire.text.go_chat import GoChatTemplate
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Sequence[int]
 Conversations = Sequence[Message] | Sequence[Sequence[Message]]

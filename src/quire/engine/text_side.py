@@ -11,24 +11,27 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.text.detokenize import Detokenizer
-from quire.text.go_chat import GoChatTemplate
 from quire.text.preset import begun, read_preset
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
-from quire.types.chat import Message as GivenMessage
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.message import Message as GivenMessage
 from quire.types.preset import Preset
 from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from quire.weights.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from quire.text.go_chat import GoChatTemplate
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
@@ -49,7 +52,7 @@ class TextSide:
         preset: Preset = NO_PRESET,
     ) -> None:
         self.tokenizer = tokenizer
-        self.template = GoChatTemplate(preset.template) if preset.template else template
+        self.template = _stored_template(preset.template) if preset.template else template
         self.preset = preset
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
@@ -109,6 +112,13 @@ class TextSide:
         if self.tokenizer is None:
             raise InvalidRequest("The model came without a tokenizer: give token ids, not text.", field="prompt")
         return self.tokenizer
+
+
+def _stored_template(source: str) -> GoChatTemplate:
+    """A preset's, in Go's dialect."""
+    go_chat = import_module("quire.text.go_chat")  # here, because most models bring no such template
+    template: GoChatTemplate = go_chat.GoChatTemplate(source)
+    return template
 
 
 def _as_mapping(message: GivenMessage) -> Message:

@@ -114,7 +114,7 @@ def _biased(c: Metadata) -> frozenset[str]:
 
 def _from_gguf(checkpoint: CheckpointSource) -> ModelConfig:
     metadata, arch = checkpoint.metadata, checkpoint.metadata["general.architecture"]
-    c = {key.removeprefix(f"{arch}."): value for key, value in metadata.items() if key.startswith(f"{arch}.")}
+    c = {key.removeprefix(f"{arch}."): metadata[key] for key in metadata if key.startswith(f"{arch}.")}
     hidden, num_heads = _require(c, "embedding_length"), _require(c, "attention.head_count")
     num_layers, max_context = _require(c, "block_count"), _require(c, "context_length")
     head_dim = int(c.get("attention.key_length", hidden // num_heads))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 
+from quire.config import SchedulerConfig
+
 KEPT_COUNTERS = 4096  # of keys that have nothing to do
 
 
@@ -47,6 +49,21 @@ class Pace:
         if slope <= 0.0:  # all steps alike, or noise: then time is taken to grow with tokens
             slope = y / x
         return (seconds - max(y - slope * x, 0.0)) / slope
+
+    def prompt_tokens(self, config: SchedulerConfig, num_streams: int, budget: int) -> int:
+        """How many tokens of prompts a step can have beside streams that wait no longer than promised."""
+        if not num_streams:
+            return budget
+        within = self.tokens_within(config.stream_gap) - num_streams
+        return int(min(max(within, config.min_prompt_tokens), budget))
+
+
+def stretched(allowed: int) -> int:
+    """Prompt tokens beside streams where `allowed` would leave only a few more to do.
+
+    The streams would wait for those anyway, and for the rest of the step that they are left to.
+    """
+    return allowed + allowed // 4
 
 
 class FairShare:

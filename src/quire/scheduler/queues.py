@@ -85,7 +85,7 @@ class Walk:
         self._queue = queue
         self._now = now
         self._cached = cached
-        self._worth: dict[RequestState, float] = {}
+        self._hits: dict[RequestState, int] = {}
         self._skipped: set[RequestState] = set()
         self._is_over = is_over
 
@@ -103,11 +103,20 @@ class Walk:
         """Nobody else may start."""
         self._is_over = True
 
+    def can_end_within(self, num_tokens: int) -> bool:
+        """Are the prompts of all who wait no longer than this together, hits aside? Of many it is not asked."""
+        if self._is_over or len(self._queue) > self.MAX_SKIPPED:
+            return False
+        return sum(len(state.tokens) - self._num_hit(state) for state in self._queue) <= num_tokens
+
     def _worth_of(self, state: RequestState) -> float:
-        worth = self._worth.get(state)
-        if worth is None:
-            worth = self._worth[state] = self._cached(state) + self._queue.age(state, self._now)
-        return worth
+        return self._num_hit(state) + self._queue.age(state, self._now)
+
+    def _num_hit(self, state: RequestState) -> int:
+        hit = self._hits.get(state)
+        if hit is None:
+            hit = self._hits[state] = self._cached(state)
+        return hit
 
 
 class RunningList:

@@ -18,7 +18,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Verdict
 from quire.scheduler.book import RequestBook
 from quire.scheduler.groups import PrefixGroups
-from quire.scheduler.limits import FairShare, Pace
+from quire.scheduler.limits import FairShare, Pace, stretched
 from quire.scheduler.queues import RunningList, WaitingQueue, Walk
 from quire.scheduler.request_state import NO_ROW, RequestState
 from quire.scheduler.stats import SchedulerStats
@@ -241,13 +241,13 @@ class Scheduler:
 
     def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, admits: bool) -> None:
         """What is left of the step goes to prompts: an equal share each, then the rest in order of importance."""
-        allowance = self._prompt_allowance(step)
         grants: list[tuple[RequestState, int]] = []
         prompts = [state for state in prompts if state.row != NO_ROW and state.remaining > 0]
+        waiting = self._waiting.walk(now, self._admission.cached_tokens, is_over=not admits)
+        allowance = self._prompt_allowance(step, sum(state.remaining for state in prompts), waiting)
         sharers = min(len(prompts) + len(self._waiting), self._config.max_partial_prompts)
         share = max(allowance // max(sharers, 1), min(self._cache.block_tokens, allowance))
         self._admission.begin_round()
-        waiting = self._waiting.walk(now, self._admission.cached_tokens, is_over=not admits)
         while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
             count = min(state.remaining, share, allowance, step.most(state))
             allowance -= count
@@ -265,12 +265,11 @@ class Scheduler:
         urgent = self._waiting.top_priority()
         return urgent is not None and urgent < state.urgency
 
-    def _prompt_allowance(self, step: StepBuilder) -> int:
+    def _prompt_allowance(self, step: StepBuilder, num_begun: int, waiting: Walk) -> int:
         """Prompt tokens that this step may have without making running streams wait longer than promised."""
-        if not step.parts:
-            return step.budget
-        within = self._pace.tokens_within(self._config.stream_gap) - len(step.parts)
-        return int(min(max(within, self._config.min_prompt_tokens), step.budget))
+        allowed = self._pace.prompt_tokens(self._config, len(step.parts), step.budget)
+        most = min(stretched(allowed), step.budget)
+        return most if most > allowed and waiting.can_end_within(most - num_begun) else allowed
 
     def _next_prompt(
         self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float

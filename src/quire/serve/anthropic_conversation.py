@@ -24,8 +24,8 @@ from quire.serve.anthropic_body import (
     Turn,
 )
 from quire.serve.strict_json import text_of
-from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, Role, ToolCall
 
 # Claude Code opens its system prompt with a line that differs in every request: no prefix would ever be found again.
 _BILLING = "x-anthropic-billing-header:"

@@ -12,8 +12,9 @@ import msgspec
 
 from quire.serve.dialect import Dialect, Generates, Limits
 from quire.serve.form import offered
-from quire.types.chat import Ask, ChatRequest, CompletionRequest, Message, Terms
+from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message
 
 
 class PlainMessage(msgspec.Struct, forbid_unknown_fields=True):

@@ -14,9 +14,9 @@ from quire.types.chat import (
     ReasoningDelta,
     ScoredToken,
     TextDelta,
-    ToolCall,
     ToolDelta,
 )
+from quire.types.message import ToolCall
 
 
 @dataclass(slots=True)

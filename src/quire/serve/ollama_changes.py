@@ -13,9 +13,9 @@ import msgspec
 from quire.serve.body import DOTS, read
 from quire.serve.dialect import Asked
 from quire.serve.ollama_body import Loose, MessageBody
-from quire.types.chat import Message
 from quire.types.errors import InvalidRequest
 from quire.types.library import Copy, Create, Delete, Pull, Push, Step
+from quire.types.message import Message
 from quire.types.parameters import check_parameters
 from quire.types.preset import Preset
 

@@ -11,8 +11,8 @@ from typing import get_args
 
 from quire.serve.ollama_body import MessageBody
 from quire.serve.strict_json import text_of
-from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
 _MAX_OPEN = 256  # calls among which a result looks for its own

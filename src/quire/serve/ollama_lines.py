@@ -14,18 +14,9 @@ import msgspec
 from quire.serve.arguments import arguments_of
 from quire.serve.dialect import Reply
 from quire.types.answer import Usage
-from quire.types.chat import (
-    Answered,
-    Ending,
-    Event,
-    Finish,
-    ReasoningDelta,
-    ScoredToken,
-    TextDelta,
-    ToolCall,
-    ToolDelta,
-)
+from quire.types.chat import Answered, Ending, Event, Finish, ReasoningDelta, ScoredToken, TextDelta, ToolDelta
 from quire.types.errors import QuireError
+from quire.types.message import ToolCall
 
 _encode = msgspec.json.Encoder().encode
 

@@ -16,8 +16,9 @@ from quire.text.parsers.conversation import as_template_messages, as_template_to
 from quire.text.parsers.reasoning import Reasoning
 from quire.text.parsers.style import Prepared, ToolStyle
 from quire.text.preset import begun
-from quire.types.chat import Ask, ChatRequest, CompletionRequest, Message, Terms
+from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message
 from quire.types.parameters import sampling_of
 from quire.types.preset import Preset
 from quire.types.request import Pin

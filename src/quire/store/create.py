@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from quire.text.go_chat import check_template
 from quire.text.go_template.errors import GoSyntaxError
 from quire.text.preset import FILES, preset_of
-from quire.types.chat import Message
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message
 from quire.types.preset import Preset
 
 from .manifest import Manifest, StoredFile

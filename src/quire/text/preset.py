@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from quire.text.errors import BrokenPreset
-from quire.types.chat import Message
+from quire.types.message import Message
 from quire.types.parameters import known_parameters
 from quire.types.preset import Preset
 

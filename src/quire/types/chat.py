@@ -13,31 +13,8 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from quire.types.answer import Usage
+from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, SamplingParams
-
-Role = Literal["system", "user", "assistant", "tool"]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call that an assistant made."""
-
-    id: str
-    name: str
-    arguments: str  # JSON text
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: Role
-    text: str = ""
-    reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
-    tool_call_id: str | None = None  # of a tool: which call this answers
-    name: str | None = None
-    keep: float | None = None  # pin the prompt up to the end of this message for so many seconds
 
 
 @dataclass(frozen=True, slots=True)

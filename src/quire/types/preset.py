@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.types.chat import Message
+from quire.types.message import Message
 
 
 @dataclass(frozen=True, slots=True)

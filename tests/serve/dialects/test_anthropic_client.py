@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from quire.serve.dialect import Limits, Reply
 from quire.serve.dialects.anthropic import DIALECT, decode
 from quire.types.answer import Usage
-from quire.types.chat import Answered, Choice, Ending, Finish, Message, ReasoningDelta, TextDelta, ToolCall, ToolDelta
+from quire.types.chat import Answered, Choice, Ending, Finish, ReasoningDelta, TextDelta, ToolDelta
 from quire.types.errors import DeadlineExceeded, InvalidRequest, Overloaded, QuireError, StepFailed
+from quire.types.message import Message, ToolCall
 from tests.serve.dialects.canned import Canned
 
 pytestmark = pytest.mark.pure

@@ -6,7 +6,8 @@ import pytest
 
 from quire.serve.dialect import Limits
 from quire.serve.dialects.anthropic import DIALECT, decode, decode_count
-from quire.types.chat import ChatRequest, Message, Terms, Tool, ToolCall, ToolChoice
+from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
+from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, ConstraintKind
 from tests.serve.dialects.canned import refusal
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from quire.serve.ollama_changes import decode_copy, decode_create, decode_delete, decode_pull, decode_push
-from quire.types.chat import Message
 from quire.types.errors import InvalidRequest
 from quire.types.library import Copy, Create, Delete, Pull, Push, Step
+from quire.types.message import Message
 from quire.types.preset import Preset
 
 pytestmark = pytest.mark.pure

@@ -12,18 +12,9 @@ import pytest
 from quire.serve.dialect import Limits, Reply
 from quire.serve.dialects.ollama import DIALECT, decode_chat
 from quire.serve.ollama_models import human_number
-from quire.types.chat import (
-    ChatRequest,
-    Ending,
-    Finish,
-    Message,
-    ModelCard,
-    ReasoningDelta,
-    ScoredToken,
-    TextDelta,
-    ToolDelta,
-)
+from quire.types.chat import ChatRequest, Ending, Finish, ModelCard, ReasoningDelta, ScoredToken, TextDelta, ToolDelta
 from quire.types.errors import Overloaded
+from quire.types.message import Message
 from tests.serve.dialects.canned import Canned
 
 pytestmark = pytest.mark.pure

@@ -6,8 +6,9 @@ import pytest
 
 from quire.serve.dialect import Limits
 from quire.serve.dialects.ollama import DIALECT, decode_chat, decode_generate, name_to_show
-from quire.types.chat import Ask, ChatRequest, CompletionRequest, Message, Terms, Tool, ToolCall
+from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms, Tool
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 from tests.serve.dialects.canned import refusal
 

@@ -10,8 +10,9 @@ import pytest
 
 from quire.serve.dialect import Limits
 from quire.serve.dialects.openai import DIALECT, decode_chat, decode_completion
-from quire.types.chat import ChatRequest, CompletionRequest, Message, Terms, Tool, ToolCall, ToolChoice
+from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 
 pytestmark = pytest.mark.pure

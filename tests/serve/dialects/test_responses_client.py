@@ -10,8 +10,9 @@ import openai
 import pydantic
 import pytest
 
-from quire.types.chat import ChatRequest, Ending, Finish, Message, ReasoningDelta, TextDelta, ToolCall, ToolDelta
+from quire.types.chat import ChatRequest, Ending, Finish, ReasoningDelta, TextDelta, ToolDelta
 from quire.types.errors import ContextTooLong, StepFailed
+from quire.types.message import Message, ToolCall
 from tests.serve.dialects.canned_openai import Canned, scored
 
 pytestmark = pytest.mark.pure

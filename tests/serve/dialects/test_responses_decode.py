@@ -10,8 +10,9 @@ import pytest
 
 from quire.serve.dialect import Limits
 from quire.serve.dialects.responses import DIALECT, decode, decode_count
-from quire.types.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice
+from quire.types.chat import ChatRequest, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, ConstraintKind
 
 pytestmark = pytest.mark.pure

@@ -13,7 +13,8 @@ from quire.text.parsers.conversation import as_template_messages, as_template_to
 from quire.text.parsers.registry import style_of
 from quire.text.parsers.style import Arguments, CallBegins
 from quire.text.template import ChatTemplate
-from quire.types.chat import Message, Tool, ToolCall
+from quire.types.chat import Tool
+from quire.types.message import Message, ToolCall
 from tests.text.parsers.corpus import parsed
 
 pytestmark = pytest.mark.pure

@@ -164,6 +164,7 @@ class FewRows:
     caches: Caches
     num_processors: int
     shared_memory: int  # bytes, of a block
+    _definitions: dict[str, int] = field(init=False)  # what the kernel is compiled for, whatever the number of rows
     _maps: Tensor = field(init=False)
     _layers: Tensor = field(init=False)
     _buffers: dict[str, Tensor] = field(init=False)
@@ -191,7 +192,7 @@ class FewRows:
         return found
 
     def __post_init__(self) -> None:
-        definitions = self._definitions
+        self._definitions = definitions = self._defined()
         device, rows, dim = self.caches.whole.device, MOST_ROWS, definitions["DIM"]
         self._maps, self._layers = self._encoded().to(device), self._pointers().to(device)
         qkv = definitions["HEADS"] + 2 * definitions["KV"]
@@ -243,9 +244,7 @@ class FewRows:
         kernel.launch(how, stream_of(run.ids.device), (step,))
         return logits
 
-    @property
-    def _definitions(self) -> dict[str, int]:
-        """What the kernel is compiled for, whatever the number of rows."""
+    def _defined(self) -> dict[str, int]:
         layer = self.model.layers[0]
         head: Tensor = self.model.head.linear.weight  # type: ignore[attr-defined]
         qkv, _, gate, down = (each.weight for each in layer.linears)

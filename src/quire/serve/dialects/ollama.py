@@ -35,9 +35,10 @@ from quire.serve.ollama_conversation import conversation
 from quire.serve.ollama_lines import LineWriter, LoadWriter, error_body
 from quire.serve.ollama_models import running, shown, tags, version
 from quire.serve.request_limits import check_tools, schema_text, stops
-from quire.types.chat import ChatRequest, CompletionRequest, Message, Terms, Tool
+from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool
 from quire.types.duration import seconds_of
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message
 from quire.types.parameters import sampling_of
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 

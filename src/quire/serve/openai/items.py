@@ -15,8 +15,8 @@ from quire.serve.body import shaped
 from quire.serve.openai.content import Content, Part, said
 from quire.serve.openai.messages import arguments_text
 from quire.serve.strict_json import shown
-from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, Role, ToolCall
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 from quire.serve.openai.content import Content, said
 from quire.serve.openai.terms import CacheControl, seconds_of
 from quire.serve.strict_json import check_depth
-from quire.types.chat import Message, Role, ToolCall
 from quire.types.errors import InvalidRequest
+from quire.types.message import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {
     "system": "system",

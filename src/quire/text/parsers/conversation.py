@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from quire.types.chat import Message, Tool, ToolCall
+from quire.types.chat import Tool
+from quire.types.message import Message, ToolCall
 
 
 def as_template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

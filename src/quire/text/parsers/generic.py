@@ -13,7 +13,8 @@ from dataclasses import replace
 from quire.text.parsers import hermes
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.style import Parser, Prepared, ToolStyle
-from quire.types.chat import Message, Tool
+from quire.types.chat import Tool
+from quire.types.message import Message
 
 _FORM = CallForm(opens=(hermes.OPEN,), closes=(hermes.CLOSE, "```"), fenced=True)
 

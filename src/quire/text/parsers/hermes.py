@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, mark_of, object_call, one_or_more
 from quire.text.parsers.style import Parser, Prepared, ToolStyle
-from quire.types.chat import Message, Tool, ToolChoice
+from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, object_call, one_or_more
 from quire.text.parsers.style import Parser, Prepared, ToolStyle
-from quire.types.chat import Message, Tool, ToolChoice
+from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 TAG = "<|python_tag|>"
 

@@ -12,7 +12,8 @@ from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.json_value import ValueScanner
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_of, object_call, one_or_more
 from quire.text.parsers.style import Arguments, CallBegins, Parser, Piece, Prepared, ToolStyle
-from quire.types.chat import Message, Tool, ToolChoice
+from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from quire.types.chat import Message, Tool, ToolChoice
+from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 
 class Text(NamedTuple):

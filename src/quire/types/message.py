@@ -1,0 +1,30 @@
+"""One turn of a conversation. Apart from chat.py, because a model's preset has such too and none of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that an assistant made."""
+
+    id: str
+    name: str
+    arguments: str  # JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    text: str = ""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
+    tool_call_id: str | None = None  # of a tool: which call this answers
+    name: str | None = None
+    keep: float | None = None  # pin the prompt up to the end of this message for so many seconds
