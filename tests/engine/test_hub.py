@@ -128,7 +128,7 @@ def test_a_front_is_answered_as_by_an_engine(world: World) -> None:
     wait_until(lambda: has_ended(too_long))
     assert isinstance(too_long[-1], Failed) and isinstance(too_long[-1].error, ContextTooLong)
     assert too_long[-1].error.num_prompt == 300
-    running = ask(one, "a", some_tokens(9))
+    running = ask(one, "a", some_tokens(9), SamplingParams(ignore_eos=True))  # as long as its context is
     wait_until(lambda: len(running) > 3)
     taken = ask(other, "a", some_tokens(9))
     wait_until(lambda: has_ended(taken))
