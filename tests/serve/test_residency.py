@@ -236,8 +236,8 @@ def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
     with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16) as server:
         short = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": GREEDY}
         wait_until(lambda: server.http.post("/api/generate", json=short).status_code == 200)
-        endless = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": {"num_predict": 1500}}
-        with server.http.stream("POST", "/api/generate", json=endless) as stream:
+        endless = {"model": TAGS[0], "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=endless) as stream:
             lines = stream.iter_lines()
             next(lines)
             refused = server.http.post("/api/generate", json={"model": TAGS[1], "prompt": "Hi"})
