@@ -5,9 +5,24 @@
 
 namespace host {
 
-// How many turns it took; 0: nobody could go on. `begin` calls the kernel, and then `end`.
-inline u64 run(void (*begin)(), int num_threads, int shared_bytes) {
+// What each thread does, from its beginning to its end.
+template <auto KERNEL, class Given>
+struct Thread {
+  static inline const Given* given;
+
+  static void begin() {
+    KERNEL(*given);
+    now->is_over = true;
+    yield();
+  }
+};
+
+// How many turns it took; 0: nobody could go on.
+template <auto KERNEL, class Given>
+u64 run(const Given* given, int count, int num_threads, int shared_bytes) {
   constexpr int STACK = 1 << 16;
+  Thread<KERNEL, Given>::given = given;
+  num_blocks = count;
   blocks = std::vector<Block>(num_blocks);
   for (Block& block : blocks) {
     block.shared.assign(shared_bytes, 0xff);  // no number
@@ -22,7 +37,7 @@ inline u64 run(void (*begin)(), int num_threads, int shared_bytes) {
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = STACK;
-    makecontext(&fiber.context, begin, 0);
+    makecontext(&fiber.context, Thread<KERNEL, Given>::begin, 0);
   }
   constexpr u64 TOO_MANY = 1000000;
   for (u64 turn = 1; turn < TOO_MANY; ++turn) {
@@ -36,11 +51,6 @@ inline u64 run(void (*begin)(), int num_threads, int shared_bytes) {
     if (is_over) return turn;
   }
   return 0;
-}
-
-inline void end() {
-  now->is_over = true;
-  yield();
 }
 
 }  // namespace host
