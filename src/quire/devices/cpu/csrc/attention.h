@@ -1,68 +1,85 @@
 // Causal attention over paged keys and values. Included by kernels.cpp, inside a variant's namespace.
 //
 // An item is some tokens, of one row or of rows that begin with the same blocks, times some heads that share keys: its
-// queries. They walk over tiles of 16 keys together, because a tile is then read and unpacked once for all of them:
+// queries. They walk over stretches of 128 keys together:
 //
-//   shared blocks     all queries of the item           tile 0, tile 1, ...
-//   a row's own       the queries of that row alone     ... on to its last tile; then the next row's
+//   shared blocks     all queries of the item           stretch 0, stretch 1, ...
+//   a row's own       the queries of that row alone     ... on to its last stretch; then the next row's
 //
-// But each query keeps its own running maximum, sum and weighted values, and takes exactly the tiles that it can see,
-// first one first, in the same arithmetic. So the bits of a token do not depend on its chunk, on its company, on being
-// in a group, or on where its blocks lie.
+// But each query keeps its own maximum, sum and weighted values, and takes exactly the keys that it can see, stretch by
+// stretch from the first, in the same arithmetic. So the bits of a token do not depend on its chunk, on its company, on
+// being in a group (which ends where a stretch does), or on where its blocks lie.
 
 struct Queries {
     int dim, num_heads;                  // padded; heads of each token
     float *q, *seen;                     // [query][dim] scaled queries; weighted values so far
-    float *p;                            // [query][16] scores, then weights, of this tile
+    float *p;                            // [query][STRETCH] scores, then weights
     float *most, *total;                 // [query]
-    float *keys, *values;                // [dim][16], [16][dim] a tile unpacked
+    float *keys, *values;                // [dim][16] a tile, [STRETCH][dim] a stretch: unpacked
     int32_t positions[MAX_ITEM_TOKENS];  // of the item's tokens
 
     float *query(int i) const { return q + static_cast<size_t>(i) * dim; }
     float *seen_of(int i) const { return seen + static_cast<size_t>(i) * dim; }
+    float *weights(int i, int tile) const { return p + static_cast<size_t>(i) * STRETCH + tile * TILE; }
 };
 
-// What a query sees of a tile: its keys begin..end - 1.
+struct Tile {
+    const uint8_t *keys, *values;
+    int base, length;  // position of its first key; how many it has
+};
+
+struct Stretch {
+    Tile tiles[STRETCH / TILE];
+    int count;
+
+    int begin() const { return tiles[0].base; }
+    int end() const { return tiles[count - 1].base + tiles[count - 1].length; }
+};
+
+// A query and the positions that it sees of a stretch: begin..end - 1.
 struct Sight {
     int query, begin, end;
+
+    bool is_whole() const { return end - begin == STRETCH; }
+    bool sees_same(const Sight &other) const { return begin == other.begin && end == other.end; }
+    int begin_in(const Tile &tile) const { return begin > tile.base ? begin - tile.base : 0; }
+    int end_in(const Tile &tile) const { return smaller(end - tile.base, tile.length); }
+    bool sees(const Tile &tile) const { return begin_in(tile) < end_in(tile); }
 };
 
-inline const float *unpacked(const KvCache &c, const uint8_t *place, float *scratch) {
-    if (c.format == KvFormat::F32) return reinterpret_cast<const float *>(place);
+// --- what is not computed with as it is stored
+
+inline void unpack_bf16(const KvCache &c, const uint8_t *place, float *out) {
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(place);
     const int count = static_cast<int>(c.tile_numbers());
-    const bool is_bf16 = c.format == KvFormat::BF16;
-    for (int i = 0; i < count; i += LANES) store(scratch + i, load(halves + i, is_bf16));
-    return scratch;
+    for (int i = 0; i < count; i += LANES) store(out + i, load(halves + i, true));
 }
 
-inline const float *unpacked_keys(const KvCache &c, const uint8_t *place, float *scratch) {
-    if (c.format != KvFormat::Q8) return unpacked(c, place, scratch);
+inline void unpack_keys(const KvCache &c, const uint8_t *place, float *out) {
+    if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
     for (int d = 0; d < c.head_dim; d += BLOCK, scales += TILE) {
         const F8 low = load(scales, false), high = load(scales + LANES, false);
         for (int at = TILE * d; at < TILE * (d + BLOCK); at += TILE) {
-            store(scratch + at, load(numbers + at) * low);
-            store(scratch + at + LANES, load(numbers + at + LANES) * high);
+            store(out + at, load(numbers + at) * low);
+            store(out + at + LANES, load(numbers + at + LANES) * high);
         }
     }
-    return scratch;
 }
 
-inline const float *unpacked_values(const KvCache &c, const uint8_t *place, float *scratch) {
-    if (c.format != KvFormat::Q8) return unpacked(c, place, scratch);
+inline void unpack_values(const KvCache &c, const uint8_t *place, float *out) {
+    if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
     const int count = static_cast<int>(c.tile_numbers());
     for (int at = 0; at < count; at += BLOCK, ++scales) {
         const F8 scale = set1(half::from_f16(*scales));
-        for (int i = at; i < at + BLOCK; i += LANES) store(scratch + i, load(numbers + i) * scale);
+        for (int i = at; i < at + BLOCK; i += LANES) store(out + i, load(numbers + i) * scale);
     }
-    return scratch;
 }
 
-// A tile may be read as it is stored, where so few queries see it that unpacking it first would cost more.
+// Numbers of a tile: float32, or f16, whose unpacking hides behind the multiplications.
 template <class W>
 inline W fetch(const float *p) {
     return load<W>(p);
@@ -73,9 +90,11 @@ inline W fetch(const uint16_t *p) {
     return load<W>(p, false);
 }
 
-// Products of N queries with 16 keys, one dimension after the other.
+// --- one stretch
+
+// Products of N queries with the 16 keys of a tile, one dimension after the other.
 template <int N, class Number>
-inline void scores(const Queries &s, const Sight *sights, const Number *keys) {
+inline void scores(const Queries &s, const Sight *sights, const Number *keys, int tile) {
     F8x2 acc[N];
     const float *q[N];
     for (int i = 0; i < N; ++i) acc[i] = set1<F8x2>(0.0f), q[i] = s.query(sights[i].query);
@@ -83,103 +102,135 @@ inline void scores(const Queries &s, const Sight *sights, const Number *keys) {
         const F8x2 column = fetch<F8x2>(keys + TILE * d);
         for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<F8x2>(q[i][d]), acc[i]);
     }
-    for (int i = 0; i < N; ++i) store(s.p + TILE * sights[i].query, acc[i]);
+    for (int i = 0; i < N; ++i) store(s.weights(sights[i].query, tile), acc[i]);
 }
 
 template <class Number>
-inline void all_scores(const Queries &s, const Sight *sights, int count, const Number *keys) {
+inline void all_scores(const Queries &s, const Sight *sights, int count, const Number *keys, int tile) {
     int i = 0;
-    for (; i + 6 <= count; i += 6) scores<6>(s, sights + i, keys);
+    for (; i + 6 <= count; i += 6) scores<6>(s, sights + i, keys, tile);
     switch (count - i) {
-        case 5: return scores<5>(s, sights + i, keys);
-        case 4: return scores<4>(s, sights + i, keys);
-        case 3: return scores<3>(s, sights + i, keys);
-        case 2: return scores<2>(s, sights + i, keys);
-        case 1: return scores<1>(s, sights + i, keys);
+        case 5: return scores<5>(s, sights + i, keys, tile);
+        case 4: return scores<4>(s, sights + i, keys, tile);
+        case 3: return scores<3>(s, sights + i, keys, tile);
+        case 2: return scores<2>(s, sights + i, keys, tile);
+        case 1: return scores<1>(s, sights + i, keys, tile);
     }
 }
 
-// Turn scores of the keys in sight into weights, and shrink what was seen if there is a new maximum.
-inline void soften(const Queries &s, const Sight &sight) {
-    const int query = sight.query, begin = sight.begin, end = sight.end;
-    float *p = s.p + TILE * query, *seen = s.seen_of(query);
-    const bool whole = begin == 0 && end == TILE;  // most tiles are: nothing has to be hidden
-    const F8x2 scores = load<F8x2>(p);
-    const float most = largest(whole ? scores : between(scores, begin, end, set1<F8x2>(-3.0e38f)));
-    if (most > s.most[query]) {
-        float shrink[LANES];
-        store(shrink, exponential(set1(s.most[query] - most)));
-        for (int d = 0; d < s.dim; d += LANES) store(seen + d, load(seen + d) * set1(shrink[0]));
-        s.total[query] *= shrink[0];
-        s.most[query] = most;
+// Weights are powers of two over the largest score, or over one that was the largest and is at most so much less: they
+// stay far from the ends of float32, and what was seen need not be scaled for every little more.
+inline void know_most(const Queries &s, int query, float most) {
+    constexpr float LITTLE = 8.0f;
+    if (most <= s.most[query] + LITTLE) return;
+    float by[LANES], *seen = s.seen_of(query);
+    store(by, power(set1(s.most[query] - most)));
+    for (int d = 0; d < s.dim; d += LANES) store(seen + d, load(seen + d) * set1(by[0]));
+    s.total[query] *= by[0];
+    s.most[query] = most;
+}
+
+// Turn scores into weights where a query sees the whole stretch, as it nearly always does.
+inline void soften_all(const Queries &s, int query) {
+    float *p = s.weights(query, 0);
+    F8x2 largest_of = load<F8x2>(p);
+    for (int i = TILE; i < STRETCH; i += TILE) largest_of = max(largest_of, load<F8x2>(p + i));
+    know_most(s, query, largest(largest_of));
+    const F8x2 most = set1<F8x2>(s.most[query]);
+    F8x2 total = set1<F8x2>(0.0f);
+    for (int i = 0; i < STRETCH; i += TILE) {
+        const F8x2 weights = power(load<F8x2>(p + i) - most);
+        total = total + weights;
+        store(p + i, weights);
     }
-    F8x2 weights = exponential(scores - set1<F8x2>(s.most[query]));
-    if (!whole) weights = between(weights, begin, end, set1<F8x2>(0.0f));
-    s.total[query] += sum(weights);
-    store(p, weights);
+    s.total[query] += sum(total);
+}
+
+// The same where some keys are hidden.
+inline void soften_some(const Queries &s, const Sight &sight, const Stretch &stretch) {
+    const F8x2 nothing = set1<F8x2>(0.0f), least = set1<F8x2>(-3.0e38f);
+    F8x2 largest_of = least, total = nothing;
+    for (int i = 0; i < stretch.count; ++i) {
+        const int begin = sight.begin_in(stretch.tiles[i]), end = sight.end_in(stretch.tiles[i]);
+        if (begin < end) largest_of = max(largest_of, between(load<F8x2>(s.weights(sight.query, i)), begin, end, least));
+    }
+    know_most(s, sight.query, largest(largest_of));
+    const F8x2 most = set1<F8x2>(s.most[sight.query]);
+    for (int i = 0; i < stretch.count; ++i) {
+        const int begin = sight.begin_in(stretch.tiles[i]), end = sight.end_in(stretch.tiles[i]);
+        if (begin >= end) continue;
+        float *p = s.weights(sight.query, i);
+        const F8x2 weights = between(power(load<F8x2>(p) - most), begin, end, nothing);
+        total = total + weights;
+        store(p, weights);
+    }
+    s.total[sight.query] += sum(total);
 }
 
 // seen += weights * values over WIDTH times the dimensions of a W from d on, for N queries that see the same keys. Keys
 // that are not in sight are left out rather than weighted with zero: what lies there may be anything, infinities too.
 template <int N, class W, int WIDTH, class Number>
-inline void gather_values(const Queries &s, const Sight *sights, const Number *values, int d) {
+inline void gather_values(const Queries &s, const Sight *sights, const Stretch &stretch, int d) {
     constexpr int STEP = sizeof(W) / sizeof(float);
     W acc[N][WIDTH];
-    const float *p[N];
-    for (int n = 0; n < N; ++n) {
-        p[n] = s.p + TILE * sights[n].query;
-        for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(sights[n].query) + d + STEP * i);
-    }
-    for (int key = sights[0].begin; key < sights[0].end; ++key) {
-        const Number *row = values + static_cast<size_t>(key) * s.dim + d;
-        if constexpr (N < WIDTH) {  // what there is less of stays in registers
-            W weight[N];
-            for (int n = 0; n < N; ++n) weight[n] = set1<W>(p[n][key]);
-            for (int i = 0; i < WIDTH; ++i) {
-                const W value = fetch<W>(row + STEP * i);
-                for (int n = 0; n < N; ++n) acc[n][i] = fma(value, weight[n], acc[n][i]);
-            }
-        } else {
-            W value[WIDTH];
-            for (int i = 0; i < WIDTH; ++i) value[i] = fetch<W>(row + STEP * i);
-            for (int n = 0; n < N; ++n) {
-                const W weight = set1<W>(p[n][key]);
-                for (int i = 0; i < WIDTH; ++i) acc[n][i] = fma(value[i], weight, acc[n][i]);
+    QUIRE_UNROLL for (int n = 0; n < N; ++n)
+        QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(sights[n].query) + d + STEP * i);
+    for (int tile = 0; tile < stretch.count; ++tile) {
+        const int begin = sights[0].begin_in(stretch.tiles[tile]), end = sights[0].end_in(stretch.tiles[tile]);
+        const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.dim + d;
+        const float *p[N];
+        QUIRE_UNROLL for (int n = 0; n < N; ++n) p[n] = s.weights(sights[n].query, tile);
+        for (int key = begin; key < end; ++key, row += s.dim) {
+            if constexpr (N < WIDTH) {  // what there is less of stays in registers
+                W weight[N];
+                QUIRE_UNROLL for (int n = 0; n < N; ++n) weight[n] = set1<W>(p[n][key]);
+                QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) {
+                    const W value = fetch<W>(row + STEP * i);
+                    QUIRE_UNROLL for (int n = 0; n < N; ++n) acc[n][i] = fma(value, weight[n], acc[n][i]);
+                }
+            } else {
+                W value[WIDTH];
+                QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) value[i] = fetch<W>(row + STEP * i);
+                QUIRE_UNROLL for (int n = 0; n < N; ++n) {
+                    const W weight = set1<W>(p[n][key]);
+                    QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) acc[n][i] = fma(value[i], weight, acc[n][i]);
+                }
             }
         }
     }
-    for (int n = 0; n < N; ++n)
-        for (int i = 0; i < WIDTH; ++i) store(s.seen_of(sights[n].query) + d + STEP * i, acc[n][i]);
+    QUIRE_UNROLL for (int n = 0; n < N; ++n)
+        QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) store(s.seen_of(sights[n].query) + d + STEP * i, acc[n][i]);
 }
 
 // Sums that fill 12 of 16 registers, or 24 of 32, so that each multiplication finds its own one free.
 template <int N, class Number>
-inline void see_values(const Queries &s, const Sight *sights, const Number *values) {
-    constexpr int WIDTH = N > 3 && WIDEST == LANES ? 2 : 4;
+inline void see_values(const Queries &s, const Sight *sights, const Stretch &stretch) {
+    constexpr int WIDTH = N == 1 ? 8 : N > 3 && WIDEST == LANES ? 2 : 4;
     int d = 0;
-    for (; d + WIDTH * WIDEST <= s.dim; d += WIDTH * WIDEST) gather_values<N, Widest, WIDTH>(s, sights, values, d);
-    for (; d + WIDEST <= s.dim; d += WIDEST) gather_values<N, Widest, 1>(s, sights, values, d);
+    for (; d + WIDTH * WIDEST <= s.dim; d += WIDTH * WIDEST)
+        gather_values<N, Widest, WIDTH, Number>(s, sights, stretch, d);
+    for (; d + WIDEST <= s.dim; d += WIDEST) gather_values<N, Widest, 1, Number>(s, sights, stretch, d);
     if constexpr (WIDEST > LANES)
-        for (; d < s.dim; d += LANES) gather_values<N, F8, 1>(s, sights, values, d);
+        for (; d < s.dim; d += LANES) gather_values<N, F8, 1, Number>(s, sights, stretch, d);
 }
 
 template <class Number>
-inline void all_values(const Queries &s, const Sight *sights, int count, const Number *values) {
+inline void all_values(const Queries &s, const Sight *sights, int count, const Stretch &stretch) {
     for (int i = 0, same; i < count; i += same) {
         same = 1;
-        while (same < 6 && i + same < count && sights[i + same].begin == sights[i].begin &&
-               sights[i + same].end == sights[i].end)
-            ++same;
+        while (same < 6 && i + same < count && sights[i + same].sees_same(sights[i])) ++same;
         switch (same) {
-            case 6: see_values<6>(s, sights + i, values); break;
-            case 5: see_values<5>(s, sights + i, values); break;
-            case 4: see_values<4>(s, sights + i, values); break;
-            case 3: see_values<3>(s, sights + i, values); break;
-            case 2: see_values<2>(s, sights + i, values); break;
-            default: see_values<1>(s, sights + i, values);
+            case 6: see_values<6, Number>(s, sights + i, stretch); break;
+            case 5: see_values<5, Number>(s, sights + i, stretch); break;
+            case 4: see_values<4, Number>(s, sights + i, stretch); break;
+            case 3: see_values<3, Number>(s, sights + i, stretch); break;
+            case 2: see_values<2, Number>(s, sights + i, stretch); break;
+            default: see_values<1, Number>(s, sights + i, stretch);
         }
     }
 }
+
+// --- from stretch to stretch
 
 // Tokens first..last - 1 of the item, over blocks begin..end - 1 of a table that their rows agree on.
 struct Walk {
@@ -188,69 +239,88 @@ struct Walk {
     int begin, end;
 };
 
-// What the walk's tokens see of the tile [base, base + length).
-inline int look(const Queries &s, const Walk &w, int window, int base, int length, Sight *sights) {
+// What the walk's tokens see of the stretch.
+inline int look(const Queries &s, const Walk &w, int window, const Stretch &stretch, Sight *sights) {
     int count = 0;
     for (int token = w.first; token < w.last; ++token) {
-        const int last = s.positions[token] + 1;
-        const int first = window && last > window ? last - window : 0;
-        const int begin = first > base ? first - base : 0, end = smaller(last - base, length);
+        const int last = s.positions[token] + 1, first = window && last > window ? last - window : 0;
+        const int begin = first > stretch.begin() ? first : stretch.begin(), end = smaller(last, stretch.end());
         for (int head = 0; head < s.num_heads && begin < end; ++head)
             sights[count++] = {token * s.num_heads + head, begin, end};
     }
     return count;
 }
 
-// Where the walk goes next. Blocks lie all over the cache, where no hardware foresees them: without this a tile is
-// waited for longer than it is computed with. Keys and values are asked for apart, since a core waits for a few dozen
-// lines at a time.
-struct Ahead {
-    const uint8_t *keys = nullptr, *values = nullptr;
-    size_t bytes = 0;
-
-    void fetch_keys() const {
-        for (size_t at = 0; at < bytes; at += 64) prefetch(keys + at);
-    }
-    void fetch_values() const {
-        for (size_t at = 0; at < bytes; at += 64) prefetch(values + at);
-    }
-};
-
-inline Ahead ahead(const KvCache &c, const Walk &w, int kv_head, int block, int tile) {
-    if (block >= w.end) return {};
+inline Tile tile_of(const KvCache &c, const Walk &w, int kv_head, int index) {
+    const int block = index / c.tiles(), tile = index % c.tiles();
     const size_t place = c.tile_at(w.table[block], kv_head, tile);
-    return {c.keys + place, c.values + place, c.tile_bytes()};
+    return {c.keys + place, c.values + place, block * c.block_tokens + tile * TILE,
+            smaller(TILE, c.block_tokens - tile * TILE)};
+}
+
+// The tiles from `index` on, up to `end` or to where the next stretch begins.
+inline Stretch stretch_of(const KvCache &c, const Walk &w, int kv_head, int index, int end) {
+    constexpr int TILES = STRETCH / TILE;
+    Stretch out;
+    end = smaller(end, (index / TILES + 1) * TILES);
+    for (out.count = 0; index < end; ++index) out.tiles[out.count++] = tile_of(c, w, kv_head, index);
+    return out;
+}
+
+// Blocks lie all over the cache, where no hardware foresees them: without this a tile is waited for longer than it is
+// computed with.
+inline void fetch_tile(const KvCache &c, const uint8_t *tile) {
+    for (size_t at = 0; at < c.tile_bytes(); at += 64) prefetch(tile + at);
+}
+
+inline void score_tile(const KvCache &c, const Queries &s, const Sight *sights, int count, const Tile &tile, int index) {
+    while (count && !sights[0].sees(tile)) ++sights, --count;
+    while (count && !sights[count - 1].sees(tile)) --count;
+    if (c.format == KvFormat::F16)
+        return all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(tile.keys), index);
+    if (c.format == KvFormat::F32)
+        return all_scores(s, sights, count, reinterpret_cast<const float *>(tile.keys), index);
+    unpack_keys(c, tile.keys, s.keys);
+    all_scores(s, sights, count, s.keys, index);
+}
+
+inline void take_values(const KvCache &c, const Queries &s, const Sight *sights, int count, Stretch &stretch) {
+    if (c.format == KvFormat::F16) return all_values<uint16_t>(s, sights, count, stretch);
+    for (int i = 0; i < stretch.count && c.format != KvFormat::F32; ++i) {
+        float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.dim;
+        unpack_values(c, stretch.tiles[i].values, unpacked);
+        stretch.tiles[i].values = reinterpret_cast<const uint8_t *>(unpacked);
+    }
+    all_values<float>(s, sights, count, stretch);
 }
 
 inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk &w) {
-    constexpr int FEW = 6;
     const KvCache &c = a.cache;
     Sight sights[MAX_QUERIES];
-    for (int block = w.begin; block < w.end; ++block)
-        for (int tile = 0; tile < c.tiles(); ++tile) {
-            const int base = block * c.block_tokens + tile * TILE;
-            const int count = look(s, w, c.window, base, smaller(TILE, c.block_tokens - tile * TILE), sights);
-            if (count == 0) continue;
-            const bool is_last = tile + 1 == c.tiles();
-            const Ahead next = ahead(c, w, kv_head, is_last ? block + 1 : block, is_last ? 0 : tile + 1);
-            const size_t place = c.tile_at(w.table[block], kv_head, tile);
-            const uint8_t *keys = c.keys + place, *values = c.values + place;
-            next.fetch_keys();
-            if (c.format == KvFormat::F16 && count <= FEW)
-                all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(keys));
-            else
-                all_scores(s, sights, count, unpacked_keys(c, keys, s.keys));
-            for (int i = 0; i < count; ++i) soften(s, sights[i]);
-            next.fetch_values();
-            if (c.format == KvFormat::F16 && count <= FEW)
-                all_values(s, sights, count, reinterpret_cast<const uint16_t *>(values));
-            else
-                all_values(s, sights, count, unpacked_values(c, values, s.values));
+    const int end = w.end * c.tiles();
+    for (int index = w.begin * c.tiles(); index < end;) {
+        Stretch stretch = stretch_of(c, w, kv_head, index, end);
+        index += stretch.count;
+        const int count = look(s, w, c.window, stretch, sights);
+        if (count == 0) continue;
+        for (int i = 0; i < stretch.count; ++i) {
+            if (i + 1 < stretch.count) fetch_tile(c, stretch.tiles[i + 1].keys);
+            else if (index < end) fetch_tile(c, tile_of(c, w, kv_head, index).keys);
+            fetch_tile(c, stretch.tiles[i].values);
+            score_tile(c, s, sights, count, stretch.tiles[i], i);
         }
+        for (int i = 0; i < count; ++i)
+            if (sights[i].is_whole())
+                soften_all(s, sights[i].query);
+            else
+                soften_some(s, sights[i], stretch);
+        take_values(c, s, sights, count, stretch);
+    }
 }
 
 inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s) {
     const int dim = a.cache.head_dim;
+    const float scale = a.scale * 1.44269504f;  // for weights that are powers of two instead of e
     int at = 0;
     for (int i = 0; i < item.num_tiles; ++i)
         for (int token = item.tiles[i].begin; token < item.tiles[i].end; ++token, ++at) {
@@ -259,7 +329,7 @@ inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s
                 const int query = at * item.num_heads + head;
                 const float *from = a.q.row(token) + (item.kv_head * a.group + item.first_head + head) * dim;
                 float *to = s.query(query);
-                for (int d = 0; d < s.dim; ++d) to[d] = d < dim ? from[d] * a.scale : 0.0f;
+                for (int d = 0; d < s.dim; ++d) to[d] = d < dim ? from[d] * scale : 0.0f;
                 for (int d = 0; d < s.dim; ++d) s.seen_of(query)[d] = 0.0f;
                 s.most[query] = -3.0e38f, s.total[query] = 0.0f;
             }
@@ -313,10 +383,10 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
     s.dim = static_cast<int>(dim), s.num_heads = item.num_heads;
     s.keys = scratch;
     s.values = s.keys + TILE * dim;
-    s.q = s.values + TILE * dim;
+    s.q = s.values + STRETCH * dim;
     s.seen = s.q + MAX_QUERIES * dim;
     s.p = s.seen + MAX_QUERIES * dim;
-    s.most = s.p + MAX_QUERIES * TILE;
+    s.most = s.p + MAX_QUERIES * STRETCH;
     s.total = s.most + MAX_QUERIES;
     load_queries(a, item, s);
     int num_tokens = 0;
@@ -327,8 +397,8 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
         const Walk now = next;
         if (i + 1 < item.num_tiles) {
             next = own_walk(a, item, s, i + 1, now.last);
-            const Ahead first = ahead(a.cache, next, item.kv_head, next.begin, 0);
-            first.fetch_keys(), first.fetch_values();
+            if (next.begin < next.end)
+                fetch_tile(a.cache, tile_of(a.cache, next, item.kv_head, next.begin * a.cache.tiles()).keys);
         }
         walk(a, item.kv_head, s, now);
     }

@@ -92,7 +92,8 @@ struct Kernels {
 
 // Floats that `attend` needs to itself.
 inline size_t attend_scratch(int padded_dim) {
-    return 2 * TILE * static_cast<size_t>(padded_dim) + static_cast<size_t>(MAX_QUERIES) * (2 * padded_dim + TILE + 2);
+    const size_t dim = static_cast<size_t>(padded_dim);
+    return (TILE + STRETCH) * dim + MAX_QUERIES * (2 * dim + STRETCH + 2);
 }
 
 }  // namespace quire

@@ -14,7 +14,8 @@
 
 namespace quire {
 
-constexpr int TILE = 16;  // keys that attention looks at together
+constexpr int TILE = 16;      // keys that lie together
+constexpr int STRETCH = 128;  // keys that attention looks at together
 
 struct Matrix {
     Format format;
@@ -67,6 +68,11 @@ struct KvCache {
 
     int padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
     int tiles() const { return (block_tokens + TILE - 1) / TILE; }
+    int stretch_blocks() const {  // the fewest blocks at the end of which a stretch ends too
+        int count = 1;
+        while (count * tiles() % (STRETCH / TILE)) count *= 2;
+        return count;
+    }
     int scales() const { return format == KvFormat::Q8 ? head_dim / BLOCK : 0; }  // of one token and head
     size_t number_bytes() const { return format == KvFormat::F32 ? 4 : format == KvFormat::Q8 ? 1 : 2; }
     size_t tile_numbers() const { return static_cast<size_t>(TILE) * padded_dim(); }

@@ -320,13 +320,14 @@ void Program::cut_queries(const Step &s) {
     constexpr int ITEMS_OF_THREAD = 6;
     query_tiles_.clear(), bundles_.clear();
     const int num_heads = caches_.empty() ? 1 : caches_[0].num_heads;
+    const int whole = caches_.empty() ? 1 : caches_[0].stretch_blocks();
     const int64_t share = static_cast<int64_t>(s.num_tokens) * num_heads / (ITEMS_OF_THREAD * pool_->size());
     const int most = static_cast<int>(std::clamp<int64_t>(share, 1, MAX_ITEM_TOKENS));
     std::vector<bool> is_cut(static_cast<size_t>(s.num_rows));
     for (int i = 0, room = 0; i < s.num_grouped; ++i) {
         const int32_t *m = s.groups + 3 * static_cast<size_t>(i);
         if (i > 0 && m[0] != m[-3]) room = 0;
-        room = cut_row(s, m[1], m[2], most, room);
+        room = cut_row(s, m[1], m[2] / whole * whole, most, room);
         is_cut[static_cast<size_t>(m[1])] = true;
     }
     for (int row = 0; row < s.num_rows; ++row)

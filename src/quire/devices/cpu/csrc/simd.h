@@ -87,8 +87,10 @@ inline float largest(F8x2 a) { return largest(max(low_of(a), high_of(a))); }
 
 #if defined(__GNUC__)
 inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+#define QUIRE_UNROLL _Pragma("GCC unroll 8")  // before a loop over what is to lie in registers
 #else
 inline void prefetch(const void *) {}
+#define QUIRE_UNROLL
 #endif
 
 // e ** x to about one unit in the last place; what would leave the range of float32 is held at its ends.
@@ -105,5 +107,19 @@ inline W exponential(W x) {
     p = fma(p, r, set1<W>(1.6666665459e-1f));
     p = fma(p, r, set1<W>(5.0000001201e-1f));
     p = fma(p * r, r, r + set1<W>(1.0f));
+    return p * power_of_two(n);
+}
+
+// 2 ** x to about two units in the last place, for x up to 127; below -125 it is that of -125.
+template <class W>
+inline W power(W x) {
+    x = max(x, set1<W>(-125.0f));
+    const W n = nearest(x), r = x - n;
+    W p = set1<W>(1.326472033e-3f);
+    p = fma(p, r, set1<W>(9.671513923e-3f));
+    p = fma(p, r, set1<W>(5.550733954e-2f));
+    p = fma(p, r, set1<W>(2.402224243e-1f));
+    p = fma(p, r, set1<W>(6.931470037e-1f));
+    p = fma(p, r, set1<W>(1.0f));
     return p * power_of_two(n);
 }
