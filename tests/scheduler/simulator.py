@@ -86,8 +86,8 @@ class FakeDevice:
             results.append(self._compute(part, tokens))
         assert plan.num_tokens == sum(len(self._tokens(part)) for part in plan.parts)
         for part, result in zip(plan.parts, results, strict=True):
-            if result.tokens:
-                self.rows[part.row].last_sampled = result.tokens[-1]
+            if result.tokens or result.error:
+                self.rows[part.row].last_sampled = result.tokens[-1] if result.tokens else 0
         return StepResult(
             plan.number, tuple(results), self.fixed + self.each * plan.num_tokens + self.context * attended
         )
@@ -105,7 +105,9 @@ class FakeDevice:
     def _compute(self, part: Part, tokens: tuple[int, ...]) -> PartResult:
         row = self.rows[part.row]
         assert row.request_id == part.request_id
-        if (error := self.refuse(part)) is not None:
+        if (error := self.refuse(part)) is not None:  # and what lies there now, nobody knows
+            for position in range(part.start, part.start + len(tokens)):
+                self.slots[self._slot(row, position)] = hash((part.request_id, position))
             return PartResult(error=error)
         mark = self.slots[self._slot(row, part.start - 1)] if part.start else 0
         marks = []

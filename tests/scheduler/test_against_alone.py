@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.config import SchedulerConfig
-from quire.types.errors import DeadlineExceeded
+from quire.types.errors import DeadlineExceeded, StepFailed
 from quire.types.request import (
     CacheKey,
     Constraint,
@@ -23,6 +23,7 @@ from quire.types.request import (
     Pin,
     SamplingParams,
 )
+from quire.types.step import Part
 from tests.scheduler.simulator import Simulator, expected_output, fingerprint, sampled
 
 pytestmark = pytest.mark.pure
@@ -46,6 +47,7 @@ arrivals = st.fixed_dictionaries(
         "constrained": st.booleans(),
         "arrives": st.floats(0, 0.3),
         "cancelled_at": st.sampled_from([None, None, None, 3, 6]),  # step
+        "fails_at": st.sampled_from([None, None, None, None, 2, 4]),  # plan
         "drafts": st.sampled_from([None, None, "right", "wrong"]),
         "resumed": st.sampled_from(
             [None, None, 0, 1, 5]
@@ -140,7 +142,12 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
             sim.cache.resize(max(sizes[steps % len(sizes)], sim.scheduler.fewest_blocks), sim.now)
         draft(sim, arriving)
 
+    def refuse(part: Part) -> StepFailed | None:
+        fails_at = arriving[int(part.request_id.split("#")[0])]["fails_at"]
+        return StepFailed("It was to fail.") if fails_at == len(simulator.plans) else None
+
     simulator.on_step = on_step
+    simulator.device.refuse = refuse
     simulator.run([(each["arrives"], requests[str(index)]) for index, each in enumerate(arriving)], max_steps=5000)
     simulator._take(simulator.scheduler.drain())
     assert not simulator.refused
@@ -151,6 +158,8 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
         assert story.tokens == output[: len(story.tokens)]
         if story.finish is FinishReason.CANCELLED:
             assert arriving[int(name)]["cancelled_at"] is not None
+        elif isinstance(story.error, StepFailed):
+            assert arriving[int(name)]["fails_at"] is not None
         elif story.error is not None:
             assert isinstance(story.error, DeadlineExceeded) and requests[name].deadline is not None
         else:

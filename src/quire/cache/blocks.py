@@ -165,6 +165,17 @@ class BlockPool:
         self._forget(block, now)
         self._free.append(block)
 
+    def uproot(self, block: int, now: float) -> list[int]:
+        """Take a block out of the tree with all that continues it; answers them. What nobody holds is free."""
+        gone = [block]
+        for each in gone:
+            gone += self._tree.children(self._tree.node(each))
+        for each in reversed(gone):
+            self._forget(each, now)
+            if not self._refs[each]:
+                self._free.append(each)
+        return gone
+
     def abandon(self, block: int) -> None:
         """The tree has let go of this block: what nobody holds is free."""
         self._rank[block] = UNPINNED

@@ -3,6 +3,7 @@
     match    how much of a prompt is cached           a look-up, changes nothing
     lease    hold those blocks for a request          the rest of its blocks come as it grows
     extend   room for more tokens, all or nothing     evicts cold blocks, then idle sessions
+    promise  blocks that the next step computes       can be found from now on, by others in that step too
     seal     blocks whose tokens are computed         can be found by others from now on
     release  the request is done with its blocks      what was sealed stays cached, its last, partly filled block too
 
@@ -23,11 +24,13 @@ from quire.cache.explain import Explanation, explain
 from quire.cache.history import Birth, History
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.sessions import Sessions
+from quire.cache.stats import CacheStats
 from quire.types.events import BlockStored
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
 
 Tokens = array  # of "I": four bytes a token, and a slice's bytes are a key of the tree
+Promised = list[tuple[int, bytes]]  # blocks of the tree and their identity
 new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each block
 
 
@@ -64,20 +67,6 @@ class Lease:
         return [ours for ours, block in zip(self.path, self.blocks, strict=False) if ours != block]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Blocks by state, and what was asked of the tree since the start."""
-
-    num_blocks: int
-    num_free: int
-    num_held: int
-    num_cached: int
-    num_sessions: int
-    queried_tokens: int
-    hit_tokens: int
-    sequence: int  # of the newest event
-
-
 class KVCache:
     """Paged KV in a prefix tree. The one owner of blocks, tree and sessions."""
 
@@ -90,6 +79,7 @@ class KVCache:
         self._sessions = Sessions(session_ttl)
         self._leases: dict[int, Lease] = {}
         self._computing: dict[bytes, Lease] = {}  # edge -> the lease that will seal it
+        self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
         self._queried_tokens = 0
         self._hit_tokens = 0
 
@@ -112,6 +102,8 @@ class KVCache:
         known = [] if last is None else self._still_cached(last)
         blocks, node, near, shared, num_tokens = self._tree.reach(data, root_of(key), known)
         leader = self._leader(node, len(blocks), tokens) if self._computing else None
+        if near in self.pending:
+            return Hit(blocks, num_tokens - shared, NO_BLOCK, leader, node, limit)
         source = near if shared else NO_BLOCK
         return Hit(blocks, num_tokens, source, leader, node, limit, self._tree.num_changes)
 
@@ -163,22 +155,36 @@ class KVCache:
             lease.blocks += blocks
         return True
 
+    def promise(self, lease: Lease, tokens: Tokens[int], num_tokens: int, now: float) -> Promised:
+        """The step being planned computes so many tokens: others may read their full blocks, the answer, in it too."""
+        first = len(lease.path)
+        self._store_whole(lease, tokens, num_tokens, now)
+        mine = [ours for ours, own in zip(lease.path[first:], lease.blocks[first:], strict=False) if ours == own]
+        self.pending.update(mine)
+        return [(block, self._tree.node(block)) for block in mine]
+
+    def fulfil(self, promises: Iterable[Promised]) -> None:
+        """The step is over: these blocks are computed."""
+        self.pending.difference_update(block for promised in promises for block, _ in promised)
+
+    def withdraw(self, promised: Promised, now: float) -> list[Lease]:
+        """These blocks were not computed. Nor was what continues them; answers the leases that have some of it."""
+        gone: set[int] = set()
+        self.fulfil([promised])
+        for block, node in promised:
+            if self._tree.node(block) == node:  # else it went with one before, or was evicted
+                gone.update(self._pool.uproot(block, now))
+        relying = [lease for lease in self._leases.values() if not gone.isdisjoint(lease.path)]
+        for lease in relying:
+            self._make_private(lease, now)
+        return relying
+
     def seal(self, lease: Lease, tokens: Tokens[int], computed: int, now: float) -> None:
         """The KV of the first `computed` tokens exists: its full blocks can be found by others."""
         if lease.copy is not None:  # the step that began with the copy is over
             self._pool.release((lease.copy.source,), now)
             lease.copy = None
-        first = len(lease.path)
-        if lease.is_private or (first + 1) * self.block_tokens > computed:
-            return
-        for index in range(first, computed // self.block_tokens):
-            chunk = tokens[index * self.block_tokens : (index + 1) * self.block_tokens].tobytes()
-            block = self._store(lease, lease.blocks[index], chunk, now)
-            if block != lease.blocks[index]:
-                self._pool.hold((block,), now)
-            lease.path.append(block)
-        self._pin(lease.pins, lease.path[first:], first * self.block_tokens, now)
-        self._announce(lease, tokens)
+        self._store_whole(lease, tokens, computed, now)
 
     def release(self, lease: Lease, tokens: Tokens[int], computed: int, now: float, session: str | None = None) -> None:
         """The request is done, or put off. What it computed stays findable; a session holds it until its next turn."""
@@ -259,10 +265,7 @@ class KVCache:
         while (blocks := self._sessions.drop_oldest()) is not None:
             self._pool.release(reversed(blocks), now)
         for lease in self._leases.values():
-            self._retract(lease)
-            lease.is_private = True
-            self._pool.release(lease.twins(), now)
-            lease.path = lease.blocks[: len(lease.path)]
+            self._make_private(lease, now)
         for block, _ in reversed(list(self._tree.in_order())):
             self._tree.remove(block)
             self._pool.abandon(block)
@@ -336,6 +339,27 @@ class KVCache:
         if lease.announced:
             del self._computing[lease.announced]
             lease.announced = b""
+
+    def _make_private(self, lease: Lease, now: float) -> None:
+        """Nothing of it is to be found by others, or not any more."""
+        self._retract(lease)
+        lease.is_private = True
+        self._pool.release(lease.twins(), now)
+        lease.path = lease.blocks[: len(lease.path)]
+
+    def _store_whole(self, lease: Lease, tokens: Tokens[int], num_tokens: int, now: float) -> None:
+        """Put the lease's full blocks into the tree, as far as `num_tokens` fill them."""
+        first = len(lease.path)
+        if lease.is_private or (first + 1) * self.block_tokens > num_tokens:
+            return
+        for index in range(first, num_tokens // self.block_tokens):
+            chunk = tokens[index * self.block_tokens : (index + 1) * self.block_tokens].tobytes()
+            block = self._store(lease, lease.blocks[index], chunk, now)
+            if block != lease.blocks[index]:
+                self._pool.hold((block,), now)
+            lease.path.append(block)
+        self._pin(lease.pins, lease.path[first:], first * self.block_tokens, now)
+        self._announce(lease, tokens)
 
     def _store(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
         """Put a block into the tree at the end of the lease's path; answers the one there, perhaps an older twin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from quire.cache.kv_cache import Hit, KVCache, Lease
+from quire.cache.kv_cache import Hit, KVCache, Lease, Promised
 from quire.cache.radix import NO_BLOCK
 from quire.config import SchedulerConfig
 from quire.scheduler.limits import Pace
@@ -80,9 +80,10 @@ class Admission:
         forks = not state.num_output and not state.must_score
         elder = next((s for s in siblings if s.lease is not None), None) if forks else None
         if elder is not None and elder.lease is not None:
-            if elder.computed < limit:
+            whole, rest = divmod(limit, self._cache.block_tokens)
+            if elder.computed < limit or (rest and elder.lease.blocks[whole] in self._cache.pending):
                 return Verdict.PASSED
-            if not self._has_room(state, elder.lease.path[: limit // self._cache.block_tokens], 0, now):
+            if not self._has_room(state, elder.lease.path[:whole], 0, now):
                 return Verdict.FULL
             return self._owned(self._cache.fork(elder.lease, limit, now), state)
         hit = self._match(state)
@@ -105,6 +106,10 @@ class Admission:
     def cached_tokens(self, state: RequestState) -> int:
         """How much of a waiting request is in the tree."""
         return self._match(state).num_tokens
+
+    def withdraw(self, promised: Promised, now: float) -> list[RequestState]:
+        """Blocks were not computed that had been promised; answers who relies on them, and who promised them."""
+        return [self._owners[id(lease)] for lease in self._cache.withdraw(promised, now)]
 
     def ended(self, lease: Lease) -> None:
         """A lease was released."""

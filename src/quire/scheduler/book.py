@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from quire.scheduler.queues import RunningList, WaitingQueue
 from quire.scheduler.request_state import RequestState
 from quire.types.errors import InvalidRequest
 
@@ -57,3 +58,13 @@ class RequestBook:
             if state.sample == sample and not state.num_in_flight:
                 return state
         raise InvalidRequest(f"Request {request_id!r} has no sample {sample} that waits for tokens.", field="id")
+
+    def check(self, running: RunningList, waiting: WaitingQueue) -> None:
+        """Each either runs or waits, and is what it says."""
+        assert sorted(map(id, [*running, *waiting])) == sorted(map(id, self)), "a request is lost or in two places"
+        assert len(list(waiting)) == len(waiting)
+        assert list(running) == sorted(running, key=lambda state: state.order)
+        assert all(state.lease is not None for state in running) and all(state.lease is None for state in waiting)
+        for state in self:
+            assert not state.is_over
+            state.check()

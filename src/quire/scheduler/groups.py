@@ -7,6 +7,7 @@ So the members of a group are found by looking at one column of their tables, an
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 
 from quire.scheduler.request_state import RequestState
 from quire.types.step import SharedPrefix
@@ -17,7 +18,8 @@ Member = tuple[list[int], int]  # block table, row
 class PrefixGroups:
     """The groups of the running requests; found anew only when someone has joined."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
         self._groups: tuple[SharedPrefix, ...] = ()
         self._left: set[int] = set()  # rows given up since the groups were told
         self._is_current = True
@@ -30,16 +32,21 @@ class PrefixGroups:
         """A row was given up. The others still share what they shared."""
         self._left.add(row)
 
-    def find(self, running: list[RequestState]) -> tuple[SharedPrefix, ...]:
-        """The groups among these requests."""
+    def find(self, running: list[RequestState], computing: Container[RequestState]) -> tuple[SharedPrefix, ...]:
+        """The groups among these requests. Some are `computing` blocks that others may read in the same step: with
+        those they share them from the next one on, since each of their tokens reads of them what is before it."""
         if not self._is_current:
-            members = [(state.lease.blocks, state.row) for state in running if state.lease is not None]
+            members = [(self._table(state, state in computing), state.row) for state in running]
             self._groups = tuple(_split(members, 0))
-            self._is_current = True
+            self._is_current = not any(state in computing for state in running)
         elif self._left and self._groups:
             self._groups = tuple(kept for group in self._groups if (kept := self._without(group)) is not None)
         self._left.clear()
         return self._groups
+
+    def _table(self, state: RequestState, is_computing: bool) -> list[int]:
+        assert state.lease is not None
+        return state.lease.blocks[: state.computed // self._block_tokens] if is_computing else state.lease.blocks
 
     def _without(self, group: SharedPrefix) -> SharedPrefix | None:
         """What is left of a group, if it is one still."""

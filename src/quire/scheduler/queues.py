@@ -103,6 +103,10 @@ class Walk:
         """Nobody else may start."""
         self._is_over = True
 
+    def again(self, is_over: bool) -> Walk:
+        """A walk for those who were skipped: they may be able to start now. If nobody was, it is over at once."""
+        return Walk(self._queue, self._now, self._cached, is_over or self._is_over or not self._skipped)
+
     def can_end_within(self, num_tokens: int) -> bool:
         """Are the prompts of all who wait no longer than this together, hits aside? Of many it is not asked."""
         if self._is_over or len(self._queue) > self.MAX_SKIPPED:

@@ -14,8 +14,9 @@ from array import array
 from dataclasses import InitVar, dataclass, field
 
 from quire.cache.kv_cache import Hit, Lease
+from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest
-from quire.types.step import Part
+from quire.types.step import Outcome, Part, TokenLogprobs
 
 NO_ROW = -1
 
@@ -119,7 +120,7 @@ class RequestState:
             computed -= part.num_logits - max(num_accepted, 1)
             if not num_accepted:  # no token came: what was planned on its account is void, and it is computed again
                 computed -= 1
-                self.num_stale, self.expected, self.is_on_device = self.num_in_flight, 0, False
+                self.void()
                 self.scheduled = computed
             self.settle()
         if self.lease is None:  # preempted meanwhile
@@ -127,6 +128,26 @@ class RequestState:
             return
         self.computed = computed
         self.scheduled = max(self.scheduled, computed)
+
+    def failure(self, error: QuireError) -> Outcome:
+        """It ends by this."""
+        return Outcome(self.request.id, self.sample, error=error, num_hit=self.num_hit)
+
+    def void(self) -> None:
+        """What was planned for it came to nothing: the results that are still to come mean nothing."""
+        self.num_stale, self.expected, self.is_on_device = self.num_in_flight, 0, False
+
+    def uncharged(self) -> int:
+        """Output tokens that were not charged for until now."""
+        unpaid = self.num_output - self.num_charged
+        self.num_charged += unpaid
+        return unpaid
+
+    def unscored(self, part: Part, scores: tuple[TokenLogprobs, ...]) -> tuple[TokenLogprobs, ...]:
+        """What is new in these: after a preemption a part may score positions a second time."""
+        news = scores[max(0, self.num_scored - part.start) :]
+        self.num_scored += len(news)
+        return news
 
     def cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
         """New output up to the first token that ends the request, and why that ends it."""

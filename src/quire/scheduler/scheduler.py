@@ -44,11 +44,11 @@ class Scheduler:
         self._running = RunningList()
         self._admission = Admission(cache, config, self._running)
         self.fewest_blocks = -(-self._admission.max_total // cache.block_tokens)  # that the longest request needs
-        self._groups = PrefixGroups()
+        self._groups = PrefixGroups(cache.block_tokens)
         self._rows = list(range(config.max_rows - 1, -1, -1))  # free ones
         self._leaves: list[int] = []  # rows given up since the last plan
         self._book = RequestBook()
-        self._in_flight: deque[tuple[StepPlan, list[RequestState]]] = deque()
+        self._in_flight: deque[tuple[StepPlan, StepBuilder]] = deque()
         self._outcomes: list[Outcome] = []
         self._num_arrived = 0
         self._num_steps = 0
@@ -116,21 +116,21 @@ class Scheduler:
         num_preemptions = self._num_preemptions
         prompts = self._plan_streams(step, now)
         if prompts or len(self._waiting):
-            self._plan_prompts(prompts, step, now, admits=num_preemptions == self._num_preemptions)
-        plan = step.build(tuple(self._leaves), self._groups.find(self._running.snapshot()))
+            self._plan_prompts(prompts, step, now, num_preemptions)
+        plan = step.build(tuple(self._leaves), self._groups.find(self._running.snapshot(), step.promised))
         if plan.parts or plan.joins:
             self._leaves.clear()
             self._num_steps = step.number
-            self._in_flight.append((plan, step.states))
+            self._in_flight.append((plan, step))
         return plan
 
     def commit(self, result: StepResult, now: float) -> None:
         """Take in the oldest step in flight. What it means for each request is in `drain`."""
-        plan, states = self._in_flight.popleft()
+        plan, step = self._in_flight.popleft()
         assert result.number == plan.number, f"result of step {result.number} came while {plan.number} was due"
         self._pace.learn(plan.num_tokens, result.seconds)
         tell = self._outcomes.append
-        for state, part, came in zip(states, plan.parts, result.parts, strict=True):
+        for state, part, came in zip(step.states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
             tokens, logprobs, error, _ = came
             if state.flows and part.tokens is None and len(tokens) == 1 and error is None:
@@ -145,7 +145,19 @@ class Scheduler:
                     news = (state.request.id, state.sample, tokens, logprobs, None, None, 0, 0, (), 0.0)
                     tell(new_tuple(Outcome, news))
                     continue
+            if error is not None:
+                self._withdraw(state, step, now)
             self._take_in(state, part, came, now)
+        self._cache.fulfil(step.promised.values())
+
+    def _withdraw(self, state: RequestState, step: StepBuilder, now: float) -> None:
+        """A request's part of a step failed: those start again who took its blocks, or later ones, for computed."""
+        steps = [step, *(later for _, later in self._in_flight)]
+        promised = [each for step in steps for each in step.promised.get(state, ())]
+        for other in self._admission.withdraw(promised, now):
+            if other is not state:
+                other.void()
+                self._preempt(other, now)
 
     def _take_in(self, state: RequestState, part: Part, came: PartResult, now: float) -> None:
         """Any result of a part."""
@@ -155,10 +167,11 @@ class Scheduler:
             state.num_stale -= 1
             state.settle()
         elif came.error is not None:
-            self._end(state, now, Outcome(state.request.id, state.sample, error=came.error, num_hit=state.num_hit))
+            self._end(state, now, state.failure(came.error))
         else:
-            if came.prompt_logprobs:
-                self._score(state, part, came)
+            if came.prompt_logprobs and (news := state.unscored(part, came.prompt_logprobs)):
+                told = Outcome(state.request.id, state.sample, num_hit=state.num_hit, prompt_logprobs=news)
+                self._outcomes.append(told)
             state.advance(part, len(came.tokens))
             if came.tokens:
                 self._accept(state, came, now)
@@ -173,16 +186,8 @@ class Scheduler:
         self._charge_output(state)
 
     def _charge_output(self, state: RequestState) -> None:
-        unpaid = state.num_output - state.num_charged
-        state.num_charged += unpaid
-        self._shares.charge(state.request.key, self._config.output_cost * unpaid / state.request.weight)
-
-    def _score(self, state: RequestState, part: Part, came: PartResult) -> None:
-        """Tell what is new: after a preemption a part may score positions a second time."""
-        news = came.prompt_logprobs[max(0, state.num_scored - part.start) :]
-        state.num_scored += len(news)
-        if news:
-            self._outcomes.append(Outcome(state.request.id, state.sample, num_hit=state.num_hit, prompt_logprobs=news))
+        cost = self._config.output_cost * state.uncharged()
+        self._shares.charge(state.request.key, cost / state.request.weight)
 
     def _accept(self, state: RequestState, came: PartResult, now: float, is_forced: bool = False) -> None:
         """Output tokens: append them up to a stop or the limit, tell, and end the request if it is done."""
@@ -239,37 +244,42 @@ class Scheduler:
         step.add(state, count)
         return extra
 
-    def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, admits: bool) -> None:
-        """What is left of the step goes to prompts: an equal share each, then the rest in order of importance."""
-        grants: list[tuple[RequestState, int]] = []
+    def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, num_preemptions: int) -> None:
+        """What is left of the step goes to prompts. If someone was preempted in this plan, nobody is admitted by it."""
         prompts = [state for state in prompts if state.row != NO_ROW and state.remaining > 0]
-        waiting = self._waiting.walk(now, self._admission.cached_tokens, is_over=not admits)
-        allowance = self._prompt_allowance(step, sum(state.remaining for state in prompts), waiting)
+        waiting = self._waiting.walk(now, self._admission.cached_tokens, num_preemptions != self._num_preemptions)
+        allowed = self._pace.prompt_tokens(self._config, len(step.parts), step.budget)
+        most, num_begun = min(stretched(allowed), step.budget), sum(state.remaining for state in prompts)
+        allowance = most if most > allowed and waiting.can_end_within(most - num_begun) else allowed
+        while allowance > 0 and (num_given := self._share_out(allowance, prompts, waiting, step, now)):
+            allowance -= num_given  # the rest is for those who waited for what is in this step now
+            prompts, waiting = [], waiting.again(is_over=num_preemptions != self._num_preemptions)
+
+    def _share_out(self, most: int, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float) -> int:
+        """Give an equal share each, then the rest in order of importance; answers how much was taken."""
+        before, grants = step.budget, list[tuple[RequestState, int]]()
         sharers = min(len(prompts) + len(self._waiting), self._config.max_partial_prompts)
-        share = max(allowance // max(sharers, 1), min(self._cache.block_tokens, allowance))
+        share = max(most // max(sharers, 1), min(self._cache.block_tokens, most))
         self._admission.begin_round()
-        while allowance > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
-            count = min(state.remaining, share, allowance, step.most(state))
-            allowance -= count
+        while most > 0 and (state := self._next_prompt(prompts, waiting, step, now)) is not None:
+            count = min(state.remaining, share, most, step.most(state))
+            most -= count
             grants.append((state, count))
         for state, count in grants:
-            num_more = min(state.remaining - count, allowance)
-            allowance -= num_more
+            num_more = min(state.remaining - count, most)
+            most -= num_more
             count = min(count + num_more, step.most(state))
             if count and state.row != NO_ROW and self._make_room(state, state.scheduled + count, step, now):
                 step.add(state, count)
                 self._shares.charge(state.request.key, count / state.request.weight)
+                if count > 1 and state.lease is not None:  # steps of one token a row may be computed in another order
+                    step.promised[state] = self._cache.promise(state.lease, state.tokens, state.scheduled, now)
+        return before - step.budget
 
     def _is_outranked(self, state: RequestState) -> bool:
         """Does someone more urgent than this running request wait?"""
         urgent = self._waiting.top_priority()
         return urgent is not None and urgent < state.urgency
-
-    def _prompt_allowance(self, step: StepBuilder, num_begun: int, waiting: Walk) -> int:
-        """Prompt tokens that this step may have without making running streams wait longer than promised."""
-        allowed = self._pace.prompt_tokens(self._config, len(step.parts), step.budget)
-        most = min(stretched(allowed), step.budget)
-        return most if most > allowed and waiting.can_end_within(most - num_begun) else allowed
 
     def _next_prompt(
         self, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float
@@ -363,8 +373,7 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         self._cache.expire_sessions(now)
         for state in self._book.overdue(now):
-            late = DeadlineExceeded(state.num_output)
-            self._end(state, now, Outcome(state.request.id, state.sample, error=late, num_hit=state.num_hit))
+            self._end(state, now, state.failure(DeadlineExceeded(state.num_output)))
 
     # ── answers ──
 
@@ -385,15 +394,7 @@ class Scheduler:
 
     def check(self) -> None:
         """All invariants, the cache's too. Expensive: for tests, and for an idle engine."""
-        running, waiting = list(self._running), list(self._waiting)
-        live = list(self._book)
-        assert sorted(map(id, running + waiting)) == sorted(map(id, live)), "a request is lost or in two places"
-        assert sorted([*self._rows, *(state.row for state in running)]) == list(range(self._config.max_rows))
-        assert running == sorted(running, key=lambda state: state.order)
-        assert all(state.lease is not None for state in running) and all(state.lease is None for state in waiting)
-        assert len(waiting) == len(self._waiting)
-        self._shares.check(Counter(state.request.key for state in live))
-        for state in live:
-            assert not state.is_over
-            state.check()
+        assert sorted([*self._rows, *(state.row for state in self._running)]) == list(range(self._config.max_rows))
+        self._book.check(self._running, self._waiting)
+        self._shares.check(Counter(state.request.key for state in self._book))
         self._cache.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.cache.kv_cache import Promised
 from quire.config import SchedulerConfig
 from quire.scheduler.request_state import RequestState
 from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
@@ -18,6 +19,7 @@ class StepBuilder:
         )  # distributions that still fit, beside the one for each row's newest token
         self.parts: list[Part] = []
         self.states: list[RequestState] = []  # whose parts these are
+        self.promised: dict[RequestState, Promised] = {}  # blocks that others take for computed
         self._joins: list[Join] = []
         self._copies: list[CopyBlock] = []
         self._max_tokens = config.max_step_tokens
