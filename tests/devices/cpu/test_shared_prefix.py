@@ -17,7 +17,8 @@ from tests.models.toys import make_toy, some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
-NUM_SHARED = 3  # blocks of 16 that every row begins with
+NUM_SHARED = 10  # blocks of 16 that every row begins with; what is read once is a stretch of 128 keys
+WIDE = replace(LIMITS, max_blocks=16)
 PREFIX = some_tokens(16 * NUM_SHARED)
 TAILS = [some_tokens(3 + (n * 11) % 37) for n in range(12)]
 Groups = Sequence[tuple[int, int, int]]
@@ -34,13 +35,13 @@ EACH_CASE = pytest.mark.parametrize("name, kv_dtype", CASES)
 
 @cache
 def program(name: str, kv_dtype: str, variant: str = VARIANTS[0] if VARIANTS else "") -> base.Program:
-    return lower(MODELS[name](), replace(LIMITS, kv_dtype=kv_dtype), variant=variant)
+    return lower(MODELS[name](), replace(WIDE, kv_dtype=kv_dtype), variant=variant)
 
 
 class Texts:
-    """The prefix in blocks 7, 3 and 5, and the texts that go on from it in blocks of their own."""
+    """The prefix in some of the first 20 blocks, and the texts that go on from it in blocks of their own."""
 
-    shared = (7, 3, 5)
+    shared = (7, 3, 5, 11, 2, 13, 17, 9, 19, 15)
 
     def __init__(self, of: base.Program) -> None:
         self.program, self.seen = of, [0] * len(TAILS)
@@ -75,7 +76,7 @@ def alone(of: base.Program) -> list[np.ndarray]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_row_is_the_same_in_a_group_and_alone(name, kv_dtype, variant):
     expected = alone(program(name, kv_dtype, variant))
-    for num_blocks in (NUM_SHARED, 1):  # a group may share less than it could
+    for num_blocks in (NUM_SHARED, 8, 1):  # a group may share less than it could
         answered = Texts(program(name, kv_dtype, variant)).step(dict.fromkeys(range(len(TAILS)), 99), num_blocks)
         for n, logits in answered.items():
             assert np.array_equal(logits, expected[n]), (num_blocks, n)
@@ -93,12 +94,29 @@ def test_a_group_of_which_some_are_scheduled_answers_the_same_for_any_chunk(name
             assert np.array_equal(logits, expected[n][before[n] : texts.seen[n]])
 
 
+@EACH_CASE
+@pytest.mark.parametrize("grouped", [False, True])
+def test_rows_read_what_another_row_writes_in_the_same_step(name, kv_dtype, grouped):
+    """Someone computes the prefix, and others go on from it: keys of all rows are written before any row reads."""
+    of = program(name, kv_dtype)
+    expected, texts, chosen = alone(of), Texts(of), (4, 1, 9)
+    texts.run([RowPart(some_tokens(len(PREFIX) + 1)[1:], 0, Texts.shared)], ())  # another text lies there now
+    parts = [
+        RowPart(TAILS[n], len(PREFIX), (*Texts.shared, *range(20 + 4 * n, 24 + 4 * n)), len(TAILS[n])) for n in chosen
+    ]
+    parts.insert(1, RowPart(PREFIX, 0, Texts.shared))
+    logits = texts.run(parts, [(0, row, NUM_SHARED) for row in (0, 2, 3)] if grouped else ())
+    at = np.cumsum([0] + [part.num_logits for part in parts])
+    for row, text in ((0, 4), (2, 1), (3, 9)):
+        assert np.array_equal(logits[at[row] : at[row + 1]], expected[text])
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_group_answers_the_same_for_any_number_of_threads(num_threads):
     """Threads decide how many rows of a group are taken together."""
     model: Model = quantized_model("q4_1")
     expected = alone(program("q4_1", "f16"))
-    texts = Texts(lower(model, num_threads=num_threads))
+    texts = Texts(lower(model, WIDE, num_threads=num_threads))
     for n, logits in texts.step(dict.fromkeys(range(len(TAILS)), 1)).items():
         assert np.array_equal(logits, expected[n][:1])
 
@@ -106,15 +124,15 @@ def test_a_group_answers_the_same_for_any_number_of_threads(num_threads):
 def test_two_groups_and_a_stranger_share_a_q4_1_step():
     of = program("q4_1", "q8_0")
     expected, texts = alone(of), Texts(of)
-    other = some_tokens(40)
-    texts.run([RowPart(other, 0, (100, 101, 102))], ())
-    last = texts.run([RowPart([9], 40, (100, 101, 102))], ())
-    parts = [RowPart([9], 40, (100, 101, 102))]
+    other, blocks = some_tokens(150), range(100, 109)
+    texts.run([RowPart(other, 0, (*blocks, 109))], ())
+    last = texts.run([RowPart([9], 150, (*blocks, 109))], ())
+    parts = [RowPart([9], 150, (*blocks, 109))]
     parts += [RowPart(TAILS[n][:1], len(PREFIX), (*Texts.shared, 20 + 4 * n)) for n in range(4)]
-    parts.insert(3, RowPart([9], 40, (100, 101, 103)))
-    parts.append(RowPart([9], 40, (100, 101, 102 + 2)))
-    texts.program.launch(replace(Batch.of(parts[:1], 16), copies=np.array([[102, 103, 8], [102, 104, 8]], np.int32)))
-    groups = [(0, 1, 3), (0, 4, 3), (1, 6, 2), (1, 3, 2), (2, 5, 1), (2, 2, 1)]
+    parts.insert(3, RowPart([9], 150, (*blocks, 110)))
+    parts.append(RowPart([9], 150, (*blocks, 111)))
+    texts.program.launch(replace(Batch.of(parts[:1], 16), copies=np.array([[109, 110, 6], [109, 111, 6]], np.int32)))
+    groups = [(0, 1, 10), (0, 4, 10), (1, 6, 9), (1, 3, 9), (2, 5, 1), (2, 2, 1)]
     logits = texts.run(parts, groups)
     for row, text in ((1, 0), (2, 1), (4, 2), (5, 3)):
         assert np.array_equal(logits[row], expected[text][0])

@@ -80,7 +80,17 @@ def test_blocks_are_copied_before_anything_else(place):
     logits = texts.step({1: PROMPT[5:7]}, 2, copies=copies)
     assert relative_error(logits, small("qwen3").expected_logits(PROMPT[:7])[5:]) <= F32_ERROR
     moved, kept = (program.caches.whole[:, :, texts.blocks(row)[0]] for row in (1, 0))
-    assert torch.equal(moved[..., :5, :], kept[..., :5, :]) and not torch.equal(moved[..., 5:7, :], kept[..., 5:7, :])
+    assert torch.equal(moved[..., :5, :], kept[..., :5, :]) and not torch.equal(moved[..., 7:9, :], kept[..., 7:9, :])
+
+
+def test_rows_read_what_another_row_writes_in_the_same_step(place):
+    """Row 2 computes a prefix of two blocks; rows 0 and 1 go on from it, one with a single token."""
+    program = lowered(small("qwen3").draw(), place, dtype="f32")
+    prefix, tails, shared = some_tokens(2 * BLOCK), (PROMPT[:3], [7]), [9, 4]
+    parts = [RowPart(tail, 2 * BLOCK, [*shared, 20 + row]) for row, tail in enumerate(tails)]
+    logits = program.launch(Batch.of([*parts, RowPart(prefix, 0, shared)], BLOCK)).result().logits
+    for row, tail in enumerate(tails):
+        assert relative_error(logits[row], small("qwen3").expected_logits([*prefix, *tail])[-1]) <= F32_ERROR
 
 
 def test_rows_that_share_blocks_have_the_same_logits_told_or_not(place):

@@ -265,7 +265,7 @@ def test_idle_time_goes_to_captures_first_and_then_to_tuning_if_that_is_wished_f
 @pytest.mark.parametrize("quantize", [None, "fp8"])
 def test_a_program_tunes_itself_on_a_gpu_and_the_next_one_computes_the_same(quantize, place, tmp_path, monkeypatch):
     monkeypatch.setattr("quire.devices.cuda.candidates.STAGES", (3,))  # half as many to compile
-    drawn = draw(random_llama())
+    drawn = draw(random_llama(vocab=1536))  # no two products are alike
     plain = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
     lines = list(plain.tune())
     assert plain.table is not None and len(lines) == len(plain.table.read()) == 5 * len(BUCKETS)
@@ -280,7 +280,7 @@ def test_a_program_tunes_itself_on_a_gpu_and_the_next_one_computes_the_same(quan
 @pytest.mark.gpu
 def test_a_server_that_is_idle_captures_and_tunes_and_answers_in_between(place, tmp_path, monkeypatch):
     monkeypatch.setattr("quire.devices.cuda.candidates.STAGES", (3,))
-    program = lowered(draw(random_llama(num_layers=2)), place, tuned=tmp_path, tune=True)
+    program = lowered(draw(random_llama(num_layers=2, vocab=1536)), place, tuned=tmp_path, tune=True)
     texts = Texts(program)
     texts.step({0: some_tokens(5)})
     first = texts.step({0: [7]})
