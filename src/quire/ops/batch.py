@@ -59,7 +59,9 @@ class Batch:
     row_of_token: Array  # [T]
     starts: Array  # [R + 1] row r has the tokens starts[r]:starts[r + 1]; none of them is empty
     lengths: Array  # [R] tokens of the row in the cache once this step has written its own
-    block_tables: Array  # [R, B] beyond the blocks that lengths[r] needs, entries mean nothing
+    # [R, B] beyond the blocks that lengths[r] needs, entries mean nothing. A row may begin with blocks that another row
+    # writes in this step, unless every row has one token: a device writes the keys of all rows before any row reads.
+    block_tables: Array
     logits_at: Array  # [L] indices into the T tokens, ascending
     copies: Array = field(default_factory=_no_triples)  # [C, 3] from block, to block, num tokens: before anything else
     # [M, 3] group, row, num blocks: rows of one group, next to each other here, whose tables begin with the same
