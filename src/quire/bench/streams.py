@@ -31,7 +31,7 @@ class Scale:
 
     num_streams: int = 32
     num_requests: int = 64
-    num_cold: int = 5  # pairs of `alone` and `cold`, each with new prompts
+    num_cold: int = 9  # pairs of `alone` and `cold`, each with new prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,14 @@ struct Queries {
 
 struct Tile {
     const uint8_t *keys, *values;
-    int base, length;  // position of its first key; how many it has
+    int base, length;     // position of its first key; how many it has
+    const uint8_t *next;  // keys to be asked for while these values are taken, or null
 };
 
 struct Stretch {
     Tile tiles[STRETCH / TILE];
     int count;
+    size_t tile_bytes;
 
     int begin() const { return tiles[0].base; }
     int end() const { return tiles[count - 1].base + tiles[count - 1].length; }
@@ -88,6 +90,12 @@ inline W fetch(const float *p) {
 template <class W>
 inline W fetch(const uint16_t *p) {
     return load<W>(p, false);
+}
+
+// Blocks lie all over the cache, where no hardware foresees them: without this a tile is waited for longer than it is
+// computed with.
+inline void fetch_tile(size_t bytes, const uint8_t *tile) {
+    for (size_t at = 0; tile && at < bytes; at += 64) prefetch(tile + at);
 }
 
 // --- one stretch
@@ -152,7 +160,8 @@ inline void soften_some(const Queries &s, const Sight &sight, const Stretch &str
     F8x2 largest_of = least, total = nothing;
     for (int i = 0; i < stretch.count; ++i) {
         const int begin = sight.begin_in(stretch.tiles[i]), end = sight.end_in(stretch.tiles[i]);
-        if (begin < end) largest_of = max(largest_of, between(load<F8x2>(s.weights(sight.query, i)), begin, end, least));
+        const F8x2 scores = load<F8x2>(s.weights(sight.query, i));
+        if (begin < end) largest_of = max(largest_of, between(scores, begin, end, least));
     }
     know_most(s, sight.query, largest(largest_of));
     const F8x2 most = set1<F8x2>(s.most[sight.query]);
@@ -169,13 +178,15 @@ inline void soften_some(const Queries &s, const Sight &sight, const Stretch &str
 
 // seen += weights * values over WIDTH times the dimensions of a W from d on, for N queries that see the same keys. Keys
 // that are not in sight are left out rather than weighted with zero: what lies there may be anything, infinities too.
+// Who leads asks for the keys of the next stretch.
 template <int N, class W, int WIDTH, class Number>
-inline void gather_values(const Queries &s, const Sight *sights, const Stretch &stretch, int d) {
+inline void gather_values(const Queries &s, const Sight *sights, const Stretch &stretch, int d, bool leads) {
     constexpr int STEP = sizeof(W) / sizeof(float);
     W acc[N][WIDTH];
     QUIRE_UNROLL for (int n = 0; n < N; ++n)
         QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(sights[n].query) + d + STEP * i);
     for (int tile = 0; tile < stretch.count; ++tile) {
+        if (leads) fetch_tile(stretch.tile_bytes, stretch.tiles[tile].next);
         const int begin = sights[0].begin_in(stretch.tiles[tile]), end = sights[0].end_in(stretch.tiles[tile]);
         const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.dim + d;
         const float *p[N];
@@ -204,14 +215,15 @@ inline void gather_values(const Queries &s, const Sight *sights, const Stretch &
 
 // Sums that fill 12 of 16 registers, or 24 of 32, so that each multiplication finds its own one free.
 template <int N, class Number>
-inline void see_values(const Queries &s, const Sight *sights, const Stretch &stretch) {
+inline void see_values(const Queries &s, const Sight *sights, const Stretch &stretch, bool leads) {
     constexpr int WIDTH = N == 1 ? 8 : N > 3 && WIDEST == LANES ? 2 : 4;
     int d = 0;
     for (; d + WIDTH * WIDEST <= s.dim; d += WIDTH * WIDEST)
-        gather_values<N, Widest, WIDTH, Number>(s, sights, stretch, d);
-    for (; d + WIDEST <= s.dim; d += WIDEST) gather_values<N, Widest, 1, Number>(s, sights, stretch, d);
+        gather_values<N, Widest, WIDTH, Number>(s, sights, stretch, d, leads && d == 0);
+    for (; d + WIDEST <= s.dim; d += WIDEST)
+        gather_values<N, Widest, 1, Number>(s, sights, stretch, d, leads && d == 0);
     if constexpr (WIDEST > LANES)
-        for (; d < s.dim; d += LANES) gather_values<N, F8, 1, Number>(s, sights, stretch, d);
+        for (; d < s.dim; d += LANES) gather_values<N, F8, 1, Number>(s, sights, stretch, d, leads && d == 0);
 }
 
 template <class Number>
@@ -220,12 +232,12 @@ inline void all_values(const Queries &s, const Sight *sights, int count, const S
         same = 1;
         while (same < 6 && i + same < count && sights[i + same].sees_same(sights[i])) ++same;
         switch (same) {
-            case 6: see_values<6, Number>(s, sights + i, stretch); break;
-            case 5: see_values<5, Number>(s, sights + i, stretch); break;
-            case 4: see_values<4, Number>(s, sights + i, stretch); break;
-            case 3: see_values<3, Number>(s, sights + i, stretch); break;
-            case 2: see_values<2, Number>(s, sights + i, stretch); break;
-            default: see_values<1, Number>(s, sights + i, stretch);
+            case 6: see_values<6, Number>(s, sights + i, stretch, i == 0); break;
+            case 5: see_values<5, Number>(s, sights + i, stretch, i == 0); break;
+            case 4: see_values<4, Number>(s, sights + i, stretch, i == 0); break;
+            case 3: see_values<3, Number>(s, sights + i, stretch, i == 0); break;
+            case 2: see_values<2, Number>(s, sights + i, stretch, i == 0); break;
+            default: see_values<1, Number>(s, sights + i, stretch, i == 0);
         }
     }
 }
@@ -255,33 +267,29 @@ inline Tile tile_of(const KvCache &c, const Walk &w, int kv_head, int index) {
     const int block = index / c.tiles(), tile = index % c.tiles();
     const size_t place = c.tile_at(w.table[block], kv_head, tile);
     return {c.keys + place, c.values + place, block * c.block_tokens + tile * TILE,
-            smaller(TILE, c.block_tokens - tile * TILE)};
+            smaller(TILE, c.block_tokens - tile * TILE), nullptr};
 }
 
 // The tiles from `index` on, up to `end` or to where the next stretch begins.
 inline Stretch stretch_of(const KvCache &c, const Walk &w, int kv_head, int index, int end) {
     constexpr int TILES = STRETCH / TILE;
     Stretch out;
-    end = smaller(end, (index / TILES + 1) * TILES);
-    for (out.count = 0; index < end; ++index) out.tiles[out.count++] = tile_of(c, w, kv_head, index);
+    out.tile_bytes = c.tile_bytes();
+    const int last = smaller(end, (index / TILES + 1) * TILES);
+    for (out.count = 0; index < last; ++index) out.tiles[out.count++] = tile_of(c, w, kv_head, index);
+    for (int i = 0; i < out.count && index < end; ++i, ++index) out.tiles[i].next = tile_of(c, w, kv_head, index).keys;
     return out;
 }
 
-// Blocks lie all over the cache, where no hardware foresees them: without this a tile is waited for longer than it is
-// computed with.
-inline void fetch_tile(const KvCache &c, const uint8_t *tile) {
-    for (size_t at = 0; at < c.tile_bytes(); at += 64) prefetch(tile + at);
-}
-
-inline void score_tile(const KvCache &c, const Queries &s, const Sight *sights, int count, const Tile &tile, int index) {
+inline void score_tile(const KvCache &c, const Queries &s, const Sight *sights, int count, const Tile &tile, int i) {
     while (count && !sights[0].sees(tile)) ++sights, --count;
     while (count && !sights[count - 1].sees(tile)) --count;
     if (c.format == KvFormat::F16)
-        return all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(tile.keys), index);
+        return all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(tile.keys), i);
     if (c.format == KvFormat::F32)
-        return all_scores(s, sights, count, reinterpret_cast<const float *>(tile.keys), index);
+        return all_scores(s, sights, count, reinterpret_cast<const float *>(tile.keys), i);
     unpack_keys(c, tile.keys, s.keys);
-    all_scores(s, sights, count, s.keys, index);
+    all_scores(s, sights, count, s.keys, i);
 }
 
 inline void take_values(const KvCache &c, const Queries &s, const Sight *sights, int count, Stretch &stretch) {
@@ -299,14 +307,14 @@ inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk 
     Sight sights[MAX_QUERIES];
     const int end = w.end * c.tiles();
     for (int index = w.begin * c.tiles(); index < end;) {
+        const bool is_first = index == w.begin * c.tiles();
         Stretch stretch = stretch_of(c, w, kv_head, index, end);
         index += stretch.count;
         const int count = look(s, w, c.window, stretch, sights);
         if (count == 0) continue;
         for (int i = 0; i < stretch.count; ++i) {
-            if (i + 1 < stretch.count) fetch_tile(c, stretch.tiles[i + 1].keys);
-            else if (index < end) fetch_tile(c, tile_of(c, w, kv_head, index).keys);
-            fetch_tile(c, stretch.tiles[i].values);
+            if (is_first && i + 1 < stretch.count) fetch_tile(stretch.tile_bytes, stretch.tiles[i + 1].keys);
+            fetch_tile(stretch.tile_bytes, stretch.tiles[i].values);
             score_tile(c, s, sights, count, stretch.tiles[i], i);
         }
         for (int i = 0; i < count; ++i)
@@ -398,7 +406,8 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
         if (i + 1 < item.num_tiles) {
             next = own_walk(a, item, s, i + 1, now.last);
             if (next.begin < next.end)
-                fetch_tile(a.cache, tile_of(a.cache, next, item.kv_head, next.begin * a.cache.tiles()).keys);
+                fetch_tile(a.cache.tile_bytes(),
+                           tile_of(a.cache, next, item.kv_head, next.begin * a.cache.tiles()).keys);
         }
         walk(a, item.kv_head, s, now);
     }
