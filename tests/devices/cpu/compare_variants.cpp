@@ -236,7 +236,7 @@ void compare_token_wise(const Kernels &kernels) {
 
 // --- attention
 
-constexpr int HEADS = 2, GROUP = 3, NUM_BLOCKS = 24, TABLE = 6;
+constexpr int HEADS = 2, GROUP = 3, NUM_BLOCKS = 67, TABLE = 14;
 
 struct Cache {
     std::vector<uint8_t> keys, values;
@@ -255,18 +255,21 @@ Cache filled_cache(const Kernels &kernels, KvCache c, const std::vector<int32_t>
     return out;
 }
 
-// Three rows whose tables begin with the same block; the tokens of a row are neighbours.
+// Three rows whose tables begin with the same stretch; the tokens of a row are neighbours.
 struct Texts {
     std::vector<int32_t> tables, positions, slots;
     QueryTile tiles[3];
+    int num_shared;
 
-    explicit Texts(int block_tokens) {
-        const int lengths[] = {3 * block_tokens + 5, 5 * block_tokens + 1, 2 * block_tokens}, tokens[] = {7, 1, 8};
+    explicit Texts(const KvCache &shape) : num_shared(shape.stretch_blocks()) {
+        const int size = shape.block_tokens, shared = num_shared * size, tokens[] = {7, 1, 8};
+        const int lengths[] = {shared + 3 * size + 5, shared + 5 * size + 1, shared + 2 * size};
         int next = 1, begin = 0;
         for (int row = 0; row < 3; ++row) {
-            for (int i = 0; i < TABLE; ++i) tables.push_back(i ? (next++ * 7) % NUM_BLOCKS : 0);
-            for (int i = 0; i < lengths[row]; ++i)
-                slots.push_back(tables[row * TABLE + i / block_tokens] * block_tokens + i % block_tokens);
+            for (int i = 0; i < TABLE; ++i)
+                tables.push_back(i < num_shared ? i : num_shared + next++ * 11 % (NUM_BLOCKS - num_shared));
+            for (int i = row ? shared : 0; i < lengths[row]; ++i)
+                slots.push_back(tables[row * TABLE + i / size] * size + i % size);
             for (int i = 0; i < tokens[row]; ++i) positions.push_back(lengths[row] - tokens[row] + i);
             tiles[row] = {row, begin, begin + tokens[row]};
             begin += tokens[row];
@@ -276,7 +279,7 @@ struct Texts {
 
 void compare_attention(const Kernels &kernels, const std::string &name, const KvCache &shape) {
     const int dim = shape.head_dim, width = HEADS * GROUP * dim, padded = (width + BLOCK - 1) / BLOCK * BLOCK;
-    const Texts texts(shape.block_tokens);
+    const Texts texts(shape);
     const int num_tokens = static_cast<int>(texts.positions.size()), written = static_cast<int>(texts.slots.size());
     std::vector<float> k = numbers(static_cast<size_t>(written) * HEADS * dim), v = numbers(k.size());
     const Rows k_rows{k.data(), static_cast<size_t>(HEADS) * dim}, v_rows{v.data(), static_cast<size_t>(HEADS) * dim};
@@ -288,7 +291,7 @@ void compare_attention(const Kernels &kernels, const std::string &name, const Kv
     Tokens q(num_tokens, padded);
     q.x = numbers(q.x.size());
     for (float &x : q.x) x *= 4.0f;
-    for (int shared : {0, 1}) {
+    for (int shared : {0, texts.num_shared}) {
         const Work attend = [&](const Kernels &table, bool cut) {
             Tokens out(num_tokens, padded);
             std::vector<float> scratch(attend_scratch(shape.padded_dim()));

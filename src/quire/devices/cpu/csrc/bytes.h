@@ -42,13 +42,6 @@ inline B each_short(int x);
 #include "bytes_pair.h"
 #endif
 
-// Loops over the vectors of a block are written out, so that every shift and mask in them is a constant.
-#if defined(__clang__)
-#define QUIRE_UNROLL _Pragma("unroll")
-#else
-#define QUIRE_UNROLL _Pragma("GCC unroll 8")
-#endif
-
 // What one plane has of vector v, moved to bit AT of each byte; the mask removes what came from a neighbour.
 template <class B, int WIDTH, int AT>
 inline B plane_at(const uint8_t *plane, size_t apart, int v) {

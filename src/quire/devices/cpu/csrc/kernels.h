@@ -69,7 +69,7 @@ struct QueryTile {
 struct AttendItem {
     const QueryTile *tiles;
     int num_tiles;
-    int num_shared;                      // blocks that all these rows begin with; 0 for a single row
+    int num_shared;                      // blocks that all these rows begin with, whole stretches; 0 for a single row
     int kv_head, first_head, num_heads;  // heads counted inside the group
 };
 

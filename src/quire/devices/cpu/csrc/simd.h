@@ -87,9 +87,16 @@ inline float largest(F8x2 a) { return largest(max(low_of(a), high_of(a))); }
 
 #if defined(__GNUC__)
 inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
-#define QUIRE_UNROLL _Pragma("GCC unroll 8")  // before a loop over what is to lie in registers
 #else
 inline void prefetch(const void *) {}
+#endif
+
+// Before a loop that is to be written out: what it fills lies in registers then, every shift and mask in it is a constant.
+#if defined(__clang__)
+#define QUIRE_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define QUIRE_UNROLL _Pragma("GCC unroll 8")
+#else
 #define QUIRE_UNROLL
 #endif
 
