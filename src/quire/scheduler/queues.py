@@ -103,9 +103,14 @@ class Walk:
         """Nobody else may start."""
         self._is_over = True
 
-    def again(self, is_over: bool) -> Walk:
-        """A walk for those who were skipped: they may be able to start now. If nobody was, it is over at once."""
-        return Walk(self._queue, self._now, self._cached, is_over or self._is_over or not self._skipped)
+    @property
+    def num_skipped(self) -> int:
+        """How many could not start."""
+        return len(self._skipped)
+
+    def again(self) -> Walk:
+        """A second walk: those who were skipped may be able to start now."""
+        return Walk(self._queue, self._now, self._cached, self._is_over)
 
     def can_end_within(self, num_tokens: int) -> bool:
         """Are the prompts of all who wait no longer than this together, hits aside? Of many it is not asked."""

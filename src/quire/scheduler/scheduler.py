@@ -252,8 +252,10 @@ class Scheduler:
         most, num_begun = min(stretched(allowed), step.budget), sum(state.remaining for state in prompts)
         allowance = most if most > allowed and waiting.can_end_within(most - num_begun) else allowed
         while allowance > 0 and (num_given := self._share_out(allowance, prompts, waiting, step, now)):
-            allowance -= num_given  # the rest is for those who waited for what is in this step now
-            prompts, waiting = [], waiting.again(is_over=num_preemptions != self._num_preemptions)
+            if not waiting.num_skipped or num_preemptions != self._num_preemptions:
+                break
+            step.promise(self._cache, now)  # those who were skipped may have waited for what is in this step now
+            prompts, waiting, allowance = [], waiting.again(), allowance - num_given
 
     def _share_out(self, most: int, prompts: list[RequestState], waiting: Walk, step: StepBuilder, now: float) -> int:
         """Give an equal share each, then the rest in order of importance; answers how much was taken."""
@@ -272,8 +274,6 @@ class Scheduler:
             if count and state.row != NO_ROW and self._make_room(state, state.scheduled + count, step, now):
                 step.add(state, count)
                 self._shares.charge(state.request.key, count / state.request.weight)
-                if count > 1 and state.lease is not None:  # steps of one token a row may be computed in another order
-                    step.promised[state] = self._cache.promise(state.lease, state.tokens, state.scheduled, now)
         return before - step.budget
 
     def _is_outranked(self, state: RequestState) -> bool:

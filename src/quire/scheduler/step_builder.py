@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.cache.kv_cache import Promised
+from quire.cache.kv_cache import KVCache, Promised
 from quire.config import SchedulerConfig
 from quire.scheduler.request_state import RequestState
 from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
@@ -71,6 +71,13 @@ class StepBuilder:
             state.drafts = ()
             state.settle()
         self.budget -= count + len(drafts)
+
+    def promise(self, cache: KVCache, now: float) -> None:
+        """Let others read in this step what its parts compute, those aside that are promised already. Not those of one
+        token: a step in which every row has one may be computed in another order."""
+        for state, part in zip(self.states, self.parts, strict=True):
+            if part.num_tokens > 1 and state.lease is not None and state not in self.promised:
+                self.promised[state] = cache.promise(state.lease, state.tokens, state.scheduled, now)
 
     def build(self, leaves: tuple[int, ...], groups: tuple[SharedPrefix, ...]) -> StepPlan:
         """The plan, frozen."""
