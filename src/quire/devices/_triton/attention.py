@@ -11,7 +11,6 @@ tiles of BLOCK_N, in powers of two. Sums are float32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quire.devices._triton.attention_work import WorkViews
-from quire.devices._triton.chain import Shape, follow, launch, together
+from quire.devices._triton.chain import Shape, follow, launch
 
 LOG2_E = 1.4426950408889634
 RESIDENT = 4, 5  # programs of a processor: of narrow items in bfloat16 with heads of 128, and of the denser ones
@@ -127,14 +126,12 @@ def attend(
     configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
     narrow = configs.for_narrow(len(work.narrow) * k_cache.shape[1], q.device)
     given = (q, k_cache, v_cache, tables, positions, work, out)
-    launches: list[Callable[[], None]] = [
-        partial(_launch, *given, index, items, config, scale, window, fixed_chunk)
-        for index, (items, config) in enumerate(((work.narrow, narrow), (work.wide, configs.wide)))
-        if len(items)
-    ]
-    if wide is not None and len(work.wide):
-        launches[-1] = wide
-    together(q.device, launches)
+    if len(work.narrow):
+        _launch(*given, 0, work.narrow, narrow, scale, window, fixed_chunk)
+    if len(work.wide) and wide is not None:
+        wide()
+    elif len(work.wide):
+        _launch(*given, 1, work.wide, configs.wide, scale, window, fixed_chunk)
     if merges:
         parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))
         constants = {

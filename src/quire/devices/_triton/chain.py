@@ -9,7 +9,7 @@ them would wait, and none but the first could start early.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import prod
@@ -90,24 +90,6 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     rest = (*constants.values(), can_chain)
     found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *args, *rest)
-
-
-def together(device: torch.device, launches: Sequence[Callable[[], None]]) -> None:
-    """Start kernels that do not need one another, side by side. What follows waits for all of them."""
-    sides = [_side(device, index) for index in range(len(launches) - 1)] if device.type == "cuda" else []
-    for side, each in zip(sides, launches, strict=False):
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            each()
-    for each in launches[len(sides) :]:
-        each()
-    for side in sides:
-        torch.cuda.current_stream(device).wait_stream(side)
-
-
-@cache
-def _side(device: torch.device, index: int) -> Any:
-    return torch.cuda.Stream(device)
 
 
 def compile_ahead(run: Callable[[], None]) -> int:
