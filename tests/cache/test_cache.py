@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pytest
 
-from quire.cache.explain import Cause
 from quire.cache.history import KEPT_EVENTS
-from quire.cache.kv_cache import KVCache, Lease
+from quire.cache.kv_cache import KVCache
 from quire.cache.radix import NO_BLOCK, root_of
 from quire.cache.trails import KEPT_TRAILS
 from quire.types.errors import InvalidRequest
 from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
 from quire.types.request import CacheKey, Pin
+from tests.cache.serving import KEY, begin, cached, make_cache, serve, tokens
 
 pytestmark = pytest.mark.pure
-
-KEY = CacheKey()
-
-
-def make_cache(num_blocks: int = 8) -> KVCache:
-    return KVCache(num_blocks, block_tokens=4)
-
-
-def tokens(*ids: int) -> array[int]:
-    return array("I", ids)
-
-
-def begin(
-    cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = ()
-) -> Lease:
-    """Lease and room for a prompt, as the scheduler does it."""
-    lease = cache.lease(cache.match(prompt, key, len(prompt) - 1), prompt, key, now, pins)
-    assert cache.extend(lease, len(prompt), now)
-    return lease
-
-
-def serve(
-    cache: KVCache,
-    prompt: array[int],
-    now: float = 0.0,
-    key: CacheKey = KEY,
-    pins: tuple[Pin, ...] = (),
-    session: str | None = None,
-) -> Lease:
-    """A whole request that computes its prompt and ends."""
-    lease = begin(cache, prompt, now, key, pins)
-    cache.release(lease, prompt, len(prompt), now, session)
-    cache.check()
-    return lease
-
-
-def cached(cache: KVCache, prompt: array[int], key: CacheKey = KEY) -> int:
-    return cache.match(prompt, key).num_tokens
-
 
 # ── sharing ──
 
@@ -181,54 +140,6 @@ def test_whoever_comes_second_learns_who_computes_the_block_it_needs():
     assert cache.match(tokens(2, 2, 3, 4), KEY).leader is None
     cache.release(first, prompt, 4, 0.0)
     assert cache.match(prompt, KEY).leader is None
-
-
-def test_what_is_promised_is_found_at_once_but_not_copied_before_it_is_computed():
-    cache, prompt = make_cache(), tokens(*range(10))
-    lease = begin(cache, prompt)
-    promised = cache.promise(lease, prompt, 10, 0.0)
-    assert [block for block, _ in promised] == lease.blocks[:2]
-    other = tokens(0, 1, 2, 3, 4, 5, 99)
-    hit = cache.match(other, KEY)
-    assert (hit.num_tokens, hit.source) == (4, NO_BLOCK)
-    second = begin(cache, tokens(*range(8), 50, 51))
-    assert second.num_hit == 8 and second.blocks[:2] == lease.blocks[:2]
-    cache.fulfil([promised])
-    assert cached(cache, other) == 6 and cache.match(other, KEY).source == lease.blocks[1]
-    cache.seal(lease, prompt, 10, 0.0)  # nothing is left to be done
-    cache.check()
-    cache.release(lease, prompt, 10, 0.0)
-    cache.release(second, tokens(*range(8), 50, 51), 10, 0.0)
-    cache.check()
-
-
-def test_what_was_promised_in_vain_is_gone_with_all_that_was_built_on_it():
-    cache, prompt, longer = make_cache(), tokens(*range(10)), tokens(*range(8), *range(50, 56))
-    serve(cache, prompt[:4])
-    lease = begin(cache, prompt)
-    promised = cache.promise(lease, prompt, 10, 0.0)
-    relying = begin(cache, longer)
-    cache.promise(relying, longer, 14, 0.0)
-    assert (lease.num_hit, relying.num_hit, cached(cache, longer)) == (4, 8, 12)
-    assert cache.withdraw(promised, 0.0) == [lease, relying]
-    assert cached(cache, longer) == 4, "what was there before stays"
-    cache.release(relying, longer, 8, 0.0)  # it had taken eight tokens for computed
-    cache.release(lease, prompt, 4, 0.0)
-    cache.check()
-    assert cached(cache, longer) == 4 and cache.stats().num_free == 7
-    told = cache.history.since(0)
-    assert told is not None and sum(isinstance(event, BlockRemoved) for event in told) == 2
-
-
-def test_a_promise_that_was_evicted_and_made_again_by_others_is_not_withdrawn_from_them():
-    cache, prompt = make_cache(num_blocks=3), tokens(*range(8))
-    lease = begin(cache, prompt)
-    promised = cache.promise(lease, prompt, 8, 0.0)
-    cache.release(lease, prompt, 0, 0.0)  # cancelled before the step was over
-    serve(cache, tokens(*range(90, 102)))  # needs all blocks
-    serve(cache, prompt)
-    assert cache.withdraw(promised, 0.0) == [] and cached(cache, prompt) == 8
-    cache.check()
 
 
 def test_a_fork_shares_whole_blocks_and_copies_the_rest():
@@ -447,63 +358,6 @@ def test_clearing_leaves_running_requests_their_blocks_and_nobody_else_finds_the
     cache.release(lease, prompt, 5, 0.0)
     cache.check()
     assert cached(cache, prompt) == 0 and cache.stats().num_free == 8
-
-
-# ── explain ──
-
-
-def test_explain_says_that_everything_was_there():
-    cache = make_cache()
-    serve(cache, tokens(1, 2, 3, 4, 5))
-    answer = cache.explain(tokens(1, 2, 3, 4, 5), KEY)
-    assert (answer.cause, answer.num_hit) == (Cause.WHOLE, 5)
-    assert str(answer) == "5 of 5 tokens were cached."
-
-
-def test_explain_names_the_token_where_the_prompt_diverged():
-    cache = make_cache()
-    serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8))
-    answer = cache.explain(tokens(1, 2, 3, 4, 5, 9, 7, 8), KEY)
-    assert (answer.cause, answer.num_hit, answer.given, answer.cached) == (Cause.DIVERGED, 5, 9, 6)
-    assert "position 5" in str(answer)
-
-
-def test_explain_says_when_a_block_was_evicted():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1, 2, 2, 2, 2), now=1.0)
-    serve(cache, tokens(9, 9, 9, 9), now=7.5)
-    answer = cache.explain(tokens(1, 1, 1, 1, 2, 2, 2, 2), KEY)
-    assert (answer.cause, answer.num_hit, answer.evicted_at) == (Cause.EVICTED, 4, 7.5)
-    assert "7.500" in str(answer)
-
-
-def test_explain_is_not_fooled_when_a_parents_place_was_given_to_others():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1, 2, 2, 2, 2), now=1.0)
-    serve(cache, tokens(3, 3, 3, 3, 4, 4, 4, 4), now=2.0)  # takes both places
-    assert cache.explain(tokens(3, 3, 3, 3, 2, 2, 2, 2), KEY).cause is Cause.DIVERGED
-
-
-def test_explain_says_that_another_salt_has_it():
-    cache = make_cache()
-    serve(cache, tokens(1, 2, 3, 4), key=CacheKey(salt="theirs"))
-    answer = cache.explain(tokens(1, 2, 3, 4), CacheKey(salt="ours"))
-    assert answer.cause is Cause.OTHER_SALT and "another" in str(answer)
-
-
-def test_explain_says_that_it_has_never_seen_this():
-    cache = make_cache()
-    serve(cache, tokens(1, 2, 3, 4))
-    answer = cache.explain(tokens(5, 6, 7, 8), KEY)
-    assert (answer.cause, answer.num_hit) == (Cause.UNSEEN, 0) and "0 of 4" in str(answer)
-
-
-def test_explain_changes_nothing():
-    cache = make_cache()
-    serve(cache, tokens(1, 2, 3, 4, 5))
-    before = cache.stats(), cache.snapshot()
-    cache.explain(tokens(1, 2, 9), KEY)
-    assert (cache.stats(), cache.snapshot()) == before
 
 
 def test_memory_does_not_grow_with_salts_that_are_gone():

@@ -15,7 +15,7 @@ from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import QuireError
-from quire.types.request import FinishReason, GenerateRequest
+from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult
 
 VOCABULARY = 1000
@@ -225,3 +225,21 @@ class Simulator:
         for (request_id, _), story in self.stories.items():
             totals[requests[request_id]] += len(story.tokens)
         return dict(totals)
+
+
+def request(
+    name: str, prompt: range | tuple[int, ...], max_tokens: int = 8, n: int = 1, **more: object
+) -> GenerateRequest:
+    sampling = SamplingParams(max_tokens=max_tokens, n=n)
+    return GenerateRequest(name, tuple(prompt), sampling, **more)  # type: ignore[arg-type]
+
+
+def make(num_blocks: int = 64, depth: int = 1, **settings: object) -> Simulator:
+    config = SchedulerConfig(**{"max_rows": 8, "max_step_tokens": 64, "max_context": 256, **settings})  # type: ignore[arg-type]
+    simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth)
+    simulator.checks = True
+    return simulator
+
+
+def counts(plan: StepPlan) -> dict[str, int]:
+    return {part.request_id: 1 if part.tokens is None else len(part.tokens) for part in plan.parts}

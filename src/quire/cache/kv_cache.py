@@ -1,4 +1,4 @@
-"""The KV cache as the scheduler sees it: match, lease, extend, seal, release.
+"""The KV cache as the scheduler sees it: match, lease, extend, promise, seal, release.
 
     match    how much of a prompt is cached           a look-up, changes nothing
     lease    hold those blocks for a request          the rest of its blocks come as it grows
@@ -174,7 +174,7 @@ class KVCache:
         for block, node in promised:
             if self._tree.node(block) == node:  # else it went with one before, or was evicted
                 gone.update(self._pool.uproot(block, now))
-        relying = [lease for lease in self._leases.values() if not gone.isdisjoint(lease.path)]
+        relying = [lease for lease in self._leases.values() if not gone.isdisjoint(lease.path)] if gone else []
         for lease in relying:
             self._make_private(lease, now)
         return relying

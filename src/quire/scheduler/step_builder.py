@@ -1,4 +1,4 @@
-"""A step while it is being planned: parts are only added, never taken back."""
+"""A step while it is being planned, and until its results come: parts are only added, never taken back."""
 
 from __future__ import annotations
 

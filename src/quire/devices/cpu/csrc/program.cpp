@@ -326,6 +326,7 @@ void Program::cut_queries(const Step &s) {
     std::vector<bool> is_cut(static_cast<size_t>(s.num_rows));
     for (int i = 0, room = 0; i < s.num_grouped; ++i) {
         const int32_t *m = s.groups + 3 * static_cast<size_t>(i);
+        if (m[2] < whole) continue;  // too little to be read once
         if (i > 0 && m[0] != m[-3]) room = 0;
         room = cut_row(s, m[1], m[2] / whole * whole, most, room);
         is_cut[static_cast<size_t>(m[1])] = true;

@@ -1,0 +1,46 @@
+"""Requests as the cache sees them."""
+
+from __future__ import annotations
+
+from array import array
+
+from quire.cache.kv_cache import KVCache, Lease
+from quire.types.request import CacheKey, Pin
+
+KEY = CacheKey()
+
+
+def make_cache(num_blocks: int = 8) -> KVCache:
+    return KVCache(num_blocks, block_tokens=4)
+
+
+def tokens(*ids: int) -> array[int]:
+    return array("I", ids)
+
+
+def begin(
+    cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = ()
+) -> Lease:
+    """Lease and room for a prompt, as the scheduler does it."""
+    lease = cache.lease(cache.match(prompt, key, len(prompt) - 1), prompt, key, now, pins)
+    assert cache.extend(lease, len(prompt), now)
+    return lease
+
+
+def serve(
+    cache: KVCache,
+    prompt: array[int],
+    now: float = 0.0,
+    key: CacheKey = KEY,
+    pins: tuple[Pin, ...] = (),
+    session: str | None = None,
+) -> Lease:
+    """A whole request that computes its prompt and ends."""
+    lease = begin(cache, prompt, now, key, pins)
+    cache.release(lease, prompt, len(prompt), now, session)
+    cache.check()
+    return lease
+
+
+def cached(cache: KVCache, prompt: array[int], key: CacheKey = KEY) -> int:
+    return cache.match(prompt, key).num_tokens
