@@ -167,6 +167,7 @@ class _Bench:
             decode_rates=tuple(rate for turn in ours for rate in turn.decode_rates),
             overheads=tuple(share for turn in ours for share in turn.overheads),
             peaks=tuple(peaks for turn in ours for peaks in turn.peaks),
+            kernels=ours[0].kernels,
         )
         all_rates = Rates(
             tuple(rate for turn in peer for rate in turn.prompt), tuple(rate for turn in peer for rate in turn.decode)

@@ -17,7 +17,7 @@ OPENVINO_UNIQUE, VLLM_SHARED = 94.0, 158.0  # output tokens a second with 32 str
 
 def figures(results: Results, is_default_model: bool) -> list[Figure]:
     """One row for each goal. Times, memory and published figures have goals for the default model alone."""
-    rows = [*_one_stream(results), *_many_streams(results), *_limits(results), *_rest(results)]
+    rows = [*_one_stream(results), *_many_streams(results), *_limits(results), *_kernels(results), *_rest(results)]
     if is_default_model and results.sizes.scale.num_streams == 32:
         rows += _published(results)
     return rows
@@ -148,6 +148,17 @@ def _limits(results: Results) -> Iterator[Figure]:
             peer=100 * peer_prompt * size / limit if peer_prompt is not None else None,
         )
     yield from _machine([peaks for each in measured for peaks in each.ours.peaks])
+
+
+def _kernels(results: Results) -> Iterator[Figure]:
+    """The kernels that ran, and how long products would take on those that were not chosen."""
+    for each in results.formats:
+        for format, times in each.ours.kernels.items():
+            chosen = next(iter(times))
+            for name, relative in times.items():
+                note = f"of those on {chosen}, which ran; one token and a prompt, measured when the model was lowered"
+                label = f"kernels, {each.facts.label}: time of {format} products on {name}"
+                yield Figure(label, relative, "×", None, note if name != chosen else "these ran")
 
 
 def _machine(peaks: Sequence[Peaks]) -> Iterator[Figure]:

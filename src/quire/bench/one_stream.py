@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +30,7 @@ class OneStream:
     decode_rates: tuple[float, ...]
     overheads: tuple[float, ...]  # share of a decoding step's time outside of the program
     peaks: tuple[Peaks, ...]  # the machine's limits around each; empty if the device cannot tell
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.NamesKernels
 
 
 class TimedDevice:
@@ -48,6 +49,7 @@ class TimedDevice:
 class _TimedProgram:
     def __init__(self, program: base.Program, seconds: list[float]) -> None:
         self._program, self._seconds = program, seconds
+        self.kernels = program.kernels if isinstance(program, base.NamesKernels) else {}
 
     def launch(self, batch: Any) -> base.Pending:
         """On a CPU the step has run when this returns."""
@@ -81,8 +83,9 @@ def our_stream(model: str, vocab_size: int, num_times: int) -> OneStream:
             seconds = answer.usage.seconds - answer.usage.first_token_seconds
             overheads.append(1 - sum(device.seconds[1 - OUT :]) / seconds)
             looks.append(measured_peaks())
+        kernels = llm.client.ready.kernels
     around = tuple(_mean(*pair) for pair in pairwise(look for look in looks if look is not None))
-    return OneStream(tuple(prompt_rates[1:]), tuple(decode_rates[1:]), tuple(overheads[1:]), around)
+    return OneStream(tuple(prompt_rates[1:]), tuple(decode_rates[1:]), tuple(overheads[1:]), around, kernels)
 
 
 def _mean(before: Peaks, after: Peaks) -> Peaks:

@@ -152,6 +152,16 @@ class PadsSteps(Protocol):
 
 
 @runtime_checkable
+class NamesKernels(Protocol):
+    """A program that has measured which of its kernels are the fastest here."""
+
+    @property
+    def kernels(self) -> dict[str, dict[str, float]]:
+        """Per number format: the kernels in use first, with 1, then others with their times relative to it."""
+        ...
+
+
+@runtime_checkable
 class TellsFormats(Protocol):
     """A program that tells what it multiplies with: a format may have become another when it was loaded."""
 

@@ -12,7 +12,7 @@ from quire import __version__
 from quire.cache.kv_cache import KVCache
 from quire.config import BadSetting, Config, DeviceFacts, home_folder
 from quire.devices import base as devices
-from quire.devices.base import Device, HasMemory, KeptWeights, Limits, Program, Wishes
+from quire.devices.base import Device, HasMemory, KeptWeights, Limits, NamesKernels, Program, Wishes
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
@@ -85,6 +85,7 @@ def build(
         most_blocks=cache.most_blocks,
         block_bytes=block_bytes(model.graph, config),
         weight_bytes=used_bytes(model.weights, vocab_size, config),
+        kernels=program.kernels if isinstance(program, NamesKernels) else {},
     )
     return Loaded(core, ready)
 

@@ -17,7 +17,7 @@ there is one for every running request in every step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.config import Config
@@ -133,6 +133,7 @@ class Ready:
     most_blocks: int = 0  # what Resize can make of num_blocks: address space is reserved for so many
     block_bytes: int = 0  # of one block, over all layers
     weight_bytes: int = 0  # what the engine needs beside its blocks: weights, and the largest buffers
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.NamesKernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 // it finds is a line each, and any failure makes its exit status 1. See test_variants.py.
 //
 // Kernels without fused products must agree to the bit; the others may round sums differently, by far less than the
-// numbers' own rounding. Cut in another way, every kernel must agree with itself to the bit.
+// numbers' own rounding. Cut in another way, every kernel must agree with itself to the bit, and so must products of
+// variants that say they round alike.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -158,8 +160,18 @@ void compare(const Kernels &kernels, const std::string &what, const Work &work, 
 
 const char *const FORMAT_NAMES[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0", "q4_1",   "q5_0",   "q5_1",
                                     "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"};
-constexpr int NUM_FORMATS = sizeof FORMAT_NAMES / sizeof *FORMAT_NAMES;
-static_assert(NUM_FORMATS == static_cast<int>(Format::MXFP4) + 1, "a name for each format");
+static_assert(NUM_FORMATS == sizeof FORMAT_NAMES / sizeof *FORMAT_NAMES, "a name for each format");
+
+// Against the narrowest variant that rounds this format's products alike: a program may use either.
+void compare_alike(const Kernels &kernels, Format format, const std::string &what, const Work &work) {
+    const Kernels *alike = &kernels;
+    for (const Kernels *other : usable_kernels())
+        if (std::strcmp(other->rounding(format), kernels.rounding(format)) == 0) alike = other;
+    if (alike == &kernels) return;
+    Found found;
+    found.tokens(work(*alike, false), work(kernels, false));
+    report(kernels, what + " as " + alike->name, found, true);
+}
 
 void compare_products(const Kernels &kernels, Format format) {
     constexpr int ROWS = 77, TOKENS = 13;  // odd numbers of panels, of a panel's rows, of tokens, and of columns
@@ -181,6 +193,7 @@ void compare_products(const Kernels &kernels, Format format) {
             return out;
         };
         compare(kernels, "product " + name + (plain ? "" : " + bias + residual"), product, false);
+        compare_alike(kernels, format, "product " + name, product);
         const Work gate = [&](const Kernels &k, bool cut) {
             Tokens out(TOKENS, 96);
             GateArgs args{w.matrix, up.matrix, nullptr, nullptr, x.rows(), x.quants(), out.both()};
@@ -190,6 +203,7 @@ void compare_products(const Kernels &kernels, Format format) {
             return out;
         };
         compare(kernels, "gate " + name + (plain ? "" : " + biases"), gate, false);
+        compare_alike(kernels, format, "gate " + name, gate);
     }
     const Work embed = [&](const Kernels &k, bool) {
         Tokens out(5, COLS);

@@ -13,6 +13,7 @@ from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
 from .bindings import REMEDY, find_native, native
+from .choose import KEY, Choice, choose, from_bytes, to_bytes
 from .lower import NoKernel, lower_graph
 from .pack import Packer, Precision
 from .program import ReferenceProgram
@@ -27,7 +28,7 @@ class Choices(TypedDict, total=False):
     precision: Precision  # "native" (not given): weights stay in the format of their file, and quantized ones are
     # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
     num_threads: int | None  # None: as many as this process may use; never more than that
-    variant: str | None  # None: the fastest kernels that this machine can run
+    variant: str | None  # None: the widest that this machine can run, and for products the fastest that was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +50,27 @@ class CpuDevice:
         if module is None:
             return ReferenceProgram(graph, weights, limits)
         variant, precision = choices.get("variant") or module.variants()[0], choices.get("precision", "native")
-        program = module.Program(variant, pool_for(module, choices.get("num_threads")), _sizes(limits))
-        recipe = f"cpu {variant} layout {module.layout} precision {precision}"
-        packer = Packer(program, weights, precision, (kept.find(recipe) if kept is not None else None) or {})
+        pool = pool_for(module, choices.get("num_threads"))
+        program = module.Program(variant, pool, _sizes(limits))
+        recipe = f"cpu layout {module.layout} precision {precision}"
+        found = (kept.find(recipe) if kept is not None else None) or {}
+        packer = Packer(program, weights, precision, found)
         try:
             lowered = lower_graph(program, graph, packer, limits)
         except NoKernel as missing:
             logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
             return ReferenceProgram(graph, weights, limits)
-        if kept is not None and packer.num_packed:
-            kept.keep(recipe, packer.panels())
+        chosen = {} if choices.get("variant") else from_bytes(module, pool, found.get(KEY))
+        is_kept = chosen is not None and not packer.num_packed
+        if chosen is None:
+            chosen = choose(module, pool, variant, packer.matrices())
+        lowered.multiply_with({matrix.format: Choice(variant, {}) for matrix in packer.matrices()} | dict(chosen))
+        if kept is not None and not is_kept:
+            kept.keep(recipe, {**packer.panels(), KEY: to_bytes(module, pool, chosen)})
         return lowered
 
     def describe(self) -> Description:
-        """The kernels that `lower` would choose, and the threads."""
+        """The kernels that `lower` would choose, products aside, and the threads."""
         module, problem = find_native()
         processors = os.cpu_count() or 1
         if module is None:

@@ -9,7 +9,7 @@ What is left (integers, f64, f8_e8m0, rows of a part of a block) becomes f32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,14 @@ def packed_rows(weight: Weight, target: str) -> Array:
     return rows.view(np.uint8).reshape(weight.shape[0], -1)
 
 
+class Packed(NamedTuple):
+    """A matrix as it lies in a program."""
+
+    format: str
+    shape: tuple[int, int]
+    panels: Array  # uint8, a view of the program's memory
+
+
 class Packer:
     """Gives weights to a native program, each once: two names of one weight are one matrix.
 
@@ -61,6 +69,7 @@ class Packer:
         self._matrices: dict[int, int] = {}
         self._vectors: dict[int, int] = {}
         self._labels: dict[str, int] = {}
+        self._added: list[tuple[str, tuple[int, int], int]] = []  # format, shape, index
         self.num_packed = 0  # matrices that were not found
 
     def is_quantized(self, name: str) -> bool:
@@ -78,6 +87,10 @@ class Packer:
             self._matrices[id(weight)] = self._add(weight)
         return self._matrices[id(weight)]
 
+    def matrices(self) -> list[Packed]:
+        """All matrices, in the order in which they were added."""
+        return [Packed(target, shape, self._program.panels(index)) for target, shape, index in self._added]
+
     def panels(self) -> dict[str, Array]:
         """All matrices as they lie in the program, for a later lowering to find."""
         return {label: self._program.panels(index) for label, index in self._labels.items()}
@@ -92,6 +105,7 @@ class Packer:
             index = self._program.matrix(target, cols, packed_rows(weight, target))
             self.num_packed += 1
         self._labels[label] = index
+        self._added.append((target, (rows, cols), index))
         return int(index)
 
     def vector(self, name: str | None) -> int:

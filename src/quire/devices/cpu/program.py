@@ -15,6 +15,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
 from .buffers import Place
+from .choose import Choice
 
 Array = NDArray[Any]
 
@@ -37,6 +38,18 @@ class NativeProgram:
         self.native = native
         self._vocab = vocab  # 0: the graph has no head
         self._places = places  # of values that nobody in the graph reads or makes
+        self._choices: Mapping[str, Choice] = {}
+
+    @property
+    def kernels(self) -> dict[str, dict[str, float]]:
+        """Per number format: the variant that computes products, then others with their times relative to it."""
+        return {format: {each.variant: 1.0, **each.relative_times} for format, each in self._choices.items()}
+
+    def multiply_with(self, choices: Mapping[str, Choice]) -> None:
+        """Compute the products of each format with the chosen variant."""
+        for format, choice in choices.items():
+            self.native.multiply_with(format, choice.variant)
+        self._choices = choices
 
     @property
     def num_bytes(self) -> int:

@@ -2,7 +2,7 @@
 // namespace of one variant. Each width of registers has a file of:
 //
 //   Bytes                            a register: [lane][4] bytes, or [lane][2] shorts of 16 bits, or lanes of 32
-//   BytesFor<W>                      what has a lane for each of W: Bytes, or a pair of them
+//   BytesFor<W>                      what has a lane for each of W: Bytes for one panel, WideBytes or a pair for two
 //   bytes_at<B>(p, apart)            a vector of a panel; a B for two panels has that of the second, `apart` on, too
 //   four_bytes<B>, each_byte<B>, each_short<B>   the same ones in every lane
 //   twice_at<B>(p, apart)            a whole number for each lane, as both its shorts
@@ -35,12 +35,19 @@ inline B each_byte(int x);
 template <class B>
 inline B each_short(int x);
 
+#include "bytes_avx2.h"
 #if QUIRE_AVX512
 #include "bytes_avx512.h"
 #else
-#include "bytes_avx2.h"
 #include "bytes_pair.h"
 #endif
+
+inline const int8_t *fixed(const int8_t *p) {
+#if QUIRE_AVX512
+    __asm__("" : "+r"(p));
+#endif
+    return p;
+}
 
 // What one plane has of vector v, moved to bit AT of each byte; the mask removes what came from a neighbour.
 template <class B, int WIDTH, int AT>

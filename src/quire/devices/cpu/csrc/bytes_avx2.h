@@ -62,9 +62,10 @@ inline Bytes add_lanes(Bytes a, Bytes b) { return {_mm256_add_epi32(a.v, b.v)}; 
 inline Bytes subtract_lanes(Bytes a, Bytes b) { return {_mm256_sub_epi32(a.v, b.v)}; }
 inline F8 floats_of(Bytes lanes) { return {_mm256_cvtepi32_ps(lanes.v)}; }
 
-#if QUIRE_AVX_VNNI
+#if QUIRE_AVX512_VNNI
+inline Bytes add_dots(Bytes sums, Bytes a, Bytes b) { return {_mm256_dpbusd_epi32(sums.v, a.v, b.v)}; }
+#elif QUIRE_AVX_VNNI
 inline Bytes add_dots(Bytes sums, Bytes a, Bytes b) { return {_mm256_dpbusd_avx_epi32(sums.v, a.v, b.v)}; }
 #endif
 
 inline void settle(Bytes &sum) { __asm__("" : "+x"(sum.v)); }
-inline const int8_t *fixed(const int8_t *p) { return p; }

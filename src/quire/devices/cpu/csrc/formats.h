@@ -30,6 +30,7 @@ constexpr int SUPER = 8;              // blocks of a superblock
 enum class Format : int {
     F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4
 };
+constexpr int NUM_FORMATS = static_cast<int>(Format::MXFP4) + 1;
 
 // Where a quant's level is looked up. Levels of MXFP4 are 4-bit floats, doubled to be whole, plus 12 to be unsigned.
 enum class Table : int { NONE, IQ4, MXFP4 };

@@ -104,7 +104,7 @@ struct Products {
     }
 
     // Neighbours of one part and the same tokens are one call.
-    void run(const Kernels &kernels, int item, int end, int num_tokens, float *answer) const {
+    void run(const Program &program, int item, int end, int num_tokens, float *answer) const {
         while (item < end) {
             const int begin = item / ends.back() * chunk, group = item % ends.back();
             size_t part = 0;
@@ -113,7 +113,8 @@ struct Products {
             if (answer) args.out.data = answer;
             const int before = part ? ends[part - 1] : 0, count = std::min(end - item, ends[part] - group);
             const int last = std::min((group - before + count) * PANELS, args.matrix.num_panels());
-            kernels.product(args, (group - before) * PANELS, last, begin, std::min(begin + chunk, num_tokens));
+            program.kernels_for(args.matrix)
+                .product(args, (group - before) * PANELS, last, begin, std::min(begin + chunk, num_tokens));
             item += count;
         }
     }
@@ -350,7 +351,7 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
     append(std::make_unique<Shared>(
         [products, narrow](const Step &step) { return products.num_items(step.count(narrow)); },
         [this, products, narrow](const Step &step, int begin, int end) {
-            products.run(kernels_, begin, end, step.count(narrow), nullptr);
+            products.run(*this, begin, end, step.count(narrow), nullptr);
         },
         [products](int item) { return products.weights(item); }));
 }
@@ -375,7 +376,7 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
         [this, args, groups, chunk, narrow](const Step &step, int item, int end) {
             for (; item < end; ++item) {
                 const int begin = item / groups * chunk;
-                kernels_.gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
+                kernels_for(args.gate).gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
             }
         },
         [g, u, groups](int item) -> Weights {
@@ -409,7 +410,7 @@ void Program::logits(int id, View x, int in_quants) {
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
         [this, products, maxima, num_groups](const Step &step, int item, int end) {
-            products.run(kernels_, item, end, step.num_logits, step.logits);
+            products.run(*this, item, end, step.num_logits, step.logits);
             for (; item < end; ++item) {
                 const int group = item % num_groups, begin = item / num_groups * products.chunk, first = BLOCK * group;
                 for (int i = begin; i < std::min(begin + products.chunk, step.num_logits); ++i)

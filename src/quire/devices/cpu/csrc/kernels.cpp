@@ -35,6 +35,17 @@ using portable::block_sums;
 #include "products.h"
 #include "attention.h"
 
+const char *rounding([[maybe_unused]] Format format) {
+#if QUIRE_AVX512_BF16
+    if (format == Format::BF16) return "pairs of bf16";
+#endif
+#if QUIRE_AVX2 || QUIRE_NEON
+    return "fused";
+#else
+    return "portable";
+#endif
+}
+
 #define QUIRE_TEXT(x) #x
 #define QUIRE_NAME(x) QUIRE_TEXT(x)
 
@@ -42,8 +53,8 @@ using portable::block_sums;
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
-    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, embed,   rms_norm, rms_norm_heads, gather, rope,
-    write_kv,                  attend,          product, gate,     add,
+    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding, embed,   rms_norm, rms_norm_heads, gather,
+    rope,                      write_kv,        attend,   product, gate,     add,
 };
 
 }  // namespace quire::QUIRE_VARIANT

@@ -78,6 +78,9 @@ constexpr int MAX_ITEM_TOKENS = 16, MAX_ITEM_HEADS = 4, MAX_QUERIES = MAX_ITEM_T
 struct Kernels {
     const char *name;
     const char *const *needs;  // features, ended by a null
+    // How products of a format are rounded. Two variants with the same answer give the same bits, so that either may
+    // compute any product (law 8).
+    const char *(*rounding)(Format);
     void (*embed)(const Matrix &table, const int32_t *ids, Rows out, int begin, int end);
     void (*rms_norm)(const NormArgs &, int begin, int end);
     void (*rms_norm_heads)(const NormArgs &, int num_heads, int begin, int end);

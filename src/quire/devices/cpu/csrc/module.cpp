@@ -220,6 +220,10 @@ void bind_program(nb::module_ &m) {
             return p.add_cache(kv_format(kv), heads, dim, window);
         },
         "format"_a, "num_heads"_a, "head_dim"_a, "window"_a);
+    program.def(
+        "multiply_with",
+        [](Program &p, const std::string &f, const std::string &name) { p.multiply_with(format(f), variant(name)); },
+        "format"_a, "variant"_a, "Compute products of a format with another variant's kernels. They must round alike.");
     bind_instructions(program);
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
@@ -267,6 +271,9 @@ NB_MODULE(_native, m) {
         for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);
         return names;
     }, "Kernels that were compiled and run on this machine, the fastest first.");
+    m.def(
+        "rounding", [](const std::string &name, const std::string &f) { return std::string(variant(name).rounding(format(f))); },
+        "variant"_a, "format"_a, "How a variant rounds products: the same answer means the same bits.");
     m.def("needs", [] {
         std::vector<std::pair<std::string, std::vector<std::string>>> all;
         for (const Kernels *kernels : compiled_kernels()) {

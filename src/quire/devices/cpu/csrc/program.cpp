@@ -71,12 +71,20 @@ uint8_t *Arena::take(size_t bytes) {
 
 Program::Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds)
     : kernels_(kernels), pool_(std::move(pool)), bounds_(bounds) {
+    product_kernels_.fill(&kernels_);
     constexpr int MOST = 1 << 24;  // keeps products of sizes inside their types
     for (int size : {bounds.max_tokens, bounds.max_rows, bounds.max_logits, bounds.max_blocks})
         require(size >= 0 && size <= MOST, "a limit is negative or beyond 2 ** 24");
     require(bounds.block_tokens >= 1 && bounds.block_tokens <= 4096, "a block has 1 to 4096 tokens");
     require(bounds.num_blocks >= 0 && static_cast<int64_t>(bounds.num_blocks) * bounds.block_tokens <= INT32_MAX,
             "slots are counted in 32 bits: too many blocks");
+}
+
+void Program::multiply_with(Format format, const Kernels &kernels) {
+    require(std::strcmp(kernels.rounding(format), kernels_.rounding(format)) == 0,
+            "multiply_with: the variant rounds products of this format differently");
+    std::lock_guard<std::mutex> lock(turn_);
+    product_kernels_[static_cast<size_t>(format)] = &kernels;
 }
 
 Memory Program::take(size_t bytes) {

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -156,6 +157,9 @@ class Program {
     int add_quants(int dim, bool for_logits);
     int add_cache(KvFormat format, int num_heads, int head_dim, int window);
 
+    // Use the kernels of another variant for products with matrices of this format. They must round alike.
+    void multiply_with(Format format, const Kernels &kernels);
+
     // --- instructions, in the order in which they run. Each works on the rows that its output has: one for each token,
     // or one for each of logits_at; `rms_norm` and `gather` also lead from the former to the latter.
     void embed(int table, View out);
@@ -182,6 +186,7 @@ class Program {
 
     // --- for instructions
     const Kernels &kernels() const { return kernels_; }
+    const Kernels &kernels_for(const Matrix &m) const { return *product_kernels_[static_cast<size_t>(m.format)]; }
     Pool &pool() const { return *pool_; }
     const Bounds &bounds() const { return bounds_; }
     const std::vector<Bundle> &bundles() const { return bundles_; }
@@ -227,6 +232,7 @@ class Program {
     int cut_row(const Step &step, int row, int num_shared, int most, int room);
 
     const Kernels &kernels_;
+    std::array<const Kernels *, NUM_FORMATS> product_kernels_;
     std::shared_ptr<Pool> pool_;
     const Bounds bounds_;
     std::mutex turn_;
