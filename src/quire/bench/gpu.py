@@ -1,7 +1,8 @@
 """The engine on a GPU: random weights in the shapes of public models, loads that every engine is measured on.
 
 `python -m quire.bench gpu [--model llama8b] [--fp8] [--scenarios c1,c10]` needs torch, triton and numpy, no server. It
-prints one JSON line for each scenario: a closed loop, greedy, no tokenizer, prefix caching on.
+prints one JSON line for each scenario: a closed loop, greedy, no tokenizer, prefix caching on. A scenario that is named
+twice runs twice, with other prompts. `--cold` measures what the first users after a start see.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ SCENARIOS = {
     "peak_2048_128": Scenario(300, 2048, 0, 128, 1024),
     "peak_128_2048": Scenario(300, 128, 0, 2048, 1024),
     "shared_2048_64": Scenario(512, 2112, 2048, 64, 128),
+    "burst_24": Scenario(24, 320, 256, 128, 24),
 }
 
 
@@ -79,6 +81,9 @@ def main(given: Namespace) -> None:
     parser.add_argument("--shape", choices=sorted(MODELS), default="llama8b", help="whose shape the random model has")
     parser.add_argument("--fp8", action="store_true", help="weights and activations as FP8")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="which loads, separated by commas")
+    parser.add_argument(
+        "--cold", action="store_true", help="right after the start: no warm-up, no waiting for captures in idle time"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the engine")
     run(parser.parse_args(given.rest))
@@ -98,10 +103,12 @@ def run(asked: Namespace) -> None:
             _say(scenario="start", model=name, seconds=round(_age(), 2), num_blocks=llm.client.ready.num_blocks)
             gc.collect()
             gc.freeze()  # as a server's engine does when it has loaded
-            _say(scenario="captured", model=name, seconds=round(_idle(llm), 2))
-            for each in asked.scenarios.split(","):
-                measure(llm, warm_up(SCENARIOS[each]), f"warm-up {each}")
-                _say(scenario=each, model=name, **measure(llm, SCENARIOS[each], each))
+            if not asked.cold:
+                _say(scenario="captured", model=name, seconds=round(_idle(llm), 2))
+            for place, each in enumerate(asked.scenarios.split(",")):
+                if not asked.cold:
+                    measure(llm, warm_up(SCENARIOS[each]), f"warm-up {place} {each}")
+                _say(scenario=each, model=name, **measure(llm, SCENARIOS[each], f"{place} {each}"))
 
 
 def warm_up(scenario: Scenario) -> Scenario:

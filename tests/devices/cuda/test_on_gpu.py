@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from quire.devices._triton import chain
 from quire.devices.base import Limits
+from quire.devices.cuda import warm
 from quire.engine.messages import Cancel
 from quire.models.draw import draw
 from quire.types.request import FinishReason, SamplingParams
@@ -83,6 +85,30 @@ def test_captured_steps_are_the_same_to_the_bit_whatever_pads_them(quantize, pla
 
     (captured, kept), (launched, there) = logits(True), logits(False)
     assert np.array_equal(captured, launched) and torch.equal(kept, there)
+
+
+def test_every_kernel_is_loaded_before_the_first_step(place):
+    """A kernel that is compiled, or gets its launcher, when it is first launched makes the first requests wait."""
+    program = lowered(draw(checkpoint()), place)
+    known = set(chain._COMPILED)
+    for batch in warm.steps(program.limits):
+        program.launch(batch).result()
+    assert known and set(chain._COMPILED) == known
+
+
+def test_graphs_share_the_memory_of_their_logits(place):
+    limits = replace(ACCURACY, max_rows=200, max_tokens=256, num_blocks=300)
+    program = lowered(draw(random_llama(vocab=65536, num_layers=2)), place, limits=limits)
+    texts = Texts(program)
+    texts.step({0: some_tokens(5)})
+    texts.step({0: [7]})
+    texts.step({0: [8]})
+    before = torch.cuda.memory_allocated()
+    while program.use_idle_time():
+        pass
+    captured = [each for each in program._captured.values() if each is not None]
+    logits = sum(each.logits.numel() * 4 for each in captured)
+    assert len(captured) > 20 and torch.cuda.memory_allocated() - before < logits / 4
 
 
 def spoken(place: str, captures: bool, max_in_flight: int, **settings: Any) -> dict[str, list[int]]:

@@ -22,7 +22,7 @@ from quire.devices.cuda.candidates import Candidate, candidates
 from quire.devices.cuda.capture import Captured, Kind
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.linear import Linear
-from quire.devices.cuda.program import CudaProgram
+from quire.devices.cuda.program import IDLE_ROWS, CudaProgram
 from quire.devices.cuda.tiles import BUCKETS, MEASURED, Key, Tiles
 from quire.devices.cuda.tune import Multiplying, Pass, Tuner, choose
 from quire.devices.cuda.tuned import MadeFor, TunedTable
@@ -246,19 +246,31 @@ def test_idle_time_goes_to_captures_first_and_then_to_tuning_if_that_is_wished_f
         program, steps = lowered(model(), place, tuned=tmp_path, **wishes), 0
         assert not program.use_idle_time(), "nobody has asked for anything"
         program._tuner = Tuner(program.instructions, table(tmp_path), lambda run: 1.0)
-        done = [(size, kind) for size in program._buckets.sizes for kind in kinds]
+        done = list(program._idle_captures())
         program._captured.update(dict.fromkeys(done, Captured(None, torch.empty(0), 1)))
         program._uses[done[0]] += 1
         while program.use_idle_time():
             steps += 1
         return program, steps
 
-    kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
     assert idle()[1] == 0 and table(tmp_path).read() == {}
     assert idle(tune=True, deterministic=True)[1] == 0
     program, steps = idle(tune=True)
     assert steps > 5 * len(BUCKETS) and len(table(tmp_path).read()) == 5 * len(BUCKETS)
     assert program._tuner is None and not program.use_idle_time()
+
+
+def test_idle_time_captures_shared_prefixes_too_and_few_rows_before_many(place):
+    program = lowered(model(), place)
+    captures = list(program._idle_captures())
+    sizes = program._buckets.sizes
+    kinds = {Kind(has_groups, mode) for has_groups in (False, True) for mode in ("greedy", "any")}
+    assert len(captures) == len(set(captures))
+    assert {size for size, _ in captures} == set(sizes)
+    for size in sizes:
+        assert {kind for each, kind in captures if each == size} == {k for k in kinds if size > 1 or not k.has_groups}
+    last_few = max(place for place, (size, _) in enumerate(captures) if size <= IDLE_ROWS)
+    assert all(size > IDLE_ROWS for size, _ in captures[last_few + 1 :])
 
 
 @pytest.mark.gpu

@@ -8,7 +8,9 @@ them would wait, and none but the first could start early.
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,6 +24,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HOPPER = (9, 0)
 MOST_CHAINED = 2048  # programs
+NOTICEABLE = 0.02  # seconds: what was compiled ahead is loaded faster
+
+logger = logging.getLogger("quire.devices.cuda")
 
 
 @triton.jit
@@ -82,7 +87,11 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
         if _IS_RECORDING:
             _RECORDED[key] = _Job(kernel, args, constants | {"CHAINED": can_chain}, options)
             return
+        began = time.perf_counter()
         _COMPILED[key] = kernel[grid](*args, **constants, CHAINED=can_chain, **options)
+        seconds = time.perf_counter() - began
+        if seconds > NOTICEABLE:
+            logger.debug("compiled %s at its first launch in %.0f ms", kernel.__name__, 1e3 * seconds)
         return
     if _IS_RECORDING:
         return
@@ -93,24 +102,28 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
 
 
 def compile_ahead(run: Callable[[], None]) -> int:
-    """Compile all kernels that `run` would launch, several at a time; none is launched. Answers how many were new.
+    """Compile and load all kernels that `run` would launch, several at a time; none is launched. Return how many.
 
-    What was compiled once lies on disk, and is found there by the next process.
+    What was compiled once lies on disk, and is found there by the next process. Loading belongs to it: Triton builds a
+    launcher with the C compiler at a kernel's first launch, 0.2 s each on a machine that has none yet.
     """
     _IS_RECORDING.append(True)
     try:
         run()
     finally:
         _IS_RECORDING.pop()
-    jobs = list(_RECORDED.values())
+    jobs = dict(_RECORDED)
     _RECORDED.clear()
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
-        list(threads.map(_compile, jobs))
+        _COMPILED.update(zip(jobs, threads.map(_compile, jobs.values()), strict=True))
     return len(jobs)
 
 
-def _compile(job: _Job) -> None:
-    job.kernel.warmup(*job.args, **job.constants, **job.options, grid=(1,))
+def _compile(job: _Job) -> Any:
+    with torch.cuda.device(job.args[0].device):  # a thread begins without one
+        kernel = job.kernel.warmup(*job.args, **job.constants, **job.options, grid=(1,))
+        assert kernel.run is not None  # asking for it makes the launcher and loads the kernel
+        return kernel
 
 
 def _kind(argument: Any) -> Any:

@@ -8,6 +8,7 @@ kernel.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,13 @@ logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
 IN_FLIGHT = 2
 CAPTURED_AT = 2  # uses; a step that comes once is not worth the wait for its graph
+IDLE_ROWS = 64  # steps of up to so many rows are captured first, however tokens are chosen
+IDLE_BYTES = 1 << 30  # of free memory, below which nothing more is captured in idle time
+
+
+def _has_room() -> bool:
+    """Whether the device has memory for more graphs, and for steps after them."""
+    return not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > IDLE_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -160,16 +168,27 @@ class CudaProgram:
 
         False: there is nothing left, or no memory for it.
         """
-        if not self._uses or None in self._captured.values():
+        if not self._uses or None in self._captured.values() or not _has_room():
             return False
-        kinds = [Kind(has_groups=False, mode=mode) for mode in ("greedy", "any")]
-        keys = ((size, kind) for kind in kinds for size in self._buckets.sizes)
-        key = next((each for each in keys if each not in self._captured), None)
+        key = next((each for each in self._idle_captures() if each not in self._captured), None)
         with self.on_stream(), torch.no_grad():
             if key is None:
                 return self._tune_a_bit()
             self._try_to_capture(*key)
         return True
+
+    def _idle_captures(self) -> Iterator[tuple[int, Kind]]:
+        """What to capture, the likeliest first: few rows before many, a prefix that rows share needs two of them.
+
+        Shared prefixes too: a first burst that captures their steps itself waits 20 to 45 ms for each bucket.
+        """
+        for most, least in ((IDLE_ROWS, 0), (self._buckets.sizes[-1], IDLE_ROWS)):
+            for mode in ("greedy", "any"):
+                for size in self._buckets.sizes:
+                    if least < size <= most:
+                        yield size, Kind(has_groups=False, mode=mode)
+                        if size > 1:
+                            yield size, Kind(has_groups=True, mode=mode)
 
     def tune(self) -> Iterator[str]:
         """Time all ways to multiply, and keep the fastest for the next start."""
@@ -295,8 +314,10 @@ class CudaProgram:
 
     def _try_to_capture(self, num_rows: int, kind: Kind) -> None:
         """Without the memory for a graph, its steps are launched kernel by kernel from now on."""
+        began = time.perf_counter()
         try:
             self._captured[num_rows, kind] = or_out_of_memory(lambda: self._capture(num_rows, kind))
+            logger.debug("captured %d rows, %s, in %.0f ms", num_rows, kind, 1e3 * (time.perf_counter() - began))
         except OutOfDeviceMemory:
             self._captured[num_rows, kind] = None
             logger.warning("no memory is left to capture steps of %d rows: they run uncaptured", num_rows)
