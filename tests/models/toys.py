@@ -244,7 +244,7 @@ def _gguf_rope(c: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarr
 def random_checkpoint(arch: Architecture, container: str, tied: bool = False) -> MemoryCheckpoint:
     """A two-layer model of any architecture, by its own names: it proves nothing about them, but needs no torch."""
     metadata = {"architectures": [arch.name], **SIZES, "head_dim": 8, "tie_word_embeddings": tied, "sliding_window": 3}
-    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.defaults)
+    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
     sizes, rng, arrays = config.sizes(), np.random.default_rng(0), {}
     for word, entry in arch.names.items():
         if word == "head" and tied:

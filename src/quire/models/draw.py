@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,9 @@ class Model:
 def draw(checkpoint: CheckpointSource) -> Model:
     """Find the architecture, bind its names, check every shape, draw the graph."""
     arch = find_architecture(checkpoint)
-    config = read_config(checkpoint, arch.defaults)
+    config = read_config(checkpoint, arch.keys)
     weights = resolve(checkpoint, config, arch.names)
+    config = replace(config, tied=weights["head"] is weights["embed"])
     weights["rope.frequencies"] = computed("rope.frequencies", _frequencies(checkpoint, config))
     defaults = Defaults(
         head_dim=config.head_dim,
