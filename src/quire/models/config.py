@@ -11,7 +11,7 @@ from quire.models.errors import UnsupportedModel
 from quire.models.keys import Keys, KeySet
 from quire.models.quantization import Quantization, read_quantization
 from quire.models.rope import RopeConfig, rope_from_config, rope_from_gguf
-from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, Values, brief
+from quire.models.values import LONGEST_SHOWN, MAX_HEAD_DIM, MAX_LAYERS, Values, brief
 
 Metadata = Mapping[str, Any]
 
@@ -75,7 +75,7 @@ def _from_config_json(given: Metadata, keys: KeySet) -> ModelConfig:
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
     num_heads = c.size("num_attention_heads")
     num_kv_heads = c.size("num_key_value_heads", num_heads)
-    head_dim = _head_dim(c.size_or_none("head_dim", MAX_HEAD_DIM), hidden, num_heads, num_kv_heads)
+    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
     return ModelConfig(
         num_layers=num_layers,
         hidden=hidden,
@@ -96,16 +96,22 @@ def _from_config_json(given: Metadata, keys: KeySet) -> ModelConfig:
     )
 
 
-def _head_dim(given: int | None, hidden: int, num_heads: int, num_kv_heads: int) -> int:
-    """The size of a head, which rope turns in two halves."""
+def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:
+    """The size of a head, which rope turns in two halves. The arguments are keys."""
+    num_heads = c.uniform_size(heads)
+    num_kv_heads = c.uniform_size(kv_heads, num_heads)
     if num_heads % num_kv_heads:
-        raise UnsupportedModel(f"{num_heads} query heads cannot share {num_kv_heads} key heads evenly.")
-    if given is None and hidden % num_heads:
-        raise UnsupportedModel(f"The hidden size {hidden} is not a multiple of the number of heads, {num_heads}.")
-    head_dim = given or hidden // num_heads
-    if head_dim % 2:
-        raise UnsupportedModel(f"Heads of {head_dim} numbers are not supported: rope needs an even number.")
-    return head_dim
+        raise UnsupportedModel(f"{num_heads} query heads ({heads}) cannot share {num_kv_heads} key heads ({kv_heads}).")
+    size = c.uniform_size(hidden)
+    if head_dim not in c and size % num_heads:
+        raise UnsupportedModel(f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}).")
+    found = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
+    if found % 2 or found > MAX_HEAD_DIM:
+        raise UnsupportedModel(
+            f"Heads of {found} numbers ({head_dim}, or {hidden} for each of {heads}) are not supported: rope needs an "
+            f"even number up to {MAX_HEAD_DIM:,}."
+        )
+    return found
 
 
 def _windows(c: Values, given: Metadata, keys: KeySet, num_layers: int) -> tuple[int | None, ...]:
@@ -149,9 +155,12 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet) -> ModelConfig:
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
     num_kv_heads = c.uniform_size("attention.head_count_kv", num_heads)
-    head_dim = _head_dim(c.size_or_none("attention.key_length", MAX_HEAD_DIM), hidden, num_heads, num_kv_heads)
-    if (values := c.size("attention.value_length", head_dim)) != head_dim:
-        raise UnsupportedModel(f"Keys of {head_dim} and values of {values} numbers: different sizes are not supported.")
+    heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
+    head_dim = _head_dim(c, *heads, "attention.key_length")
+    if c.size("attention.value_length", head_dim) != head_dim:
+        raise c.refusal(
+            "attention.value_length", f"{head_dim}, as keys and values of different sizes are not supported"
+        )
     table = checkpoint.tensors.get("token_embd.weight")
     if table is None or not table.shape:
         raise UnsupportedModel("The file has no table token_embd.weight: it is not a whole language model.")
@@ -187,4 +196,4 @@ def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | No
 def _named(architectures: Any) -> str:
     """What messages call the model."""
     is_list = isinstance(architectures, list | tuple)
-    return ", ".join(map(str, architectures)) if is_list and architectures else "this architecture"
+    return ", ".join(map(str, architectures))[:LONGEST_SHOWN] if is_list and architectures else "this architecture"

@@ -58,7 +58,8 @@ def read_quantization(config: Mapping[str, Any] | None) -> Quantization | None:
     if method not in _METHODS:
         known = ", ".join(sorted(_METHODS))
         raise UnsupportedModel(
-            f"The weights are quantized by {brief(method)}, which cannot be read. These can: {known}."
+            f"By quantization_config the weights are quantized by {brief(method)}, which cannot be read. "
+            f"These can: {known}."
         )
     return _METHODS[method](c)
 
@@ -74,7 +75,9 @@ def _awq(c: Values) -> Quantization:
     _require_4_bits(c, "bits" if "bits" in c else "w_bit")
     if c.text("version", "gemm").lower() != "gemm":
         layout = brief(c.text("version", ""))
-        raise UnsupportedModel(f"AWQ weights in the layout {layout} are not supported: only 'gemm' is.")
+        raise UnsupportedModel(
+            f"quantization_config: AWQ weights in the layout {layout} are not supported: only 'gemm' is."
+        )
     return Quantization(AWQ, _listed(c, "modules_to_not_convert"), group=_group_size(c, 128))
 
 
@@ -84,7 +87,7 @@ def _gptq(c: Values) -> Quantization:
     layout = c.text("checkpoint_format", "gptq") or "gptq"
     if layout not in layouts or c.flag("is_marlin_format"):
         raise UnsupportedModel(
-            f"GPTQ weights in the layout {brief(layout)} are not supported: {', '.join(layouts)} are."
+            f"quantization_config: GPTQ weights in the layout {brief(layout)} are not supported: {', '.join(layouts)} are."
         )
     return Quantization(GPTQ, group=_group_size(c, 128), zero_offset=layouts[layout])
 
@@ -98,8 +101,10 @@ def _compressed(c: Values) -> Quantization:
     kinds = {(way.text("type", "unknown"), way.size("num_bits", 0)) for way in ways}
     known: dict[Any, str] = {("float", 8): FP8, ("int", 4): PACKED}
     if len(kinds) != 1 or not kinds <= set(known):
-        said = ", ".join(f"{kind} of {bits} bits" for kind, bits in sorted(kinds)) or "nothing"
-        raise UnsupportedModel(f"Compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read.")
+        said = ", ".join(f"{kind[:20]} of {bits} bits" for kind, bits in sorted(kinds)) or "nothing"
+        raise UnsupportedModel(
+            f"By quantization_config compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read."
+        )
     block, group = _block(ways[0], "block_structure"), _group_size(ways[0], -1)
     return Quantization(known[kinds.pop()], _listed(c, "ignore"), block, group)
 
@@ -142,7 +147,9 @@ def _group_size(c: Values, default: int) -> int:
 
 def _require_4_bits(c: Values, key: str) -> None:
     if (bits := c.size(key, 4)) != 4:
-        raise UnsupportedModel(f"Weights of {bits} bits are not supported in this format: only those of 4 are.")
+        raise UnsupportedModel(
+            f"quantization_config: weights of {bits} bits are not supported in this format: only those of 4 are."
+        )
 
 
 def joined(tensors: Tensors, quantization: Quantization | None) -> Tensors:

@@ -13,7 +13,7 @@ from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import Keys
 from quire.models.names import Names
-from quire.models.values import Values, brief
+from quire.models.values import LONGEST_SHOWN, Values, brief
 
 Draw = Callable[[Graph, ModelConfig], Value]
 AnyDraw = TypeVar("AnyDraw", bound=Draw)
@@ -68,7 +68,7 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)} is not supported. In {checkpoint.container} files these are: "
+        f"The architecture {', '.join(said)[:LONGEST_SHOWN]} is not supported. In {checkpoint.container} files these are: "
         f"{', '.join(sorted(by_name))}."
     )
 
