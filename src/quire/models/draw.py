@@ -58,4 +58,6 @@ def _frequencies(checkpoint: CheckpointSource, config: ModelConfig) -> Array:
     if divisors.shape != frequencies.shape:
         found, expected = show(divisors.shape), show(frequencies.shape)
         raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it is {expected}.")
+    if not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise BadCheckpoint("The tensor rope_freqs.weight has divisors that are not above 0.")
     return (frequencies / divisors).astype(np.float32)

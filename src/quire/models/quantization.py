@@ -87,7 +87,8 @@ def _gptq(c: Values) -> Quantization:
     layout = c.text("checkpoint_format", "gptq") or "gptq"
     if layout not in layouts or c.flag("is_marlin_format"):
         raise UnsupportedModel(
-            f"quantization_config: GPTQ weights in the layout {brief(layout)} are not supported: {', '.join(layouts)} are."
+            f"quantization_config: GPTQ weights in the layout {brief(layout)} are not supported: "
+            f"{', '.join(layouts)} are."
         )
     return Quantization(GPTQ, group=_group_size(c, 128), zero_offset=layouts[layout])
 

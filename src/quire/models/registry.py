@@ -68,8 +68,8 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:LONGEST_SHOWN]} is not supported. In {checkpoint.container} files these are: "
-        f"{', '.join(sorted(by_name))}."
+        f"The architecture {', '.join(said)[:LONGEST_SHOWN]} is not supported. In {checkpoint.container} files "
+        f"these are: {', '.join(sorted(by_name))}."
     )
 
 
