@@ -1,10 +1,10 @@
 """What an architecture does with the keys of a configuration.
 
-The law: a key that changes what the model computes, and that we do not read, is refused by its name. So a file of an
-architecture declares which keys it reads, which do not matter, and which must have a certain value. All other keys of
-config.json are accepted, since the published class of the architecture does not read them either; the exceptions are
-those by which other architectures change the maths (`FOREIGN`). In GGUF, where every key under the architecture's name
-describes the model, a key that is not declared must be zero.
+A key that changes what the model computes, and that we do not read, is refused by its name. An architecture's file
+declares which keys it reads, which have no effect, and which must have a certain value. Other keys of config.json are
+accepted, because the architecture's class in transformers does not read them either. The exceptions are keys by which
+other architectures change the maths (`FOREIGN`). In GGUF every key under the architecture's name describes the model:
+one that is not declared must be zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BASE_HARMLESS = frozenset(
 
 # Keys by which other architectures, or other engines, change the maths.
 FOREIGN: Mapping[str, Neutral] = {
-    # who sees whom
+    # the attention mask
     **dict.fromkeys(("is_causal", "causal"), (None, True)),
     **dict.fromkeys(
         ("use_bidirectional_attention", "bidirectional", "add_cross_attention", "is_encoder_decoder"), _OFF

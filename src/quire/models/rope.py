@@ -171,5 +171,6 @@ _READ = frozenset(
         *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
         *("low_freq_factor", "high_freq_factor"),
         *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
+        "finetuned",  # how the model came to be
     }
 )

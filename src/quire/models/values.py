@@ -19,7 +19,7 @@ LONGEST_SHOWN = 60  # characters of a value in a message
 
 
 class Values:
-    """Keys and their values. null is a key that was left out."""
+    """Keys and their values. A key whose value is null counts as left out."""
 
     def __init__(self, given: Mapping[str, Any], prefix: str = "") -> None:
         self._given = given
