@@ -27,7 +27,7 @@ EDITED: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty rope_scaling beside rope_parameters": ("Llama", NEW | {"rope_scaling": {}}),
     "rope_theta beside rope_parameters": ("Qwen2", NEW | {"rope_theta": 5e5}),
     "the original context beside rope_scaling": ("Llama", YARN | {"original_max_position_embeddings": 16}),
-    "yarn without a factor": ("Mistral", {"rope_scaling": {**YARN["rope_scaling"], "factor": None}}),
+    "yarn whose factor is null": ("Mistral", {"rope_scaling": {**YARN["rope_scaling"], "factor": None}}),
     "yarn with zero for a default": ("Llama", {"rope_scaling": {**YARN["rope_scaling"], "beta_fast": 0}}),
     "yarn with both mscales": (
         "Llama",

@@ -112,6 +112,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another activation": (LLAMA_3 | {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
     "no activation": (LLAMA_3 | {"hidden_act": None}, "hidden_act = None"),
     "linear rope without a factor": (LLAMA_3 | {"rope_scaling": {"type": "linear"}}, r"'rope_scaling\.factor'"),
+    "yarn without a factor": (LLAMA_3 | {"rope_scaling": {"type": "yarn"}}, r"'rope_scaling\.factor'"),
     "llama3 without its factors": (LLAMA_3 | {"rope_scaling": {"type": "llama3", "factor": 8}}, r"low_freq_factor"),
     "first window layer null": (
         QWEN_2 | {"use_sliding_window": True, "max_window_layers": None},

@@ -64,7 +64,7 @@ def rope_from_config(c: Mapping[str, Any], head_dim: int, max_context: int) -> R
             raise r.refusal("high_freq_factor", f"greater than low_freq_factor, {low:g}")
         numbers: dict[str, Any] = {"factor": r.number("factor"), "low_freq_factor": low, "high_freq_factor": high}
         return RopeConfig(**base, original_context=original, **numbers)
-    factor = r.number("factor", max_context / original)
+    factor = r.number("factor", max_context / original if "factor" in outer.mapping(key) else None)  # null: the ratio
     return RopeConfig(
         **base,
         factor=factor,
