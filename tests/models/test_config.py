@@ -34,22 +34,26 @@ GGUF = {
 }
 
 
+LLAMA = next(arch for arch in all_architectures() if arch.name == "LlamaForCausalLM")
+FULL_HEADS = {"num_key_value_heads": 6}
+
+
 def from_json(architecture="LlamaForCausalLM", **keys):
     checkpoint = MemoryCheckpoint("safetensors", {**CONFIG, **keys, "architectures": [architecture]}, {})
-    return read_config(checkpoint, find_architecture(checkpoint).defaults)
+    return read_config(checkpoint, find_architecture(checkpoint).keys)
 
 
 def from_gguf(**keys):
     tensors = as_tensors({"token_embd.weight": np.zeros((104, 48), np.float32)})
-    return read_config(MemoryCheckpoint("gguf", {**GGUF, **keys}, tensors), {})
+    return read_config(MemoryCheckpoint("gguf", {**GGUF, **keys}, tensors), LLAMA.keys)
 
 
 def test_what_a_config_file_leaves_out_follows_from_what_it_says():
     c = from_json()
     assert (c.head_dim, c.num_kv_heads, c.tied, c.eos_ids, c.norm_eps) == (8, 6, False, (), 1e-6)
     assert c.windows == (None,) * 4 and c.rope.rotary_dim == 8 and not c.biased
-    assert from_json("Qwen3ForCausalLM").head_dim == 128
-    assert from_json("MistralForCausalLM").windows == (4096,) * 4
+    assert from_json("Qwen3ForCausalLM", **FULL_HEADS).head_dim == 128
+    assert from_json("MistralForCausalLM", **FULL_HEADS).windows == (4096,) * 4
 
 
 def test_null_means_left_out():
@@ -58,7 +62,7 @@ def test_null_means_left_out():
 
 
 def test_qwen_has_a_window_only_behind_its_switch_and_only_in_later_layers():
-    window = {"sliding_window": 32, "max_window_layers": 3}
+    window = {"sliding_window": 32, "max_window_layers": 3, **FULL_HEADS}
     assert from_json("Qwen2ForCausalLM", **window).windows == (None,) * 4
     assert from_json("Qwen2ForCausalLM", **window, use_sliding_window=True).windows == (None, None, None, 32)
     kinds = ["sliding_attention", "full_attention"] * 2
@@ -94,12 +98,12 @@ class Decoding(dict):
 def test_the_numbers_of_a_model_do_not_wait_for_its_vocabulary():
     metadata = Decoding(GGUF | {"tokenizer.ggml.tokens": ("a", "b")})
     tensors = as_tensors({"token_embd.weight": np.zeros((100, 48), np.float32)})
-    assert read_config(MemoryCheckpoint("gguf", metadata, tensors), {}).num_layers == 4
+    assert read_config(MemoryCheckpoint("gguf", metadata, tensors), LLAMA.keys).num_layers == 4
 
 
 def test_gguf_may_state_heads_per_layer_if_they_are_all_the_same():
     assert from_gguf(**{"llama.attention.head_count_kv": (2, 2, 2, 2)}).num_kv_heads == 2
-    with pytest.raises(UnsupportedModel, match=r"differ in 'attention\.head_count_kv'"):
+    with pytest.raises(UnsupportedModel, match=r"differ in 'llama\.attention\.head_count_kv'"):
         from_gguf(**{"llama.attention.head_count_kv": (2, 2, 1, 2)})
 
 
@@ -129,7 +133,7 @@ def test_what_cannot_be_computed_is_refused_by_name(keys, said):
 
 def test_gguf_that_is_no_language_model_is_refused():
     with pytest.raises(UnsupportedModel, match=r"token_embd\.weight"):
-        read_config(MemoryCheckpoint("gguf", GGUF, {}), {})
+        read_config(MemoryCheckpoint("gguf", GGUF, {}), LLAMA.keys)
     with pytest.raises(UnsupportedModel, match="different sizes"):
         from_gguf(**{"llama.attention.key_length": 8, "llama.attention.value_length": 16})
     with pytest.raises(UnsupportedModel, match="pattern"):

@@ -67,6 +67,13 @@ def test_rope_factors_of_another_length_are_refused():
         draw(wrong)
 
 
+@pytest.mark.parametrize("divisor", [0.0, -1.0, np.nan, np.inf])
+def test_rope_factors_that_divide_by_nothing_are_refused(divisor):
+    wrong = plus(random_checkpoint(LLAMA, "gguf"), **{"rope_freqs.weight": np.array([1, 1, 1, divisor], np.float32)})
+    with pytest.raises(BadCheckpoint, match=r"rope_freqs\.weight"):
+        draw(wrong)
+
+
 @pytest.mark.parametrize("container", ["safetensors", "gguf"])
 def test_tied_names_are_one_weight(container):
     checkpoint = random_checkpoint(LLAMA, container, tied=True)
@@ -81,6 +88,35 @@ def test_a_tied_table_that_is_stored_twice_is_read_once():
     table = checkpoint.tensors["model.embed_tokens.weight"].array
     weights = draw(plus(checkpoint, **{"lm_head.weight": table})).weights
     assert weights["head"] is weights["embed"]
+
+
+def test_a_head_that_differs_from_a_tied_table_is_used():
+    checkpoint = random_checkpoint(LLAMA, "safetensors", tied=True)
+    table = checkpoint.tensors["model.embed_tokens.weight"].array.copy()
+    table[-1, -1] += 1
+    model = draw(plus(checkpoint, **{"lm_head.weight": table}))
+    assert np.array_equal(model.weights["head"].float32(), table) and not model.config.tied
+
+
+def test_a_head_that_is_stored_otherwise_is_used_without_a_comparison():
+    checkpoint = random_checkpoint(LLAMA, "safetensors", tied=True)
+
+    class Unread:
+        name, format, shape = "lm_head.weight", "bf16", checkpoint.tensors["model.embed_tokens.weight"].shape
+
+        @property
+        def data(self) -> np.ndarray:
+            raise AssertionError("the head was read")
+
+    model = draw(replace(checkpoint, tensors={**checkpoint.tensors, "lm_head.weight": Unread()}))
+    assert model.weights["head"].format == "bf16"
+
+
+def test_a_head_without_a_table_is_both():
+    checkpoint = random_checkpoint(LLAMA, "safetensors", tied=True)
+    table = checkpoint.tensors["model.embed_tokens.weight"].array
+    weights = draw(plus(without(checkpoint, "model.embed_tokens.weight"), **{"lm_head.weight": table})).weights
+    assert weights["head"] is weights["embed"] and np.array_equal(weights["head"].float32(), table)
 
 
 @pytest.mark.parametrize("arch", all_architectures(), ids=lambda arch: arch.name)

@@ -83,9 +83,14 @@ def test_gguf_keys_say_the_same_as_a_config_file():
     assert rope_from_gguf({"rope.scaling.type": "none"}, 64, 4096).kind == "default"
 
 
-def test_a_part_of_the_head_may_turn():
-    rope = rope_from_config({"partial_rotary_factor": 0.25}, 64, 4096)
-    assert rope.rotary_dim == 16 and rope.frequencies().shape == (8,)
+def test_a_part_of_the_head_that_turns_is_refused():
+    """transformers turns the whole head of these architectures all the same; others turn a part of it."""
+    for config in ({"partial_rotary_factor": 0.25}, {"rope_parameters": {"partial_rotary_factor": 0.5}}):
+        with pytest.raises(UnsupportedModel, match=r"partial_rotary_factor = 0\.\d+: it must be 1"):
+            rope_from_config(config, 64, 4096)
+    assert rope_from_config({"partial_rotary_factor": 1.0}, 64, 4096).rotary_dim == 64
+    with pytest.raises(UnsupportedModel, match=r"llama\.rope\.dimension_count = 32: it must be 64"):
+        rope_from_gguf({"rope.dimension_count": 32}, 64, 4096, "llama.")
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])

@@ -5,6 +5,7 @@ The GGUF side is written here by the rules of its converter, not with our own ta
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -140,19 +141,38 @@ def make_toy(name: str) -> Toy:
 
 def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
     """A model of this class, with weights far enough from zero that every part of it matters."""
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
     config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
     config = config_class(**{**SIZES, **different}, attn_implementation="eager", architectures=[kind])
+    model = random_model(kind, config, seed)
+    arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        del arrays["lm_head.weight"]  # as save_pretrained does
+    return Toy(model, MemoryCheckpoint("safetensors", config.to_dict(), as_tensors(arrays)))
+
+
+def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1) -> Toy:
+    """A model of this class whose config.json has just these keys beside its sizes, as a user may have edited it."""
+    transformers = pytest.importorskip("transformers")
+    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
+    config_file = {"architectures": [kind], "model_type": config_class.model_type, **SIZES, **different}
+    config = config_class.from_dict(copy.deepcopy(config_file))
+    config._attn_implementation = "eager"
+    model = random_model(kind, config, seed)
+    arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
+    return Toy(model, MemoryCheckpoint("safetensors", config_file, as_tensors(arrays)))
+
+
+def random_model(kind: str, config: Any, seed: int) -> Any:
+    """A model of transformers. Norms and biases are random too."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     model = getattr(transformers, kind)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise * 0.25 if parameter.dim() == 2 else 1.0 + 0.3 * noise)
-    arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
-    if config.tie_word_embeddings:
-        del arrays["lm_head.weight"]  # as save_pretrained does
-    return Toy(model, MemoryCheckpoint("safetensors", config.to_dict(), as_tensors(arrays)))
+    return model
 
 
 # Names in config.json checkpoints and in GGUF, without the prefix of the layer.
@@ -244,7 +264,7 @@ def _gguf_rope(c: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarr
 def random_checkpoint(arch: Architecture, container: str, tied: bool = False) -> MemoryCheckpoint:
     """A two-layer model of any architecture, by its own names: it proves nothing about them, but needs no torch."""
     metadata = {"architectures": [arch.name], **SIZES, "head_dim": 8, "tie_word_embeddings": tied, "sliding_window": 3}
-    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.defaults)
+    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
     sizes, rng, arrays = config.sizes(), np.random.default_rng(0), {}
     for word, entry in arch.names.items():
         if word == "head" and tied:

@@ -131,7 +131,7 @@ def public_shape(name: str) -> Shape | None:
 def shape_of(path: Path, config: Config) -> Shape:
     """Of a checkpoint here, from its header. What it takes beside KV is as Quire's engine counts it."""
     checkpoint = open_checkpoint(path)
-    sizes = read_config(checkpoint, find_architecture(checkpoint).defaults)
+    sizes = read_config(checkpoint, find_architecture(checkpoint).keys)
     stored = {name: each for name, each in checkpoint.tensors.items() if len(each.shape) > 1}
     embeds = [name for name in stored if "embd" in name or "embed" in name]
     read = [each for name, each in stored.items() if sizes.tied or name not in embeds]

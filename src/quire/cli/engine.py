@@ -97,7 +97,8 @@ def describe(path: Path) -> dict[str, str]:
         architecture = str(metadata.get("general.architecture", ""))
         context = metadata.get(f"{architecture}.context_length", "")
     else:
-        architecture = ", ".join(metadata.get("architectures") or [])
+        named = metadata.get("architectures") or metadata.get("model_type") or ""
+        architecture = ", ".join(map(str, named)) if isinstance(named, list) else str(named)
         context = metadata.get("max_position_embeddings", "")
     return {
         "container": checkpoint.container,

@@ -61,7 +61,7 @@ class TextSide:
         """From the files of a checkpoint, and of a preset beside them."""
         folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
         preset = read_preset(folder)
-        eos_ids = read_config(checkpoint, find_architecture(checkpoint).defaults).eos_ids
+        eos_ids = read_config(checkpoint, find_architecture(checkpoint).keys).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))

@@ -8,10 +8,14 @@ from typing import Any, Protocol
 
 from quire.graph.weight import StoredTensor
 from quire.models.errors import UnsupportedModel
+from quire.models.keys import Keys, KeySet
 from quire.models.quantization import Quantization, read_quantization
 from quire.models.rope import RopeConfig, rope_from_config, rope_from_gguf
+from quire.models.values import LONGEST_SHOWN, MAX_HEAD_DIM, MAX_LAYERS, Values, brief
 
 Metadata = Mapping[str, Any]
+
+_GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
 class CheckpointSource(Protocol):
@@ -58,108 +62,138 @@ class ModelConfig:
         }
 
 
-def read_config(checkpoint: CheckpointSource, defaults: Metadata) -> ModelConfig:
-    """`defaults` are the architecture's own, for keys that its config.json may leave out."""
+def read_config(checkpoint: CheckpointSource, keys: Keys) -> ModelConfig:
+    """`keys` are the architecture's. Every error names the key that is wrong."""
     if checkpoint.container == "gguf":
-        return _from_gguf(checkpoint)
-    return _from_config_json({**defaults, **checkpoint.metadata})
+        return _from_gguf(checkpoint, keys.gguf)
+    return _from_config_json(checkpoint.metadata, keys.config)
 
 
-def _from_config_json(c: Metadata) -> ModelConfig:
-    if (act := c.get("hidden_act", "silu")) not in ("silu", "swish"):
-        raise UnsupportedModel(f"The activation function {act!r} is not supported: only silu is.")
-    num_layers, num_heads = _require(c, "num_hidden_layers"), _require(c, "num_attention_heads")
-    hidden, max_context = _require(c, "hidden_size"), _require(c, "max_position_embeddings")
-    head_dim = int(c.get("head_dim") or hidden // num_heads)
+def _from_config_json(given: Metadata, keys: KeySet) -> ModelConfig:
+    c = keys.values(given, architecture=_named(given.get("architectures")))
+    num_layers = c.size("num_hidden_layers", most=MAX_LAYERS)
+    hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
+    num_heads = c.size("num_attention_heads")
+    num_kv_heads = c.size("num_key_value_heads", num_heads)
+    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
     return ModelConfig(
         num_layers=num_layers,
         hidden=hidden,
-        ffn=_require(c, "intermediate_size"),
+        ffn=c.size("intermediate_size"),
         num_heads=num_heads,
-        num_kv_heads=int(c.get("num_key_value_heads") or num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        vocab_size=_require(c, "vocab_size"),
-        norm_eps=float(c.get("rms_norm_eps", 1e-6)),
+        vocab_size=c.size("vocab_size"),
+        norm_eps=c.share("rms_norm_eps", 1e-6),
         max_context=max_context,
-        rope=rope_from_config(c, head_dim, max_context),
-        windows=_windows(c, num_layers),
-        tied=bool(c.get("tie_word_embeddings", False)),
-        eos_ids=_ids(c.get("eos_token_id")),
+        rope=rope_from_config({key: given[key] for key in given if key in keys.read}, head_dim, max_context),
+        windows=_windows(c, given, keys, num_layers),
+        tied=c.flag("tie_word_embeddings"),
+        eos_ids=c.token_ids("eos_token_id"),
         biased=_biased(c),
-        initial_spread=float(c.get("initializer_range", 0.02)),
-        quantization=read_quantization(c.get("quantization_config")),
+        initial_spread=c.share("initializer_range", 0.02),
+        quantization=read_quantization(c.mapping("quantization_config")),
     )
 
 
-def _windows(c: Metadata, num_layers: int) -> tuple[int | None, ...]:
-    """Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers."""
-    window = c.get("sliding_window")
-    if not window or c.get("use_sliding_window") is False:
-        return (None,) * num_layers
-    types = c.get("layer_types")
-    if types is None:
-        first = int(c.get("max_window_layers", 0)) if "use_sliding_window" in c else 0
-        types = ["sliding_attention" if i >= first else "full_attention" for i in range(num_layers)]
-    known = {"sliding_attention": int(window), "full_attention": None}
-    if unknown := set(types) - set(known):
-        raise UnsupportedModel(f"Layers of the type {', '.join(sorted(unknown))} are not supported.")
-    return tuple(known[kind] for kind in types)
+def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:
+    """The size of a head, which rope turns in two halves. The arguments are keys."""
+    num_heads = c.uniform_size(heads)
+    num_kv_heads = c.uniform_size(kv_heads, num_heads)
+    if num_heads % num_kv_heads:
+        raise UnsupportedModel(f"{num_heads} query heads ({heads}) cannot share {num_kv_heads} key heads ({kv_heads}).")
+    size = c.uniform_size(hidden)
+    if head_dim not in c and size % num_heads:
+        raise UnsupportedModel(f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}).")
+    found = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
+    if found % 2 or found > MAX_HEAD_DIM:
+        raise UnsupportedModel(
+            f"Heads of {found} numbers ({head_dim}, or {hidden} for each of {heads}) are not supported: rope needs an "
+            f"even number up to {MAX_HEAD_DIM:,}."
+        )
+    return found
 
 
-def _biased(c: Metadata) -> frozenset[str]:
-    attention = {"attn.q", "attn.k", "attn.v", "attn.out"} if c.get("attention_bias") else set()
-    mlp = {"mlp.gate", "mlp.up", "mlp.down"} if c.get("mlp_bias") else set()
+def _windows(c: Values, given: Metadata, keys: KeySet, num_layers: int) -> tuple[int | None, ...]:
+    """Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers.
+
+    `layer_types` decide in an architecture that reads them; in others they must say the same as the other keys.
+    """
+    is_on = c.flag("use_sliding_window") or "use_sliding_window" not in keys.read
+    window = c.size_or_none("sliding_window") if is_on else None
+    first_layer = c.whole("max_window_layers") if window and "max_window_layers" in keys.read else 0
+    windows = tuple(window if i >= first_layer else None for i in range(num_layers))
+    kinds = Values(given).texts("layer_types")
+    if kinds is None:
+        return windows
+    known = {"full_attention": None, "attention": None, "sliding_attention": window}
+    if unknown := set(kinds) - set(known):
+        raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
+    if len(kinds) != num_layers:
+        raise UnsupportedModel(f"layer_types has {len(kinds)} entries; by num_hidden_layers there are {num_layers}.")
+    if "sliding_attention" in kinds and window is None:
+        raise UnsupportedModel("layer_types has sliding_attention, and the model's configuration sets no window.")
+    listed = tuple(known[kind] for kind in kinds)
+    if "layer_types" not in keys.read and listed != windows:
+        raise UnsupportedModel(
+            f"layer_types has full_attention, and by sliding_window all layers have a window of {window} tokens."
+        )
+    return listed
+
+
+def _biased(c: Values) -> frozenset[str]:
+    attention = {"attn.q", "attn.k", "attn.v", "attn.out"} if c.flag("attention_bias") else set()
+    mlp = {"mlp.gate", "mlp.up", "mlp.down"} if c.flag("mlp_bias") else set()
     return frozenset(attention | mlp)
 
 
-def _from_gguf(checkpoint: CheckpointSource) -> ModelConfig:
-    metadata, arch = checkpoint.metadata, checkpoint.metadata["general.architecture"]
-    c = {key.removeprefix(f"{arch}."): metadata[key] for key in metadata if key.startswith(f"{arch}.")}
-    hidden, num_heads = _require(c, "embedding_length"), _require(c, "attention.head_count")
-    num_layers, max_context = _require(c, "block_count"), _require(c, "context_length")
-    head_dim = int(c.get("attention.key_length", hidden // num_heads))
-    if int(c.get("attention.value_length", head_dim)) != head_dim:
-        raise UnsupportedModel("Keys and values of different sizes are not supported.")
-    if "token_embd.weight" not in checkpoint.tensors:
-        raise UnsupportedModel("The file has no tensor token_embd.weight: it is not a whole language model.")
+def _from_gguf(checkpoint: CheckpointSource, keys: KeySet) -> ModelConfig:
+    metadata, arch = checkpoint.metadata, str(checkpoint.metadata.get("general.architecture"))
+    prefix = f"{arch}."
+    given = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
+    c = keys.values(given, architecture=arch, prefix=prefix)
+    hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
+    num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
+    num_kv_heads = c.uniform_size("attention.head_count_kv", num_heads)
+    heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
+    head_dim = _head_dim(c, *heads, "attention.key_length")
+    if c.size("attention.value_length", head_dim) != head_dim:
+        raise c.refusal(
+            "attention.value_length", f"{head_dim}, as keys and values of different sizes are not supported"
+        )
+    table = checkpoint.tensors.get("token_embd.weight")
+    if table is None or not table.shape:
+        raise UnsupportedModel("The file has no table token_embd.weight: it is not a whole language model.")
+    ids = Values({key: metadata[key] for key in _GGUF_END_TOKENS if key in metadata})
     return ModelConfig(
         num_layers=num_layers,
         hidden=hidden,
-        ffn=_require(c, "feed_forward_length"),
+        ffn=c.uniform_size("feed_forward_length"),
         num_heads=num_heads,
-        num_kv_heads=_require(c, "attention.head_count_kv") if "attention.head_count_kv" in c else num_heads,
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         # the table may have more rows than the tokenizer has tokens, and it is what the logits are made of
-        vocab_size=checkpoint.tensors["token_embd.weight"].shape[0],
-        norm_eps=float(c["attention.layer_norm_rms_epsilon"]),
+        vocab_size=table.shape[0],
+        norm_eps=c.share("attention.layer_norm_rms_epsilon"),
         max_context=max_context,
-        rope=rope_from_gguf(c, head_dim, max_context),
-        windows=_gguf_windows(c, num_layers),
+        rope=rope_from_gguf(given, head_dim, max_context, prefix),
+        windows=_gguf_windows(c, given, num_layers),
         tied="output.weight" not in checkpoint.tensors,
-        eos_ids=_ids([metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]),
+        eos_ids=tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     )
 
 
-def _gguf_windows(c: Metadata, num_layers: int) -> tuple[int | None, ...]:
+def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
     """One window for all layers, unless the file says which ones. Zero means none."""
-    window = int(c.get("attention.sliding_window", 0)) or None
-    pattern = c.get("attention.sliding_window_pattern", [True] * num_layers)
-    if isinstance(pattern, int | float) or len(pattern) != num_layers:
-        raise UnsupportedModel(f"The sliding window pattern {pattern!r} does not say which layers have a window.")
+    window = c.whole_or_none("attention.sliding_window") or None
+    pattern = given.get("attention.sliding_window_pattern", (True,) * num_layers)
+    is_list = isinstance(pattern, list | tuple)
+    if not is_list or len(pattern) != num_layers or not all(each in (0, 1) for each in pattern):
+        raise UnsupportedModel(f"The sliding window pattern {brief(pattern)} does not say which layers have a window.")
     return tuple(window if slides else None for slides in pattern)
 
 
-def _require(c: Metadata, key: str) -> int:
-    """A number that every model has. GGUF can state one per layer; we take those that are all the same."""
-    if c.get(key) is None:
-        raise UnsupportedModel(f"The model's configuration does not say {key!r}.")
-    numbers = {int(n) for n in c[key]} if hasattr(c[key], "__len__") else {int(c[key])}
-    if len(numbers) != 1:
-        raise UnsupportedModel(f"Layers that differ in {key!r} are not supported.")
-    return numbers.pop()
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    """None, one id, or several, some of which may be None: each once, in order."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return tuple(dict.fromkeys(int(v) for v in values if v is not None))
+def _named(architectures: Any) -> str:
+    """What messages call the model."""
+    is_list = isinstance(architectures, list | tuple)
+    return ", ".join(map(str, architectures))[:LONGEST_SHOWN] if is_list and architectures else "this architecture"

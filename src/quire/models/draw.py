@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,9 @@ class Model:
 def draw(checkpoint: CheckpointSource) -> Model:
     """Find the architecture, bind its names, check every shape, draw the graph."""
     arch = find_architecture(checkpoint)
-    config = read_config(checkpoint, arch.defaults)
+    config = read_config(checkpoint, arch.keys)
     weights = resolve(checkpoint, config, arch.names)
+    config = replace(config, tied=weights["head"] is weights["embed"])
     weights["rope.frequencies"] = computed("rope.frequencies", _frequencies(checkpoint, config))
     defaults = Defaults(
         head_dim=config.head_dim,
@@ -57,4 +58,6 @@ def _frequencies(checkpoint: CheckpointSource, config: ModelConfig) -> Array:
     if divisors.shape != frequencies.shape:
         found, expected = show(divisors.shape), show(frequencies.shape)
         raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it is {expected}.")
+    if not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise BadCheckpoint("The tensor rope_freqs.weight has divisors that are not above 0.")
     return (frequencies / divisors).astype(np.float32)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
-from quire.models.llama import LLAMA_NAMES, llama
+from quire.models.keys import Keys
+from quire.models.llama import LLAMA_CONFIG, LLAMA_NAMES, llama
 from quire.models.registry import architecture
 
-DEFAULTS = {"sliding_window": 4096, "num_key_value_heads": 8}
+KEYS = LLAMA_CONFIG.but(
+    reads=["sliding_window"],
+    ignores=["attention_bias", "mlp_bias"],
+    defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+)
 
 
-@architecture("MistralForCausalLM", names=LLAMA_NAMES, defaults=DEFAULTS)
+@architecture("MistralForCausalLM", model_type="mistral", names=LLAMA_NAMES, keys=Keys(KEYS))
 def mistral(g: Graph, c: ModelConfig) -> Value:
     """The window is in the configuration."""
     return llama(g, c)

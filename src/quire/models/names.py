@@ -7,12 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from quire.graph.weight import PairedRows, StoredTensor, Weight
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, joined
 from quire.ops.registry import show
+from quire.weights.joined import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4
+
+COMPARED_BYTES = 1 << 20  # at a time: stays in the CPU's cache
 
 # Old checkpoints carry what every reader computes; GGUF carries rope factors, which draw.py takes.
 _NOT_WEIGHTS = re.compile(r"rotary_emb\.inv_freq$|^rope_freqs\.weight$")
@@ -57,22 +62,51 @@ class _Wanted:
 
 
 def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
-    """Handles of all weights, by the model's names. Reads no tensor."""
+    """Handles of all weights, by the model's names. Reads no tensor but a head that may be the embedding table."""
     container = checkpoint.container
+    tensors = joined(checkpoint.tensors, config.quantization)
+    if config.tied:
+        tensors, tied = _tie(tensors, *(names[word].tensor(container, None, "weight") for word in ("embed", "head")))
+        config = replace(config, tied=tied)
     layers = (None, *range(config.num_layers))
     wanted = [want for layer in layers for want in _wanted(container, config, names, layer)]
-    tensors = _made_up(wanted, config) if container == "dummy" else joined(checkpoint.tensors, config.quantization)
+    if container == "dummy":
+        tensors = _made_up(wanted, config)
     if missing := [want.tensor for want in wanted if want.required and want.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_listed(missing)}.")
     known = {want.tensor for want in wanted}
-    if config.tied:
-        known.add(names["head"].tensor(container, None, "weight"))  # some files store the tied table twice
     if unknown := [name for name in tensors if name not in known and not _NOT_WEIGHTS.search(name)]:
         raise BadCheckpoint(f"The checkpoint has {_listed(unknown)} with no place in this architecture.")
     weights = {want.name: _handle(want, tensors[want.tensor]) for want in wanted if want.tensor in tensors}
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
+
+
+def _tie(tensors: Mapping[str, StoredTensor], embed: str, head: str) -> tuple[Mapping[str, StoredTensor], bool]:
+    """The tensors of a model whose head is said to be its embedding table, and whether it is.
+
+    As in transformers: a head that is stored and differs is used. If one of the two is missing, the other is both.
+    """
+    if head not in tensors:
+        return tensors, True
+    rest = {name: tensor for name, tensor in tensors.items() if name != head}
+    if embed not in tensors:
+        return {**rest, embed: tensors[head]}, True
+    return (rest, True) if _are_equal(tensors[embed], tensors[head]) else (tensors, False)
+
+
+def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
+    """Have both the same bytes? Reads up to the first difference; 1 GB that is equal takes 0.4 s, packing it more.
+
+    A tensor of several parts is taken to differ from any other: to keep both is right in any case.
+    """
+    is_whole = not isinstance(one, ScaledTensor | GroupedInt4) and not isinstance(other, ScaledTensor | GroupedInt4)
+    if not is_whole or (one.format, one.shape) != (other.format, other.shape):
+        return False
+    left, right = one.data, other.data
+    pieces = range(0, len(left), COMPARED_BYTES)
+    return all(np.array_equal(left[at : at + COMPARED_BYTES], right[at : at + COMPARED_BYTES]) for at in pieces)
 
 
 def _wanted(container: str, config: ModelConfig, names: Names, layer: int | None) -> Iterator[_Wanted]:

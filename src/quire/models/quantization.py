@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quire.graph.weight import StoredTensor
 from quire.models.errors import BadCheckpoint, UnsupportedModel
+from quire.models.values import Values, brief
 from quire.quant.int4 import Int4, from_awq, from_gptq, from_packed
 from quire.weights.joined import GroupedInt4, ScaledTensor
 
@@ -52,49 +53,64 @@ def read_quantization(config: Mapping[str, Any] | None) -> Quantization | None:
     """From `quantization_config`. None: the weights are plain."""
     if not config:
         return None
-    method = str(config.get("quant_method", "unknown"))
+    c = Values(config, "quantization_config.")
+    method = c.text("quant_method", "unknown")
     if method not in _METHODS:
+        known = ", ".join(sorted(_METHODS))
         raise UnsupportedModel(
-            f"The weights are quantized by {method!r}, which cannot be read. These can: {', '.join(sorted(_METHODS))}."
+            f"By quantization_config the weights are quantized by {brief(method)}, which cannot be read. "
+            f"These can: {known}."
         )
-    return _METHODS[method](config)
+    return _METHODS[method](c)
 
 
-def _fp8(c: Mapping[str, Any]) -> Quantization:
-    height, width = c.get("weight_block_size") or (128, 128)
-    return Quantization(FP8, _listed(c, "ignored_layers", "modules_to_not_convert"), (int(height), int(width)))
+def _fp8(c: Values) -> Quantization:
+    if (fmt := c.text("fmt", "e4m3")) not in ("e4m3", "float8_e4m3fn"):
+        raise c.refusal("fmt", f"'e4m3', as {fmt} weights cannot be read")
+    ignored = _listed(c, "ignored_layers", "modules_to_not_convert")
+    return Quantization(FP8, ignored, _block(c, "weight_block_size"))
 
 
-def _awq(c: Mapping[str, Any]) -> Quantization:
-    _require_4_bits(c.get("bits", c.get("w_bit", 4)))
-    if str(c.get("version", "gemm")).lower() != "gemm":
-        raise UnsupportedModel(f"AWQ weights in the layout {c['version']!r} are not supported: only 'gemm' is.")
-    return Quantization(AWQ, _listed(c, "modules_to_not_convert"), group=int(c.get("group_size", 128)))
+def _awq(c: Values) -> Quantization:
+    _require_4_bits(c, "bits" if "bits" in c else "w_bit")
+    if c.text("version", "gemm").lower() != "gemm":
+        layout = brief(c.text("version", ""))
+        raise UnsupportedModel(
+            f"quantization_config: AWQ weights in the layout {layout} are not supported: only 'gemm' is."
+        )
+    return Quantization(AWQ, _listed(c, "modules_to_not_convert"), group=_group_size(c, 128))
 
 
-def _gptq(c: Mapping[str, Any]) -> Quantization:
-    _require_4_bits(c.get("bits", 4))
+def _gptq(c: Values) -> Quantization:
+    _require_4_bits(c, "bits")
     layouts = {"gptq": 1, "gptq_v2": 0}
-    layout = str(c.get("checkpoint_format") or "gptq")
-    if layout not in layouts or c.get("is_marlin_format"):
-        raise UnsupportedModel(f"GPTQ weights in the layout {layout!r} are not supported: {', '.join(layouts)} are.")
-    return Quantization(GPTQ, group=int(c.get("group_size", 128)), zero_offset=layouts[layout])
+    layout = c.text("checkpoint_format", "gptq") or "gptq"
+    if layout not in layouts or c.flag("is_marlin_format"):
+        raise UnsupportedModel(
+            f"quantization_config: GPTQ weights in the layout {brief(layout)} are not supported: "
+            f"{', '.join(layouts)} are."
+        )
+    return Quantization(GPTQ, group=_group_size(c, 128), zero_offset=layouts[layout])
 
 
-def _compressed(c: Mapping[str, Any]) -> Quantization:
+def _compressed(c: Values) -> Quantization:
     """Groups of modules may differ in scales, not in the kind of numbers."""
-    ways = [group.get("weights") or {} for group in (c.get("config_groups") or {}).values()]
-    kinds = {(way.get("type"), way.get("num_bits")) for way in ways}
+    if c.mapping("transform_config"):
+        raise c.refusal("transform_config", "left out: weights that were rotated cannot be read")
+    groups = c.table("config_groups")
+    ways = [groups.table(name).table("weights") for name in c.mapping("config_groups")]
+    kinds = {(way.text("type", "unknown"), way.size("num_bits", 0)) for way in ways}
     known: dict[Any, str] = {("float", 8): FP8, ("int", 4): PACKED}
     if len(kinds) != 1 or not kinds <= set(known):
-        said = ", ".join(f"{kind} of {bits} bits" for kind, bits in sorted(kinds, key=str)) or "nothing"
-        raise UnsupportedModel(f"Compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read.")
-    height, width = ways[0].get("block_structure") or (128, 128)
-    kind, group = known[kinds.pop()], int(ways[0].get("group_size") or -1)
-    return Quantization(kind, _listed(c, "ignore"), (int(height), int(width)), group)
+        said = ", ".join(f"{kind[:20]} of {bits} bits" for kind, bits in sorted(kinds)) or "nothing"
+        raise UnsupportedModel(
+            f"By quantization_config compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read."
+        )
+    block, group = _block(ways[0], "block_structure"), _group_size(ways[0], -1)
+    return Quantization(known[kinds.pop()], _listed(c, "ignore"), block, group)
 
 
-_METHODS: dict[str, Callable[[Mapping[str, Any]], Quantization]] = {
+_METHODS: dict[str, Callable[[Values], Quantization]] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
     "fp8": _fp8,
@@ -102,13 +118,39 @@ _METHODS: dict[str, Callable[[Mapping[str, Any]], Quantization]] = {
 }
 
 
-def _listed(c: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    return tuple(str(name) for key in keys for name in c.get(key) or ())
+def _listed(c: Values, *keys: str) -> tuple[str, ...]:
+    """Names of modules. A pattern that is no regular expression is refused here, not when it is first used."""
+    names = tuple(name for key in keys for name in c.texts(key) or ())
+    for name in names:
+        try:
+            re.compile(name.removeprefix("re:") if name.startswith("re:") else "")
+        except (re.error, RecursionError, OverflowError):
+            raise UnsupportedModel(
+                f"The model's quantization_config has the pattern {brief(name)}, which is wrong."
+            ) from None
+    return names
 
 
-def _require_4_bits(bits: Any) -> None:
-    if int(bits) != 4:
-        raise UnsupportedModel(f"Weights of {bits} bits are not supported in this format: only those of 4 are.")
+def _block(c: Values, key: str) -> tuple[int, int]:
+    sizes = c.sizes(key)
+    if sizes is None:
+        return (128, 128)
+    if len(sizes) != 2:
+        raise c.refusal(key, "two whole numbers")
+    return sizes[0], sizes[1]
+
+
+def _group_size(c: Values, default: int) -> int:
+    """How many weights share a scale; -1, and in some files 0: all of a row."""
+    given = c.whole_or_none("group_size", least=-1)
+    return default if given is None else given or -1
+
+
+def _require_4_bits(c: Values, key: str) -> None:
+    if (bits := c.size(key, 4)) != 4:
+        raise UnsupportedModel(
+            f"quantization_config: weights of {bits} bits are not supported in this format: only those of 4 are."
+        )
 
 
 def joined(tensors: Tensors, quantization: Quantization | None) -> Tensors:
@@ -145,12 +187,19 @@ class _Parts:
             raise BadCheckpoint(f"The checkpoint lacks {self.stem}.{part}.")
         return found
 
+    def take_matrix(self, part: str) -> StoredTensor:
+        """A part that has rows and columns."""
+        found = self.take(part)
+        if len(found.shape) != 2:
+            raise self.fail(f"its {part} is {list(found.shape)}, which is no matrix")
+        return found
+
     def fail(self, why: str) -> BadCheckpoint:
         return BadCheckpoint(f"The matrix {self.stem} cannot be read: {why}.")
 
 
 def _scaled(parts: _Parts, part: str, quantization: Quantization) -> ScaledTensor:
-    values, scales = parts.take("weight"), parts.take(part)
+    values, scales = parts.take_matrix("weight"), parts.take(part)
     (rows, columns), (height, width) = values.shape, quantization.block
     if values.format != FLOAT8:
         raise parts.fail(f"its values are {values.format}, and {FLOAT8} is what can be read")
@@ -163,7 +212,7 @@ def _scaled(parts: _Parts, part: str, quantization: Quantization) -> ScaledTenso
 
 def _from_words(parts: _Parts, quantization: Quantization) -> GroupedInt4:
     """AWQ and GPTQ."""
-    qweight, qzeros, scales = (parts.take(part) for part in ("qweight", "qzeros", "scales"))
+    qweight, qzeros, scales = (parts.take_matrix(part) for part in ("qweight", "qzeros", "scales"))
     groups = parts.maybe("g_idx")
     is_awq = quantization.kind == AWQ
     columns = qweight.shape[0] * (1 if is_awq else 8)
@@ -188,7 +237,7 @@ def _from_words(parts: _Parts, quantization: Quantization) -> GroupedInt4:
 
 
 def _from_packed(parts: _Parts) -> GroupedInt4:
-    packed, scales = parts.take("weight_packed"), parts.take("weight_scale")
+    packed, scales = parts.take_matrix("weight_packed"), parts.take("weight_scale")
     zeros, groups = parts.maybe("weight_zero_point"), parts.maybe("weight_g_idx")
     rows, columns = packed.shape[0], packed.shape[1] * 8
     if len(scales.shape) != 2 or scales.shape[0] != rows:

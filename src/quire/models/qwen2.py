@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
-from quire.models.llama import LLAMA_NAMES, llama
+from quire.models.keys import Keys
+from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
 from quire.models.names import marked
 from quire.models.registry import architecture
 
 NAMES = marked(LLAMA_NAMES, "attn.q", "attn.k", "attn.v", biased=True)
-DEFAULTS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+KEYS = LLAMA_CONFIG.but(
+    reads=["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
+    ignores=["attention_bias", "mlp_bias"],
+    defaults={
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+        "num_key_value_heads": 32,
+    },
+)
 
 
-@architecture("Qwen2ForCausalLM", gguf="qwen2", names=NAMES, defaults=DEFAULTS)
+@architecture("Qwen2ForCausalLM", model_type="qwen2", gguf="qwen2", names=NAMES, keys=Keys(KEYS, LLAMA_GGUF))
 def qwen2(g: Graph, c: ModelConfig) -> Value:
     """The biases are in the names."""
     return llama(g, c)

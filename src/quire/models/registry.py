@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from quire.graph.graph import Graph, Value
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import UnsupportedModel
+from quire.models.keys import Keys
 from quire.models.names import Names
+from quire.models.values import LONGEST_SHOWN, Values, brief
 
 Draw = Callable[[Graph, ModelConfig], Value]
 AnyDraw = TypeVar("AnyDraw", bound=Draw)
@@ -22,9 +24,10 @@ class Architecture:
     """A way to draw a model, under the name that checkpoints have for it."""
 
     name: str  # in config.json's `architectures`
+    model_type: str  # in config.json, beside it
     gguf: str | None  # in GGUF's `general.architecture`; None: GGUF files of it say another's name
     names: Names
-    defaults: Mapping[str, Any]  # for keys that config.json may leave out
+    keys: Keys  # of a configuration: those that are read, those that do not matter
     draw: Draw
 
 
@@ -32,12 +35,12 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    name: str, *, names: Names, gguf: str | None = None, defaults: Mapping[str, Any] | None = None
+    name: str, *, model_type: str, names: Names, keys: Keys, gguf: str | None = None
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, gguf, names, defaults or {}, draw)
+        _ARCHITECTURES[name] = Architecture(name, model_type, gguf, names, keys, draw)
         return draw
 
     return register
@@ -53,16 +56,44 @@ def all_architectures() -> tuple[Architecture, ...]:
 
 def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     """The one that the checkpoint names. An error lists those that there are."""
+    metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
-        said = [str(checkpoint.metadata.get("general.architecture"))]
+        said = [str(metadata.get("general.architecture"))]
         by_name = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
     else:
-        said = list(checkpoint.metadata.get("architectures") or ["(none)"])
+        _refuse_custom_code(metadata.get("auto_map"))
         by_name = {arch.name: arch for arch in all_architectures()}
+        said = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
     for name in said:
         if name in by_name:
-            return by_name[name]
+            return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)} is not supported. In {checkpoint.container} files these are: "
-        f"{', '.join(sorted(by_name))}."
+        f"The architecture {', '.join(said)[:LONGEST_SHOWN]} is not supported. In {checkpoint.container} files "
+        f"these are: {', '.join(sorted(by_name))}."
     )
+
+
+def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
+    """The architecture of a config.json that names its `model_type` alone."""
+    return [arch.name for arch in all_architectures() if arch.model_type == metadata.get("model_type")]
+
+
+def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
+    """The same, unless config.json says in its other key that the model is another one."""
+    model_type = metadata.get("model_type")
+    if model_type not in (None, arch.model_type):
+        raise UnsupportedModel(
+            f"config.json has the model_type {brief(model_type)} and the architecture {arch.name}, whose model_type is "
+            f"{arch.model_type!r}. Correct the one that is wrong."
+        )
+    return arch
+
+
+def _refuse_custom_code(auto_map: Any) -> None:
+    """Code of its own that comes with a checkpoint may compute anything. That of a tokenizer is not the model's."""
+    is_map = isinstance(auto_map, Mapping)
+    if auto_map and (not is_map or any(str(key).startswith(("AutoModel", "AutoConfig")) for key in auto_map)):
+        raise UnsupportedModel(
+            f"config.json has auto_map = {brief(auto_map)}: the model is computed by code of its own, which is not "
+            "run. If the architecture's usual code is right for this model, remove auto_map."
+        )

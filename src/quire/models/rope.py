@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.models.errors import UnsupportedModel
+from quire.models.values import Values, brief
 
 Array = NDArray[Any]
 
@@ -37,49 +38,84 @@ class RopeConfig:
 
 
 def rope_from_config(c: Mapping[str, Any], head_dim: int, max_context: int) -> RopeConfig:
-    """From config.json: `rope_parameters`, or in older files `rope_scaling` and `rope_theta` beside it."""
-    said = dict(c.get("rope_parameters") or c.get("rope_scaling") or {})
-    kind = said.get("rope_type") or said.get("type") or "default"
-    theta = float(said.get("rope_theta") or c.get("rope_theta") or 10000.0)
-    share = float(said.get("partial_rotary_factor") or c.get("partial_rotary_factor") or 1.0)
-    base: dict[str, Any] = {"theta": theta, "rotary_dim": int(head_dim * share), "kind": _known(kind)}
+    """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
+
+    So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
+    """
+    outer = Values(c)
+    key = "rope_scaling" if outer.mapping("rope_scaling") else "rope_parameters"
+    r = outer.table(key)
+    if unknown := sorted(set(outer.mapping(key)) - _READ):
+        raise UnsupportedModel(f"The model's configuration has {key}.{unknown[0]}, which is not supported.")
+    kind = _known(r.text("rope_type", r.text("type", "default")))
+    base: dict[str, Any] = {
+        "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
+        "rotary_dim": _whole_head(r, outer, head_dim),
+        "kind": kind,
+    }
     if kind == "default":
         return RopeConfig(**base)
-    key = "original_max_position_embeddings"
-    original = int(said.get(key) or c.get(key) or max_context)
-    factor = float(said.get("factor") or max_context / original)
-    optional = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "truncate")
-    numbers = {name: said[name] for name in optional if said.get(name) is not None}
-    scaling = _yarn_scaling(said, factor) if kind == "yarn" else 1.0
-    return RopeConfig(**base, factor=factor, original_context=original, scaling=scaling, **numbers)
+    if kind == "linear":
+        return RopeConfig(**base, factor=r.number("factor"))
+    original = outer.size("original_max_position_embeddings", r.size("original_max_position_embeddings", max_context))
+    if kind == "llama3":
+        low, high = r.number("low_freq_factor"), r.number("high_freq_factor")
+        if high <= low:
+            raise r.refusal("high_freq_factor", f"greater than low_freq_factor, {low:g}")
+        numbers: dict[str, Any] = {"factor": r.number("factor"), "low_freq_factor": low, "high_freq_factor": high}
+        return RopeConfig(**base, original_context=original, **numbers)
+    factor = r.number("factor", max_context / original if "factor" in outer.mapping(key) else None)  # null: the ratio
+    return RopeConfig(
+        **base,
+        factor=factor,
+        original_context=original,
+        beta_fast=r.number_unless_zero("beta_fast", 32.0),
+        beta_slow=r.number_unless_zero("beta_slow", 1.0),
+        truncate=r.flag("truncate", default="truncate" not in outer.mapping(key)),  # null: false, as in transformers
+        scaling=_yarn_scaling(r, factor),
+    )
 
 
-def rope_from_gguf(c: Mapping[str, Any], head_dim: int, max_context: int) -> RopeConfig:
-    """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata."""
-    kind = {"none": "default"}.get(str(c.get("rope.scaling.type", "none")), str(c.get("rope.scaling.type")))
-    factor = float(c.get("rope.scaling.factor", 0.0))
-    if not factor and "rope.scale_linear" in c:  # how the first files said it
-        kind, factor = "linear", float(c["rope.scale_linear"])
-    factor = factor or 1.0
+def _whole_head(r: Values, outer: Values, head_dim: int) -> int:
+    """Readers of the same key disagree: transformers turns the whole head of these models, others a part of it."""
+    for values in (r, outer):
+        if values.number("partial_rotary_factor", 1.0) != 1.0:
+            raise values.refusal("partial_rotary_factor", "1, as rope turns whole heads in this architecture")
+    return head_dim
+
+
+def rope_from_gguf(c: Mapping[str, Any], head_dim: int, max_context: int, prefix: str = "") -> RopeConfig:
+    """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
+
+    A factor without a type is linear. Zero is a factor that was left out.
+    """
+    r = Values(c, prefix)
+    key = "rope.scaling.factor" if "rope.scaling.factor" in r else "rope.scale_linear"  # how the first files said it
+    factor = r.number_unless_zero(key, 1.0)
+    kind = r.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
+    if (rotary_dim := r.size("rope.dimension_count", head_dim)) != head_dim:
+        raise r.refusal("rope.dimension_count", f"{head_dim}, as rope turns whole heads in this architecture")
     scaling = 1.0
     if kind == "yarn":
-        scaling = float(c.get("rope.scaling.yarn_attn_factor", _magnitude(factor)))
-        scaling *= float(c.get("rope.scaling.attn_factor", 1.0))
+        scaling = r.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
+        scaling *= r.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
-        theta=float(c.get("rope.freq_base", 10000.0)),
-        rotary_dim=int(c.get("rope.dimension_count", head_dim)),
-        kind=_known(kind),
+        theta=r.number("rope.freq_base", 10000.0, above=1.0),
+        rotary_dim=rotary_dim,
+        kind=_known("default" if kind == "none" else kind),
         factor=factor,
-        original_context=int(c.get("rope.scaling.original_context_length", max_context)),
-        beta_fast=float(c.get("rope.scaling.yarn_beta_fast", 32.0)),
-        beta_slow=float(c.get("rope.scaling.yarn_beta_slow", 1.0)),
+        original_context=r.size("rope.scaling.original_context_length", max_context),
+        beta_fast=r.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=r.number("rope.scaling.yarn_beta_slow", 1.0),
         scaling=scaling,
     )
 
 
 def _known(kind: str) -> str:
     if kind not in _KINDS:
-        raise UnsupportedModel(f"Rope scaling of the type {kind!r} is not supported: only {', '.join(_KINDS)} are.")
+        raise UnsupportedModel(
+            f"Rope scaling of the type {brief(kind)} is not supported: only {', '.join(_KINDS)} are."
+        )
     return kind
 
 
@@ -112,11 +148,10 @@ def _yarn(rope: RopeConfig, plain: Array) -> Array:
     return (1 - stretched) * plain + stretched * plain / rope.factor
 
 
-def _yarn_scaling(said: Mapping[str, Any], factor: float) -> float:
-    if said.get("attention_factor") is not None:
-        return float(said["attention_factor"])
-    mscale, of_all = said.get("mscale"), said.get("mscale_all_dim")
-    return _magnitude(factor, mscale) / _magnitude(factor, of_all) if mscale and of_all else _magnitude(factor)
+def _yarn_scaling(r: Values, factor: float) -> float:
+    mscale, of_all = (r.number_unless_zero(key, 0.0) for key in ("mscale", "mscale_all_dim"))
+    both = _magnitude(factor, mscale) / _magnitude(factor, of_all)
+    return r.number("attention_factor", both if mscale and of_all else _magnitude(factor))
 
 
 def _magnitude(factor: float, mscale: float = 1.0) -> float:
@@ -129,3 +164,13 @@ _KINDS: dict[str, Callable[[RopeConfig, Array], Array]] = {
     "llama3": _llama3,
     "yarn": _yarn,
 }
+
+# Keys of `rope_scaling`; each kind reads those that it needs.
+_READ = frozenset(
+    {
+        *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
+        *("low_freq_factor", "high_freq_factor"),
+        *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
+        "finetuned",  # how the model came to be
+    }
+)

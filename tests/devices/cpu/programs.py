@@ -71,7 +71,7 @@ def quantized_model(fmt: str, head_dim: int = 32) -> Model:
     (arch,) = (arch for arch in all_architectures() if arch.name == "LlamaForCausalLM")
     widths = WIDTHS[max(32, all_formats()[fmt].block_weights)]
     metadata = {"architectures": [arch.name], **SIZES, **widths, "head_dim": head_dim}
-    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.defaults)
+    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
     sizes, rng, tensors = config.sizes(), np.random.default_rng(1), {}
     for word, entry in arch.names.items():
         shape = tuple(sizes[size] for size in entry.shape)

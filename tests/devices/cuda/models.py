@@ -137,7 +137,7 @@ def random_llama(hidden: int = 512, num_layers: int = 4, vocab: int = 1024, cont
         "num_hidden_layers": num_layers, "num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 128,
         "head_dim": 64, "max_position_embeddings": context, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
     }  # fmt: skip
-    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.defaults)
+    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
     sizes, rng, arrays = config.sizes(), np.random.default_rng(0), {}
     for word, entry in arch.names.items():
         shape = tuple(sizes[size] for size in entry.shape)

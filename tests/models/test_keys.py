@@ -1,0 +1,207 @@
+"""The law of unread keys: one that changes the maths is refused by its name, and what publishers write is accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.models.config import ModelConfig, read_config
+from quire.models.errors import UnsupportedModel
+from quire.models.registry import Architecture, all_architectures, find_architecture
+from tests.models.published import LLAMA_3, MISTRAL, PUBLISHED, QWEN_2, QWEN_3
+from tests.models.toys import MemoryCheckpoint, MemoryTensor, make_toy
+
+pytestmark = pytest.mark.pure
+
+ARCHITECTURES = pytest.mark.parametrize("arch", all_architectures(), ids=lambda arch: arch.name)
+
+
+def read(config: dict[str, Any]) -> ModelConfig:
+    checkpoint = MemoryCheckpoint("safetensors", config, {})
+    return read_config(checkpoint, find_architecture(checkpoint).keys)
+
+
+def read_gguf(**keys: Any) -> ModelConfig:
+    checkpoint = make_toy("llama").as_gguf()
+    checkpoint = MemoryCheckpoint("gguf", {**checkpoint.metadata, **keys}, checkpoint.tensors)
+    return read_config(checkpoint, find_architecture(checkpoint).keys)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_config_files_are_accepted(name):
+    config = read(PUBLISHED[name])
+    assert config.num_layers == PUBLISHED[name]["num_hidden_layers"]
+
+
+@ARCHITECTURES
+def test_every_field_of_the_reference_class_is_read_or_harmless_or_refused(arch: Architecture):
+    """A field that transformers adds to a class makes this fail until somebody has decided what it means."""
+    transformers = pytest.importorskip("transformers")
+    reference = getattr(transformers, arch.name.replace("ForCausalLM", "Config"))
+    keys = arch.keys.config
+    decided = {*keys.read, *keys.harmless, *keys.fixed, *keys.foreign}
+    assert {each.name for each in dataclasses.fields(reference)} - decided == set()
+
+
+@ARCHITECTURES
+def test_defaults_are_those_of_the_reference_class(arch: Architecture):
+    """Of every key that is read and that has a default, in our words or theirs."""
+    transformers = pytest.importorskip("transformers")
+    reference = getattr(transformers, arch.name.replace("ForCausalLM", "Config"))
+    theirs = {each.name: each.default for each in dataclasses.fields(reference)}
+    assert {key: theirs[key] for key in arch.keys.config.defaults} == dict(arch.keys.config.defaults)
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+    given = {key: theirs[key] for key in (*sizes, "num_attention_heads")}
+    found = read({"architectures": [arch.name], **given})
+    expected = reference(**given)
+    assert found.norm_eps == expected.rms_norm_eps and found.tied == expected.tie_word_embeddings
+    assert found.num_kv_heads == expected.num_key_value_heads
+    assert found.head_dim == getattr(expected, "head_dim", expected.hidden_size // expected.num_attention_heads)
+    assert found.windows == (getattr(expected, "sliding_window", None),) * found.num_layers
+    assert found.rope.theta == expected.rope_parameters["rope_theta"] and found.rope.kind == "default"
+    assert found.initial_spread == expected.initializer_range
+
+
+@ARCHITECTURES
+def test_a_field_with_a_fixed_value_is_refused_with_another_one(arch: Architecture):
+    plain = {key: value for key, value in LLAMA_3.items() if key not in ("model_type", "rope_scaling")}
+    keys = arch.keys.config
+    undecided = {**keys.foreign, **keys.fixed}
+    assert undecided
+    for key in undecided:
+        with pytest.raises(UnsupportedModel, match=rf"{key} = 'something'.*{arch.name}"):
+            read({**plain, "architectures": [arch.name], key: "something"})
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "attention to what comes later": (LLAMA_3 | {"is_causal": False}, "is_causal = False"),
+    "a part of the head": (LLAMA_3 | {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5"),
+    "a part of the head, on Qwen": (QWEN_3 | {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5"),
+    "rope by layer type": (
+        QWEN_3 | {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}},
+        r"rope_parameters\.full_attention",
+    ),
+    "another engine's yarn": (
+        LLAMA_3 | {"rope_scaling": {"type": "yarn", "factor": 2, "attn_factor": 2}},
+        "attn_factor",
+    ),
+    "sections of rope": (
+        QWEN_2 | {"rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]}},
+        "mrope_section",
+    ),
+    "unknown layers without a window": (QWEN_3 | {"layer_types": ["linear_attention"] * 28}, "linear_attention"),
+    "too few layer types": (QWEN_3 | {"layer_types": ["full_attention"] * 27}, "layer_types has 27 .* 28"),
+    "windows with the switch off": (QWEN_3 | {"layer_types": ["sliding_attention"] * 28}, "sliding_attention"),
+    "windows in some layers of Llama": (LLAMA_3 | {"layer_types": ["sliding_attention"] * 32}, "layer_types"),
+    "no windows in some layers of Mistral": (MISTRAL | {"layer_types": ["full_attention"] * 32}, "layer_types"),
+    "a window of nothing": (MISTRAL | {"sliding_window": 0}, "sliding_window = 0"),
+    "another model's type": (LLAMA_3 | {"model_type": "mistral"}, "model_type 'mistral'.*LlamaForCausalLM.*'llama'"),
+    "code of its own": (LLAMA_3 | {"auto_map": {"AutoModelForCausalLM": "modeling_x.X"}}, "auto_map"),
+    "a configuration of its own": (LLAMA_3 | {"auto_map": {"AutoConfig": "configuration_x.X"}}, "auto_map"),
+    "layers that differ": (LLAMA_3 | {"per_layer_config": {"1": {"intermediate_size": 8}}}, "per_layer_config"),
+    "capped scores": (LLAMA_3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50"),
+    "scaled logits": (LLAMA_3 | {"logit_scale": 0.0625}, "logit_scale"),
+    "logits times zero": (LLAMA_3 | {"logit_scale": 0}, "logit_scale"),
+    "scaled embeddings": (LLAMA_3 | {"embedding_multiplier": 12}, "embedding_multiplier"),
+    "experts": (LLAMA_3 | {"num_experts": 8}, "num_experts"),
+    "normed heads": (LLAMA_3 | {"use_qk_norm": True}, "use_qk_norm"),
+    "rope in pairs": (LLAMA_3 | {"rope_interleaved": True}, "rope_interleaved"),
+    "another activation": (LLAMA_3 | {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+    "no activation": (LLAMA_3 | {"hidden_act": None}, "hidden_act = None"),
+    "linear rope without a factor": (LLAMA_3 | {"rope_scaling": {"type": "linear"}}, r"'rope_scaling\.factor'"),
+    "yarn without a factor": (LLAMA_3 | {"rope_scaling": {"type": "yarn"}}, r"'rope_scaling\.factor'"),
+    "llama3 without its factors": (LLAMA_3 | {"rope_scaling": {"type": "llama3", "factor": 8}}, r"low_freq_factor"),
+    "first window layer null": (
+        QWEN_2 | {"use_sliding_window": True, "max_window_layers": None},
+        "'max_window_layers'",
+    ),
+    "rotated weights": (
+        LLAMA_3 | {"quantization_config": {"quant_method": "compressed-tensors", "transform_config": {"a": 1}}},
+        "transform_config",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_changes_the_maths_unread_is_refused_by_name(case):
+    config, named = REFUSED[case]
+    with pytest.raises(UnsupportedModel, match=named):
+        read(config)
+
+
+@pytest.mark.parametrize(
+    "keys, named",
+    [
+        ({"llama.attention.causal": False}, r"llama\.attention\.causal = False"),
+        ({"llama.rope.dimension_count": 4}, r"llama\.rope\.dimension_count = 4: it must be 8"),
+        ({"llama.expert_count": 8}, r"llama\.expert_count = 8"),
+        ({"llama.logit_scale": 0.5}, r"llama\.logit_scale = 0\.5"),
+        ({"llama.attention.scale": 0.5}, r"llama\.attention\.scale"),
+        ({"llama.attn_logit_softcapping": 30.0}, r"llama\.attn_logit_softcapping"),
+        ({"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier"),
+        ({"llama.rope.scaling.type": "longrope"}, "longrope"),
+        ({"llama.attention.layer_norm_rms_epsilon": None}, r"'llama\.attention\.layer_norm_rms_epsilon'"),
+        ({"tokenizer.ggml.eos_token_id": "</s>"}, r"tokenizer\.ggml\.eos_token_id = '</s>'"),
+    ],
+)
+def test_gguf_keys_that_change_the_maths_unread_are_refused_by_name(keys, named):
+    with pytest.raises(UnsupportedModel, match=named):
+        read_gguf(**keys)
+
+
+def test_gguf_keys_that_change_nothing_are_accepted():
+    plain = read_gguf()
+    same = {
+        "llama.vocab_size": 131,
+        "llama.rope.dimension_count": 8,
+        "llama.expert_count": 0,
+        "llama.attention.causal": True,
+        "llama.attention.layer_norm_epsilon": 1e-5,
+        "llama.logit_scale": 1.0,
+        "llama.tensor_data_layout": "Meta AI original pth",
+        "llama.rope.scaling.type": "none",
+        "general.file_type": 7,
+        "llamacpp.anything": 3,
+    }
+    assert read_gguf(**same) == plain
+
+
+def test_every_key_that_gguf_has_for_a_model_is_declared_or_refused():
+    constants = pytest.importorskip("gguf.constants")
+
+    def names(holder: type) -> list[str]:
+        found = [value for name, value in vars(holder).items() if not name.startswith("_")]
+        inner = [name for each in found if isinstance(each, type) for name in names(each)]
+        return [each for each in found if isinstance(each, str) and each.startswith("{arch}.")] + inner
+
+    (llama,) = (arch for arch in all_architectures() if arch.gguf == "llama")
+    declared = {*llama.keys.gguf.read, *llama.keys.gguf.harmless}
+    others = [name.removeprefix("{arch}.") for name in names(constants.Keys)]
+    others = [name for name in others if name not in declared and "{" not in name]
+    assert len(others) > 40
+    for name in others:
+        with pytest.raises(UnsupportedModel, match=f"llama.{name} = 2"):
+            read_gguf(**{f"llama.{name}": 2})
+
+
+def test_a_gguf_factor_without_a_type_is_linear():
+    assert read_gguf(**{"llama.rope.scaling.factor": 4.0}).rope.kind == "linear"
+    assert read_gguf(**{"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}).rope.kind == "default"
+
+
+def test_an_architecture_that_reads_another_ones_key_is_not_refused():
+    (llama,) = (arch for arch in all_architectures() if arch.gguf == "llama")
+    keys = llama.keys.config.but(reads=["logit_scale"], ignores=["attention_bias"])
+    values = keys.values({"logit_scale": 0.5, "attention_bias": True}, "NewForCausalLM")
+    assert values.number("logit_scale") == 0.5 and "attention_bias" not in values
+
+
+def test_a_table_without_rows_is_no_language_model():
+    checkpoint = make_toy("llama").as_gguf()
+    tensors = {**checkpoint.tensors, "token_embd.weight": MemoryTensor("token_embd.weight", np.array(1, np.float32))}
+    with pytest.raises(UnsupportedModel, match=r"token_embd\.weight"):
+        arch = find_architecture(checkpoint)
+        read_config(MemoryCheckpoint("gguf", checkpoint.metadata, tensors), arch.keys)
