@@ -32,8 +32,9 @@ class Bytes:
 class Side:
     tokenizer = Bytes()
 
-    def detokenizer(self, stop, *, continues, shown):
-        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
+    def detokenizer(self, sampling, *, continues, shown):
+        least = sampling.min_tokens
+        return Detokenizer(self.tokenizer, sampling.stop, min_tokens=least, continues=continues, shown=shown)
 
 
 class Marked:
@@ -121,6 +122,13 @@ def test_a_stop_string_ends_it_and_what_comes_after_is_dropped(at_once):
     events = tell("one two three", manner(stop=("wo t",)), at_once=at_once)
     assert joined(events, TextDelta) == "one t" and events[-1] == Finish(3, Ending.STOP_TEXT, "wo t")
     assert tokens_of(events) == b"one two t"
+
+
+def test_a_stop_string_within_the_first_min_tokens_does_not_end_the_answer(at_once):
+    events = tell("one. two. three", manner(stop=(".",), min_tokens=4), at_once=at_once)
+    assert joined(events, TextDelta) == "one. two" and events[-1] == Finish(3, Ending.STOP_TEXT, ".")
+    events = tell("one. two. three", manner(stop=(".",), min_tokens=3), at_once=at_once)
+    assert joined(events, TextDelta) == "one"
 
 
 def test_a_stop_token_is_told_and_its_text_is_not(at_once):

@@ -92,12 +92,13 @@ class TextSide:
         return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
 
     def detokenizer(
-        self, stop: tuple[str, ...] = (), *, continues: bool = False, shown: Collection[int] = ()
+        self, sampling: SamplingParams, *, continues: bool = False, shown: Collection[int] = ()
     ) -> Detokenizer | Wordless:
         """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
             return Wordless()
-        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
+        least = sampling.min_tokens
+        return Detokenizer(self.tokenizer, sampling.stop, min_tokens=least, continues=continues, shown=shown)
 
     def request(
         self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
@@ -189,7 +190,7 @@ class Answer:
         self._num_hit = 0
         self._num_forced = 0
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._samples = [_Sample(side.detokenizer(request.sampling.stop)) for _ in range(request.sampling.n)]
+        self._samples = [_Sample(side.detokenizer(request.sampling)) for _ in range(request.sampling.n)]
         self.error: QuireError | None = None
 
     @property

@@ -64,9 +64,7 @@ class Scribe:
         self.num_reasoning = 0
         self._stop_ids = frozenset(manner.sampling.stop_token_ids)
         self._scores = manner.scores if manner.sampling.logprobs is not None else None
-        self._detokenizer = manner.side.detokenizer(
-            manner.sampling.stop, continues=manner.continues, shown=manner.shown
-        )
+        self._detokenizer = manner.side.detokenizer(manner.sampling, continues=manner.continues, shown=manner.shown)
         self._parser = manner.parser() if manner.parser is not None else None
         self._tokens: tuple[int, ...] = ()  # those whose text has not come yet
         self._scored: tuple[ScoredToken, ...] = ()
