@@ -7,7 +7,6 @@ loop nothing.
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
+from quire.text.declared_tokens import read_object
 from quire.text.detokenize import Detokenizer
 from quire.text.preset import begun, read_preset
 from quire.text.template import ChatTemplate
@@ -64,14 +64,14 @@ class TextSide:
         eos_ids = read_config(checkpoint, find_architecture(checkpoint).defaults).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
-            template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
+            template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset)
         return cls(*_from_folder(folder), eos_ids, preset)
 
-    def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, framed: bool = True) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
 
-        `framed`: with the tokens that begin and end a text. None: as the model has it.
+        `framed`: with the tokens that the model's own rule puts before and after a text.
         """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
@@ -84,7 +84,7 @@ class TextSide:
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""
-        add_bos = False if self.template.writes_bos else None
+        add_bos = not self.template.writes_bos
         return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -126,25 +126,13 @@ def _as_mapping(message: GivenMessage) -> Message:
     return {"role": message.role, "content": message.text}
 
 
-def _ends(tokenizer: Tokenizer) -> dict[str, str]:
-    return {"bos": tokenizer.special_text(tokenizer.bos_id), "eos": tokenizer.special_text(tokenizer.eos_id)}
-
-
 def _from_folder(folder: Path) -> tuple[Tokenizer | None, ChatTemplate]:
-    """tokenizer.json and what stands beside it; newer checkpoints keep the template in a file of its own."""
+    """tokenizer.json and what stands beside it."""
     if not (folder / "tokenizer.json").is_file():
         return None, ChatTemplate(None)
-    config_file = folder / "tokenizer_config.json"
-    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
-    generation_file = folder / "generation_config.json"
-    generation = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
-    extra = generation.get("eos_token_id") or []
-    extra = extra if isinstance(extra, list) else [extra]
-    tokenizer = Tokenizer.from_json(folder / "tokenizer.json", config_file if config else None, extra)
-    template_file = folder / "chat_template.jinja"
-    if template_file.is_file():
-        return tokenizer, ChatTemplate(template_file.read_text(encoding="utf-8"), **_ends(tokenizer))
-    return tokenizer, ChatTemplate.from_config(config, **_ends(tokenizer))
+    ends = read_object(folder / "generation_config.json").get("eos_token_id") or []
+    tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
+    return tokenizer, ChatTemplate.from_folder(folder, tokenizer.named_tokens)
 
 
 class Wordless:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 
 from quire.text.errors import BrokenTemplate, RejectedMessages
 from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
+from quire.text.template_files import template_sources
 
 CHATML = (
     "{%- for message in messages %}"
@@ -21,40 +24,40 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 _ENVIRONMENT = ChatEnvironment()
 _COMPILING = threading.Lock()
 
+NO_TOKENS: Mapping[str, str] = MappingProxyType({})
+
 Message = Mapping[str, Any]
 
 
 class ChatTemplate:
     """A model's template, compiled at first use. Without one (`source` None) conversations are written as ChatML.
 
-    A model may have several by name; "tool_use" is taken when there are tools, else "default".
+    A model may have several by name; "tool_use" is taken when there are tools, else "default". `tokens` are special
+    tokens by the names that templates have for them, such as `bos_token`.
     """
 
     writes_bos = True  # with their own hands: nothing is put before what they write
 
-    def __init__(self, source: str | Mapping[str, str] | None, *, bos: str = "", eos: str = "", **tokens: str) -> None:
+    def __init__(self, source: str | Mapping[str, str] | None, tokens: Mapping[str, str] = NO_TOKENS) -> None:
         self.is_default = not source
         named = {"default": source} if isinstance(source, str) else dict(source or {})
         self.sources: dict[str, str] = {name: text for name, text in named.items() if text} or {"default": CHATML}
-        self._tokens = {name: text for name, text in {"bos_token": bos, "eos_token": eos, **tokens}.items() if text}
+        self._tokens = dict(tokens)
         self._compiled: dict[str, jinja2.Template] = {}
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any], *, bos: str = "", eos: str = "") -> ChatTemplate:
+    def from_gguf(cls, metadata: Mapping[str, Any], tokens: Mapping[str, str] = NO_TOKENS) -> ChatTemplate:
         """The template in a GGUF file, and its named variants."""
         key = "tokenizer.chat_template"
         found = {name: metadata.get(f"{key}.{name}") for name in metadata.get("tokenizer.chat_templates") or ()}
         if metadata.get(key):
             found["default"] = metadata[key]
-        return cls({name: text for name, text in found.items() if text}, bos=bos, eos=eos)
+        return cls({name: text for name, text in found.items() if text}, tokens)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], *, bos: str = "", eos: str = "") -> ChatTemplate:
-        """The template in a `tokenizer_config.json`: a text, or a list of named ones."""
-        source = config.get("chat_template")
-        if isinstance(source, list):
-            source = {entry["name"]: entry["template"] for entry in source}
-        return cls(source, bos=bos, eos=eos)
+    def from_folder(cls, folder: Path, tokens: Mapping[str, str] = NO_TOKENS) -> ChatTemplate:
+        """The templates among the files of a checkpoint."""
+        return cls(template_sources(folder), tokens)
 
     def render(
         self,

@@ -1,0 +1,54 @@
+"""Which chat templates the files of a checkpoint hold, by name.
+
+Files of their own replace those in `tokenizer_config.json`, as `transformers` has it: `chat_template.jinja` is the
+default, and each file of `additional_chat_templates/` has its name. Only where these have no default, that of the
+configuration is used. Last comes `chat_template.json`, in which models with images used to keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quire.text.declared_tokens import CONFIG, read_object
+from quire.text.errors import BrokenTemplate
+
+DEFAULT_FILE, LEGACY_FILE, MORE = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
+
+
+def template_sources(folder: Path) -> dict[str, str]:
+    """The text of each template; empty if the checkpoint has none."""
+    found = {"default": _text(folder / DEFAULT_FILE)} if (folder / DEFAULT_FILE).is_file() else {}
+    found |= {path.name.removesuffix(".jinja"): _text(path) for path in sorted((folder / MORE).glob("*.jinja"))}
+    if "default" in found:
+        return found
+    declared = _declared(read_object(folder / CONFIG), CONFIG)
+    if found:
+        return {name: text for name, text in declared.items() if name == "default"} | found
+    return declared or _declared(read_object(folder / LEGACY_FILE), LEGACY_FILE)
+
+
+def _declared(config: Mapping[str, Any], source: str) -> dict[str, str]:
+    """The field `chat_template`: a text, a list of objects with name and template, or an object of texts."""
+    match config.get("chat_template"):
+        case None:
+            return {}
+        case str(text):
+            return {"default": text}
+        case list(entries) if all(isinstance(each, dict) for each in entries):
+            named = {each.get("name"): each.get("template") for each in entries}
+        case dict(named):
+            pass
+        case other:
+            raise BrokenTemplate(f"chat_template in {source} is a {type(other).__name__}, neither text nor a list.")
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in named.items()):
+        raise BrokenTemplate(f"chat_template in {source} lists templates without a name or a text.")
+    return named
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BrokenTemplate(f"{path.name} cannot be read as a chat template: {error}") from error
