@@ -78,6 +78,17 @@ def test_a_stop_string_cuts_the_text_and_ends_the_request(llm: LLM) -> None:
     assert counters.num_finished == 2
 
 
+def test_a_stop_token_ends_the_answer_and_its_text_is_not_shown(llm: LLM) -> None:
+    whole = answer_of(llm, "Tell me")
+    token = whole.tokens[12]
+    place = whole.tokens.index(token)
+    stopped = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, stop_token_ids=(token,))
+    cut = answer_of(llm, "Tell me", stopped)
+    assert llm.tokenizer is not None and cut.text == llm.tokenizer.decode(whole.tokens[:place])
+    assert cut.tokens == whole.tokens[: place + 1] and cut.finish_reason is FinishReason.STOP
+    assert cut.usage.output == place + 1
+
+
 def test_a_stop_string_within_the_first_min_tokens_does_not_end_the_answer(llm: LLM, toy_folder: Path) -> None:
     whole = answer_of(llm, "Tell me")
     least = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, min_tokens=20, stop=tuple(whole.text))

@@ -31,6 +31,7 @@ class Bytes:
 
 class Side:
     tokenizer = Bytes()
+    eos_ids = (EOS, ord("$"))
 
     def detokenizer(self, sampling, *, continues, shown):
         least = sampling.min_tokens
@@ -71,9 +72,11 @@ def manner(parsed: bool = False, parallel: bool = True, **sampling) -> Manner:
     return Manner(SamplingParams(**sampling), Side(), parser=parser, parallel=parallel)  # type: ignore[arg-type]
 
 
-def tell(text: str | bytes, told: Manner, *, at_once: bool, reason: FinishReason = FinishReason.STOP) -> list[Event]:
+def tell(
+    text: str | bytes, told: Manner, *, at_once: bool, reason: FinishReason = FinishReason.STOP, last: int = EOS
+) -> list[Event]:
     """All events of an answer, its tokens one by one or together; logprobs are minus their places."""
-    tokens = tuple(text.encode() if isinstance(text, str) else text) + ((EOS,) if reason is FinishReason.STOP else ())
+    tokens = tuple(text.encode() if isinstance(text, str) else text) + ((last,) if reason is FinishReason.STOP else ())
     logprobs = tuple(TokenLogprobs(token, -float(place)) for place, token in enumerate(tokens))
     scribe, out = Scribe(3, told), []
     news = (
@@ -135,6 +138,13 @@ def test_a_stop_token_is_told_and_its_text_is_not(at_once):
     events = tell("abc", manner(stop_token_ids=(EOS,), logprobs=0), at_once=at_once)
     assert joined(events, TextDelta) == "abc" and events[-1] == Finish(3, Ending.STOP_TEXT, EOS)
     assert [each.id for event in events[:-1] for each in event.logprobs] == [*b"abc", EOS]
+
+
+def test_the_token_that_ends_an_answer_is_not_part_of_its_text_even_if_it_is_not_special(at_once):
+    events = tell(b"abc", manner(), at_once=at_once, last=ord("$"))
+    assert joined(events, TextDelta) == "abc" and events[-1] == Finish(3, Ending.STOP)
+    assert tokens_of(events) == b"abc$"
+    assert joined(tell(b"a$c", manner(ignore_eos=True), at_once=at_once), TextDelta) == "a$c"
 
 
 def test_scores_go_with_their_tokens(at_once):

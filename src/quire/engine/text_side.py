@@ -177,6 +177,7 @@ class Answer:
         self._first: float | None = None
         self._num_hit = 0
         self._num_forced = 0
+        self._end_ids = frozenset((*request.sampling.stop_token_ids, *request.eos_token_ids))
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._samples = [_Sample(side.detokenizer(request.sampling)) for _ in range(request.sampling.n)]
         self.error: QuireError | None = None
@@ -205,8 +206,10 @@ class Answer:
         return self._grow(sample, news.sample, news)
 
     def _grow(self, sample: _Sample, index: int, news: Tokens | Finished) -> Delta:
-        before = sample.detokenizer.num_tokens
-        text = sample.detokenizer.push(news.tokens)
+        before, shown = sample.detokenizer.num_tokens, news.tokens
+        if isinstance(news, Finished) and news.reason is FinishReason.STOP and shown and shown[-1] in self._end_ids:
+            shown = shown[:-1]  # like a stop string, the token that ends an answer is not part of its text
+        text = sample.detokenizer.push(shown)
         if isinstance(news, Finished):
             text += sample.detokenizer.flush()
             sample.finish = news.reason
@@ -215,6 +218,8 @@ class Answer:
             if not isinstance(news, Finished):
                 self._stop_found(self.request.id, index)
         count = sample.detokenizer.num_tokens - before  # those after a stop string are not part of the answer
+        if sample.detokenizer.stopped_by is None:
+            count = len(news.tokens)
         tokens, logprobs = news.tokens[:count], news.logprobs[:count]
         self._num_forced += min(news.num_forced, count)
         sample.text.append(text)

@@ -63,6 +63,7 @@ class Scribe:
         self.num_tokens = 0
         self.num_reasoning = 0
         self._stop_ids = frozenset(manner.sampling.stop_token_ids)
+        self._end_ids = self._stop_ids.union(manner.side.eos_ids)
         self._scores = manner.scores if manner.sampling.logprobs is not None else None
         self._detokenizer = manner.side.detokenizer(manner.sampling, continues=manner.continues, shown=manner.shown)
         self._parser = manner.parser() if manner.parser is not None else None
@@ -84,7 +85,7 @@ class Scribe:
             return
         tokens = news.tokens
         last: tuple[int, ...] = ()
-        if type(news) is Finished and news.reason is FinishReason.STOP and tokens[-1:] and tokens[-1] in self._stop_ids:
+        if type(news) is Finished and news.reason is FinishReason.STOP and tokens and tokens[-1] in self._end_ids:
             tokens, last = tokens[:-1], tokens[-1:]  # like a stop string, it is not part of the text
         if self._parser is None:
             before = self._detokenizer.num_tokens
@@ -164,7 +165,7 @@ class Scribe:
         if self._has_enough:
             return Ending.TOOL_CALLS, None
         assert isinstance(news, Finished)
-        if last:
+        if last and last[0] in self._stop_ids:
             return Ending.STOP_TEXT, last[0]
         if self._num_calls and news.reason is FinishReason.STOP:
             return Ending.TOOL_CALLS, None
