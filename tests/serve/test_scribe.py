@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quire.engine.messages import Finished, Tokens
 from quire.serve.gathering import Gathering
 from quire.serve.scribe import Manner, Scribe
 from quire.text.detokenize import Detokenizer
+from quire.text.parsers.registry import all_styles, by_name
 from quire.text.parsers.style import Arguments, CallBegins, Piece, Text, Thought
-from quire.types.chat import Ending, Event, Finish, ReasoningDelta, TextDelta, ToolDelta
+from quire.types.chat import Ending, Event, Finish, ReasoningDelta, TextDelta, Tool, ToolDelta
 from quire.types.request import FinishReason, SamplingParams
 from quire.types.step import TokenLogprobs
 
@@ -63,7 +66,7 @@ class Marked:
         said, self._held = self._held + char, ""
         return [kind(said)]
 
-    def flush(self) -> list[Piece]:
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
         return [Text(self._held)] if self._held else []
 
 
@@ -200,6 +203,31 @@ def test_what_was_held_back_is_text_at_the_end(at_once):
 def test_a_call_that_is_cut_off_ended_by_its_length(at_once):
     events = tell("[get={", manner(parsed=True), at_once=at_once, reason=FinishReason.LENGTH)
     assert events[-1] == Finish(3, Ending.LENGTH)
+
+
+CALLS = {
+    "hermes": '<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call>',
+    "generic": '<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call>',
+    "llama3": '{"name": "get", "parameters": {"a": "b"}}',
+    "mistral": '[TOOL_CALLS]get[ARGS]{"a": "b"}',
+}
+
+
+@pytest.mark.parametrize("style", all_styles())
+def test_wherever_a_call_is_cut_off_only_what_is_known_of_it_comes(style, at_once):
+    said = CALLS[style]
+    told = Manner(SamplingParams(), Side(), parser=lambda: by_name(style).parser([Tool("get")]))  # type: ignore[arg-type]
+    stopped = replace(told, sampling=SamplingParams(stop=("$",)))
+    for end in range(2, len(said)):
+        for asked, text, ending in ((told, said[:end], Ending.LENGTH), (stopped, said[:end] + "$", Ending.STOP_TEXT)):
+            events = tell(text, asked, at_once=at_once, reason=FinishReason.LENGTH)
+            gathering = Gathering()
+            gathering.take(events)
+            (choice,) = gathering.choices()
+            assert choice.text == "" and events[-1].ending is ending and tokens_of(events) == text.encode()
+            known = [(call.name, call.arguments) for call in choice.tool_calls]
+            assert known == [] or (known[0][0] == "get" and '{"a": "b"}'.startswith(known[0][1]))
+            assert known or said[:end].count("get") == 0 or said[:end].endswith("get")
 
 
 def test_events_gathered_are_what_they_told(at_once):

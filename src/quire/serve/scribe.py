@@ -154,7 +154,10 @@ class Scribe:
             if text or self._tokens:
                 self._tell_text(text, out)
         else:
-            self._tell_pieces([*(self._parser.push(text) if text else ()), *self._parser.flush()], out)
+            ended_itself = self._has_enough or (type(news) is Finished and news.reason is FinishReason.STOP)
+            is_cut_off = self.stopped_by is not None or not ended_itself
+            rest = self._parser.push(text) if text else []
+            self._tell_pieces([*rest, *self._parser.flush(is_cut_off)], out)
             if self._tokens:
                 (self._tell_arguments if self._is_in_call else self._tell_text)("", out)
         out.append(Finish(self.choice, *self._ending(news, last)))
