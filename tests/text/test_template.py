@@ -159,9 +159,11 @@ def by_transformers(source: str, messages: list[dict[str, Any]], **more: Any) ->
 def test_a_template_writes_what_transformers_writes(family: str, chat: list[dict[str, Any]], tools: Any) -> None:
     source = FAMILIES[family]
     template = ChatTemplate(source, tokens={"bos_token": "<s>", "eos_token": "</s>"})
-    for more in ({"add_generation_prompt": True}, {"add_generation_prompt": False}, {"enable_thinking": False}):
-        expected = by_transformers(source, chat, tools=tools, **{"add_generation_prompt": True, **more})
-        assert template.render(chat, tools=tools, **more) == expected  # type: ignore[arg-type]
+    for prompts in (True, False):
+        for variables in ({}, {"enable_thinking": False}, {"bos_token": "<x>", "documents": []}):
+            expected = by_transformers(source, chat, tools=tools, add_generation_prompt=prompts, **variables)
+            found = template.render(chat, tools=tools, add_generation_prompt=prompts, variables=variables)
+            assert found == expected
 
 
 def test_the_bundled_model_s_template_writes_what_transformers_writes(metadata: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ import jinja2
 from quire.text.errors import BrokenTemplate, RejectedMessages
 from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
 from quire.text.template_files import template_sources
+from quire.text.template_variables import FIELD, NO_VARIABLES, check_names
+from quire.types.errors import InvalidRequest
 
 CHATML = (
     "{%- for message in messages %}"
@@ -23,6 +25,7 @@ CHATML = (
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _ENVIRONMENT = ChatEnvironment()
 _COMPILING = threading.Lock()
+_TAG = "<<the last message goes on here>> "  # its space shows whether the template trims what it writes
 
 NO_TOKENS: Mapping[str, str] = MappingProxyType({})
 
@@ -65,13 +68,39 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **extra: Any,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """The prompt's text. `extra` are further variables that some templates read (enable_thinking, documents)."""
+        """The prompt's text. `variables` are others that some templates read (enable_thinking, documents)."""
+        check_names(variables)
         template = self._template(tools is not None)
         plain = [_with_reasoning(message) for message in _checked(messages)]
-        scope = {"documents": None, **self._tokens, **_plain(extra)}
+        scope = {"documents": None, **self._tokens, **_plain_variables(variables)}
         scope |= {"messages": plain, "tools": _plain(tools), "add_generation_prompt": add_generation_prompt}
+        return self._written(template, scope, plain)
+
+    def render_open(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> str:
+        """The prompt's text up to the end of the last message's words: the answer goes on with them.
+
+        A tag behind these words shows where the template wrote them, as `transformers` does it. Where a template
+        leaves the message out, the words stand where an answer would begin.
+        """
+        *before, last = _checked(messages)
+        words = last.get("content") or ""
+        if isinstance(words, str):
+            tagged = [*before, {**last, "content": words + _TAG}]
+            text = self.render(tagged, tools=tools, add_generation_prompt=False, variables=variables)
+            head, found, tail = text.rpartition(_TAG.rstrip())
+            if found:
+                return head if tail.startswith(" ") else head.rstrip()
+        return self.render(before, tools=tools, variables=variables) + str(words)
+
+    def _written(self, template: jinja2.Template, scope: dict[str, Any], plain: Sequence[Message]) -> str:
         _ENVIRONMENT.begin()
         try:
             return _bounded(template, scope)
@@ -83,7 +112,7 @@ class ChatTemplate:
             raise BrokenTemplate(f"The model's chat template does what templates may not: {error}") from error
         except RecursionError as error:
             raise BrokenTemplate("The model's chat template calls itself without end.") from error
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        except Exception as error:  # the template is a stranger's program: it may raise anything
             raise RejectedMessages(
                 f"The model's chat template cannot write these messages: {_culprit(plain)}({error})"
             ) from error
@@ -138,6 +167,17 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     raise RejectedMessages(f"A message holds a {type(value).__name__}, which is not a JSON value.")
+
+
+def _plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client gives is checked for its depth before; what is no JSON value is named."""
+    plain = {}
+    for name, value in variables.items():
+        try:
+            plain[name] = _plain(value)
+        except (RejectedMessages, RecursionError) as error:
+            raise InvalidRequest(f"{FIELD}.{name} is not a JSON value of some depth.", f"{FIELD}.{name}") from error
+    return plain
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
