@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
-from quire.text.declared_tokens import read_object
+from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
-from quire.text.preset import begun, read_preset
+from quire.text.preset import authors_parameters, begun, read_preset
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
@@ -66,7 +66,8 @@ class TextSide:
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset)
-        return cls(*_from_folder(folder), eos_ids, preset)
+        parameters = {**authors_parameters(folder), **preset.parameters}
+        return cls(*_from_folder(folder), eos_ids, replace(preset, parameters=parameters))
 
     def encode(self, prompt: Prompt, framed: bool = True) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
@@ -128,9 +129,9 @@ def _as_mapping(message: GivenMessage) -> Message:
 
 def _from_folder(folder: Path) -> tuple[Tokenizer | None, ChatTemplate]:
     """tokenizer.json and what stands beside it."""
-    if not (folder / "tokenizer.json").is_file():
+    if not (folder / TOKENIZER).is_file():
         return None, ChatTemplate(None)
-    ends = read_object(folder / "generation_config.json").get("eos_token_id") or []
+    ends = read_object(folder / GENERATION).get("eos_token_id") or []
     tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
     return tokenizer, ChatTemplate.from_folder(folder, tokenizer.named_tokens)
 

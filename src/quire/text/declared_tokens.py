@@ -7,7 +7,6 @@ in `tokenizer_config.json` are older: there `special_tokens_map.json` and `added
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
+from quire.text.checkpoint_files import CONFIG, read_object
 from quire.text.errors import UnsupportedTokenizer
 
-CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+SPECIAL_MAP, ADDED = "special_tokens_map.json", "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -29,17 +29,6 @@ class DeclaredTokens:
 
     named: Mapping[str, str]
     added: tuple[AddedToken, ...]
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no such file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnsupportedTokenizer(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise UnsupportedTokenizer(f"{path.name} holds no JSON object.")
-    return found
 
 
 def declared_tokens(

@@ -17,7 +17,8 @@ import tokenizers
 from tokenizers import models, processors
 
 from quire.text import llama_class
-from quire.text.declared_tokens import CONFIG, declared_tokens, read_object
+from quire.text.checkpoint_files import CONFIG, TOKENIZER, read_object
+from quire.text.declared_tokens import declared_tokens
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pieces import Lead, PieceStyle, WordStyle
 from quire.text.vocabulary import Vocabulary, end_ids
@@ -30,10 +31,12 @@ _ANY_MODEL = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_o
 def vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
     """`extra_eos`: ends that another file declares (a checkpoint's generation_config.json)."""
     config = read_object(folder / CONFIG)
-    encoder = _read(folder / "tokenizer.json", config)
+    encoder = _read(folder / TOKENIZER, config)
     is_llama = llama_class.is_used(folder, config, encoder)
     if is_llama:
         llama_class.apply(encoder, config)
+    if isinstance(encoder.model, models.BPE):
+        encoder.model.dropout = None  # noise for training, with which a text would have other tokens each time
     special = {token.content for token in encoder.get_added_tokens_decoder().values() if token.special}
     declared = declared_tokens(folder, config, encoder, llama_class.NAMED if is_llama else {})
     encoder.add_tokens(list(declared.added))

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from quire.text.declared_tokens import read_object
+from quire.text.checkpoint_files import read_object
 from quire.text.pieces import MARK
 
 NAMED = MappingProxyType({"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"})

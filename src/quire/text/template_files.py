@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.text.declared_tokens import CONFIG, read_object
+from quire.text.checkpoint_files import CONFIG, read_object
 from quire.text.errors import BrokenTemplate
 
 DEFAULT_FILE, LEGACY_FILE, MORE = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
