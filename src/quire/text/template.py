@@ -13,7 +13,7 @@ import jinja2
 from quire.text.errors import BrokenTemplate, RejectedMessages
 from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
 from quire.text.template_files import template_sources
-from quire.text.template_variables import FIELD, NO_VARIABLES, check_names
+from quire.text.template_variables import KWARGS_FIELD, NO_VARIABLES, check_names
 from quire.types.errors import InvalidRequest
 
 CHATML = (
@@ -176,7 +176,9 @@ def _plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
         try:
             plain[name] = _plain(value)
         except (RejectedMessages, RecursionError) as error:
-            raise InvalidRequest(f"{FIELD}.{name} is not a JSON value of some depth.", f"{FIELD}.{name}") from error
+            raise InvalidRequest(
+                f"{KWARGS_FIELD}.{name} is not a JSON value of some depth.", f"{KWARGS_FIELD}.{name}"
+            ) from error
     return plain
 
 

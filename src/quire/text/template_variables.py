@@ -10,7 +10,7 @@ from quire.types.errors import InvalidRequest
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
-FIELD = "chat_template_kwargs"
+KWARGS_FIELD = "chat_template_kwargs"
 FUNCTIONS = ("cycler", "dict", "joiner", "namespace", "raise_exception", "range", "strftime_now")
 _LITERALS = ("true", "false", "none", "True", "False", "None")
 _SETTINGS = (  # of the function that renders templates in transformers; no template sees them
@@ -37,9 +37,11 @@ def check_names(names: Iterable[str]) -> None:
     """Refuse names that a template reads from elsewhere, or cannot read at all."""
     for name in names:
         if name in RESERVED:
-            raise InvalidRequest(f"{FIELD}.{name} cannot be set: {RESERVED[name]}.", field=f"{FIELD}.{name}")
+            raise InvalidRequest(
+                f"{KWARGS_FIELD}.{name} cannot be set: {RESERVED[name]}.", field=f"{KWARGS_FIELD}.{name}"
+            )
         if not name.isidentifier():
             raise InvalidRequest(
-                f"{FIELD} has the name {name[:64]!r}, which no template can read: use letters, digits and underscores.",
-                field=FIELD,
+                f"{KWARGS_FIELD} has the name {name[:64]!r}, which no template can read: use letters, digits and underscores.",
+                field=KWARGS_FIELD,
             )
