@@ -170,15 +170,16 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client gives is checked for its depth before; what is no JSON value is named."""
+    """The variables out of JSON's own types. An error names the one that has another."""
     plain = {}
     for name, value in variables.items():
+        field = f"{KWARGS_FIELD}.{name}"
         try:
             plain[name] = _plain(value)
-        except (RejectedMessages, RecursionError) as error:
-            raise InvalidRequest(
-                f"{KWARGS_FIELD}.{name} is not a JSON value of some depth.", f"{KWARGS_FIELD}.{name}"
-            ) from error
+        except RejectedMessages as error:
+            raise InvalidRequest(f"{field} holds what is not a JSON value.", field=field) from error
+        except RecursionError as error:
+            raise InvalidRequest(f"{field} is nested too deeply.", field=field) from error
     return plain
 
 

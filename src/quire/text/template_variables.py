@@ -36,12 +36,11 @@ RESERVED: Mapping[str, str] = MappingProxyType(
 def check_names(names: Iterable[str]) -> None:
     """Refuse names that a template reads from elsewhere, or cannot read at all."""
     for name in names:
+        field = f"{KWARGS_FIELD}.{name}"
         if name in RESERVED:
-            raise InvalidRequest(
-                f"{KWARGS_FIELD}.{name} cannot be set: {RESERVED[name]}.", field=f"{KWARGS_FIELD}.{name}"
-            )
+            raise InvalidRequest(f"{field} cannot be set: {RESERVED[name]}.", field=field)
         if not name.isidentifier():
-            raise InvalidRequest(
-                f"{KWARGS_FIELD} has the name {name[:64]!r}, which no template can read: use letters, digits and underscores.",
-                field=KWARGS_FIELD,
+            public = (
+                f"{KWARGS_FIELD} has the name {name[:64]!r}, which no template can read: use letters and underscores."
             )
+            raise InvalidRequest(public, field=KWARGS_FIELD)
