@@ -128,7 +128,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "named tokens and flags": {
         "tokenizer_config": {
             "bos_token": BOS, "eos_token": EOS, "unk_token": "<unk>", "add_bos_token": True, "add_eos_token": True,
-            "clean_up_tokenization_spaces": False, "model_max_length": 4, "padding_side": "left",
+            "clean_up_tokenization_spaces": False, "model_max_length": 4, "padding_side": "left", "legacy": False,
+            "add_prefix_space": True, "truncation_side": "left",
         }
     },
     "flags that say no": {
