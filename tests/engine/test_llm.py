@@ -78,6 +78,35 @@ def test_a_stop_string_cuts_the_text_and_ends_the_request(llm: LLM) -> None:
     assert counters.num_finished == 2
 
 
+def test_a_stop_token_ends_the_answer_and_its_text_is_not_shown(llm: LLM) -> None:
+    whole = answer_of(llm, "Tell me")
+    token = whole.tokens[12]
+    place = whole.tokens.index(token)
+    stopped = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, stop_token_ids=(token,))
+    cut = answer_of(llm, "Tell me", stopped)
+    assert llm.tokenizer is not None and cut.text == llm.tokenizer.decode(whole.tokens[:place])
+    assert cut.tokens == whole.tokens[: place + 1] and cut.finish_reason is FinishReason.STOP
+    assert cut.usage.output == place + 1
+
+
+def test_a_stop_string_within_the_first_min_tokens_does_not_end_the_answer(llm: LLM, toy_folder: Path) -> None:
+    whole = answer_of(llm, "Tell me")
+    least = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, min_tokens=20, stop=tuple(whole.text))
+    held = answer_of(llm, "Tell me", least)
+    assert len(held.tokens) == 21 and held.finish_reason is FinishReason.STOP
+    assert held.text == whole.text[: len(held.text)] and held.tokens == whole.tokens[:21]
+    assert "".join(delta.text for delta in llm.stream("Tell me", least)) == held.text
+
+    async def asked() -> Completion:
+        async with await quire.AsyncLLM.open(
+            toy_folder, device=InterpreterDevice(), in_process=True, num_blocks=60
+        ) as model:
+            (completion,) = await model.generate("Tell me", least)
+            return completion
+
+    assert asyncio.run(asked()).text == held.text
+
+
 def test_a_stop_string_ends_only_the_sample_that_it_is_in(llm: LLM) -> None:
     way = SamplingParams(seed=3, n=3, max_tokens=60, ignore_eos=True)
     whole = answer_of(llm, "Tell me", way)

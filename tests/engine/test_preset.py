@@ -50,7 +50,7 @@ def test_the_tokenizer_writes_what_begins_a_text_because_such_templates_do_not(f
     side = opened(folder, template=CHATML)
     assert side.tokenizer is not None
     plain = side.encode_chat(QUESTION)
-    side.tokenizer.add_bos, side.tokenizer.bos_id = True, 0
+    side.tokenizer.prefix = (0,)
     assert side.encode_chat(QUESTION) == (0, *plain)
 
 

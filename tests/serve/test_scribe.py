@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quire.engine.messages import Finished, Tokens
 from quire.serve.gathering import Gathering
 from quire.serve.scribe import Manner, Scribe
 from quire.text.detokenize import Detokenizer
+from quire.text.parsers.registry import all_styles, by_name
 from quire.text.parsers.style import Arguments, CallBegins, Piece, Text, Thought
-from quire.types.chat import Ending, Event, Finish, ReasoningDelta, TextDelta, ToolDelta
+from quire.types.chat import Ending, Event, Finish, ReasoningDelta, TextDelta, Tool, ToolDelta
 from quire.types.request import FinishReason, SamplingParams
 from quire.types.step import TokenLogprobs
 
@@ -31,9 +34,11 @@ class Bytes:
 
 class Side:
     tokenizer = Bytes()
+    eos_ids = (EOS, ord("$"))
 
-    def detokenizer(self, stop, *, continues, shown):
-        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
+    def detokenizer(self, sampling, *, continues, shown):
+        least = sampling.min_tokens
+        return Detokenizer(self.tokenizer, sampling.stop, min_tokens=least, continues=continues, shown=shown)
 
 
 class Marked:
@@ -61,7 +66,7 @@ class Marked:
         said, self._held = self._held + char, ""
         return [kind(said)]
 
-    def flush(self) -> list[Piece]:
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
         return [Text(self._held)] if self._held else []
 
 
@@ -70,9 +75,11 @@ def manner(parsed: bool = False, parallel: bool = True, **sampling) -> Manner:
     return Manner(SamplingParams(**sampling), Side(), parser=parser, parallel=parallel)  # type: ignore[arg-type]
 
 
-def tell(text: str | bytes, told: Manner, *, at_once: bool, reason: FinishReason = FinishReason.STOP) -> list[Event]:
+def tell(
+    text: str | bytes, told: Manner, *, at_once: bool, reason: FinishReason = FinishReason.STOP, last: int = EOS
+) -> list[Event]:
     """All events of an answer, its tokens one by one or together; logprobs are minus their places."""
-    tokens = tuple(text.encode() if isinstance(text, str) else text) + ((EOS,) if reason is FinishReason.STOP else ())
+    tokens = tuple(text.encode() if isinstance(text, str) else text) + ((last,) if reason is FinishReason.STOP else ())
     logprobs = tuple(TokenLogprobs(token, -float(place)) for place, token in enumerate(tokens))
     scribe, out = Scribe(3, told), []
     news = (
@@ -123,10 +130,24 @@ def test_a_stop_string_ends_it_and_what_comes_after_is_dropped(at_once):
     assert tokens_of(events) == b"one two t"
 
 
+def test_a_stop_string_within_the_first_min_tokens_does_not_end_the_answer(at_once):
+    events = tell("one. two. three", manner(stop=(".",), min_tokens=4), at_once=at_once)
+    assert joined(events, TextDelta) == "one. two" and events[-1] == Finish(3, Ending.STOP_TEXT, ".")
+    events = tell("one. two. three", manner(stop=(".",), min_tokens=3), at_once=at_once)
+    assert joined(events, TextDelta) == "one"
+
+
 def test_a_stop_token_is_told_and_its_text_is_not(at_once):
     events = tell("abc", manner(stop_token_ids=(EOS,), logprobs=0), at_once=at_once)
     assert joined(events, TextDelta) == "abc" and events[-1] == Finish(3, Ending.STOP_TEXT, EOS)
     assert [each.id for event in events[:-1] for each in event.logprobs] == [*b"abc", EOS]
+
+
+def test_the_token_that_ends_an_answer_is_not_part_of_its_text_even_if_it_is_not_special(at_once):
+    events = tell(b"abc", manner(), at_once=at_once, last=ord("$"))
+    assert joined(events, TextDelta) == "abc" and events[-1] == Finish(3, Ending.STOP)
+    assert tokens_of(events) == b"abc$"
+    assert joined(tell(b"a$c", manner(ignore_eos=True), at_once=at_once), TextDelta) == "a$c"
 
 
 def test_scores_go_with_their_tokens(at_once):
@@ -182,6 +203,31 @@ def test_what_was_held_back_is_text_at_the_end(at_once):
 def test_a_call_that_is_cut_off_ended_by_its_length(at_once):
     events = tell("[get={", manner(parsed=True), at_once=at_once, reason=FinishReason.LENGTH)
     assert events[-1] == Finish(3, Ending.LENGTH)
+
+
+CALLS = {
+    "hermes": '<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call>',
+    "generic": '<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call>',
+    "llama3": '{"name": "get", "parameters": {"a": "b"}}',
+    "mistral": '[TOOL_CALLS]get[ARGS]{"a": "b"}',
+}
+
+
+@pytest.mark.parametrize("style", all_styles())
+def test_wherever_a_call_is_cut_off_only_what_is_known_of_it_comes(style, at_once):
+    said = CALLS[style]
+    told = Manner(SamplingParams(), Side(), parser=lambda: by_name(style).parser([Tool("get")]))  # type: ignore[arg-type]
+    stopped = replace(told, sampling=SamplingParams(stop=("$",)))
+    for end in range(2, len(said)):
+        for asked, text, ending in ((told, said[:end], Ending.LENGTH), (stopped, said[:end] + "$", Ending.STOP_TEXT)):
+            events = tell(text, asked, at_once=at_once, reason=FinishReason.LENGTH)
+            gathering = Gathering()
+            gathering.take(events)
+            (choice,) = gathering.choices()
+            assert choice.text == "" and events[-1].ending is ending and tokens_of(events) == text.encode()
+            known = [(call.name, call.arguments) for call in choice.tool_calls]
+            assert known == [] or (known[0][0] == "get" and '{"a": "b"}'.startswith(known[0][1]))
+            assert known or said[:end].count("get") == 0 or said[:end].endswith("get")
 
 
 def test_events_gathered_are_what_they_told(at_once):

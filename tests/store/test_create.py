@@ -104,3 +104,5 @@ def test_a_model_is_made_of_blobs(store):
     assert store.find("mine").name == "m.gguf" and store.find("mine").read_bytes() == b"GGUF!"
     with pytest.raises(InvalidRequest, match="no file of a GGUF"):
         base_of_blobs(store, {"m.exe": digest})
+    (file,) = base_of_blobs(store, {"additional_chat_templates/rag.jinja": digest}).parts
+    assert (file.file_name, file.role) == ("chat_template.rag.jinja", "tokenizer")

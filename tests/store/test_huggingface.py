@@ -67,9 +67,10 @@ def test_safetensors_come_with_what_belongs_to_them(server, store):
     shards = {f"model-0000{i}-of-00002.safetensors": body(f"shard {i}") for i in (1, 2)}
     index = {"model.safetensors.index.json": b"{}"}
     other = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "pytorch_model.bin": body("no"), "README.md": b"no"}
-    publish(server, "org/plain", shards | index | other)
+    more = {"added_tokens.json": b"{}", "additional_chat_templates/rag.jinja": b"x", "other/rag.jinja": b"no"}
+    publish(server, "org/plain", shards | index | other | more)
     folder = store.resolve("hf.co/org/plain")
-    wanted = {*shards, *index, "config.json", "tokenizer.json"}
+    wanted = {*shards, *index, "config.json", "tokenizer.json", "added_tokens.json", "chat_template.rag.jinja"}
     assert {path.name for path in folder.iterdir()} == wanted
     assert (folder / "config.json").read_bytes() == b'{"a": 1}'
     with pytest.raises(ModelNotFound, match="leave the tag out"):

@@ -15,6 +15,7 @@ from quire.store.errors import BadName, DamagedModel, ModelNotFound, StoreError,
 from quire.store.parts import Part, parts_of
 from quire.store.source import Offer
 from quire.store.store import Store
+from quire.text.template_files import template_sources
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -156,15 +157,23 @@ def test_a_folder_is_a_checkpoint(store, tmp_path):
     folder.mkdir()
     with pytest.raises(StoreError, match="is no checkpoint"):
         parts_of(folder)
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "README.md"):
+    (folder / "additional_chat_templates").mkdir()
+    tools, kept = (
+        "additional_chat_templates/tool_use.jinja",
+        ("tokenizer.json", "added_tokens.json", "chat_template.jinja"),
+    )
+    for name in ("config.json", "model.safetensors", *kept, tools, "README.md"):
         (folder / name).write_text(name)
     manifest = store.create("mine", parts_of(folder))
     assert {each.file_name: each.role for each in manifest.files} == {
         "config.json": "config",
         "model.safetensors": "weights",
         "tokenizer.json": "tokenizer",
+        "added_tokens.json": "tokenizer",
         "chat_template.jinja": "tokenizer",
+        "chat_template.tool_use.jinja": "tokenizer",
     }
+    assert template_sources(store.find("mine")) == template_sources(folder) == {"default": kept[-1], "tool_use": tools}
     assert manifest.format == "safetensors" and (store.find("mine") / "config.json").samefile(folder / "config.json")
 
 

@@ -48,9 +48,14 @@ def streams(draw: st.DrawFn) -> tuple[Tokenizer, list[list[int]]]:
     return tokenizer, draw(st.lists(st.lists(ids, max_size=6), max_size=8))
 
 
-def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
-    """Of all occurrences the one that ends first and, of those, the longest: (its end, itself)."""
-    ends = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+def first_stop(text: str, stops: tuple[str, ...], least: int = 0) -> tuple[int, str] | None:
+    """Of all occurrences that end after `least` characters the one that ends first and, of those, the longest."""
+    ends = [
+        (end, -len(stop), stop)
+        for stop in stops
+        for end in range(max(least + 1, len(stop)), len(text) + 1)
+        if text.endswith(stop, 0, end)
+    ]
     return (min(ends)[0], min(ends)[2]) if ends else None
 
 
@@ -68,20 +73,23 @@ def test_pushes_and_flush_are_the_whole_text(
 
 
 @settings(max_examples=600, deadline=None)
-@given(streams(), STOPS, st.booleans())
-def test_the_text_ends_before_the_first_stop_string(
-    stream: tuple[Tokenizer, list[list[int]]], stops: tuple[str, ...], include: bool
+@given(streams(), STOPS, st.integers(0, 9))
+def test_the_text_ends_before_the_first_stop_string_beyond_min_tokens(
+    stream: tuple[Tokenizer, list[list[int]]], stops: tuple[str, ...], min_tokens: int
 ) -> None:
     tokenizer, pushes = stream
-    detokenizer = Detokenizer(tokenizer, stops, include_stop=include)
+    detokenizer = Detokenizer(tokenizer, stops, min_tokens=min_tokens)
     text = "".join([detokenizer.push(ids) for ids in pushes]) + detokenizer.flush()
-    whole = tokenizer.decode([i for push in pushes for i in push])
-    found = first_stop(whole, stops)
+    tokens = [i for push in pushes for i in push]
+    whole = tokenizer.decode(tokens)
+    least = len(Detokenizer(tokenizer).push(tokens[:min_tokens])) if len(tokens) > min_tokens else len(whole)
+    found = first_stop(whole, stops, least)
     if found is None:
         assert text == whole and detokenizer.stopped_by is None
     else:
         end, stop = found
-        assert text == whole[: end if include else end - len(stop)]
+        assert text == whole[: end - len(stop)]
+        assert detokenizer.num_tokens > min_tokens
         assert detokenizer.stopped_by == stop
 
 

@@ -86,7 +86,7 @@ def test_a_scored_vocabulary_decodes_like_the_published_decoder(llama: dict[str,
 
 def test_a_text_begins_as_the_file_says(llama: dict[str, Any]) -> None:
     tokenizer = Tokenizer.from_gguf(llama)
-    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos, tokenizer.add_eos) == (1, 2, True, False)
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.prefix) == (1, 2, (1,)) and tokenizer.encode("a")[-1] != 2
     assert tokenizer.encode("a")[0] == 1 and tokenizer.encode("a", add_bos=False)[0] != 1
     assert tokenizer.encode("<s>a", special=True).count(1) == 1
     flags = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True}
@@ -94,6 +94,13 @@ def test_a_text_begins_as_the_file_says(llama: dict[str, Any]) -> None:
     assert other.encode("a")[0] != 1 and other.encode("a")[-1] == 2
     bare = Tokenizer.from_gguf(llama | {"tokenizer.ggml.add_space_prefix": False})
     assert bare.decode(bare.encode(" a")) == " a" and bare.encode(" a") == tokenizer.encode("a")
+
+
+def test_templates_read_the_special_tokens_that_the_file_names(llama: dict[str, Any]) -> None:
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert Tokenizer.from_gguf(llama).named_tokens == named
+    padded = Tokenizer.from_gguf(llama | {"tokenizer.ggml.padding_token_id": 2, "tokenizer.ggml.mask_token_id": 0})
+    assert padded.named_tokens == named | {"pad_token": "</s>", "mask_token": "<unk>"}
 
 
 def test_an_answer_that_continues_a_text_keeps_its_first_space(llama: dict[str, Any]) -> None:
@@ -191,7 +198,7 @@ def test_a_json_file_of_each_kind_gives_the_tokens_and_text_of_the_library(
     )
     for native in (unigram[0], scored):
         native.save(str(tmp_path / "tokenizer.json"))
-        tokenizer = Tokenizer.from_json(tmp_path / "tokenizer.json")
+        tokenizer = Tokenizer.from_folder(tmp_path)
         oracle = Native.from_file(str(tmp_path / "tokenizer.json"))
         for text in varied_texts(600, seed=5):
             ids = oracle.encode(text, add_special_tokens=False).ids

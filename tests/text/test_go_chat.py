@@ -294,8 +294,11 @@ def test_thoughts_and_their_switch_reach_the_template():
     talk = [{"role": "assistant", "content": "4", "reasoning_content": "2+2"}]
     template = GoChatTemplate(source)
     assert template.render(talk) == "<think>2+2</think>4;"
-    assert template.render(talk, enable_thinking=False) == "<think>2+2</think>4;<think></think>"
-    assert template.render(talk, enable_thinking=True, reasoning_effort="low") == "<think>2+2</think>4;low"
+    assert template.render(talk, variables={"enable_thinking": False}) == "<think>2+2</think>4;<think></think>"
+    assert (
+        template.render(talk, variables={"enable_thinking": True, "reasoning_effort": "low"})
+        == "<think>2+2</think>4;low"
+    )
 
 
 def test_neighbours_of_one_role_become_one_message():

@@ -36,19 +36,52 @@ def folder(tmp_path: Path) -> Path:
 def load(folder: Path, **config: Any) -> Tokenizer:
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end_of_text|>", **config}))
-    return Tokenizer.from_json(folder / "tokenizer.json", path)
+    return Tokenizer.from_folder(folder)
 
 
-def test_a_text_begins_as_the_post_processor_or_the_configuration_says(folder: Path) -> None:
-    assert load(folder).add_bos and load(folder).encode("a")[0] == 256
-    assert not load(folder, add_bos_token=False).add_bos
-    assert load(folder, add_eos_token=True).encode("a")[-1] == 257
-    assert not Tokenizer.from_json(folder / "tokenizer.json").add_bos  # nothing says which token begins
+def test_a_text_begins_as_the_post_processor_says_even_if_nothing_else_names_the_token(folder: Path) -> None:
+    expected = [256, load(folder).token_id("a")]
+    assert load(folder).encode("a") == expected
+    assert load(folder, add_bos_token=False, add_eos_token=True).encode("a") == expected
+    (folder / "tokenizer_config.json").unlink()
+    assert Tokenizer.from_folder(folder).encode("a") == expected
+
+
+def test_a_post_processor_that_repeats_the_text_is_refused(folder: Path) -> None:
+    native = Native.from_file(str(folder / "tokenizer.json"))
+    native.post_processor = processors.TemplateProcessing(single="<|begin|> $A $A", special_tokens=[("<|begin|>", 256)])
+    native.save(str(folder / "tokenizer.json"))
+    with pytest.raises(UnsupportedTokenizer, match="post_processor"):
+        load(folder)
+
+
+def test_what_cannot_be_streamed_is_refused_by_its_name(folder: Path) -> None:
+    corrupting = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+    assert load(folder, clean_up_tokenization_spaces=True).decode([5])  # transformers does not do it for BPE either
+    with pytest.raises(UnsupportedTokenizer, match="clean_up_tokenization_spaces"):
+        load(folder, **{"clean_up_tokenization_spaces": True, corrupting: True}).decode([5])
+    with pytest.raises(UnsupportedTokenizer, match="fast_tokenizer_files"):
+        load(folder, fast_tokenizer_files=["tokenizer.json", "tokenizer.4.0.0.json"])
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        ({"eos_token": 7}, "eos_token"),
+        ({"added_tokens_decoder": [1]}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"x": {"content": "a"}}}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"1": {}}}, "added_tokens_decoder.1"),
+        ({"extra_special_tokens": "a"}, "extra special tokens"),
+    ],
+)
+def test_a_token_that_is_none_is_named(folder: Path, config: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedTokenizer, match=said):
+        load(folder, **config)
 
 
 def test_every_end_is_known(folder: Path) -> None:
     assert load(folder).eos_ids == {257, 258}
-    assert Tokenizer.from_json(folder / "tokenizer.json", extra_eos=[7]).eos_ids == {7, 257, 258}
+    assert Tokenizer.from_folder(folder, extra_eos=[7]).eos_ids == {7, 257, 258}
 
 
 def test_no_text_is_cut_or_padded_whatever_the_file_was_trained_with(folder: Path) -> None:
@@ -58,7 +91,7 @@ def test_no_text_is_cut_or_padded_whatever_the_file_was_trained_with(folder: Pat
 
 def test_added_tokens_beyond_the_model_keep_their_ids_in_plain_text(folder: Path) -> None:
     tokenizer = load(folder)
-    assert tokenizer.num_tokens == 260 and tokenizer.special_ids == {256, 257, 258}
+    assert tokenizer.num_tokens == 261 and tokenizer.special_ids == {256, 257, 258, 260}  # the last one pads
     assert tokenizer.encode("<tool_call>", add_bos=False) == [259]
     assert not tokenizer.special_ids & set(tokenizer.encode("<|eot_id|>", add_bos=False))
     assert tokenizer.encode("<|begin|>a", special=True).count(256) == 1
@@ -71,11 +104,11 @@ def test_text_that_is_not_unicode_is_refused_by_its_place(folder: Path) -> None:
 
 def test_a_decoder_that_we_cannot_stream_still_lets_encode(folder: Path) -> None:
     native = Native.from_file(str(folder / "tokenizer.json"))
-    native.decoder = decoders.WordPiece()
+    native.decoder = decoders.CTC()
     native.save(str(folder / "tokenizer.json"))
     tokenizer = load(folder)
     assert tokenizer.encode("a")
-    with pytest.raises(UnsupportedTokenizer, match="only encode"):
+    with pytest.raises(UnsupportedTokenizer, match="CTC"):
         tokenizer.decode([5])
 
 
@@ -84,4 +117,4 @@ def test_a_file_that_is_broken_is_named(folder: Path, name: str) -> None:
     load(folder)
     (folder / name).write_text("{")
     with pytest.raises(UnsupportedTokenizer, match=name):
-        Tokenizer.from_json(folder / "tokenizer.json", folder / "tokenizer_config.json")
+        Tokenizer.from_folder(folder)

@@ -158,14 +158,16 @@ def by_transformers(source: str, messages: list[dict[str, Any]], **more: Any) ->
 @pytest.mark.parametrize("family, chat, tools", CASES)
 def test_a_template_writes_what_transformers_writes(family: str, chat: list[dict[str, Any]], tools: Any) -> None:
     source = FAMILIES[family]
-    template = ChatTemplate(source, bos="<s>", eos="</s>")
-    for more in ({"add_generation_prompt": True}, {"add_generation_prompt": False}, {"enable_thinking": False}):
-        expected = by_transformers(source, chat, tools=tools, **{"add_generation_prompt": True, **more})
-        assert template.render(chat, tools=tools, **more) == expected  # type: ignore[arg-type]
+    template = ChatTemplate(source, tokens={"bos_token": "<s>", "eos_token": "</s>"})
+    for prompts in (True, False):
+        for variables in ({}, {"enable_thinking": False}, {"bos_token": "<x>", "documents": []}):
+            expected = by_transformers(source, chat, tools=tools, add_generation_prompt=prompts, **variables)
+            found = template.render(chat, tools=tools, add_generation_prompt=prompts, variables=variables)
+            assert found == expected
 
 
 def test_the_bundled_model_s_template_writes_what_transformers_writes(metadata: dict[str, Any]) -> None:
-    template = ChatTemplate.from_gguf(metadata, bos="<|im_start|>", eos="<|im_end|>")
+    template = ChatTemplate.from_gguf(metadata, tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
     assert not template.is_default
     for chat in CHATS.values():
         for prompt in (True, False):
@@ -182,8 +184,7 @@ def test_a_model_without_a_template_speaks_chatml() -> None:
 
 
 def test_tools_choose_the_template_that_is_named_for_them() -> None:
-    config = {"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}
-    template = ChatTemplate.from_config(config)
+    template = ChatTemplate({"default": "plain", "tool_use": "tools"})
     assert template.render([USER]) == "plain" and template.render([USER], tools=TOOLS) == "tools"
     key = "tokenizer.chat_template"
     metadata = {key: "plain", f"{key}.tool_use": "tools", "tokenizer.chat_templates": ["tool_use"]}
@@ -204,7 +205,7 @@ def test_tools_choose_the_template_that_is_named_for_them() -> None:
 )
 def test_a_refusal_says_what_in_the_messages_was_wrong(messages: Any, said: str) -> None:
     with pytest.raises(RejectedMessages, match=said) as error:
-        ChatTemplate(MISTRAL_LIKE, bos="<s>", eos="</s>").render(messages)
+        ChatTemplate(MISTRAL_LIKE, tokens={"bos_token": "<s>", "eos_token": "</s>"}).render(messages)
     assert isinstance(error.value, InvalidRequest) and error.value.field == "messages"
 
 

@@ -129,14 +129,14 @@ def test_no_text_becomes_a_special_token_unless_asked(tokenizer: Tokenizer) -> N
 
 
 def test_the_model_s_ends_and_beginning_are_known(tokenizer: Tokenizer) -> None:
-    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos) == (1, 2, False)
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.prefix) == (1, 2, ())
     assert tokenizer.eos_ids == {0, 2}
     assert tokenizer.num_tokens == 49152
     assert tokenizer.token_bytes(2) == b"<|im_end|>" and tokenizer.token_bytes(60_000) == b""
 
 
 def test_the_same_tokens_come_from_the_json_file(tokenizer: Tokenizer, published_file: Path) -> None:
-    other = Tokenizer.from_json(published_file, published_file.parent / "tokenizer_config.json")
+    other = Tokenizer.from_folder(published_file.parent)
     for text in varied_texts(600, seed=3):
         assert other.encode(text) == tokenizer.encode(text)
         assert other.encode(text, special=True) == tokenizer.encode(text, special=True)

@@ -70,8 +70,8 @@ def windows_of(model: str) -> Array:
     side = TextSide.of(open_checkpoint(Path(model)))
     tokens = np.array(side.encode(plain_text()), np.int32)
     windows = tokens[: len(tokens) // WINDOW * WINDOW].reshape(-1, WINDOW)
-    if side.tokenizer is not None and side.tokenizer.add_bos and side.tokenizer.bos_id is not None:
-        windows[:, 0] = side.tokenizer.bos_id
+    if side.tokenizer is not None and side.tokenizer.prefix:
+        windows[:, 0] = side.tokenizer.prefix[0]
     return windows
 
 
@@ -80,8 +80,8 @@ def _compare(model: Model, side: TextSide, windows: Array, peer: Iterator[Array]
     ours, theirs = [], []
     for window in windows:
         tokens = window.tolist()
-        if side.tokenizer is not None and side.tokenizer.add_bos:
-            tokens[0] = side.tokenizer.bos_id
+        if side.tokenizer is not None and side.tokenizer.prefix:
+            tokens[0] = side.tokenizer.prefix[0]
         expected = log_probabilities(_logits(exact, tokens))
         ours.append(divergences(expected, held(log_probabilities(_logits(fast, tokens)))))
         if peer is not None:

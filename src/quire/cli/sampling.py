@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from quire.store.store import Store
-from quire.text.preset import read_preset
+from quire.text.preset import authors_parameters, read_preset
 from quire.types.errors import InvalidRequest
 from quire.types.parameters import sampling_of
 from quire.types.request import SamplingParams
 
 CAREFUL = {"temperature": 0.7, "top_p": 0.95}  # a model's own distribution (1.0, 1.0) rambles
-RECOMMENDABLE = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 NOT_FOR_A_LINE = ("n", "logit_bias", "allowed_token_ids", "bad_words", "stop_token_ids", "logprobs", "prompt_logprobs")
 NAMES = tuple(each.name for each in fields(SamplingParams) if each.name not in NOT_FOR_A_LINE)
 
@@ -33,16 +31,7 @@ def _of_authors(store: Store, model: str, folder: Path) -> dict[str, Any]:
     manifest = next((each for each in store.list() if f"{each.name}:{each.tag}" == model), None)
     if manifest is not None and manifest.sampling:
         return dict(manifest.sampling)
-    try:
-        said = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return dict(CAREFUL)
-    if not isinstance(said, dict):
-        return dict(CAREFUL)
-    values = {name: said[name] for name in RECOMMENDABLE if isinstance(said.get(name), int | float)}
-    if said.get("do_sample") is False:
-        values["temperature"] = 0.0
-    return CAREFUL | values
+    return CAREFUL | sampling_of(authors_parameters(folder))
 
 
 def with_value(sampling: SamplingParams, name: str, text: str) -> SamplingParams:

@@ -7,10 +7,9 @@ loop nothing.
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
+from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
-from quire.text.preset import begun, read_preset
+from quire.text.preset import authors_parameters, begun, read_preset
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
@@ -64,14 +64,15 @@ class TextSide:
         eos_ids = read_config(checkpoint, find_architecture(checkpoint).keys).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
-            template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
+            template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset)
-        return cls(*_from_folder(folder), eos_ids, preset)
+        parameters = {**authors_parameters(folder), **preset.parameters}
+        return cls(*_from_folder(folder), eos_ids, replace(preset, parameters=parameters))
 
-    def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, framed: bool = True) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
 
-        `framed`: with the tokens that begin and end a text. None: as the model has it.
+        `framed`: with the tokens that the model's own rule puts before and after a text.
         """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
@@ -84,7 +85,7 @@ class TextSide:
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""
-        add_bos = False if self.template.writes_bos else None
+        add_bos = not self.template.writes_bos
         return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -92,12 +93,13 @@ class TextSide:
         return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
 
     def detokenizer(
-        self, stop: tuple[str, ...] = (), *, continues: bool = False, shown: Collection[int] = ()
+        self, sampling: SamplingParams, *, continues: bool = False, shown: Collection[int] = ()
     ) -> Detokenizer | Wordless:
         """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
             return Wordless()
-        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
+        least = sampling.min_tokens
+        return Detokenizer(self.tokenizer, sampling.stop, min_tokens=least, continues=continues, shown=shown)
 
     def request(
         self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
@@ -125,25 +127,13 @@ def _as_mapping(message: GivenMessage) -> Message:
     return {"role": message.role, "content": message.text}
 
 
-def _ends(tokenizer: Tokenizer) -> dict[str, str]:
-    return {"bos": tokenizer.special_text(tokenizer.bos_id), "eos": tokenizer.special_text(tokenizer.eos_id)}
-
-
 def _from_folder(folder: Path) -> tuple[Tokenizer | None, ChatTemplate]:
-    """tokenizer.json and what stands beside it; newer checkpoints keep the template in a file of its own."""
-    if not (folder / "tokenizer.json").is_file():
+    """tokenizer.json and what stands beside it."""
+    if not (folder / TOKENIZER).is_file():
         return None, ChatTemplate(None)
-    config_file = folder / "tokenizer_config.json"
-    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
-    generation_file = folder / "generation_config.json"
-    generation = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
-    extra = generation.get("eos_token_id") or []
-    extra = extra if isinstance(extra, list) else [extra]
-    tokenizer = Tokenizer.from_json(folder / "tokenizer.json", config_file if config else None, extra)
-    template_file = folder / "chat_template.jinja"
-    if template_file.is_file():
-        return tokenizer, ChatTemplate(template_file.read_text(encoding="utf-8"), **_ends(tokenizer))
-    return tokenizer, ChatTemplate.from_config(config, **_ends(tokenizer))
+    ends = read_object(folder / GENERATION).get("eos_token_id") or []
+    tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
+    return tokenizer, ChatTemplate.from_folder(folder, tokenizer.named_tokens)
 
 
 class Wordless:
@@ -188,8 +178,9 @@ class Answer:
         self._first: float | None = None
         self._num_hit = 0
         self._num_forced = 0
+        self._end_ids = frozenset((*request.sampling.stop_token_ids, *request.eos_token_ids))
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._samples = [_Sample(side.detokenizer(request.sampling.stop)) for _ in range(request.sampling.n)]
+        self._samples = [_Sample(side.detokenizer(request.sampling)) for _ in range(request.sampling.n)]
         self.error: QuireError | None = None
 
     @property
@@ -216,8 +207,10 @@ class Answer:
         return self._grow(sample, news.sample, news)
 
     def _grow(self, sample: _Sample, index: int, news: Tokens | Finished) -> Delta:
-        before = sample.detokenizer.num_tokens
-        text = sample.detokenizer.push(news.tokens)
+        before, shown = sample.detokenizer.num_tokens, news.tokens
+        if isinstance(news, Finished) and news.reason is FinishReason.STOP and shown and shown[-1] in self._end_ids:
+            shown = shown[:-1]  # like a stop string, the token that ends an answer is not part of its text
+        text = sample.detokenizer.push(shown)
         if isinstance(news, Finished):
             text += sample.detokenizer.flush()
             sample.finish = news.reason
@@ -226,6 +219,8 @@ class Answer:
             if not isinstance(news, Finished):
                 self._stop_found(self.request.id, index)
         count = sample.detokenizer.num_tokens - before  # those after a stop string are not part of the answer
+        if sample.detokenizer.stopped_by is None:
+            count = len(news.tokens)
         tokens, logprobs = news.tokens[:count], news.logprobs[:count]
         self._num_forced += min(news.num_forced, count)
         sample.text.append(text)

@@ -94,16 +94,12 @@ def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:
 def _render(ask: ChatRequest, speech: Speech, messages: Sequence[Message], opens: bool = True) -> str:
     """`opens`: end where the answer begins, or goes on."""
     variables: dict[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
-    goes_on = opens and ask.continue_last
-    given = messages[:-1] if goes_on else messages
-    ready = speech.style.prepare(given, ask.tools) if ask.tools else Prepared(tuple(given), ())
-    text = speech.side.template.render(
-        as_template_messages(ready.messages),
-        tools=as_template_tools(ready.tools),
-        add_generation_prompt=opens,
-        **(variables | dict(ask.template_variables)),
-    )
-    return text + messages[-1].text if goes_on else text
+    variables |= ask.template_variables
+    ready = speech.style.prepare(messages, ask.tools) if ask.tools else Prepared(tuple(messages), ())
+    talk, tools = as_template_messages(ready.messages), as_template_tools(ready.tools)
+    if opens and ask.continue_last:
+        return speech.side.template.render_open(talk, tools=tools, variables=variables)
+    return speech.side.template.render(talk, tools=tools, add_generation_prompt=opens, variables=variables)
 
 
 def _head(ask: ChatRequest, speech: Speech, count: int) -> tuple[int, ...]:

@@ -63,10 +63,9 @@ class Scribe:
         self.num_tokens = 0
         self.num_reasoning = 0
         self._stop_ids = frozenset(manner.sampling.stop_token_ids)
+        self._end_ids = self._stop_ids.union(manner.side.eos_ids)
         self._scores = manner.scores if manner.sampling.logprobs is not None else None
-        self._detokenizer = manner.side.detokenizer(
-            manner.sampling.stop, continues=manner.continues, shown=manner.shown
-        )
+        self._detokenizer = manner.side.detokenizer(manner.sampling, continues=manner.continues, shown=manner.shown)
         self._parser = manner.parser() if manner.parser is not None else None
         self._tokens: tuple[int, ...] = ()  # those whose text has not come yet
         self._scored: tuple[ScoredToken, ...] = ()
@@ -86,7 +85,7 @@ class Scribe:
             return
         tokens = news.tokens
         last: tuple[int, ...] = ()
-        if type(news) is Finished and news.reason is FinishReason.STOP and tokens[-1:] and tokens[-1] in self._stop_ids:
+        if type(news) is Finished and news.reason is FinishReason.STOP and tokens and tokens[-1] in self._end_ids:
             tokens, last = tokens[:-1], tokens[-1:]  # like a stop string, it is not part of the text
         if self._parser is None:
             before = self._detokenizer.num_tokens
@@ -155,7 +154,10 @@ class Scribe:
             if text or self._tokens:
                 self._tell_text(text, out)
         else:
-            self._tell_pieces([*(self._parser.push(text) if text else ()), *self._parser.flush()], out)
+            ended_itself = self._has_enough or (type(news) is Finished and news.reason is FinishReason.STOP)
+            is_cut_off = self.stopped_by is not None or not ended_itself
+            rest = self._parser.push(text) if text else []
+            self._tell_pieces([*rest, *self._parser.flush(is_cut_off)], out)
             if self._tokens:
                 (self._tell_arguments if self._is_in_call else self._tell_text)("", out)
         out.append(Finish(self.choice, *self._ending(news, last)))
@@ -166,7 +168,7 @@ class Scribe:
         if self._has_enough:
             return Ending.TOOL_CALLS, None
         assert isinstance(news, Finished)
-        if last:
+        if last and last[0] in self._stop_ids:
             return Ending.STOP_TEXT, last[0]
         if self._num_calls and news.reason is FinishReason.STOP:
             return Ending.TOOL_CALLS, None

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from quire.text.go_chat import check_template
 from quire.text.go_template.errors import GoSyntaxError
 from quire.text.preset import FILES, preset_of
+from quire.text.template_files import flat_name
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message
 from quire.types.preset import Preset
@@ -21,7 +22,7 @@ from quire.types.preset import Preset
 from .manifest import Manifest, StoredFile
 from .modelfile import Modelfile
 from .names import is_path, parse_name
-from .parts import GGUF, SAFETENSORS, SIDE_FILES, Part, parts_of
+from .parts import GGUF, SAFETENSORS, Part, parts_of, side_role
 from .source import Offer, Progress, silent
 from .store import Store
 
@@ -95,8 +96,8 @@ def base_of_blobs(store: Store, files: Mapping[str, str]) -> Base:
         blob = store.find_blob(digest)
         if blob is None:
             raise InvalidRequest(f"files: There is no blob sha256:{digest[:64]}: send it first.", field="files")
-        plain = PurePosixPath(name).name
-        role = SIDE_FILES.get(plain, "weights")
+        plain = PurePosixPath(flat_name("/".join(PurePosixPath(name).parts[-2:]))).name
+        role = side_role(plain) or "weights"
         if role == "weights" and not plain.lower().endswith((GGUF, SAFETENSORS, ".json")):
             raise InvalidRequest(f"files: {plain[:64]!r} is no file of a GGUF or safetensors model.", field="files")
         if plain.lower().endswith(GGUF):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.text.preset import FILES
+from quire.text.template_files import MORE, flat_name, name_of_template
 
 from .errors import ModelNotFound, StoreError
 from .manifest import StoredFile
@@ -21,10 +22,17 @@ SIDE_FILES = {  # what belongs to a checkpoint beside its weights
     "tokenizer_config.json": "tokenizer",
     "tokenizer.model": "tokenizer",
     "special_tokens_map.json": "tokenizer",
+    "added_tokens.json": "tokenizer",
     "vocab.json": "tokenizer",
     "merges.txt": "tokenizer",
     "chat_template.jinja": "tokenizer",
+    "chat_template.json": "tokenizer",
 }
+
+
+def side_role(path: str) -> str | None:
+    """What a file of a checkpoint is for, by its path there. None: it does not belong beside weights."""
+    return SIDE_FILES.get(path) or ("tokenizer" if name_of_template(path) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,9 @@ def _of_folder(folder: Path) -> tuple[Part, ...]:
             f"{folder} is no checkpoint: it has no {SAFETENSORS} files with a config.json. Give the path of a GGUF "
             "file, or of a folder that has them."
         )
-    side = [name for name in names if name in SIDE_FILES]
-    return tuple(Part(SIDE_FILES.get(name, "weights"), name, folder / name) for name in (*weights, *side))
+    paths = sorted(each.relative_to(folder).as_posix() for each in folder.glob(f"{MORE}/*.jinja"))
+    side = [path for path in (*names, *paths) if side_role(path)]
+    return tuple(Part(side_role(path) or "weights", flat_name(path), folder / path) for path in (*weights, *side))
 
 
 def as_viewed(files: Sequence[StoredFile]) -> list[StoredFile]:

@@ -1,6 +1,7 @@
 """Tokens to text while they are being made.
 
-Law: the texts of all pushes and the flush, joined, are `tokenizer.decode` of all tokens, cut at the first stop string.
+Law: the texts of all pushes and the flush, joined, are `tokenizer.decode` of all tokens, cut at the first stop string
+that is complete only after the first `min_tokens` tokens.
 A character is given out when its last byte is there and no stop string can begin in it; every byte is looked at once.
 """
 
@@ -34,7 +35,7 @@ class Detokenizer:
         stop: tuple[str, ...] | StopStrings = (),
         *,
         skip_special: bool = True,
-        include_stop: bool = False,
+        min_tokens: int = 0,
         continues: bool = False,
         shown: Collection[int] = (),
     ) -> None:
@@ -43,7 +44,8 @@ class Detokenizer:
         if shown:
             self._skipped = self._skipped.difference(shown)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._scanner = StopScanner(stop if isinstance(stop, StopStrings) else StopStrings(stop), include_stop)
+        self._scanner = StopScanner(stop if isinstance(stop, StopStrings) else StopStrings(stop))
+        self._min_tokens = min_tokens
         self._at_start = not continues
         self.num_tokens = 0  # tokens read, up to the one that completed a stop string
 
@@ -60,15 +62,19 @@ class Detokenizer:
                 break
             self.num_tokens += 1
             if token not in self._skipped:
-                safe.append(self._scanner.feed(self._utf8.decode(self._spell(token))))
+                safe.append(self._scanner.feed(self._utf8.decode(self._spell(token)), self._may_stop))
         return "".join(safe)
 
     def flush(self) -> str:
         """The rest, when no more tokens come: an unfinished character becomes U+FFFD, held text is let go."""
         if self._scanner.found is not None:
             return ""
-        safe = self._scanner.feed(self._utf8.decode(b"", final=True))
+        safe = self._scanner.feed(self._utf8.decode(b"", final=True), self._may_stop)
         return safe if self._scanner.found is not None else safe + self._scanner.finish()
+
+    @property
+    def _may_stop(self) -> bool:
+        return self.num_tokens > self._min_tokens
 
     def _spell(self, token: int) -> bytes:
         data = self._tokenizer.token_bytes(token)

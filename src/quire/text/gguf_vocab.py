@@ -20,6 +20,10 @@ from quire.text.pretokenizers import cutting
 from quire.text.vocabulary import Vocabulary, end_ids
 
 _KEY = "tokenizer.ggml."
+_NAMED = {  # special tokens, as templates and as the container name them
+    "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
+    "cls_token": "cls", "mask_token": "mask",
+}  # fmt: skip
 
 
 class TokenType(enum.IntEnum):
@@ -70,6 +74,9 @@ class GgufTokens:
         self.bos_id = self.token_id("bos_token_id", self.kind.bos_id)
         self.eos_id = self.token_id("eos_token_id", self.kind.eos_id)
         self.unknown_id = self.token_id("unknown_token_id", self.kind.unknown_id)
+        ids = {name: self.token_id(f"{key}_token_id", None) for name, key in _NAMED.items()}
+        ids |= {"bos_token": self.bos_id, "eos_token": self.eos_id, "unk_token": self.unknown_id}
+        self.named = {name: i for name, i in ids.items() if i is not None}  # as templates name them
 
     def get(self, name: str, default: Any) -> Any:
         """A value in Python's own types: a reader may hand out arrays, and a loop over those is slow."""
@@ -92,6 +99,11 @@ class GgufTokens:
         if token == default:
             return None
         raise self.broken(f"{_KEY}{name} is {token}, outside of the {len(self.tokens)} tokens")
+
+    def frame(self, name: str, otherwise: bool) -> tuple[int, ...]:
+        """The token of this name if the file, or else its kind, puts it around every text."""
+        is_added = bool(self.get(f"add_{name}", otherwise))
+        return (self.named[name],) if is_added and name in self.named else ()
 
     def scores(self) -> list[float]:
         scores: list[float] = self.need("scores", list)
@@ -126,11 +138,13 @@ def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         style=style,
         added=added,
         special=special,
+        named={name: tokens[i] for name, i in source.named.items()},
+        verbatim=added,
         bos_id=source.bos_id,
         eos_id=source.eos_id,
         eos_ids=ends,
-        add_bos=bool(source.get("add_bos_token", add_bos)) and source.bos_id is not None,
-        add_eos=bool(source.get("add_eos_token", source.kind.add_eos)) and source.eos_id is not None,
+        prefix=source.frame("bos_token", add_bos),
+        suffix=source.frame("eos_token", source.kind.add_eos),
     )
 
 

@@ -16,6 +16,7 @@ from quire.text.go_template.nodes import Action, Body, Call, Fields, If, Include
 from quire.text.go_template.parse import MAIN
 from quire.text.go_template.template import GoTemplate, fields_in
 from quire.text.go_template.values import Record
+from quire.text.template_variables import NO_VARIABLES, check_names
 
 RESPONSE = Action(Pipeline((Call("", (Fields(None, ("Response",)),), 0),)))
 Message = Mapping[str, Any]
@@ -46,18 +47,30 @@ class GoChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **extra: Any,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
         """The prompt's text. These templates always end where the answer begins, so that is not asked of them."""
+        check_names(variables)
         turns = _collated([_message(message) for message in messages])
         try:
             if self._takes_all:
-                return self._whole.run(_data(turns, tools or (), extra))
+                return self._whole.run(_data(turns, tools or (), variables))
             return self._turn_by_turn(turns)
         except GoTooBig as error:
             raise RejectedMessages(f"The model's template does not finish with these messages: {error}.") from error
         except GoRunError as error:
             raise RejectedMessages(f"The model's template cannot write these messages: {error}.") from error
+
+    def render_open(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> str:
+        """The prompt's text up to the end of the last message's words: the answer goes on with them."""
+        words = messages[-1].get("content") or ""
+        return self.render(messages[:-1], tools=tools, variables=variables) + str(words)
 
     def _turn_by_turn(self, turns: Sequence[Record]) -> str:
         written: list[str] = []

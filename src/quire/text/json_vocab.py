@@ -1,86 +1,115 @@
-"""A vocabulary from `tokenizer.json`, with what `tokenizer_config.json` beside it says of its special tokens."""
+"""A vocabulary from a checkpoint's folder: `tokenizer.json`, with what the files beside it say of its tokens.
+
+The reference is what `transformers` makes of the same files (`AutoTokenizer`): the ids of a text, and the text of ids.
+So the post-processor in `tokenizer.json` alone decides which tokens frame a text: `add_bos_token` and `add_eos_token`
+in `tokenizer_config.json` are what it was made from, and are not read where there is a `tokenizer.json`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import models, processors
 
+from quire.text import llama_class
+from quire.text.checkpoint_files import CONFIG, TOKENIZER, read_object
+from quire.text.declared_tokens import declared_tokens
 from quire.text.errors import UnsupportedTokenizer
-from quire.text.pieces import Lead, PieceStyle
+from quire.text.pieces import Lead, PieceStyle, WordStyle
 from quire.text.vocabulary import Vocabulary, end_ids
 
+_NO_FRAME = processors.TemplateProcessing(single="$A", special_tokens=[])
+_CLEANING = "clean_up_tokenization_spaces"
+_ANY_MODEL = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
-def vocabulary(path: Path, config_path: Path | None, extra_eos: Iterable[int]) -> Vocabulary:
+
+def vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
     """`extra_eos`: ends that another file declares (a checkpoint's generation_config.json)."""
-    encoder = _read(path)
-    config = _read_config(config_path)
+    config = read_object(folder / CONFIG)
+    encoder = _read(folder / TOKENIZER, config)
+    is_llama = llama_class.is_used(folder, config, encoder)
+    if is_llama:
+        llama_class.apply(encoder, config)
+    if isinstance(encoder.model, models.BPE):
+        encoder.model.dropout = None  # noise for training, with which a text would have other tokens each time
+    special = {token.content for token in encoder.get_added_tokens_decoder().values() if token.special}
+    declared = declared_tokens(folder, config, encoder, llama_class.NAMED if is_llama else {})
+    encoder.add_tokens(list(declared.added))
+    encoder.encode_special_tokens = config.get("split_special_tokens") is True
     encoder.no_truncation()
     encoder.no_padding()
     tokens = encoder.get_added_tokens_decoder()
-    added = {i: token.content for i, token in tokens.items() if token.content}
-    bos_id, eos_id = (_declared(encoder, config, name) for name in ("bos_token", "eos_token"))
-    ends = end_ids(encoder.token_to_id, [eos_id, *extra_eos])
-    framed = encoder.encode("", add_special_tokens=True).ids  # what the file's own post-processor puts around a text
+    ids = {name: encoder.token_to_id(text) for name, text in declared.named.items()}
+    prefix, suffix = _take_frame(encoder)
     return Vocabulary(
         encoder=encoder,
         num_tokens=max(encoder.get_vocab_size(with_added_tokens=True), 1 + max(tokens, default=-1)),
         piece=encoder.id_to_token,
-        style=_style(encoder),
-        added=added,
-        special=frozenset(i for i, token in tokens.items() if token.special),
-        bos_id=bos_id,
-        eos_id=eos_id,
-        eos_ids=ends,
-        add_bos=bos_id is not None and _flag(config, "add_bos_token", framed[:1] == [bos_id]),
-        add_eos=eos_id is not None and _flag(config, "add_eos_token", len(framed) > 0 and framed[-1] == eos_id),
+        style=_style(encoder, config),
+        added={i: token.content for i, token in tokens.items() if token.content},
+        special=frozenset(i for i, token in tokens.items() if token.special or token.content in special),
+        named=declared.named,
+        bos_id=ids.get("bos_token"),
+        eos_id=ids.get("eos_token"),
+        eos_ids=end_ids(encoder.token_to_id, [ids.get("eos_token"), *extra_eos]),
+        prefix=prefix,
+        suffix=suffix,
     )
 
 
-def _read(path: Path) -> tokenizers.Tokenizer:
+def _read(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    if any(name != path.name for name in config.get("fast_tokenizer_files") or ()):
+        raise UnsupportedTokenizer(
+            f"fast_tokenizer_files in {CONFIG} names a tokenizer for each version of transformers: "
+            f"save the one to be used as {path.name}, and take the field out."
+        )
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a bare Exception for a missing file and for a bad one
         raise UnsupportedTokenizer(f"{path.name} cannot be read as a tokenizer: {error}") from error
 
 
-def _read_config(path: Path | None) -> Mapping[str, Any]:
-    if path is None:
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UnsupportedTokenizer(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise UnsupportedTokenizer(f"{path.name} holds no JSON object.")
-    return config
+def _take_frame(encoder: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Take the post-processor away; the tokens that it puts before and after a text.
+
+    They are found by encoding a text with and without it: one that has tokens, and none of those around it.
+    """
+    post_processor, encoder.post_processor = encoder.post_processor, _NO_FRAME
+    for text in chain(("a", "0", "."), map(encoder.id_to_token, range(encoder.get_vocab_size()))):
+        inner = encoder.encode(text or "").ids
+        encoder.post_processor = post_processor or _NO_FRAME
+        around, whole = encoder.encode("").ids, encoder.encode(text or "").ids
+        encoder.post_processor = _NO_FRAME
+        if not around and whole == inner:
+            return (), ()
+        if inner and not set(inner) & set(around):
+            start = next(place for place, token in enumerate([*whole, inner[0]]) if token == inner[0])
+            prefix, suffix = whole[:start], whole[start + len(inner) :]
+            if [*prefix, *inner, *suffix] == whole and [*prefix, *suffix] == around:
+                return tuple(prefix), tuple(suffix)
+            break
+    raise UnsupportedTokenizer("The post_processor of tokenizer.json does more than to put tokens around a text.")
 
 
-def _flag(config: Mapping[str, Any], name: str, otherwise: bool) -> bool:
-    value = config.get(name)
-    return value if isinstance(value, bool) else otherwise
-
-
-def _declared(encoder: tokenizers.Tokenizer, config: Mapping[str, Any], name: str) -> int | None:
-    """The id of a token that the configuration names, as plain text or as an object with its content."""
-    token = config.get(name)
-    text = token.get("content") if isinstance(token, dict) else token
-    return encoder.token_to_id(text) if isinstance(text, str) else None
-
-
-def _style(encoder: tokenizers.Tokenizer) -> PieceStyle | None:
-    """The spelling of pieces, from the file's decoder. None: a decoder that does not work token by token."""
+def _style(encoder: tokenizers.Tokenizer, config: Mapping[str, Any]) -> PieceStyle | WordStyle | str:
+    """The spelling of pieces, from the file's decoder; or why it cannot be reproduced token by token."""
+    if config.get(_CLEANING) is True and (not isinstance(encoder.model, models.BPE) or config.get(_ANY_MODEL) is True):
+        return f"{_CLEANING} in {CONFIG} rewrites text that has been streamed already. Set it to false"
     if encoder.decoder is None:
-        return None
+        return WordStyle()
     state = json.loads(encoder.decoder.__getstate__())
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     byte_level = fallback = marked = False
     lead = Lead.NOTHING
     for step in steps:
         match step:
+            case {"type": "WordPiece", "prefix": prefix, "cleanup": cleanup} if len(steps) == 1:
+                return WordStyle(prefix, cleanup)
             case {"type": "ByteLevel"}:
                 byte_level = True
             case {"type": "ByteFallback"}:
@@ -95,5 +124,7 @@ def _style(encoder: tokenizers.Tokenizer) -> PieceStyle | None:
             case {"type": "Fuse"}:
                 pass
             case _:
-                return None
-    return PieceStyle(byte_level, fallback, lead) if byte_level != marked else None
+                return f"the decoder of tokenizer.json has a step {step.get('type')!r}, which needs the whole text"
+    if byte_level and (marked or fallback):
+        return "the decoder of tokenizer.json mixes bytes and marks"
+    return PieceStyle(byte_level, fallback, lead, marked)

@@ -1,7 +1,8 @@
 """A token's spelling in the vocabulary, and the bytes it stands for.
 
-Two alphabets exist. *Byte-level* vocabularies (GPT-2 and after) write every byte as one printable character.
-*Marked* vocabularies (SentencePiece) write text as it is, with ▁ for a space and <0xNN> for a byte without a piece.
+Three kinds exist. *Byte-level* vocabularies (GPT-2 and after) write every byte as one printable character. *Marked*
+vocabularies (SentencePiece) write text as it is, with ▁ for a space and <0xNN> for a byte without a piece. Vocabularies
+of *words* (WordPiece, or no decoder at all) have no spaces: decoding puts one before each word.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from dataclasses import dataclass
 
 MARK = "▁"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_TIDIED = (  # by the decoder of WordPiece, in this order
+    *((f" {mark}", mark) for mark in ".?!,"), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
+    (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
 
 
 class Lead(enum.Enum):
@@ -20,15 +25,6 @@ class Lead(enum.Enum):
     NOTHING = "nothing"
     ONE_SPACE = "one space"
     MARKS = "every mark of the first piece"
-
-
-@dataclass(frozen=True, slots=True)
-class PieceStyle:
-    """How pieces are spelled, and what their first one loses."""
-
-    byte_level: bool
-    byte_fallback: bool = False
-    lead: Lead = Lead.NOTHING
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -41,21 +37,51 @@ def _byte_alphabet() -> dict[str, int]:
 BYTE_OF = _byte_alphabet()
 
 
-def piece_bytes(piece: str, style: PieceStyle) -> bytes:
-    """The bytes that an ordinary (not added) token stands for."""
-    if style.byte_level:
-        try:
-            return bytes([BYTE_OF[char] for char in piece])
-        except KeyError:  # padding entries such as "[PAD 7]" live in byte-level vocabularies, spelled plainly
-            return piece.encode()
-    if style.byte_fallback and (match := _BYTE_PIECE.fullmatch(piece)):
-        return bytes([int(match[1], 16)])
-    return piece.replace(MARK, " ").encode()
+@dataclass(frozen=True, slots=True)
+class PieceStyle:
+    """How pieces are spelled, and what their first one loses."""
+
+    byte_level: bool
+    byte_fallback: bool = False
+    lead: Lead = Lead.NOTHING
+    marked: bool = True  # unless byte-level: ▁ is a space
+
+    def piece_bytes(self, piece: str) -> bytes:
+        """The bytes that a token stands for."""
+        if self.byte_level:
+            try:
+                return bytes([BYTE_OF[char] for char in piece])
+            except KeyError:  # added tokens, and padding entries such as "[PAD 7]", are spelled plainly
+                return piece.encode()
+        if self.byte_fallback and (match := _BYTE_PIECE.fullmatch(piece)):
+            return bytes([int(match[1], 16)])
+        return (piece.replace(MARK, " ") if self.marked else piece).encode()
+
+    def opening_bytes(self, piece: str) -> bytes:
+        """The same for a token that begins a text."""
+        if self.lead is Lead.MARKS:
+            piece = piece.replace(MARK, "")
+        data = self.piece_bytes(piece)
+        return data.removeprefix(b" ") if self.lead is Lead.ONE_SPACE else data
 
 
-def opening_bytes(piece: str, style: PieceStyle) -> bytes:
-    """The same for a token that begins a text."""
-    if style.lead is Lead.MARKS:
-        piece = piece.replace(MARK, "")
-    data = piece_bytes(piece, style)
-    return data.removeprefix(b" ") if style.lead is Lead.ONE_SPACE else data
+@dataclass(frozen=True, slots=True)
+class WordStyle:
+    """Words with a space between them. A piece that begins with `continuation` belongs to the word before it."""
+
+    continuation: str = ""
+    tidy: bool = False  # no space before punctuation and contractions
+
+    def piece_bytes(self, piece: str) -> bytes:
+        """The bytes that a token stands for."""
+        belongs = self.continuation and piece.startswith(self.continuation)
+        return self._tidied(piece.removeprefix(self.continuation) if belongs else f" {piece}").encode()
+
+    def opening_bytes(self, piece: str) -> bytes:
+        """The same for a token that begins a text."""
+        return self._tidied(piece).encode()
+
+    def _tidied(self, text: str) -> str:
+        for spaced, close in _TIDIED if self.tidy else ():
+            text = text.replace(spaced, close)
+        return text

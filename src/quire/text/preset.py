@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from quire.text.checkpoint_files import GENERATION, read_object
 from quire.text.errors import BrokenPreset
 from quire.types.message import Message
 from quire.types.parameters import known_parameters
@@ -28,6 +29,7 @@ FILES: Mapping[str, str] = MappingProxyType(
 )
 LICENCES = "preset*.license"  # from the second on with a number
 ROLES = ("system", "user", "assistant")
+_OF_AUTHORS = ("temperature", "top_p", "top_k", "min_p", "typical_p")
 
 
 def read_preset(folder: Path) -> Preset:
@@ -37,6 +39,14 @@ def read_preset(folder: Path) -> Preset:
     texts = {role: _text(folder / name) for role, name in FILES.items() if (folder / name).is_file()}
     licences = sorted(folder.glob(LICENCES), key=lambda path: (len(path.name), path.name))
     return preset_of(texts, tuple(_text(path) for path in licences))
+
+
+def authors_parameters(folder: Path) -> dict[str, Any]:
+    """How the authors of a checkpoint want it sampled: what its generation_config.json says, in the preset's words."""
+    said = read_object(folder / GENERATION)
+    names = {"repetition_penalty": "repeat_penalty", **{name: name for name in _OF_AUTHORS}}
+    found = {names[name]: said[name] for name in names if isinstance(said.get(name), int | float)}
+    return known_parameters(found | ({"temperature": 0.0} if said.get("do_sample") is False else {}))
 
 
 def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Preset:

@@ -63,14 +63,14 @@ class StopScanner:
     not depend on how the text was cut into pieces.
     """
 
-    def __init__(self, stops: StopStrings, include_stop: bool = False) -> None:
+    def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
-        self._include = include_stop
         self._node = stops.root
         self._held = ""
         self.found: str | None = None
 
-    def feed(self, text: str) -> str:
+    def feed(self, text: str, may_stop: bool = True) -> str:
+        """Return the text that is certain. Without `may_stop`, a stop string that ends within `text` does not count."""
         if self.found is not None or not text:
             return ""
         if self._stops.first is None:
@@ -84,7 +84,7 @@ class StopScanner:
                 place = begin.start()
             node = self._stops.step(node, text[place])
             place += 1
-            if node.stop is not None:
+            if may_stop and node.stop is not None:
                 return self._cut(self._held + text[:place], node.stop)
         self._node = node
         text = self._held + text
@@ -98,4 +98,4 @@ class StopScanner:
 
     def _cut(self, text: str, stop: str) -> str:
         self.found, self._held, self._node = stop, "", self._stops.root
-        return text if self._include else text[: len(text) - len(stop)]
+        return text[: len(text) - len(stop)]

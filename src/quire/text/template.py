@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 
 from quire.text.errors import BrokenTemplate, RejectedMessages
 from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
+from quire.text.template_files import template_sources
+from quire.text.template_variables import KWARGS_FIELD, NO_VARIABLES, check_names
+from quire.types.errors import InvalidRequest
 
 CHATML = (
     "{%- for message in messages %}"
@@ -20,6 +25,9 @@ CHATML = (
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _ENVIRONMENT = ChatEnvironment()
 _COMPILING = threading.Lock()
+_TAG = "<<the last message goes on here>> "  # its space shows whether the template trims what it writes
+
+NO_TOKENS: Mapping[str, str] = MappingProxyType({})
 
 Message = Mapping[str, Any]
 
@@ -27,34 +35,32 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """A model's template, compiled at first use. Without one (`source` None) conversations are written as ChatML.
 
-    A model may have several by name; "tool_use" is taken when there are tools, else "default".
+    A model may have several by name; "tool_use" is taken when there are tools, else "default". `tokens` are special
+    tokens by the names that templates have for them, such as `bos_token`.
     """
 
     writes_bos = True  # with their own hands: nothing is put before what they write
 
-    def __init__(self, source: str | Mapping[str, str] | None, *, bos: str = "", eos: str = "", **tokens: str) -> None:
+    def __init__(self, source: str | Mapping[str, str] | None, tokens: Mapping[str, str] = NO_TOKENS) -> None:
         self.is_default = not source
         named = {"default": source} if isinstance(source, str) else dict(source or {})
         self.sources: dict[str, str] = {name: text for name, text in named.items() if text} or {"default": CHATML}
-        self._tokens = {name: text for name, text in {"bos_token": bos, "eos_token": eos, **tokens}.items() if text}
+        self._tokens = dict(tokens)
         self._compiled: dict[str, jinja2.Template] = {}
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any], *, bos: str = "", eos: str = "") -> ChatTemplate:
+    def from_gguf(cls, metadata: Mapping[str, Any], tokens: Mapping[str, str] = NO_TOKENS) -> ChatTemplate:
         """The template in a GGUF file, and its named variants."""
         key = "tokenizer.chat_template"
         found = {name: metadata.get(f"{key}.{name}") for name in metadata.get("tokenizer.chat_templates") or ()}
         if metadata.get(key):
             found["default"] = metadata[key]
-        return cls({name: text for name, text in found.items() if text}, bos=bos, eos=eos)
+        return cls({name: text for name, text in found.items() if text}, tokens)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], *, bos: str = "", eos: str = "") -> ChatTemplate:
-        """The template in a `tokenizer_config.json`: a text, or a list of named ones."""
-        source = config.get("chat_template")
-        if isinstance(source, list):
-            source = {entry["name"]: entry["template"] for entry in source}
-        return cls(source, bos=bos, eos=eos)
+    def from_folder(cls, folder: Path, tokens: Mapping[str, str] = NO_TOKENS) -> ChatTemplate:
+        """The templates among the files of a checkpoint."""
+        return cls(template_sources(folder), tokens)
 
     def render(
         self,
@@ -62,13 +68,39 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **extra: Any,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """The prompt's text. `extra` are further variables that some templates read (enable_thinking, documents)."""
+        """The prompt's text. `variables` are others that some templates read (enable_thinking, documents)."""
+        check_names(variables)
         template = self._template(tools is not None)
         plain = [_with_reasoning(message) for message in _checked(messages)]
-        scope = {"documents": None, **self._tokens, **_plain(extra)}
+        scope = {"documents": None, **self._tokens, **_plain_variables(variables)}
         scope |= {"messages": plain, "tools": _plain(tools), "add_generation_prompt": add_generation_prompt}
+        return self._written(template, scope, plain)
+
+    def render_open(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> str:
+        """The prompt's text up to the end of the last message's words: the answer goes on with them.
+
+        A tag behind these words shows where the template wrote them, as `transformers` does it. Where a template
+        leaves the message out, the words stand where an answer would begin.
+        """
+        *before, last = _checked(messages)
+        words = last.get("content") or ""
+        if isinstance(words, str):
+            tagged = [*before, {**last, "content": words + _TAG}]
+            text = self.render(tagged, tools=tools, add_generation_prompt=False, variables=variables)
+            head, found, tail = text.rpartition(_TAG.rstrip())
+            if found:
+                return head if tail.startswith(" ") else head.rstrip()
+        return self.render(before, tools=tools, variables=variables) + str(words)
+
+    def _written(self, template: jinja2.Template, scope: dict[str, Any], plain: Sequence[Message]) -> str:
         _ENVIRONMENT.begin()
         try:
             return _bounded(template, scope)
@@ -80,7 +112,7 @@ class ChatTemplate:
             raise BrokenTemplate(f"The model's chat template does what templates may not: {error}") from error
         except RecursionError as error:
             raise BrokenTemplate("The model's chat template calls itself without end.") from error
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        except Exception as error:  # the template is a stranger's program: it may raise anything
             raise RejectedMessages(
                 f"The model's chat template cannot write these messages: {_culprit(plain)}({error})"
             ) from error
@@ -135,6 +167,20 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     raise RejectedMessages(f"A message holds a {type(value).__name__}, which is not a JSON value.")
+
+
+def _plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables out of JSON's own types. An error names the one that has another."""
+    plain = {}
+    for name, value in variables.items():
+        field = f"{KWARGS_FIELD}.{name}"
+        try:
+            plain[name] = _plain(value)
+        except RejectedMessages as error:
+            raise InvalidRequest(f"{field} holds what is not a JSON value.", field=field) from error
+        except RecursionError as error:
+            raise InvalidRequest(f"{field} is nested too deeply.", field=field) from error
+    return plain
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, models
 
 from quire.text import gguf_vocab, json_vocab
 from quire.text.errors import UnsupportedTokenizer
-from quire.text.pieces import opening_bytes, piece_bytes
+from quire.text.pieces import PieceStyle, WordStyle
 from quire.text.vocabulary import Vocabulary
 from quire.types.errors import InvalidRequest
 
@@ -34,8 +34,8 @@ class Tokenizer:
         self.eos_id = vocabulary.eos_id
         self.eos_ids = vocabulary.eos_ids
         self.special_ids = vocabulary.special
-        self.add_bos = vocabulary.add_bos
-        self.add_eos = vocabulary.add_eos
+        self.named_tokens = vocabulary.named  # special tokens as templates read them: bos_token, pad_token
+        self.prefix = vocabulary.prefix
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -43,27 +43,25 @@ class Tokenizer:
         return cls(gguf_vocab.vocabulary(metadata))
 
     @classmethod
-    def from_json(cls, path: str | Path, config: str | Path | None = None, extra_eos: Iterable[int] = ()) -> Tokenizer:
-        """From `tokenizer.json` and, where there is one, `tokenizer_config.json`."""
-        return cls(json_vocab.vocabulary(Path(path), Path(config) if config else None, extra_eos))
+    def from_folder(cls, folder: str | Path, extra_eos: Iterable[int] = ()) -> Tokenizer:
+        """From `tokenizer.json` and what stands beside it, such as `tokenizer_config.json`."""
+        return cls(json_vocab.vocabulary(Path(folder), extra_eos))
 
-    def encode(
-        self, text: str, *, special: bool = False, add_bos: bool | None = None, add_eos: bool | None = None
-    ) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True, add_eos: bool = True) -> list[int]:
         """Tokens of `text`. With `special`, the names of special tokens in it are those tokens (a rendered template).
 
-        None leaves the frame to the model's own rule. A beginning that the text already has is not put there twice.
+        Before and after it come the tokens that the model's own rule puts there, unless `add_bos` or `add_eos` is
+        false. What a rendered template already begins with is not put there twice.
         """
         encoder = self._searching if special else self._literal
         try:
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         except (UnicodeEncodeError, TypeError) as error:
             raise _not_text(text) from error
-        if self.bos_id is not None and (self.add_bos if add_bos is None else add_bos) and ids[:1] != [self.bos_id]:
-            ids.insert(0, self.bos_id)
-        if self.eos_id is not None and (self.add_eos if add_eos is None else add_eos):
-            ids.append(self.eos_id)
-        return ids
+        has_prefix = special and tuple(ids[: len(self.prefix)]) == self.prefix
+        if self.prefix and add_bos and not has_prefix:
+            ids = [*self.prefix, *ids]
+        return [*ids, *self._vocabulary.suffix] if self._vocabulary.suffix and add_eos else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD. `continues`: other text stands before it."""
@@ -80,12 +78,14 @@ class Tokenizer:
         """The bytes of one token; a special one gives its name. Empty for ids that only pad the model's head."""
         found = self._bytes.get(token)
         if found is None:
-            found = self._bytes[token] = self._spell(token, piece_bytes)
+            piece = self._piece(token)
+            found = self._bytes[token] = piece if isinstance(piece, bytes) else self._style.piece_bytes(piece)
         return found
 
     def opening_bytes(self, token: int) -> bytes:
         """The same where the token is the first with any text: SentencePiece drops the space that it had put there."""
-        return self._spell(token, opening_bytes)
+        piece = self._piece(token)
+        return piece if isinstance(piece, bytes) else self._style.opening_bytes(piece)
 
     def token_id(self, name: str) -> int | None:
         """The id of the token with exactly this spelling in the vocabulary."""
@@ -96,19 +96,20 @@ class Tokenizer:
         """Those of the names that are tokens, with their ids."""
         return {name: found for name in names if (found := self.token_id(name)) is not None}
 
-    def special_text(self, token: int | None) -> str:
-        """The name of a special token, as templates want it; empty for none."""
-        return "" if token is None else self.token_bytes(token).decode("utf-8", "replace")
+    @property
+    def _style(self) -> PieceStyle | WordStyle:
+        if isinstance(self._vocabulary.style, str):
+            raise UnsupportedTokenizer(f"This tokenizer can only encode: {self._vocabulary.style}.")
+        return self._vocabulary.style
 
-    def _spell(self, token: int, how: Any) -> bytes:
+    def _piece(self, token: int) -> str | bytes:
+        """A token's spelling in the vocabulary, or its bytes where they are known without decoding."""
         if token < 0:
             raise ValueError(f"token ids are not negative: {token}")
-        if (text := self._vocabulary.added.get(token)) is not None:
+        if (text := self._vocabulary.verbatim.get(token)) is not None:
             return text.encode()
-        if self._vocabulary.style is None:
-            raise UnsupportedTokenizer("This tokenizer's decoder does not work token by token: it can only encode.")
         piece = self._vocabulary.piece(token)
-        return b"" if piece is None else how(piece, self._vocabulary.style)
+        return b"" if piece is None else piece
 
 
 def _literal(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
@@ -131,19 +132,19 @@ def _literal(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
         if (value := getattr(source, part)) is not None:
             setattr(encoder, part, value)
     tokens = source.get_added_tokens_decoder()
-    encoder.add_tokens([_copy(tokens[i]) for i in sorted(tokens)])
+    encoder.add_tokens([_copy(tokens[i], i in vocabulary.special) for i in sorted(tokens)])
     encoder.encode_special_tokens = True
     return encoder
 
 
-def _copy(token: AddedToken) -> AddedToken:
+def _copy(token: AddedToken, special: bool) -> AddedToken:
     return AddedToken(
         token.content,
         single_word=token.single_word,
         lstrip=token.lstrip,
         rstrip=token.rstrip,
         normalized=token.normalized,
-        special=token.special,
+        special=special,
     )
 
 

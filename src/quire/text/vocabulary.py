@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import tokenizers
 
-from quire.text.pieces import PieceStyle
+from quire.text.pieces import PieceStyle, WordStyle
 
 # Tokens that end a turn or a text in published chat models. Models name one of them as *the* end of sequence, and
 # sample the others as well (a chat model ends a turn with <|im_end|> and a document with <|endoftext|>).
@@ -28,14 +28,16 @@ class Vocabulary:
     encoder: tokenizers.Tokenizer
     num_tokens: int
     piece: Callable[[int], str | None]
-    style: PieceStyle | None  # None: made for encoding only
+    style: PieceStyle | WordStyle | str  # text: why tokens cannot be decoded one by one
     added: Mapping[int, str]
     special: frozenset[int]
+    named: Mapping[str, str] = field(default_factory=dict)  # special tokens that templates read: bos_token, pad_token
+    verbatim: Mapping[int, str] = field(default_factory=dict)  # tokens whose text is their name, undecoded
     bos_id: int | None = None
     eos_id: int | None = None
     eos_ids: frozenset[int] = field(default_factory=frozenset)
-    add_bos: bool = False
-    add_eos: bool = False
+    prefix: tuple[int, ...] = ()  # what the model's own rule puts before a text
+    suffix: tuple[int, ...] = ()  # and after it
 
 
 def end_ids(token_id: Callable[[str], int | None], declared: Iterable[int | None]) -> frozenset[int]:

@@ -155,6 +155,8 @@ CHAT = [
     ({"chat_template_kwargs": {"enable_thinking": False, "x": [1]}}, "template_variables", {"x": [1]}),
     ({"documents": [{"title": "a", "text": "b"}]}, "template_variables", {"documents": [{"title": "a", "text": "b"}]}),
     ({"add_generation_prompt": True}, "continue_last", False),
+    ({"chat_template_kwargs": {"add_generation_prompt": True, "a": 1}}, "template_variables", {"a": 1}),
+    ({"chat_template_kwargs": {"bos_token": "<x>"}}, "template_variables", {"bos_token": "<x>"}),
     (
         {"tools": [function("f", description="d", parameters=SCHEMA, strict=True)]},
         "tools",
@@ -301,6 +303,8 @@ def test_the_last_message_is_gone_on_with():
     messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
     assert chat(messages=messages, continue_final_message=True).continue_last
     assert chat(messages=messages, continue_final_message=True, add_generation_prompt=False).continue_last
+    variables = {"continue_final_message": True, "add_generation_prompt": False}
+    assert chat(messages=messages, chat_template_kwargs=variables).continue_last
 
 
 def test_two_equal_names_are_refused():
@@ -404,6 +408,26 @@ REFUSED_CHAT = [
     ({"web_search_options": {}}, "web_search_options", "is not supported"),
     ({"chat_template": "x"}, "chat_template", "is not supported"),
     ({"chat_template_kwargs": {"enable_thinking": 1}}, "chat_template_kwargs.enable_thinking", "must be a boolean"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "cannot be set"),
+    ({"chat_template_kwargs": {"tools": None}}, "chat_template_kwargs.tools", "cannot be set"),
+    ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self", "cannot be set"),
+    ({"chat_template_kwargs": {"range": 1}}, "chat_template_kwargs.range", "cannot be set"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs", "'a b'"),
+    (
+        {"chat_template_kwargs": {"add_generation_prompt": 1}},
+        "chat_template_kwargs.add_generation_prompt",
+        "must be a boolean",
+    ),
+    (
+        {"chat_template_kwargs": {"add_generation_prompt": False}},
+        "add_generation_prompt",
+        "needs continue_final_message",
+    ),
+    (
+        {"chat_template_kwargs": {"add_generation_prompt": False}, "add_generation_prompt": True},
+        "chat_template_kwargs.add_generation_prompt",
+        "differ",
+    ),
     ({"reasoning_effort": "wild"}, "reasoning_effort", "'minimal'"),
     ({"add_generation_prompt": False}, "add_generation_prompt", "needs continue_final_message"),
     ({"continue_final_message": True}, "continue_final_message", "role 'assistant'"),

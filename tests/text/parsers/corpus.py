@@ -46,8 +46,8 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
     return out
 
 
-def parsed(parser: Parser, parts: Iterable[str]) -> list[Piece]:
-    return merged([piece for part in parts for piece in parser.push(part)] + parser.flush())
+def parsed(parser: Parser, parts: Iterable[str], is_cut_off: bool = False) -> list[Piece]:
+    return merged([piece for part in parts for piece in parser.push(part)] + parser.flush(is_cut_off))
 
 
 def written(name: str, arguments: str = "{}", key: str = "arguments") -> str:

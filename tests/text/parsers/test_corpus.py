@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.text.parsers.registry import all_styles
-from quire.text.parsers.style import Arguments, CallBegins, Text
-from tests.text.parsers.corpus import CORPUS, Case, merged, parsed
+from quire.text.parsers.style import Arguments, CallBegins, Piece, Text, Thought
+from tests.text.parsers.corpus import CORPUS, Case, call, merged, parsed
 
 pytestmark = pytest.mark.pure
 
@@ -59,6 +59,67 @@ def test_whatever_comes_is_cut_invariant_and_not_lost(
             rest = rest[rest.index(piece.text) + len(piece.text) :]
     if not thinks and not any(isinstance(piece, CallBegins) for piece in pieces):
         assert pieces == ([Text(text)] if text else [])
+
+
+def is_beginning(pieces: list[Piece], whole: list[Piece]) -> bool:
+    """Are these the whole's first pieces, the last of them as far as it came? Whitespace at an end may be a mark's."""
+    if not pieces:
+        return True
+    if len(pieces) > len(whole) or pieces[:-1] != whole[: len(pieces) - 1]:
+        return False
+    last, full = pieces[-1], whole[len(pieces) - 1]
+    if isinstance(last, CallBegins) or isinstance(full, CallBegins):
+        return last == full
+    return type(last) is type(full) and full.text.startswith(last.text.rstrip())
+
+
+WITH_CALLS = [case for case in CORPUS if any(isinstance(piece, CallBegins) for piece in case.pieces)]
+
+
+@pytest.mark.parametrize("case", WITH_CALLS, ids=lambda case: f"{case.style}: {case.says}")
+def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: Case) -> None:
+    for end in range(len(case.text)):
+        found = parsed(case.parser(), case.text[:end], is_cut_off=True)
+        blank = [piece for piece in found if isinstance(piece, CallBegins) or piece.text.strip()]
+        assert is_beginning(blank, case.pieces), case.text[:end]
+
+
+@pytest.mark.parametrize(
+    "style, text, pieces",
+    [
+        ("hermes", '<tool_call>{"name": "weather"', [CallBegins("weather")]),
+        ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Os', [*call("weather", '{"city": "Os')]),
+        (
+            "hermes",
+            '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"O\\u00f',
+            call("weather", '{"city": "O'),
+        ),
+        ("hermes", '<tool_call>{"arguments": {"city": "Oslo"}, "na', []),
+        ("hermes", 'Well. <tool_call>{"name": "weath', [Text("Well.")]),
+        ("hermes", "Well. <tool_c", [Text("Well.")]),
+        ("hermes", "a < b", [Text("a < b")]),
+        ("llama3", '{"name": "weather", "parameters": ', [CallBegins("weather")]),
+        ("llama3", '{"name": "we', []),
+        ("llama3", '{"name": "Bo', [Text('{"name": "Bo')]),
+        ("llama3", '{"ti', [Text('{"ti')]),
+        ("mistral", "[TOOL_CALLS]weath", []),
+        ("mistral", "[TOOL_CALLS]weather[AR", [CallBegins("weather")]),
+        ("mistral", "[hello", [Text("[hello")]),
+        ("generic", '```json\n{"name": "get_time", ', [CallBegins("get_time")]),
+        ("generic", "```py", [Text("```py")]),
+    ],
+)
+def test_a_call_that_is_cut_off_comes_as_far_as_it_is_known(style: str, text: str, pieces: list[Piece]) -> None:
+    case = Case(style, "", text, pieces)
+    assert parsed(case.parser(), [text], is_cut_off=True) == pieces
+    assert parsed(case.parser(), text, is_cut_off=True) == pieces
+
+
+def test_half_a_mark_of_a_thought_that_is_cut_off_is_neither_thought_nor_text() -> None:
+    case = Case("hermes", "", "", [], thinks=True)
+    assert parsed(case.parser(), ["<thi"], is_cut_off=True) == []
+    assert parsed(case.parser(), ["<think>Hm.\n</thi"], is_cut_off=True) == [Thought("Hm.")]
+    assert parsed(case.parser(), ["<think>Hm.</think>Yes.<tool_"], is_cut_off=True) == [Thought("Hm."), Text("Yes.")]
 
 
 def test_arguments_come_as_they_are_written() -> None:

@@ -23,9 +23,10 @@ from huggingface_hub.utils import build_hf_headers
 from quire.store.download import Address, http_client
 from quire.store.errors import ModelNotFound, StoreError, Unreachable
 from quire.store.names import DEFAULT_TAG, HUB, ModelName
-from quire.store.parts import INDEX, SIDE_FILES
+from quire.store.parts import INDEX, side_role
 from quire.store.ranges import download_in_ranges
 from quire.store.source import Offer, Progress, Wanted
+from quire.text.template_files import flat_name
 
 # Without a tag, the first of these that the repository has: good quality for the size, and fast everywhere.
 PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q4_1", "Q4_K_S", "IQ4_NL", "Q8_0", "Q6_K", "MXFP4", "BF16", "F16", "F32")
@@ -58,7 +59,7 @@ class HuggingFace:
             wanted = tuple(self._wanted(name, info.sha, file, "weights") for file in chosen)
             return Offer(source, wanted, format="gguf", quantization=quantization, licence=licence)
         chosen = _safetensors(name, files)
-        wanted = tuple(self._wanted(name, info.sha, f, SIDE_FILES.get(f.rfilename, "weights")) for f in chosen)
+        wanted = tuple(self._wanted(name, info.sha, f, side_role(f.rfilename) or "weights") for f in chosen)
         return Offer(source, wanted, format="safetensors", licence=licence)
 
     def fetch(self, wanted: Wanted, partial: Path, progress: Progress) -> None:
@@ -105,7 +106,7 @@ class HuggingFace:
         url = hf_hub_url(name.name, file.rfilename, revision=commit, endpoint=self.endpoint)
         # A git object id names the bytes as well as a digest does, only not in a way that we could check.
         key = digest or f"git-{file.blob_id or commit + PurePosixPath(file.rfilename).name}"
-        return Wanted(role, PurePosixPath(file.rfilename).name, key, url, digest, file.size)
+        return Wanted(role, PurePosixPath(flat_name(file.rfilename)).name, key, url, digest, file.size)
 
 
 def quantization_of(file_name: str) -> str:
@@ -144,7 +145,7 @@ def _safetensors(name: ModelName, files: list[Any]) -> list[Any]:
         )
     if INDEX in by_name:
         shards = [INDEX, *(each for each in shards if each != "model.safetensors")]
-    return [by_name[each] for each in (*shards, *(side for side in SIDE_FILES if side in by_name))]
+    return [by_name[each] for each in (*shards, *(path for path in by_name if side_role(path)))]
 
 
 SOURCE = HuggingFace()

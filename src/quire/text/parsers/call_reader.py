@@ -13,6 +13,7 @@ from quire.text.parsers.style import Arguments, CallBegins, Piece
 
 _SPACE = re.compile(r"\s*")
 _SCALAR = re.compile(r"[^\s,\]}]*")
+_BEGUN_ESCAPE = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
 _USUAL = (*_NAMES, *_ARGUMENTS, "type", "id")
@@ -34,6 +35,12 @@ class CallReader(Protocol):
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
         """Take what belongs to the call, and say what is sure. The place of the first character that does not."""
+
+    def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
+        """No more comes: give out what is known of the call. False: what came may as well be text.
+
+        `is_announced`: a mark, or another call, stands before it.
+        """
 
 
 class ObjectReader:
@@ -58,6 +65,25 @@ class ObjectReader:
         while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
             place = self._step(text, place, out)
         return place
+
+    def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
+        if self.progress is Progress.CALLING:
+            return True
+        if self._name:
+            self._begin(out)
+            if self._key in _ARGUMENTS and self._parts and (text := _begun_string("".join(self._parts))):
+                out.append(Arguments(text))
+            return True
+        return is_announced or self._may_be_call()
+
+    def _may_be_call(self) -> bool:
+        """Does what was read of an object that no mark announced fit a call of one of the tools?"""
+        unfinished = "".join(self._parts)[1:]
+        if self._step == self._in_key:
+            return any(key.startswith(unfinished) for key in _USUAL)
+        if self._step == self._in_value and self._key in _NAMES:
+            return any(name.startswith(unfinished) for name in self._names or ())
+        return True
 
     def _open(self, text: str, place: int, out: list[Piece]) -> int:
         self._step = self._before_key
@@ -191,6 +217,13 @@ def _string(value: str) -> str | None:
     except ValueError:
         return None
     return found if isinstance(found, str) else None
+
+
+def _begun_string(value: str) -> str:
+    """The text of a JSON string that was cut off, less an escape that is not whole. Empty for any other value."""
+    if not value.startswith('"'):
+        return ""
+    return _string(_BEGUN_ESCAPE.sub(r"\1", value) + '"') or ""
 
 
 def _object(value: str) -> str | None:

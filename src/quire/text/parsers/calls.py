@@ -74,14 +74,25 @@ class CallParser:
         self._is_plain = self._step == self._text and not self._held and self._flow.is_idle
         return out
 
-    def flush(self) -> list[Piece]:
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
         out: list[Piece] = []
+        if is_cut_off and self._ends_within_call(out):
+            return out
         self._give_up(out)
         self._say(self._held, out)
         if rest := self._flow.rest():
             out.append(Text(rest))
         self._held, self._flow = "", Flow()
         return out
+
+    def _ends_within_call(self, out: list[Piece]) -> bool:
+        """Does the answer end within a mark, or within a block of calls? If within a call, give out what is known."""
+        if self._step == self._call:
+            assert self._reader is not None
+            return self._reader.cut_off(out, self._marked or self._called)
+        if self._step == self._fence:
+            return any(fence.startswith("".join(self._raw)) for fence in _FENCES)
+        return self._step == self._block or bool(self._held)
 
     def _start(self, text: str, place: int, out: list[Piece]) -> int:
         if text[place].isspace():

@@ -16,7 +16,7 @@ class PlainParser:
     def push(self, text: str) -> list[Piece]:
         return [Text(text)] if text else []
 
-    def flush(self) -> list[Piece]:
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
         return []
 
 

@@ -36,6 +36,11 @@ class NamedReader:
             place = self._step(text, place, out)
         return place
 
+    def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
+        if self.progress is Progress.READING and self._name and is_announced:
+            out.append(CallBegins(self._name))
+        return is_announced or self.progress is Progress.CALLING
+
     def _word(self, text: str, place: int, out: list[Piece]) -> int:
         """The name or, after its tag, an id, which is let pass."""
         end = _WORD.match(text, place).end()  # type: ignore[union-attr]  # it always matches

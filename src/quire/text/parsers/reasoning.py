@@ -91,15 +91,17 @@ class ThoughtParser:
             place = self._step(text, place, out)
         return out
 
-    def flush(self) -> list[Piece]:
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
         out: list[Piece] = []
+        if is_cut_off and self._held:  # what may begin a mark
+            self._held, self._flow = "", Flow()
         if self._step == self._before:
             out += self._rest.push(self._flow.rest() + self._held)
         elif self._step == self._thought:
             self._say(self._held, out)
             out += [Thought(rest)] if (rest := self._flow.rest()) else []
         self._held, self._flow = "", Flow()
-        return out + self._rest.flush()
+        return out + self._rest.flush(is_cut_off)
 
     def _before(self, text: str, place: int, out: list[Piece]) -> int:
         opening = self._reasoning.opening

@@ -3,6 +3,9 @@
 A parser takes text as it comes, in pieces cut anywhere, and answers what is sure so far: what may yet become a mark is
 held back until it does or does not. Nothing is lost: text that only looked like a call comes out as text. Whitespace
 beside a mark belongs to the mark, because templates write it there themselves when the conversation goes on.
+
+An answer that is cut off (by its length, by a stop string) may end within a mark or a call. Then nothing of these is
+text: the call comes out as far as it is known, and what comes before its name does not come out at all.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ class Parser(Protocol):
     def push(self, text: str) -> list[Piece]:
         """What is sure now."""
 
-    def flush(self) -> list[Piece]:
-        """The rest: the answer is over."""
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
+        """The rest: the answer is over. `is_cut_off`: it was ended from outside, not by the model."""
 
 
 class Prepared(NamedTuple):

@@ -1,0 +1,22 @@
+"""The JSON files beside a checkpoint's weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from quire.text.errors import UnsupportedTokenizer
+
+TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no such file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnsupportedTokenizer(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UnsupportedTokenizer(f"{path.name} holds no JSON object.")
+    return found

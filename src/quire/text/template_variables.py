@@ -1,0 +1,46 @@
+"""The variables that a client may give to a chat template, and those that it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from quire.types.errors import InvalidRequest
+
+NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
+
+KWARGS_FIELD = "chat_template_kwargs"
+FUNCTIONS = ("cycler", "dict", "joiner", "namespace", "raise_exception", "range", "strftime_now")
+_LITERALS = ("true", "false", "none", "True", "False", "None")
+_SETTINGS = (  # of the function that renders templates in transformers; no template sees them
+    *("tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"),
+    *("return_assistant_tokens_mask", "sanitize_control_tokens"),
+)
+RESERVED: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(FUNCTIONS, "it is a function that templates call"),
+        **dict.fromkeys(_LITERALS, "it is a word of the templates' language"),
+        **dict.fromkeys(_SETTINGS, "it is no variable of templates"),
+        "messages": "give the conversation as messages",
+        "conversation": "give the conversation as messages",
+        "tools": "give tools beside the messages",
+        "chat_template": "the model's own template is used",
+        "add_generation_prompt": "give it beside the messages",
+        "continue_final_message": "give it beside the messages",
+        "self": "it is a word of the templates' language",
+    }
+)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names that a template reads from elsewhere, or cannot read at all."""
+    for name in names:
+        field = f"{KWARGS_FIELD}.{name}"
+        if name in RESERVED:
+            raise InvalidRequest(f"{field} cannot be set: {RESERVED[name]}.", field=field)
+        if not name.isidentifier():
+            public = (
+                f"{KWARGS_FIELD} has the name {name[:64]!r}, which no template can read: use letters and underscores."
+            )
+            raise InvalidRequest(public, field=KWARGS_FIELD)
