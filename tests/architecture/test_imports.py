@@ -34,6 +34,8 @@ JOINS = {
     "engine.local": ("engine.messages", "engine.client", "engine.load"),
     "engine.need": COMPUTE,
     "engine.text_side": ("text", "weights", "models", "engine.messages"),
+    "engine.prompt_forms": ("engine.text_side",),
+    "engine.offline": ("engine.client", "engine.messages", "engine.text_side"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
     "serve": (

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pure
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("min_p", 2.0),

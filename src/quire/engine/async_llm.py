@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from quire.devices.base import Device
-from quire.engine.llm import Constraints, Conversations, Opened, Parts, Place, Prompts, Resolve, Sampling
-from quire.engine.text_side import Answer, Message, Prompt
+from quire.engine.llm import Call, CallWords, Constraints, Opened, Parts, Place, Resolve, Sampling
+from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, encode_any, encode_chats, encode_prompts
+from quire.engine.text_side import Answer, Message
 from quire.types.answer import Completion, Delta
 from quire.types.request import Constraint, SamplingParams
 
@@ -28,6 +29,7 @@ class AsyncLLM(Parts):
         **settings: Any,
     ) -> None:
         self._opened = Opened(model, Place(device, in_process), resolve, settings)
+        self._changed = asyncio.Condition()  # places in the queue came free
 
     @classmethod
     async def open(cls, model: str | Path, **arguments: Any) -> Self:
@@ -35,10 +37,16 @@ class AsyncLLM(Parts):
         return await asyncio.to_thread(cls, model, **arguments)
 
     async def generate(
-        self, prompts: Prompts, sampling: Sampling = None, *, constraint: Constraints = None
+        self,
+        prompts: Prompts,
+        sampling: Sampling = None,
+        *,
+        constraint: Constraints = None,
+        **words: Unpack[CallWords],
     ) -> list[Completion]:
         """Complete each prompt, in their order."""
-        return await self._complete(self._opened.answers(self._opened.encode(prompts), sampling, constraint))
+        call, encoded = Call(sampling, None, words), encode_prompts(self._opened.side, prompts)
+        return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
 
     async def chat(
         self,
@@ -47,20 +55,21 @@ class AsyncLLM(Parts):
         *,
         constraint: Constraints = None,
         tools: Sequence[Message] | None = None,
+        **words: Unpack[CallWords],
     ) -> list[Completion]:
-        """Answer a conversation, or each of several."""
-        prompts = self._opened.encode_chats(messages, tools)
-        return await self._complete(self._opened.answers(prompts, sampling, constraint))
+        """Answer a conversation, or each of several. A text is what the user says."""
+        call, encoded = Call(sampling, None, words), encode_chats(self._opened.side, messages, tools)
+        return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
 
     async def stream(
         self,
-        prompt: Prompt | Sequence[Message],
+        prompt: OnePrompt | Sequence[Message],
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request."""
-        answer = self._opened.answer(self._opened.encode_one(prompt), sampling, constraint)
+        answer = self._opened.answer(encode_any(self._opened.side, prompt), sampling, constraint)
         async with aclosing(self.client.generate(answer.request)) as news:
             async for each in news:
                 delta = answer.take(each)
@@ -81,12 +90,12 @@ class AsyncLLM(Parts):
 
     async def _complete(self, answers: list[Answer]) -> list[Completion]:
         """Run all of them together; if one fails, the others are cancelled."""
-        room = asyncio.Semaphore(
-            max(1, self.config.scheduler.max_waiting // max((a.request.sampling.n for a in answers), default=1))
-        )
 
         async def one(answer: Answer) -> Completion:
-            async with room, aclosing(self.client.generate(answer.request)) as news:
+            async with (
+                self._place_for(answer.request.sampling.n),
+                aclosing(self.client.generate(answer.request)) as news,
+            ):
                 async for each in news:
                     answer.take(each)
                     if answer.is_over:
@@ -99,3 +108,16 @@ class AsyncLLM(Parts):
         finally:
             for task in tasks:
                 task.cancel()
+
+    @asynccontextmanager
+    async def _place_for(self, count: int) -> AsyncIterator[None]:
+        """Hold so many places in the engine's queue, for all callers of this model."""
+        room = self._opened.room
+        async with self._changed:
+            await self._changed.wait_for(lambda: room.take(count, wait=False))
+        try:
+            yield
+        finally:
+            room.give(count)
+            async with self._changed:
+                self._changed.notify_all()

@@ -20,9 +20,11 @@ from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.text.detokenize import Detokenizer
 from quire.text.preset import begun, read_preset
+from quire.text.sampling_defaults import read_sampling_defaults
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
+from quire.types.defaults import SamplingDefaults
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.message import Message as GivenMessage
 from quire.types.preset import Preset
@@ -37,7 +39,7 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
 StopFound = Callable[[str, int], None]  # request id, sample
 
-NO_PRESET = Preset()
+NO_PRESET, NO_DEFAULTS = Preset(), SamplingDefaults()
 _COUNT = itertools.count()
 
 
@@ -50,23 +52,27 @@ class TextSide:
         template: ChatTemplate | GoChatTemplate,
         eos_ids: Sequence[int],
         preset: Preset = NO_PRESET,
+        defaults: SamplingDefaults = NO_DEFAULTS,
     ) -> None:
         self.tokenizer = tokenizer
         self.template = _stored_template(preset.template) if preset.template else template
         self.preset = preset
+        self.defaults = defaults
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> TextSide:
-        """From the files of a checkpoint, and of a preset beside them."""
+    def of(cls, checkpoint: Checkpoint, sampling_defaults: str = "model") -> TextSide:
+        """From the files of a checkpoint, and of a preset beside them. `sampling_defaults` is the setting."""
         folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
         preset = read_preset(folder)
+        of_model = sampling_defaults == "model"
+        defaults = read_sampling_defaults(folder, checkpoint.metadata, preset, of_model=of_model)
         eos_ids = read_config(checkpoint, find_architecture(checkpoint).defaults).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
-            return cls(tokenizer, template, eos_ids, preset)
-        return cls(*_from_folder(folder), eos_ids, preset)
+            return cls(tokenizer, template, eos_ids, preset, defaults)
+        return cls(*_from_folder(folder), eos_ids, preset, defaults)
 
     def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
@@ -75,40 +81,46 @@ class TextSide:
         """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
+        return tuple(self.needed_tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
+        return self.encode_rendered(self.render(messages, tools))
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
+        """A conversation's text, after what the preset begins it with, up to where the answer begins."""
         talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
-        return self.encode_rendered(self.template.render(talk, tools=tools))
+        return self.template.render(talk, tools=tools)
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""
         add_bos = False if self.template.writes_bos else None
-        return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
+        return tuple(self.needed_tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special tokens by their names; none without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
 
     def detokenizer(
-        self, stop: tuple[str, ...] = (), *, continues: bool = False, shown: Collection[int] = ()
+        self, stop: Sequence[str] = (), *, continues: bool = False, shown: Collection[int] = ()
     ) -> Detokenizer | Wordless:
         """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
             return Wordless()
-        return Detokenizer(self.tokenizer, stop, continues=continues, shown=shown)
+        return Detokenizer(self.tokenizer, tuple(stop), continues=continues, shown=shown)
 
     def request(
         self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
     ) -> GenerateRequest:
-        """A request with an id of its own."""
+        """A request with an id of its own, and with the model's defaults for parameters that are not given."""
         sampling = SamplingParams() if sampling is None else sampling
+        sampling = self.defaults.fill(sampling, sampling.given)
         if sampling.stop:
-            self._tokenizer()
+            self.needed_tokenizer()
         return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids, constraint=constraint)
 
-    def _tokenizer(self) -> Tokenizer:
+    def needed_tokenizer(self) -> Tokenizer:
+        """The tokenizer; raises if the model came without one."""
         if self.tokenizer is None:
             raise InvalidRequest("The model came without a tokenizer: give token ids, not text.", field="prompt")
         return self.tokenizer
@@ -181,8 +193,11 @@ class Answer:
     A stop string is found here, so the engine is asked to end that sample (`stop_found`); what still comes is dropped.
     """
 
-    def __init__(self, request: GenerateRequest, side: TextSide, stop_found: StopFound) -> None:
+    def __init__(
+        self, request: GenerateRequest, side: TextSide, stop_found: StopFound, prompt_text: str | None = None
+    ) -> None:
         self.request = request
+        self._prompt_text = prompt_text
         self._stop_found = stop_found
         self._began = self._latest = time.monotonic()
         self._first: float | None = None
@@ -251,4 +266,5 @@ class Answer:
             Sample("".join(s.text), tuple(s.tokens), s.finish or FinishReason.CANCELLED, tuple(s.logprobs))
             for s in self._samples
         ]
-        return Completion(tuple(samples), self.request.prompt, self.usage(), tuple(self._prompt_logprobs))
+        prompt_logprobs = tuple(self._prompt_logprobs)
+        return Completion(tuple(samples), self.request.prompt, self.usage(), prompt_logprobs, self._prompt_text)

@@ -1,8 +1,8 @@
 """The parameters of a model in Ollama's words: their names, what each takes, and what each means in ours.
 
-A Modelfile, the options of a request and the file `params` of a stored model all speak of these. Those that choose how
-Ollama loads a model (num_ctx, num_gpu, …) are known and checked, and change nothing here: a model is loaded once for
-everyone, with the context that its memory allows.
+A Modelfile, the options of a request and the file `params` of a stored model all speak of these. num_ctx is a model's
+context (text/preset.py) or a request's limit. The others that choose how Ollama loads a model (num_gpu, num_thread, …)
+are known and checked, and change nothing here: a model is loaded once for everyone, on the device of the engine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.types.errors import InvalidRequest
+from quire.types.sampling_values import MAX_INT
 
 WHOLE = (
     *("num_predict", "top_k", "seed", "repeat_last_n", "num_keep", "num_ctx", "num_batch", "num_gpu", "main_gpu"),
@@ -31,7 +32,6 @@ GONE = (  # which Ollama dropped
 )
 TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false")  # in any case, as Go reads them
 
-MAX_INT = 2**31 - 1
 MAX_SEED = 2**63
 LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
 
