@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quire.engine.async_llm import AsyncLLM
 from quire.engine.llm import LLM
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
@@ -171,6 +173,17 @@ def test_more_samples_than_the_queue_holds_wait_their_turn(toy_folder):
         assert found == [[15] * 3] * 3
         with pytest.raises(InvalidRequest, match=r"n is 21.*20"):
             llm.generate([[5]], SamplingParams(n=21))
+
+
+def test_coroutines_wait_for_room_in_the_queue_too(toy_folder):
+    async def run(llm: AsyncLLM) -> list[int]:
+        calls = [llm.generate([[5, 6, 7]] * 3, SHORT.updated(n=15)) for _ in range(3)]
+        return [len(each.samples) for answers in await asyncio.gather(*calls) for each in answers]
+
+    settings = {"num_blocks": 120, "max_rows": 8, "max_waiting": 20, "in_process": True}
+    llm = AsyncLLM(toy_folder, device=InterpreterDevice(), **settings)
+    assert asyncio.run(run(llm)) == asyncio.run(run(llm)) == [15] * 9  # in two event loops
+    llm.client.close()
 
 
 def test_the_same_numbers_reach_an_engine_in_a_child_process(toy_folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -29,7 +30,6 @@ class AsyncLLM(Parts):
         **settings: Any,
     ) -> None:
         self._opened = Opened(model, Place(device, in_process), resolve, settings)
-        self._changed = asyncio.Condition()  # places in the queue came free
 
     @classmethod
     async def open(cls, model: str | Path, **arguments: Any) -> Self:
@@ -112,12 +112,17 @@ class AsyncLLM(Parts):
     @asynccontextmanager
     async def _place_for(self, count: int) -> AsyncIterator[None]:
         """Hold so many places in the engine's queue, for all callers of this model."""
-        room = self._opened.room
-        async with self._changed:
-            await self._changed.wait_for(lambda: room.take(count, wait=False))
+        room, loop = self._opened.room, asyncio.get_running_loop()
+        while not room.take(count, wait=False):
+            freed = loop.create_future()
+            room.when_freed(partial(loop.call_soon_threadsafe, _wake, freed))
+            await freed
         try:
             yield
         finally:
             room.give(count)
-            async with self._changed:
-                self._changed.notify_all()
+
+
+def _wake(freed: asyncio.Future[None]) -> None:
+    if not freed.done():
+        freed.set_result(None)

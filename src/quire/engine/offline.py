@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -26,6 +26,7 @@ class Room:
         self.size = size
         self._free = size
         self._changed = threading.Condition()
+        self._callbacks: list[Callable[[], object]] = []
 
     def take(self, count: int, wait: bool) -> bool:
         """Take so many places. False: they are not free, and the caller does not wait for other threads."""
@@ -42,6 +43,15 @@ class Room:
         with self._changed:
             self._free += count
             self._changed.notify_all()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            with suppress(RuntimeError):  # of an event loop that has ended
+                callback()
+
+    def when_freed(self, callback: Callable[[], object]) -> None:
+        """Call this once, from any thread, when places are given back."""
+        with self._changed:
+            self._callbacks.append(callback)
 
 
 def complete(client: Client, room: Room, answers: list[Answer], progress: bool | None) -> list[Completion]:

@@ -37,6 +37,7 @@ _COUNTS = (  # name, least, what it takes
     ("prompt_logprobs", 0, "0 or more"),
 )
 _ABOVE_0 = math.ulp(0.0)
+MAX_TEMPERATURE = 1e6  # above it the distribution is flat in 32-bit floats; no other parameter can be so large
 _NUMBERS = (  # name, least, most, what it takes
     ("temperature", 0.0, math.inf, "0 (greedy) or a positive number"),
     ("top_p", _ABOVE_0, 1.0, "above 0 and at most 1"),
@@ -129,7 +130,7 @@ class SamplingParams(_Given):
             real = number(name, getattr(self, name), takes)
             if not least <= real <= most:
                 raise refusal(name, real, takes)
-            _set(self, name, real)
+            _set(self, name, min(real, MAX_TEMPERATURE))
         if self.seed is not None:
             _set(self, "seed", seed_number("seed", self.seed))
         _set(self, "ignore_eos", truth("ignore_eos", self.ignore_eos))
