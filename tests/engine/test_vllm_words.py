@@ -89,6 +89,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(toy_folder, words, said)
         ({"lora_request": object()}, "merge the adapter"),
         ({"chat_template": "{{ 1 }}"}, "quire create"),
         ({"samplng": GREEDY}, "samplng"),
+        ({"temperature": 0}, r"SamplingParams\(temperature="),
         ({"sampling_params": GREEDY, "sampling": GREEDY}, "sampling was given twice"),
     ],
 )

@@ -14,6 +14,7 @@ from quire.engine.llm import Call, CallWords, Constraints, Opened, Parts, Place,
 from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, encode_any, encode_chats, encode_prompts
 from quire.engine.text_side import Answer, Message
 from quire.types.answer import Completion, Delta
+from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, SamplingParams
 
 
@@ -45,7 +46,7 @@ class AsyncLLM(Parts):
         **words: Unpack[CallWords],
     ) -> list[Completion]:
         """Complete each prompt, in their order."""
-        call, encoded = Call(sampling, None, words), encode_prompts(self._opened.side, prompts)
+        call, encoded = _call(sampling, words), encode_prompts(self._opened.side, prompts)
         return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
 
     async def chat(
@@ -58,7 +59,7 @@ class AsyncLLM(Parts):
         **words: Unpack[CallWords],
     ) -> list[Completion]:
         """Answer a conversation, or each of several. A text is what the user says."""
-        call, encoded = Call(sampling, None, words), encode_chats(self._opened.side, messages, tools)
+        call, encoded = _call(sampling, words), encode_chats(self._opened.side, messages, tools)
         return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
 
     async def stream(
@@ -121,6 +122,13 @@ class AsyncLLM(Parts):
             yield
         finally:
             room.give(count)
+
+
+def _call(sampling: Sampling, words: CallWords) -> Call:
+    call = Call(sampling, None, words)
+    if call.progress:
+        raise InvalidRequest("AsyncLLM shows no progress bar: leave use_tqdm out, or use LLM.", field="use_tqdm")
+    return call
 
 
 def _wake(freed: asyncio.Future[None]) -> None:

@@ -42,6 +42,7 @@ from quire.types import vllm_words
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, FinishReason, SamplingParams
+from quire.types.sampling_values import is_unicode, refusal
 from quire.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ class Call:
                 raise InvalidRequest(f"{name} was given twice.", field=name)
         self.sampling: Sampling = ours.pop("sampling", sampling)
         self.progress: bool | None = ours.pop("progress", progress)
-        if ours:
-            raise InvalidRequest(f"There is no argument {min(ours)!r}.", field=min(ours))
+        for name in sorted(ours):
+            cure = f": give SamplingParams({name}=…)" if name in SamplingParams.__dataclass_fields__ else ""
+            raise InvalidRequest(f"There is no argument {name!r}{cure}.", field=name)
 
 
 class Opened:
@@ -113,6 +115,8 @@ class Opened:
             raise InvalidRequest(
                 f"constraint is a {type(constraint).__name__}; give Constraint(…).", field="constraint"
             )
+        if constraint is not None and not all(map(is_unicode, (constraint.text, *constraint.choices))):
+            raise refusal("constraint", constraint, "text without halves of surrogate pairs")
         if sampling is not None and sampling.n > self.room.size:
             raise InvalidRequest(
                 f"n is {sampling.n}, and the queue holds {self.room.size} samples: give several prompts, or raise "

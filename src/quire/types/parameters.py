@@ -125,7 +125,7 @@ def sampling_of(parameters: Mapping[str, Any], at: str = "") -> dict[str, Any]:
             case "min_p":
                 said[name] = min(max(float(value), 0.0), 1.0)
             case "repeat_penalty":
-                said["repetition_penalty"] = _within(name, value, 0.0, math.inf)
+                said["repetition_penalty"] = _within(name, value, 1e-6, 1e6)
             case "presence_penalty" | "frequency_penalty":
                 said[name] = _within(name, value, -2.0, 2.0)
             case "seed":
@@ -136,9 +136,8 @@ def sampling_of(parameters: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:
-    if not low <= value <= high or (name == "repeat_penalty" and value == 0.0):
-        takes = "above 0" if high == math.inf else f"from {low:g} to {high:g}"
-        raise InvalidRequest(f"{name} is {value:g}; it must be {takes}.", field=name)
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} is {value:g}; it must be from {low:g} to {high:g}.", field=name)
     return float(value)
 
 

@@ -17,7 +17,7 @@ from quire.types.sampling_values import (
     number,
     refusal,
     seed_number,
-    stop_strings,
+    strings,
     token_ids,
     truth,
     whole,
@@ -135,7 +135,7 @@ class SamplingParams(_Given):
             _set(self, "seed", seed_number("seed", self.seed))
         _set(self, "ignore_eos", truth("ignore_eos", self.ignore_eos))
         _set(self, "logit_bias", biases("logit_bias", self.logit_bias))
-        _set(self, "stop", stop_strings("stop", self.stop))
+        _set(self, "stop", strings("stop", self.stop))
         _set(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
         _set(self, "bad_words", words("bad_words", self.bad_words))
         if self.allowed_token_ids is not None:
@@ -183,9 +183,16 @@ class Constraint:
 
     kind: ConstraintKind
     text: str = ""  # the schema as JSON, the regular expression, the grammar
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()  # one string is one choice
 
     def __post_init__(self) -> None:
+        if self.kind not in list(ConstraintKind):
+            raise refusal("constraint", self.kind, f"of a kind among {', '.join(ConstraintKind)}")
+        if not isinstance(self.text, str):
+            raise refusal("constraint", self.text, "text; a JSON schema is given as json.dumps(schema)")
+        _set(self, "kind", ConstraintKind(self.kind))
+        if self.choices:
+            _set(self, "choices", strings("choices", self.choices))
         if self.kind is ConstraintKind.CHOICE and not self.choices:
             raise InvalidRequest("A choice has no choices: give at least one.", field="constraint")
         if not self.text and self.kind in (ConstraintKind.SCHEMA, ConstraintKind.LARK, ConstraintKind.EBNF):

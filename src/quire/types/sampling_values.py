@@ -63,7 +63,7 @@ def truth(name: str, value: Any) -> bool:
     raise refusal(name, value, "true or false")
 
 
-def stop_strings(name: str, value: Any) -> tuple[str, ...]:
+def strings(name: str, value: Any) -> tuple[str, ...]:
     """One string, or several; none of them empty."""
     found = (value,) if isinstance(value, str) else _listed(name, value, "a string or a list of strings")
     for stop in found:
