@@ -191,3 +191,5 @@ def test_the_same_numbers_reach_an_engine_in_a_child_process(toy_folder):
     with ChildLLM(toy_folder, num_blocks=120, max_rows=8, max_context=32) as llm:
         answer = llm.generate([[5, 6, 7]], SamplingParams(**huge, stop=["zz"], bad_words=[[1]], ignore_eos=True))[0]
         assert len(answer.tokens) == 29
+        form = Constraint(ConstraintKind.REGEX, "[ab]{3}")  # its choices are an empty list on the way
+        assert llm.generate([[5, 6, 7]], SHORT, constraint=form)[0].text

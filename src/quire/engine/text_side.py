@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,15 +65,16 @@ class TextSide:
     def of(cls, checkpoint: Checkpoint, sampling_defaults: str = "model") -> TextSide:
         """From the files of a checkpoint, and of a preset beside them. `sampling_defaults` is the setting."""
         folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+        defaults_of = partial(
+            read_sampling_defaults, folder, checkpoint.metadata, of_model=sampling_defaults == "model"
+        )
         preset = read_preset(folder)
-        of_model = sampling_defaults == "model"
-        defaults = read_sampling_defaults(folder, checkpoint.metadata, preset, of_model=of_model)
         eos_ids = read_config(checkpoint, find_architecture(checkpoint).defaults).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
-            return cls(tokenizer, template, eos_ids, preset, defaults)
-        return cls(*_from_folder(folder), eos_ids, preset, defaults)
+            return cls(tokenizer, template, eos_ids, preset, defaults_of(preset))
+        return cls(*_from_folder(folder), eos_ids, preset, defaults_of(preset))
 
     def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.

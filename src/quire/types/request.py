@@ -191,8 +191,7 @@ class Constraint:
         if not isinstance(self.text, str):
             raise refusal("constraint", self.text, "text; a JSON schema is given as json.dumps(schema)")
         _set(self, "kind", ConstraintKind(self.kind))
-        if self.choices:
-            _set(self, "choices", strings("choices", self.choices))
+        _set(self, "choices", strings("choices", self.choices))
         if self.kind is ConstraintKind.CHOICE and not self.choices:
             raise InvalidRequest("A choice has no choices: give at least one.", field="constraint")
         if not self.text and self.kind in (ConstraintKind.SCHEMA, ConstraintKind.LARK, ConstraintKind.EBNF):
