@@ -61,6 +61,14 @@ def test_chat_takes_vllms_words_too(model):
     parts = [{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}]
     assert model.chat(parts, GREEDY)[0].prompt == wanted[0].prompt
     assert wanted[0].prompt is not None and "Hi" in wanted[0].prompt
+    given = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert model.chat("Hi", GREEDY, **given)[0].text == wanted[0].text
+    assert "".join(each.text for each in model.stream(parts, GREEDY, **given)) == wanted[0].text
+    for wrong in (5, {"messages": []}, {5: 1}):
+        with pytest.raises(InvalidRequest, match="chat_template_kwargs"):
+            model.chat("Hi", GREEDY, chat_template_kwargs=wrong)
+    with pytest.raises(InvalidRequest, match="conversation"):
+        next(model.stream("Hi", GREEDY, **given))
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from quire.devices.base import Device
-from quire.engine.llm import Call, CallWords, Constraints, Opened, Parts, Place, Resolve, Sampling
+from quire.engine.llm import Call, CallWords, ChatWords, Constraints, Opened, Parts, Place, Resolve, Sampling
 from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, encode_any, encode_chats, encode_prompts
 from quire.engine.text_side import Answer, Message
 from quire.types.answer import Completion, Delta
@@ -56,10 +56,11 @@ class AsyncLLM(Parts):
         *,
         constraint: Constraints = None,
         tools: Sequence[Message] | None = None,
-        **words: Unpack[CallWords],
+        **words: Unpack[ChatWords],
     ) -> list[Completion]:
         """Answer a conversation, or each of several. A text is what the user says."""
-        call, encoded = _call(sampling, words), encode_chats(self._opened.side, messages, tools)
+        variables = words.pop("chat_template_kwargs", None)
+        call, encoded = _call(sampling, words), encode_chats(self._opened.side, messages, tools, variables)
         return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
 
     async def stream(
@@ -68,9 +69,14 @@ class AsyncLLM(Parts):
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Delta, None]:
-        """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request."""
-        answer = self._opened.answer(encode_any(self._opened.side, prompt), sampling, constraint)
+        """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request.
+
+        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        """
+        encoded = encode_any(self._opened.side, prompt, chat_template_kwargs)
+        answer = self._opened.answer(encoded, sampling, constraint)
         async with aclosing(self.client.generate(answer.request)) as news:
             async for each in news:
                 delta = answer.take(each)

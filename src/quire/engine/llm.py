@@ -60,6 +60,12 @@ class CallWords(TypedDict, total=False):
     use_tqdm: bool
 
 
+class ChatWords(CallWords, total=False):
+    """Those of `chat` alone."""
+
+    chat_template_kwargs: Mapping[str, Any] | None  # variables of the chat template, such as enable_thinking
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an engine runs."""
@@ -215,10 +221,11 @@ class LLM(Parts):
         constraint: Constraints = None,
         tools: Sequence[Message] | None = None,
         progress: bool | None = None,
-        **words: Unpack[CallWords],
+        **words: Unpack[ChatWords],
     ) -> list[Completion]:
         """Answer a conversation, or each of several. A text is what the user says."""
-        call, encoded = Call(sampling, progress, words), encode_chats(self._opened.side, messages, tools)
+        variables = words.pop("chat_template_kwargs", None)
+        call, encoded = Call(sampling, progress, words), encode_chats(self._opened.side, messages, tools, variables)
         return self._complete(self._opened.answers(encoded, call.sampling, constraint), call.progress)
 
     def stream(
@@ -227,9 +234,14 @@ class LLM(Parts):
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[Delta, None, None]:
-        """An answer as it comes. Closing the iterator cancels the request."""
-        answer = self._opened.answer(encode_any(self._opened.side, prompt), sampling, constraint)
+        """An answer as it comes. Closing the iterator cancels the request.
+
+        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        """
+        encoded = encode_any(self._opened.side, prompt, chat_template_kwargs)
+        answer = self._opened.answer(encoded, sampling, constraint)
         news = self.client.stream(answer.request)
         try:
             for each in news:

@@ -33,6 +33,7 @@ Conversations = Conversation | Sequence[Sequence[Message]]
 
 PROMPT = "a text, token ids, {'prompt': …} or {'prompt_token_ids': …}, or a list of these"
 MESSAGES = "a list of messages such as {'role': 'user', 'content': 'Hi'}, a list of such lists, or a text"
+TAKEN = ("messages", "tools", "add_generation_prompt", "self")  # these have arguments of their own, or none
 TOOLS = "a list of tools such as {'type': 'function', 'function': {'name': …}}"
 
 
@@ -62,37 +63,50 @@ def encode_prompt(side: TextSide, prompt: Any) -> Encoded:
     return Encoded(token_ids("prompt", _items("prompt", prompt, PROMPT)))
 
 
-def encode_chats(side: TextSide, messages: Any, tools: Any) -> list[Encoded]:
+def encode_chats(side: TextSide, messages: Any, tools: Any = None, variables: Any = None) -> list[Encoded]:
     """Encode one conversation, or each of several. A text is what the user says."""
     if isinstance(messages, str):
-        return [encode_chat(side, [{"role": "user", "content": messages}], tools)]
+        return [encode_chat(side, [{"role": "user", "content": messages}], tools, variables)]
     items = _items("messages", messages, MESSAGES)
     if not items:
         raise refusal("messages", messages, MESSAGES)
     if isinstance(items[0], Mapping):
-        return [encode_chat(side, items, tools)]
-    return [encode_chat(side, _items("messages", item, MESSAGES), tools) for item in items]
+        return [encode_chat(side, items, tools, variables)]
+    return [encode_chat(side, _items("messages", item, MESSAGES), tools, variables) for item in items]
 
 
-def encode_chat(side: TextSide, messages: Sequence[Any], tools: Any = None) -> Encoded:
-    """Encode one conversation, up to where the answer begins."""
+def encode_chat(side: TextSide, messages: Sequence[Any], tools: Any = None, variables: Any = None) -> Encoded:
+    """Encode one conversation, up to where the answer begins. `variables` go to the chat template."""
     if not messages:
         raise refusal("messages", messages, MESSAGES)
     if tools is not None:
         tools = _items("tools", tools, TOOLS)
         if not all(isinstance(tool, Mapping) for tool in tools):
             raise refusal("tools", tools, TOOLS)
-    text = side.render([_message(message) for message in messages], tools)
+    text = side.render([_message(message) for message in messages], tools, _variables(variables))
     return Encoded(side.encode_rendered(_text("messages", text)), text)
 
 
-def encode_any(side: TextSide, prompt: Any) -> Encoded:
+def encode_any(side: TextSide, prompt: Any, variables: Any = None) -> Encoded:
     """Encode one prompt or one conversation."""
     if not isinstance(prompt, str | Mapping):
         prompt = _items("prompt", prompt, PROMPT)
         if prompt and isinstance(prompt[0], Mapping):
-            return encode_chat(side, prompt)
+            return encode_chat(side, prompt, None, variables)
+    if variables:
+        public = "chat_template_kwargs needs a conversation: this prompt goes to the model without a template."
+        raise InvalidRequest(public, field="chat_template_kwargs")
     return encode_prompt(side, prompt)
+
+
+def _variables(given: Any) -> dict[str, Any]:
+    """Further variables of the chat template, such as enable_thinking."""
+    name, takes = "chat_template_kwargs", "a mapping from names of the template's variables to values"
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) and key not in TAKEN for key in given):
+        raise refusal(name, given, f"{takes}, without {', '.join(TAKEN)}")
+    return dict(given)
 
 
 def _of_mapping(given: Mapping[Any, Any]) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
@@ -89,10 +90,15 @@ class TextSide:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
         return self.encode_rendered(self.render(messages, tools))
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """A conversation's text, after what the preset begins it with, up to where the answer begins."""
         talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
-        return self.template.render(talk, tools=tools)
+        return self.template.render(talk, tools=tools, **variables)
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""

@@ -115,7 +115,6 @@ WORDS = (
     _word("priority", (CALL,), answer="priorities are a field of requests over HTTP."),
     _word("prompt_token_ids", (CALL,), answer="give the token ids as the prompt."),
     _word("chat_template", (CALL,), answer="the model's own is used; `quire create` makes a model with another."),
-    _word("chat_template_kwargs", (CALL,), answer="render with llm.template, and give generate the text."),
     _word("chat_template_content_format", (CALL,), is_harmless=True, answer="it is found by the chat template."),
     _word("add_generation_prompt", (CALL,), harmless=(True,), answer="an answer always begins a new message."),
     _word("continue_final_message", (CALL,), harmless=(False,), answer="give generate the rendered text."),
