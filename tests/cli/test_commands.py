@@ -41,6 +41,14 @@ def test_show_tells_the_sampling_defaults_and_where_they_are_from(quire, model_f
     assert "sampling defaults  temperature 0.3 (generation_config.json); top_k 5 (Modelfile)\n" in told
 
 
+def test_a_flag_of_vllm_is_answered_with_ours(quire):
+    done = quire("serve", "toy", "--max-model-len", "4096")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "error: --max-model-len is vLLM's. Use `--max-context`.",
+    )
+
+
 def test_a_truncated_file_is_named_by_show(quire):
     done = quire("show", quire.model)
     assert (done.returncode, done.stderr.splitlines()[0]) == (
