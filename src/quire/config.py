@@ -1,6 +1,6 @@
 """Every setting, declared once. Flags, environment variables, docs and the `/props` page are made from these fields.
 
-This is the only module that reads the environment. `load` and `resolve` are pure: same inputs, same answer.
+This is the only module that reads the environment. `load` is pure: same inputs, same answer.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from quire.types.errors import InvalidRequest
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 class BadSetting(InvalidRequest):
@@ -61,7 +65,10 @@ class SchedulerConfig:
         "Tokens of a step that yield a distribution beside each row's newest: for prompt logprobs and drafts.",
         low=1,
     )
-    max_context: int = setting(8192, "Tokens of prompt and answer together.", low=2)
+    max_context: int = setting(
+        8192, "Tokens of prompt and answer together; if it is not set, a Modelfile's num_ctx.", low=2
+    )
+    context_is_set: bool = False  # no setting: `load` says here whether max_context was given
     stream_gap: float = setting(
         0.2,
         "Seconds that prompt work may add between two tokens of a running stream; a quarter more if that ends all "
@@ -87,6 +94,18 @@ class SchedulerConfig:
     ageing: float = setting(512.0, "Cached tokens that one second of waiting is worth in that choice.", low=0)
     output_cost: float = setting(
         2.0, "What an output token costs of a key's fair share; a prompt token costs 1.", low=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How tokens are chosen."""
+
+    sampling_defaults: str = setting(
+        "model",
+        "What holds where a request says nothing: model (what generation_config.json or the GGUF file recommends) or "
+        "none (the defaults of the API). A Modelfile's parameters come before both.",
+        choices=("model", "none"),
     )
 
 
@@ -225,6 +244,7 @@ class Config:
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
@@ -272,33 +292,24 @@ class Setting(NamedTuple):
         if self.may_be_none and text.lower() in ("", "none", "auto"):
             return None
         if self.kind is bool:
-            known = {
-                "1": True,
-                "true": True,
-                "yes": True,
-                "on": True,
-                "0": False,
-                "false": False,
-                "no": False,
-                "off": False,
-            }
-            if text.lower() not in known:
+            if text.lower() not in BOOLEANS:
                 raise BadSetting(f"{self.name} is {text!r}; it must be true or false.", field=self.name)
-            return known[text.lower()]
+            return BOOLEANS[text.lower()]
         try:
             return self.kind(text)
         except ValueError:
-            wanted = {int: "a whole number", float: "a number"}[self.kind]
-            raise BadSetting(f"{self.name} is {text!r}; it must be {wanted}.", field=self.name) from None
+            raise BadSetting(f"{self.name} is {text!r}; it must be {KINDS[self.kind]}.", field=self.name) from None
 
     def check(self, value: Any) -> None:
         """Refuse a value outside of the declared choices or range."""
         if value is None and self.may_be_none:
             return
+        is_number = isinstance(value, Integral if self.kind is int else Real) and not isinstance(value, bool)
+        if not (is_number if self.kind in (int, float) else isinstance(value, self.kind)):
+            raise BadSetting(f"{self.name} is {str(value)[:64]!r}; it must be {KINDS[self.kind]}.", field=self.name)
         if self.choices and value not in self.choices:
-            raise BadSetting(
-                f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}.", field=self.name
-            )
+            known = ", ".join(map(str, self.choices))
+            raise BadSetting(f"{self.name} is {value!r}; choose from {known}.", field=self.name)
         if self.low is not None and not value >= self.low:
             raise BadSetting(f"{self.name} is {value!r}; it must be at least {self.low:g}.", field=self.name)
 
@@ -308,7 +319,8 @@ def settings() -> Iterator[Setting]:
     for section, kind in get_type_hints(Config).items():
         hints = get_type_hints(kind)
         for each in fields(kind):
-            yield _declared(section, each, hints[each.name])
+            if each.metadata:
+                yield _declared(section, each, hints[each.name])
 
 
 def _declared(section: str, each: Field[Any], kind: Any) -> Setting:
@@ -326,7 +338,7 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
         values[name] = declared[name].parse(value) if isinstance(value, str) else value
     for name, value in values.items():
         declared[name].check(value)
-    config = Config()
+    config = Config(scheduler=SchedulerConfig(context_is_set="max_context" in values))
     for section in fields(Config):
         mine = {name: value for name, value in values.items() if declared[name].section == section.name}
         config = replace(config, **{section.name: replace(getattr(config, section.name), **mine)})
@@ -352,31 +364,6 @@ def home_folder(config: Config, environ: Mapping[str, str] | None = None, platfo
         given = environ.get("XDG_DATA_HOME", "")
         base = given if Path(given).is_absolute() else Path.home() / ".local" / "share"
     return Path(base) / "quire"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
-    """What was measured of the device once the model is on it."""
-
-    total_bytes: int
-    used_bytes: int  # weights, buffers, and the step's largest activations
-    block_bytes: int  # one KV block, over all layers
-
-
-def resolve(config: Config, facts: DeviceFacts) -> Config:
-    """Fill every None from measured facts. Logs nothing, changes nothing."""
-    if config.cache.num_blocks is not None:
-        return config
-    room = int(facts.total_bytes * config.cache.memory_share) - facts.used_bytes
-    num_blocks = room // facts.block_bytes
-    if num_blocks < 1:
-        raise BadSetting(
-            f"No memory is left for the KV cache: {facts.used_bytes / 1e6:.0f} MB of "
-            f"{facts.total_bytes * config.cache.memory_share / 1e6:.0f} MB are taken. "
-            "Use a smaller model, or raise memory_share.",
-            field="memory_share",
-        )
-    return replace(config, cache=replace(config.cache, num_blocks=num_blocks))
 
 
 def reference() -> str:

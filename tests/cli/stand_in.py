@@ -14,6 +14,8 @@ import types
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from quire.text.preset import read_preset
+from quire.text.sampling_defaults import read_sampling_defaults
 from quire.types.errors import QuireError
 
 
@@ -38,6 +40,8 @@ class LLM:
     def __init__(self, model, *, device="cpu", in_process=True, **settings):
         log("open", model=str(model), device=device, settings=settings)
         self.template = types.SimpleNamespace(is_default="no-template" in str(model))
+        folder = Path(model).parent
+        self.sampling_defaults = read_sampling_defaults(folder, {}, read_preset(folder)).values
 
     def stream(self, prompt, sampling=None):
         log("stream", prompt=prompt, sampling=asdict(sampling))

@@ -33,6 +33,22 @@ def test_what_is_not_there_is_an_error(quire, command):
     assert done.returncode == 1 and done.stderr.startswith("error: nothing is not in the store: see `quire list`")
 
 
+def test_show_tells_the_sampling_defaults_and_where_they_are_from(quire, model_file):
+    (quire.folder / "model.gguf").symlink_to(model_file)
+    (quire.folder / "generation_config.json").write_text('{"temperature": 0.3, "top_k": 20}')
+    (quire.folder / "preset.params.json").write_text('{"top_k": 5}')
+    told = quire("show", str(quire.folder / "model.gguf")).stdout
+    assert "sampling defaults  temperature 0.3 (generation_config.json); top_k 5 (Modelfile)\n" in told
+
+
+def test_a_flag_of_vllm_is_answered_with_ours(quire):
+    done = quire("serve", "toy", "--max-model-len", "4096")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "error: --max-model-len is vLLM's. Use `--max-context`.",
+    )
+
+
 def test_a_truncated_file_is_named_by_show(quire):
     done = quire("show", quire.model)
     assert (done.returncode, done.stderr.splitlines()[0]) == (

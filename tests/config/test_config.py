@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from quire import config
-from quire.config import BadSetting, Config, DeviceFacts, load, resolve
+from quire.config import BadSetting, Config, load
+from quire.runner.memory import DeviceFacts, resolve
 
 pytestmark = pytest.mark.pure
 

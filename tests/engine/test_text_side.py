@@ -1,21 +1,16 @@
-"""The text side of a checkpoint folder: the prompts of `transformers` on the same files, and its authors' sampling."""
+"""The text side of a checkpoint folder: the prompts of `transformers` on the same files."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Native
 from tokenizers import processors
 
 from quire.engine.text_side import TextSide
-from quire.serve.prompts import sampled
-from quire.text.preset import FILES
-from quire.types.chat import CompletionRequest
-from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.pure
@@ -74,25 +69,3 @@ def test_a_bpe_that_drops_merges_at_random_while_it_is_trained_encodes_always_al
     (folder / "tokenizer.json").write_text(json.dumps(document))
     side = TextSide.of(open_checkpoint(folder))
     assert {side.encode("ab") for _ in range(20)} == {(128,)}
-
-
-@pytest.mark.parametrize(
-    "said, preset, expected",
-    [
-        ({"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}, {}, (0.6, 20, 1.1)),
-        ({"temperature": 0.6, "top_k": 20}, {"top_k": 5}, (0.6, 5, 1.0)),
-        ({"temperature": 0.6, "do_sample": False}, {}, (0.0, 0, 1.0)),
-        ({"temperature": None, "top_k": "many", "max_new_tokens": 4}, {}, (1.0, 0, 1.0)),
-    ],
-)
-def test_where_a_request_is_silent_it_is_sampled_as_the_authors_recommend(
-    said: dict[str, Any], preset: dict[str, Any], expected: tuple[float, int, float], folder: Path
-) -> None:
-    (folder / "generation_config.json").write_text(json.dumps(said))
-    (folder / FILES["params"]).write_text(json.dumps(preset))
-    side = TextSide.of(open_checkpoint(folder))
-    ask = CompletionRequest("toy", ("a",), SamplingParams())
-    found = sampled(ask, side.preset).sampling
-    assert (found.temperature, found.top_k, found.repetition_penalty) == expected
-    own = CompletionRequest("toy", ("a",), SamplingParams(temperature=0.9), frozenset({"temperature"}))
-    assert sampled(own, side.preset).sampling.temperature == 0.9

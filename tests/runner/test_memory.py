@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from quire.config import BadSetting, Config, DeviceFacts
-from quire.runner.memory import HOST_CONTEXTS, HOST_GROWTH, block_bytes, host_bytes, plan_blocks, used_bytes
+from quire.config import BadSetting, Config
+from quire.runner.memory import (
+    HOST_CONTEXTS,
+    HOST_GROWTH,
+    DeviceFacts,
+    block_bytes,
+    host_bytes,
+    plan_blocks,
+    used_bytes,
+)
 from tests.devices.cpu.programs import quantized_model
 from tests.models.toys import make_toy
 

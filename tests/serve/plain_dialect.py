@@ -22,7 +22,7 @@ class PlainWriter:
         self._reply = reply
 
     def open(self) -> bytes:
-        return _line(open=self._reply._asdict())
+        return _line(open={name: getattr(self._reply, name) for name in ("id", "created", "model")})
 
     def write(self, events: Sequence[Event]) -> bytes:
         return b"".join(_line(**{type(event).__name__: _plain(event)}) for event in events)

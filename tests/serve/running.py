@@ -57,7 +57,7 @@ def running(
     **settings: Any,
 ) -> Iterator[Running]:
     """`waits`: until all models are loaded."""
-    config = load(SETTINGS | settings, {})
+    config = load({name: value for name, value in (SETTINGS | settings).items() if value is not None}, {})
     is_ready = threading.Event()
 
     def run() -> None:

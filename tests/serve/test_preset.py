@@ -1,18 +1,25 @@
 """A model's own parameters hold where a request says nothing of them, in every dialect."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from quire.serve.dialect import Generates, Limits
 from quire.serve.dialects import anthropic, ollama, openai, responses
-from quire.serve.prompts import sampled
+from quire.serve.prompts import with_defaults
+from quire.text.sampling_defaults import read_sampling_defaults
 from quire.types.chat import Ask
+from quire.types.defaults import SamplingDefaults
 from quire.types.preset import Preset
 
 pytestmark = pytest.mark.pure
 
 PRESET = Preset(parameters={"temperature": 0.25, "top_k": 7, "num_predict": 33, "stop": ["END"], "num_ctx": 4096})
+DEFAULTS = read_sampling_defaults(
+    Path("/nowhere"), {"general.sampling.top_k": 3, "general.sampling.min_p": 0.5}, PRESET
+)
 TALK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 SILENT = {
     "/v1/chat/completions": (openai, TALK),
@@ -40,19 +47,19 @@ def asked(path: str, more: dict) -> Ask:
 
 @pytest.mark.parametrize("path", SILENT)
 def test_what_a_request_does_not_say_the_model_says(path):
-    sampling = sampled(asked(path, {}), PRESET).sampling
-    assert (sampling.temperature, sampling.top_k, sampling.stop) == (0.25, 7, ("END",))
+    sampling = with_defaults(asked(path, {}), DEFAULTS).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.stop, sampling.min_p) == (0.25, 7, ("END",), 0.5)
     assert sampling.max_tokens == (5 if path == "/v1/messages" else 33)
 
 
 @pytest.mark.parametrize("path", SILENT)
 def test_what_a_request_says_holds(path):
     ask = asked(path, SAID[path])
-    assert sampled(ask, PRESET).sampling == ask.sampling
+    assert replace(with_defaults(ask, DEFAULTS).sampling, min_p=0.0) == ask.sampling
     assert (ask.sampling.temperature, ask.sampling.max_tokens, ask.sampling.stop) == (1.0, 4, ("x",))
 
 
 @pytest.mark.parametrize("path", SILENT)
 def test_a_model_without_parameters_changes_nothing(path):
     ask = asked(path, {})
-    assert sampled(ask, Preset()) is ask
+    assert with_defaults(ask, SamplingDefaults()) is ask

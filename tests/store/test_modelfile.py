@@ -64,7 +64,7 @@ def test_lines_may_end_as_on_windows_and_the_file_may_begin_with_a_mark():
         ("FROM a\nPARAMETER top_k many", 2, "whole number"),
         ("FROM a\nPARAMETER use_mmap perhaps", 2, "true or false"),
         ("FROM a\nPARAMETER temperature nan", 2, "a number"),
-        ("FROM a\nPARAMETER repeat_penalty 0", 2, "above 0"),
+        ("FROM a\nPARAMETER repeat_penalty 0", 2, "from 1e-06"),
         ("FROM a\nPARAMETER presence_penalty 3", 2, "from -2 to 2"),
         ("FROM a\nPARAMETER warmth 1", 2, "no parameter 'warmth'"),
         ("FROM a\nPARAMETER mirostat 1", 2, "no longer known"),

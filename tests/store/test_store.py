@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_a_pulled_model_is_found_under_its_published_name(store):
     assert store.list() == [manifest] == [store.show("toy")]
     assert [blob.name for blob in blobs(store)] == [f"sha256-{hashlib.sha256(BODY).hexdigest()}"]
     assert list(store.layout.partial.iterdir()) == []
+
+
+def test_what_the_source_recommends_lies_beside_the_weights(store, shelf):
+    offer = shelf.offer
+    shelf.offer = lambda name: replace(offer(name), sampling={"temperature": 0.2, "top_p": 0.9})
+    path = store.resolve("toy")
+    beside = path.parent / "generation_config.json"
+    assert json.loads(beside.read_text()) == {"temperature": 0.2, "top_p": 0.9}
+    beside.unlink()  # a view that an older version made has none
+    assert store.resolve("toy") == path and beside.is_file()
+    store.remove("toy")
+    assert not path.parent.exists()
 
 
 def test_resolve_pulls_once(store, shelf):

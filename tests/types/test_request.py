@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pure
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("min_p", 2.0),
@@ -60,6 +60,20 @@ def test_a_constraint_without_content_is_refused(kind):
     with pytest.raises(InvalidRequest, match=kind) as caught:
         Constraint(ConstraintKind(kind))
     assert caught.value.field == "constraint"
+
+
+@pytest.mark.parametrize("given", [("poem",), (None,), ("regex", 5), ("json_schema", {"type": "object"})])
+def test_a_constraint_of_another_kind_or_without_text_is_refused(given):
+    with pytest.raises(InvalidRequest, match="constraint"):
+        Constraint(*given)
+
+
+def test_one_string_is_one_choice_and_a_kind_may_be_its_name():
+    assert Constraint("choice", choices="yes").choices == ("yes",)
+    assert Constraint("choice", choices=["yes", "no"]) == Constraint(ConstraintKind.CHOICE, choices=("yes", "no"))
+    for wrong in ([""], [5], 5):
+        with pytest.raises(InvalidRequest, match="choices"):
+            Constraint("choice", choices=wrong)
 
 
 def test_a_request_with_a_constraint_is_constrained_and_its_samples_have_names():

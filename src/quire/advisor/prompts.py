@@ -21,7 +21,7 @@ from quire.report.trace import TracedRequest
 from quire.serve.app import all_dialects
 from quire.serve.dialect import Generates, Limits
 from quire.serve.form import offered
-from quire.serve.prompts import Speech, prompts_of, sampled
+from quire.serve.prompts import Speech, prompts_of
 from quire.types.chat import Ask, ChatRequest
 from quire.types.errors import QuireError
 
@@ -76,8 +76,7 @@ class Marker:
         ask = self._ask(request)
         if ask is not None and self._speech is not None:
             try:
-                asked = sampled(ask, self._speech.side.preset)
-                return [self._exact(prompt.tokens) for prompt in prompts_of(asked, self._speech)]
+                return [self._exact(prompt.tokens) for prompt in prompts_of(ask, self._speech)]
             except QuireError:  # a template that refuses it, say
                 pass
         return list(_vague(ask)) if ask is not None else [_estimate("\n".join(_strings(request.body)))]

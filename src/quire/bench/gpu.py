@@ -98,7 +98,7 @@ def run(asked: Namespace) -> None:
     name = asked.shape + ("-fp8" if asked.fp8 else "")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(SHAPE | MODELS[asked.shape]))
-        with LLM(folder, device=asked.device, load_format="dummy", **settings) as llm:
+        with LLM(folder, device=asked.device, load_format="dummy", sampling_defaults="none", **settings) as llm:
             measure(llm, Scenario(1, 32, 0, 4, 1), "first")
             _say(scenario="start", model=name, seconds=round(_age(), 2), num_blocks=llm.client.ready.num_blocks)
             gc.collect()

@@ -74,7 +74,7 @@ def our_stream(model: str, vocab_size: int, num_times: int) -> OneStream:
 
     device = TimedDevice()
     prompt_rates, decode_rates, overheads, looks = [], [], [], []
-    with LLM(model, device=device, max_context=1024, num_blocks=512, max_rows=16) as llm:
+    with LLM(model, device=device, max_context=1024, num_blocks=512, sampling_defaults="none", max_rows=16) as llm:
         for _ in range(1 + num_times):
             (answer,) = llm.generate([text(PROMPT)], _greedy(1))
             prompt_rates.append(PROMPT / answer.usage.first_token_seconds)

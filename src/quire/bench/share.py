@@ -34,7 +34,12 @@ from quire.types.request import SamplingParams
 NUM_STREAMS = 32
 NUM_REQUESTS = 64
 NUM_TURNS = 3
-SETTINGS: dict[str, Any] = {"max_context": 256, "num_blocks": 1024, "max_rows": NUM_STREAMS}
+SETTINGS: dict[str, Any] = {
+    "max_context": 256,
+    "num_blocks": 1024,
+    "max_rows": NUM_STREAMS,
+    "sampling_defaults": "none",
+}
 UNNAMED = -1  # a token of which only the number is told
 COUNTED = re.compile(rb'"completion_tokens":(\d+)')
 

@@ -8,6 +8,8 @@ from importlib import import_module
 import typer
 
 from quire import __version__
+from quire.config import settings
+from quire.types.vllm_words import answer_to_flag
 
 COMMANDS = {  # the module and the function of each, in the order of the help page
     "run": ("quire.cli.run", "run"),
@@ -63,8 +65,15 @@ def _before(
     """Options that stand before a command."""
 
 
+def _our_flags() -> set[str]:
+    return {each.flag for each in settings()} | {"--seed"}  # of `run`
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run a command; its exit code."""
+    if arguments[:1] in (["serve"], ["run"]) and (answer := answer_to_flag(arguments[1:], _our_flags())):
+        typer.echo(f"error: {answer}", err=True)
+        return 2
     try:
         make_app(arguments)(args=list(arguments), prog_name="quire")
     except SystemExit as leaving:

@@ -52,6 +52,10 @@ class Engine(Protocol):
     def template(self) -> Template:
         """The model's chat template."""
 
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """The parameters that hold where the user gives none."""
+
     def stream(self, prompt: str | Messages, sampling: Any = None) -> Generator[Delta, None, None]:
         """The answer, piece by piece. Closing it cancels the request."""
 
@@ -100,11 +104,15 @@ def describe(path: Path) -> dict[str, str]:
         named = metadata.get("architectures") or metadata.get("model_type") or ""
         architecture = ", ".join(map(str, named)) if isinstance(named, list) else str(named)
         context = metadata.get("max_position_embeddings", "")
+    folder = path if path.is_dir() else path.parent
+    preset = importlib.import_module("quire.text.preset").read_preset(folder)
+    defaults = importlib.import_module("quire.text.sampling_defaults")
     return {
         "container": checkpoint.container,
         "architecture": architecture,
         "context": str(context),
         "tensors": str(len(checkpoint.tensors)),
+        "sampling defaults": defaults.read_sampling_defaults(folder, metadata, preset).describe(),
     }
 
 

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from quire.cli.engine import Engine, open_engine, served_model
 from quire.cli.lines import history
 from quire.cli.options import INTERRUPTED, Given, argument, command, option
 from quire.cli.progress import shown
-from quire.cli.sampling import recommended
+from quire.cli.sampling import CAREFUL
 from quire.cli.slash import run_slash
 from quire.store.errors import BadName
 from quire.store.names import DEFAULT_TAG, parse_name
@@ -53,29 +54,30 @@ class RunOptions:
     verbose: bool = option(False, "Print tokens and times on standard error.", "--verbose")
     device: str = option("auto", "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU.")
 
-    def sampling(self, defaults: dict[str, Any]) -> SamplingParams:
+    def sampling(self, defaults: Mapping[str, Any]) -> SamplingParams:
         """Flags over the defaults."""
         names = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
         penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
         given = {name: getattr(self, name) for name in (*names, *penalties) if getattr(self, name) is not None}
-        return SamplingParams(**(defaults | given | ({"stop": self.stop} if self.stop else {})))
+        return SamplingParams(**({**defaults} | given | ({"stop": self.stop} if self.stop else {})))
 
 
-@command(RunOptions, "cache", "scheduler", "grammar", "observe", "weights", "device", "store")
+@command(RunOptions, "cache", "scheduler", "sampling", "grammar", "observe", "weights", "device", "store")
 def run(options: RunOptions, given: Given) -> None:
     """Ask a model, or chat with it. It is fetched if it is not here yet."""
     name = _model_name(options)
     text = _prompt(options.prompt)
-    store, sampling_checked = given.store, options.sampling({})
+    options.sampling({})  # a wrong flag is an error before anything is fetched or loaded
     with shown() as progress:
-        path = store.resolve(name, progress)
-    sampling = options.sampling(recommended(store, name, path)) if not options.raw else sampling_checked
+        path = given.store.resolve(name, progress)
     start = time.monotonic()
     with closing(_engine(name, path, options, given)) as engine:
         load_seconds = time.monotonic() - start
         raw = options.raw or engine.template.is_default
         if raw and not options.raw:
             print("This model has no chat template: it continues what you write.", file=sys.stderr)
+        ours = {} if options.raw else CAREFUL
+        sampling = options.sampling({**ours, **engine.sampling_defaults})
         chat = Chat(engine, name, sampling, options.system, raw, options.verbose)
         if options.verbose:
             print_figures(None, load_seconds)

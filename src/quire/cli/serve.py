@@ -23,7 +23,7 @@ from quire.store.names import MODEL_SUFFIXES, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
-SECTIONS = ("serve", "cache", "scheduler", "grammar", "observe", "weights", "device", "store")
+SECTIONS = ("serve", "cache", "scheduler", "sampling", "grammar", "observe", "weights", "device", "store")
 SERVED_AS = re.compile(r"(?P<name>[\w.:-]+)=(?P<model>.+)")
 LOCAL = ("127.", "localhost", "::1")
 

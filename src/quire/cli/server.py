@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from quire.config import ServeConfig
 from quire.types.answer import Delta, Usage
 from quire.types.errors import QuireError
 from quire.types.request import FinishReason, SamplingParams
+from quire.types.sampling_values import MAX_INT
 
 CONNECT_SECONDS = 2.0
 HERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # how one reaches who listens everywhere
@@ -119,20 +120,22 @@ class ServedModel:
     server: Server
     name: str
     template: Any = None
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.server.post("/api/generate", {"model": self.name, "stream": False})  # it is loaded
         shown = self.server.post("/api/show", {"model": self.name})
         self.template = SimpleNamespace(is_default=not shown["template"])
+        self.sampling_defaults = shown.get("sampling_defaults", {})
 
     def stream(self, prompt: str | Messages, sampling: SamplingParams) -> Generator[Delta, None, None]:
         """The answer, piece by piece. Closing it cancels the request."""
-        asked = {name: getattr(sampling, name) for name in (*SENT, *PENALTIES)}
-        asked = {name: value for name, value in asked.items() if value is not None} | {"stop": list(sampling.stop)}
+        asked = {name: getattr(sampling, name) for name in (*SENT, *PENALTIES, "stop") if name in sampling.given}
+        asked = {name: value for name, value in asked.items() if value is not None}
         path, what = ("/v1/completions", "prompt") if isinstance(prompt, str) else ("/v1/chat/completions", "messages")
         more = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
         if isinstance(prompt, str) and sampling.max_tokens is None:
-            asked["max_tokens"] = None
+            asked["max_tokens"] = MAX_INT  # without one, completions end after 16 tokens
         began, first, finish = time.monotonic(), None, FinishReason.STOP
         for event in self.server.events(path, {**asked, **more, what: prompt}):
             for choice in event["choices"]:

@@ -50,7 +50,6 @@ def _facts(model: str, given: Given) -> str:
             "licence": manifest.licence,
             "parameters": manifest.num_parameters,
             "quantization": manifest.quantization,
-            "sampling": ", ".join(f"{name} {value:g}" for name, value in manifest.sampling.items()),
         }
         facts |= {file.file_name: f"{file.size:,} bytes, sha256 {file.digest[:16]}…" for file in manifest.files}
     path = given.store.find(model)

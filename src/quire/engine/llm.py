@@ -4,23 +4,18 @@
     for completion in llm.generate(["Once upon", "The sky is"], SamplingParams(temperature=0, max_tokens=32)):
         print(completion.text)
 
-Without sampling parameters, `SamplingParams()` holds as declared: the model's own distribution, until it ends its
-answer or the context is full. A `Constraint` prescribes the form of the answer. A request that fails raises its error,
-and what was submitted with it is cancelled.
+A sampling parameter that is not given is the Modelfile's, else the model's own default, else that of `SamplingParams`.
+A `Constraint` prescribes the form of the answer. A request that fails raises its error, and what was submitted with it
+is cancelled. vLLM's words for arguments are taken as `types/vllm_words.py` says.
 """
 
 from __future__ import annotations
 
-import queue
-import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
-from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from quire.config import Config
 from quire.config import load as load_config
@@ -28,25 +23,47 @@ from quire.devices.base import Device
 from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.load import build
 from quire.engine.local import LocalEngine
-from quire.engine.messages import Configure, News, Tokens
-from quire.engine.text_side import Answer, Message, Prompt, TextSide
+from quire.engine.messages import Configure
+from quire.engine.offline import Room, complete
+from quire.engine.prompt_forms import (
+    Conversations,
+    Encoded,
+    OnePrompt,
+    Prompts,
+    encode_any,
+    encode_chats,
+    encode_prompts,
+)
+from quire.engine.text_side import Answer, Message, TextSide
+from quire.text.preset import with_num_ctx
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
+from quire.types import vllm_words
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
-from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
+from quire.types.request import Constraint, FinishReason, SamplingParams
+from quire.types.sampling_values import is_unicode, refusal
 from quire.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
     from quire.text.go_chat import GoChatTemplate
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Sequence[int]
-Conversations = Sequence[Message] | Sequence[Sequence[Message]]
 Sampling = SamplingParams | Sequence[SamplingParams] | None
 Constraints = Constraint | Sequence[Constraint | None] | None
 Resolve = Callable[[str], str | Path]  # a name of the store -> where the model lies
 
-LONG_BATCH = 8  # prompts, from which on a terminal shows a progress bar
+
+class CallWords(TypedDict, total=False):
+    """vLLM's words for arguments of `generate` and `chat`; others of its words are answered when they are used."""
+
+    sampling_params: Sampling
+    use_tqdm: bool
+
+
+class ChatWords(CallWords, total=False):
+    """Those of `chat` alone."""
+
+    chat_template_kwargs: Mapping[str, Any] | None  # variables of the chat template, such as enable_thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,63 +75,72 @@ class Place:
     entry: str = "quire.engine.process:main"  # what a child process runs
 
 
+class Call:
+    """The arguments of `generate` and `chat` that vLLM has other words for."""
+
+    def __init__(self, sampling: Sampling, progress: bool | None, words: Mapping[str, Any]) -> None:
+        ours = vllm_words.translated(vllm_words.CALL, words)
+        for name, value in (("sampling", sampling), ("progress", progress)):
+            if value is not None and name in ours:
+                raise InvalidRequest(f"{name} was given twice.", field=name)
+        self.sampling: Sampling = ours.pop("sampling", sampling)
+        self.progress: bool | None = ours.pop("progress", progress)
+        for name in sorted(ours):
+            cure = f": give SamplingParams({name}=…)" if name in SamplingParams.__dataclass_fields__ else ""
+            raise InvalidRequest(f"There is no argument {name!r}{cure}.", field=name)
+
+
 class Opened:
     """A model that is ready: the engine's client and the text side. What LLM and AsyncLLM have in common."""
 
     def __init__(self, model: str | Path, place: Place, resolve: Resolve | None, settings: Mapping[str, Any]) -> None:
-        self.config = load_config(settings)
-        path = Path(model)
-        if not path.exists():
-            path = Path((resolve or _from_store(self.config))(str(model)))
-        checkpoint = open_checkpoint(path, self.config.weights.load_format)
-        self.side = TextSide.of(checkpoint)
+        config = load_config(vllm_words.translated(vllm_words.LLM, settings))
+        path = _path(model, resolve, config)
+        checkpoint = open_checkpoint(path, config.weights.load_format)
+        self.side = TextSide.of(checkpoint, config.sampling.sampling_defaults)
+        self.config = config = with_num_ctx(config, self.side.preset)
+        self.room = Room(config.scheduler.max_waiting)
 
         def opens(deliver: Deliver) -> Link:
             if place.in_process:
-                return LocalEngine(build(checkpoint, place.device, self.config), deliver)
+                return LocalEngine(build(checkpoint, place.device, config), deliver)
             if not isinstance(place.device, str):
                 raise InvalidRequest("A device for a child process is given by its name.", field="device")
             launch = import_module("quire.engine.launch")  # here, because the sockets' packages are needed for it alone
-            link: Link = launch.ChildEngine(Configure(str(path), place.device, self.config), deliver, entry=place.entry)
+            link: Link = launch.ChildEngine(Configure(str(path), place.device, config), deliver, entry=place.entry)
             return link
 
-        held = Restarts(self.config.scheduler.max_waiting)
+        held = Restarts(config.scheduler.max_waiting)
         self.client = Client(opens, None if place.in_process else held)
 
-    def answer(
-        self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
-    ) -> Answer:
+    def answer(self, prompt: Encoded, sampling: SamplingParams | None, constraint: Constraint | None = None) -> Answer:
         """An answer that has not begun. A stop string in its text ends the sample in the engine."""
+        if sampling is not None and not isinstance(sampling, SamplingParams):
+            raise InvalidRequest(f"sampling is a {type(sampling).__name__}; give SamplingParams(…).", field="sampling")
+        if constraint is not None and not isinstance(constraint, Constraint):
+            raise InvalidRequest(
+                f"constraint is a {type(constraint).__name__}; give Constraint(…).", field="constraint"
+            )
+        if constraint is not None and not all(map(is_unicode, (constraint.text, *constraint.choices))):
+            raise refusal("constraint", constraint, "text without halves of surrogate pairs")
+        if sampling is not None and sampling.n > self.room.size:
+            raise InvalidRequest(
+                f"n is {sampling.n}, and the queue holds {self.room.size} samples: give several prompts, or raise "
+                "max_waiting.",
+                field="n",
+            )
 
         def stop_found(request_id: str, sample: int) -> None:
             self.client.cancel(request_id, FinishReason.STOP, sample)
 
-        return Answer(self.side.request(prompt, sampling, constraint), self.side, stop_found)
+        request = self.side.request(prompt.tokens, sampling, constraint)
+        return Answer(request, self.side, stop_found, prompt.text)
 
-    def answers(
-        self, prompts: list[tuple[int, ...]], sampling: Sampling, constraint: Constraints = None
-    ) -> list[Answer]:
+    def answers(self, prompts: list[Encoded], sampling: Sampling, constraint: Constraints = None) -> list[Answer]:
         """One for each prompt, with the parameters and the form of all or each with its own."""
         params = _for_each(sampling, len(prompts), "sampling", "sampling parameters")
         forms = _for_each(constraint, len(prompts), "constraint", "constraints")
         return [self.answer(*each) for each in zip(prompts, params, forms, strict=True)]
-
-    def encode(self, prompts: Prompts) -> list[tuple[int, ...]]:
-        """Tokens of one prompt or of many."""
-        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], Integral)):
-            return [self.side.encode(prompts)]  # type: ignore[arg-type]  # by now it is one prompt
-        return [self.side.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
-
-    def encode_chats(self, messages: Conversations, tools: Sequence[Message] | None) -> list[tuple[int, ...]]:
-        """Tokens of one conversation or of many."""
-        chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
-        return [self.side.encode_chat(chat, tools) for chat in chats]  # type: ignore[arg-type]
-
-    def encode_one(self, prompt: Prompt | Sequence[Message]) -> tuple[int, ...]:
-        """Tokens of a text, of token ids, or of a conversation."""
-        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
-            return self.side.encode_chat(prompt)  # type: ignore[arg-type]
-        return self.side.encode(prompt)  # type: ignore[arg-type]
 
 
 class Parts:
@@ -142,12 +168,25 @@ class Parts:
         """The engine itself: its limits (`ready`), its counters, requests by token ids."""
         return self._opened.client
 
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """The parameters that hold where a request gives none: the Modelfile's and the model's own."""
+        return self._opened.side.defaults.values
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, as vLLM's users ask for it. Raises if the model came without one."""
+        return self._opened.side.needed_tokenizer()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The parameters of a request that gives none."""
+        return self._opened.side.defaults.fill(SamplingParams(), ())
+
 
 class LLM(Parts):
     """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
 
     `model` is a file, a folder, or a name as `quire run` takes it; `resolve` gives names another meaning. `settings`
-    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000.
+    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000, or by vLLM's.
     """
 
     def __init__(
@@ -168,9 +207,11 @@ class LLM(Parts):
         *,
         constraint: Constraints = None,
         progress: bool | None = None,
+        **words: Unpack[CallWords],
     ) -> list[Completion]:
         """Complete each prompt, in their order. Text goes to the model as it is; for a conversation see `chat`."""
-        return self._complete(self._opened.answers(self._opened.encode(prompts), sampling, constraint), progress)
+        call, encoded = Call(sampling, progress, words), encode_prompts(self._opened.side, prompts)
+        return self._complete(self._opened.answers(encoded, call.sampling, constraint), call.progress)
 
     def chat(
         self,
@@ -179,20 +220,28 @@ class LLM(Parts):
         *,
         constraint: Constraints = None,
         tools: Sequence[Message] | None = None,
+        progress: bool | None = None,
+        **words: Unpack[ChatWords],
     ) -> list[Completion]:
-        """Answer a conversation, or each of several."""
-        prompts = self._opened.encode_chats(messages, tools)
-        return self._complete(self._opened.answers(prompts, sampling, constraint), None)
+        """Answer a conversation, or each of several. A text is what the user says."""
+        variables = words.pop("chat_template_kwargs", None)
+        call, encoded = Call(sampling, progress, words), encode_chats(self._opened.side, messages, tools, variables)
+        return self._complete(self._opened.answers(encoded, call.sampling, constraint), call.progress)
 
     def stream(
         self,
-        prompt: Prompt | Sequence[Message],
+        prompt: OnePrompt | Sequence[Message],
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[Delta, None, None]:
-        """An answer as it comes. Closing the iterator cancels the request."""
-        answer = self._opened.answer(self._opened.encode_one(prompt), sampling, constraint)
+        """An answer as it comes. Closing the iterator cancels the request.
+
+        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        """
+        encoded = encode_any(self._opened.side, prompt, chat_template_kwargs)
+        answer = self._opened.answer(encoded, sampling, constraint)
         news = self.client.stream(answer.request)
         try:
             for each in news:
@@ -215,59 +264,7 @@ class LLM(Parts):
         self.close()
 
     def _complete(self, answers: list[Answer], progress: bool | None) -> list[Completion]:
-        """Run all of them together, no more at once than the engine's queue takes."""
-        news: queue.SimpleQueue[Sequence[News]] = queue.SimpleQueue()
-        waiting, live = iter(answers), dict[str, Answer]()
-        room = self.config.scheduler.max_waiting
-
-        def submit_more() -> None:
-            nonlocal room
-            while room > 0 and (answer := next(waiting, None)) is not None:
-                live[answer.request.id] = answer
-                room -= answer.request.sampling.n
-                self.client.submit(answer.request, _Held(answer.request, news.put))
-
-        try:
-            with _progress(len(answers), progress) as advance:
-                submit_more()
-                while live:
-                    for each in news.get():
-                        answer = live.get(each.request_id)
-                        if answer is None:
-                            continue  # its text has ended already; the engine was told
-                        answer.take(each)
-                        if answer.is_over:
-                            del live[each.request_id]
-                            room += answer.request.sampling.n
-                            advance()
-                            submit_more()
-        finally:
-            for request_id, answer in live.items():
-                if not answer.is_over:
-                    self.client.cancel(request_id)
-        return [answer.completion() for answer in answers]
-
-
-class _Held:
-    """News of a request whose text nobody reads while it comes: its first tokens, then all others with its end.
-
-    Whoever is woken for each token takes a core from the engine. Only a stop string has to be looked for at once.
-    """
-
-    def __init__(self, request: GenerateRequest, send: Callable[[Sequence[News]], None]) -> None:
-        self._send = send
-        self._is_watched = bool(request.sampling.stop)
-        self._is_quiet = False  # it has begun
-        self._held: list[News] = []
-
-    def __call__(self, news: News) -> None:
-        self._held.append(news)
-        if type(news) is Tokens:
-            if self._is_quiet:
-                return
-            self._is_quiet = not self._is_watched
-        held, self._held = self._held, []
-        self._send(held)
+        return complete(self.client, self._opened.room, answers, progress)
 
 
 def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
@@ -278,23 +275,18 @@ def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
     return each
 
 
+def _path(model: str | Path, resolve: Resolve | None, config: Config) -> Path:
+    """Where the model lies. A name that is no path is fetched if it is not here yet."""
+    if not isinstance(model, str | Path) or not str(model):
+        raise InvalidRequest(f"model is {model!r}; give a name, or the path of a file or folder.", field="model")
+    path = Path(model)
+    if path.exists():
+        return path
+    return Path((resolve or _from_store(config))(str(model)))
+
+
 def _from_store(config: Config) -> Resolve:
     """Names mean what they mean to `quire run`: a model that is not here yet is fetched."""
     store = import_module("quire.store.store")  # here, because a path needs none of what fetches models
     resolve: Resolve = store.open_store(config).resolve
     return resolve
-
-
-@contextmanager
-def _progress(total: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
-    """A bar on stderr: if it is asked for, or if someone looks and has reason to."""
-    shown = wanted if wanted is not None else total >= LONG_BATCH and sys.stderr.isatty()
-    if not shown or find_spec("rich") is None:
-        yield lambda: None
-        return
-    rich_progress, rich_console = import_module("rich.progress"), import_module("rich.console")
-    columns = rich_progress.MofNCompleteColumn(), rich_progress.TimeElapsedColumn()
-    console = rich_console.Console(stderr=True)
-    with rich_progress.Progress(*rich_progress.Progress.get_default_columns(), *columns, console=console) as bar:
-        task = bar.add_task("prompts", total=total)
-        yield lambda: bar.advance(task)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quire import __version__
 from quire.cache.kv_cache import KVCache
-from quire.config import BadSetting, Config, DeviceFacts, home_folder
+from quire.config import BadSetting, Config, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, HasMemory, KeptWeights, Limits, NamesKernels, Program, Wishes
 from quire.engine.core import EngineCore
@@ -20,7 +20,7 @@ from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import Words, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import Model, draw
-from quire.runner.memory import HOST_KV, block_bytes, host_bytes, kv_dtype, plan_blocks, used_bytes
+from quire.runner.memory import HOST_KV, DeviceFacts, block_bytes, host_bytes, kv_dtype, plan_blocks, used_bytes
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
 from quire.weights.checkpoint import Checkpoint, open_checkpoint

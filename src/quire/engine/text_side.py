@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
@@ -19,10 +21,12 @@ from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
-from quire.text.preset import authors_parameters, begun, read_preset
+from quire.text.preset import begun, read_preset
+from quire.text.sampling_defaults import read_sampling_defaults
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.answer import Completion, Delta, Sample, Usage
+from quire.types.defaults import SamplingDefaults
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.message import Message as GivenMessage
 from quire.types.preset import Preset
@@ -37,7 +41,7 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
 StopFound = Callable[[str, int], None]  # request id, sample
 
-NO_PRESET = Preset()
+NO_PRESET, NO_DEFAULTS = Preset(), SamplingDefaults()
 _COUNT = itertools.count()
 
 
@@ -50,24 +54,28 @@ class TextSide:
         template: ChatTemplate | GoChatTemplate,
         eos_ids: Sequence[int],
         preset: Preset = NO_PRESET,
+        defaults: SamplingDefaults = NO_DEFAULTS,
     ) -> None:
         self.tokenizer = tokenizer
         self.template = _stored_template(preset.template) if preset.template else template
         self.preset = preset
+        self.defaults = defaults
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> TextSide:
-        """From the files of a checkpoint, and of a preset beside them."""
+    def of(cls, checkpoint: Checkpoint, sampling_defaults: str = "model") -> TextSide:
+        """From the files of a checkpoint, and of a preset beside them. `sampling_defaults` is the setting."""
         folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+        defaults_of = partial(
+            read_sampling_defaults, folder, checkpoint.metadata, of_model=sampling_defaults == "model"
+        )
         preset = read_preset(folder)
         eos_ids = read_config(checkpoint, find_architecture(checkpoint).keys).eos_ids
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer.named_tokens)
-            return cls(tokenizer, template, eos_ids, preset)
-        parameters = {**authors_parameters(folder), **preset.parameters}
-        return cls(*_from_folder(folder), eos_ids, replace(preset, parameters=parameters))
+            return cls(tokenizer, template, eos_ids, preset, defaults_of(preset))
+        return cls(*_from_folder(folder), eos_ids, preset, defaults_of(preset))
 
     def encode(self, prompt: Prompt, framed: bool = True) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
@@ -76,17 +84,26 @@ class TextSide:
         """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
+        return tuple(self.needed_tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
+        return self.encode_rendered(self.render(messages, tools))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """A conversation's text, after what the preset begins it with, up to where the answer begins."""
         talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
-        return self.encode_rendered(self.template.render(talk, tools=tools))
+        return self.template.render(talk, tools=tools, variables=variables)
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""
         add_bos = not self.template.writes_bos
-        return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
+        return tuple(self.needed_tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special tokens by their names; none without a tokenizer."""
@@ -98,19 +115,21 @@ class TextSide:
         """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
             return Wordless()
-        least = sampling.min_tokens
-        return Detokenizer(self.tokenizer, sampling.stop, min_tokens=least, continues=continues, shown=shown)
+        stop, least = tuple(sampling.stop), sampling.min_tokens
+        return Detokenizer(self.tokenizer, stop, min_tokens=least, continues=continues, shown=shown)
 
     def request(
         self, prompt: tuple[int, ...], sampling: SamplingParams | None, constraint: Constraint | None = None
     ) -> GenerateRequest:
-        """A request with an id of its own."""
+        """A request with an id of its own, and with the model's defaults for parameters that are not given."""
         sampling = SamplingParams() if sampling is None else sampling
+        sampling = self.defaults.fill(sampling, sampling.given)
         if sampling.stop:
-            self._tokenizer()
+            self.needed_tokenizer()
         return GenerateRequest(f"r{next(_COUNT)}", prompt, sampling, self.eos_ids, constraint=constraint)
 
-    def _tokenizer(self) -> Tokenizer:
+    def needed_tokenizer(self) -> Tokenizer:
+        """The tokenizer; raises if the model came without one."""
         if self.tokenizer is None:
             raise InvalidRequest("The model came without a tokenizer: give token ids, not text.", field="prompt")
         return self.tokenizer
@@ -171,8 +190,11 @@ class Answer:
     A stop string is found here, so the engine is asked to end that sample (`stop_found`); what still comes is dropped.
     """
 
-    def __init__(self, request: GenerateRequest, side: TextSide, stop_found: StopFound) -> None:
+    def __init__(
+        self, request: GenerateRequest, side: TextSide, stop_found: StopFound, prompt_text: str | None = None
+    ) -> None:
         self.request = request
+        self._prompt_text = prompt_text
         self._stop_found = stop_found
         self._began = self._latest = time.monotonic()
         self._first: float | None = None
@@ -246,4 +268,5 @@ class Answer:
             Sample("".join(s.text), tuple(s.tokens), s.finish or FinishReason.CANCELLED, tuple(s.logprobs))
             for s in self._samples
         ]
-        return Completion(tuple(samples), self.request.prompt, self.usage(), tuple(self._prompt_logprobs))
+        prompt_logprobs = tuple(self._prompt_logprobs)
+        return Completion(tuple(samples), self.request.prompt, self.usage(), prompt_logprobs, self._prompt_text)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.config import BadSetting, Config, DeviceFacts, resolve
+from quire.config import BadSetting, Config
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
@@ -78,6 +78,31 @@ def used_bytes(weights: Weights, vocab_size: int, config: Config) -> int:
     stored = {id(weight): weight.num_bytes for weight in weights.values()}
     max_logits = config.scheduler.max_rows + config.scheduler.max_scored_tokens
     return sum(stored.values()) + max_logits * vocab_size * 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What was measured of the device once the model is on it."""
+
+    total_bytes: int
+    used_bytes: int  # weights, buffers, and the step's largest activations
+    block_bytes: int  # one KV block, over all layers
+
+
+def resolve(config: Config, facts: DeviceFacts) -> Config:
+    """Fill every None from measured facts. Logs nothing, changes nothing."""
+    if config.cache.num_blocks is not None:
+        return config
+    room = int(facts.total_bytes * config.cache.memory_share) - facts.used_bytes
+    num_blocks = room // facts.block_bytes
+    if num_blocks < 1:
+        raise BadSetting(
+            f"No memory is left for the KV cache: {facts.used_bytes / 1e6:.0f} MB of "
+            f"{facts.total_bytes * config.cache.memory_share / 1e6:.0f} MB are taken. "
+            "Use a smaller model, or raise memory_share.",
+            field="memory_share",
+        )
+    return replace(config, cache=replace(config.cache, num_blocks=num_blocks))
 
 
 def plan_blocks(config: Config, facts: DeviceFacts, is_host: bool = True) -> Config:

@@ -73,7 +73,7 @@ class RequestState:
             self.num_scored = self.num_prompt - 1  # it had output: all of its prompt was told
         self.id = request.sample_id(self.sample)
         eos = () if request.sampling.ignore_eos else request.eos_token_ids
-        self.stops = frozenset(request.sampling.stop_token_ids + eos)
+        self.stops = frozenset((*request.sampling.stop_token_ids, *eos))
         self.urgency = request.priority
 
     @property

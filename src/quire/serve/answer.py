@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from quire.observe.record import Record
@@ -23,14 +24,14 @@ from quire.serve.form import constraint_of, manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.model import Model
-from quire.serve.prompts import Prompt, sampled
+from quire.serve.prompts import Prompt, with_defaults
 from quire.serve.routing import tried
 from quire.serve.run import Run
 from quire.serve.service import Service
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest
 from quire.types.errors import ContextTooLong, QuireError
-from quire.types.request import GenerateRequest
+from quire.types.request import GenerateRequest, SamplingParams
 
 HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 
@@ -63,8 +64,8 @@ async def _answer(
         if _asks_nothing(ask):
             await _say_nothing(exchange, writer_of(reply), ask.stream)
             return
-        ask = sampled(ask, engine.speech.side.preset)
-        record.sampling = ask.sampling
+        ask = with_defaults(ask, engine.speech.side.defaults)
+        record.sampling, reply = ask.sampling, reply._replace(sampling=ask.sampling)
         prompts = await service.prompts(ask, engine.speech)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)
@@ -198,13 +199,15 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
 
     A prompt that can never fit is refused here: a busy engine would take a step to say so.
     """
-    if len(prompt.tokens) >= engine.client.ready.max_context:
-        raise ContextTooLong(len(prompt.tokens), engine.client.ready.max_context)
     terms, cache = ask.terms, key.cache_key(ask.terms.salt)
+    longest = engine.client.ready.max_context
+    limit = longest if terms.max_context is None else min(longest, terms.max_context)
+    if len(prompt.tokens) >= limit:
+        raise ContextTooLong(len(prompt.tokens), limit, of_request=limit < longest)
     return GenerateRequest(
         id,
         prompt.tokens,
-        ask.sampling,
+        ask.sampling if limit == longest else _shortened(ask.sampling, limit - len(prompt.tokens)),
         engine.speech.side.eos_ids,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
@@ -215,3 +218,8 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         pins=prompt.pins,
         constraint=constraint_of(ask, prompt, engine.speech),
     )
+
+
+def _shortened(sampling: SamplingParams, room: int) -> SamplingParams:
+    """At most `room` tokens of answer: that is what the request's own context limit leaves."""
+    return sampling if (sampling.max_tokens or room + 1) <= room else replace(sampling, max_tokens=room)

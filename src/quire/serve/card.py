@@ -35,6 +35,7 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int)
         template=speech.side.template.sources.get("default", ""),
         system=preset.system,
         parameters=preset.parameters,
+        sampling_defaults=speech.side.defaults,
         messages=preset.messages,
         license="\n\n".join(preset.licences)
         or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),

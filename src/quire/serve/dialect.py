@@ -15,6 +15,7 @@ from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, Event, ModelCard
 from quire.types.errors import QuireError
 from quire.types.library import Change, Step
+from quire.types.request import SamplingParams
 
 
 class Reply(NamedTuple):
@@ -23,6 +24,7 @@ class Reply(NamedTuple):
     id: str  # unique, without a prefix
     created: float  # seconds since 1970
     model: str  # as the client named it
+    sampling: SamplingParams | None = None  # with the model's defaults; None: nothing is sampled
 
 
 class Writer(Protocol):

@@ -43,7 +43,8 @@ class OnGpu:
 
     def config_for(self, config: Config, num_bytes: int) -> Config:
         """What its engine is told: nothing of the server's secrets. Its share is a setting already."""
-        return replace(config, serve=ServeConfig())
+        scheduler = replace(config.scheduler, max_context=self.context)
+        return replace(config, scheduler=scheduler, serve=ServeConfig())
 
 
 def on_gpu(share: Share) -> OnGpu:

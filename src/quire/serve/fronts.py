@@ -35,6 +35,7 @@ from quire.serve.routing import Router
 from quire.serve.server import Ready, listen, run_until_signal, url_of, uvicorn_config
 from quire.serve.shared import SharedTable
 from quire.serve.shelf import Wanted
+from quire.text.preset import preset_beside, with_num_ctx
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +118,10 @@ class Fronts:
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
-        config = equal_share(self._config, len(self._wanted))
+        share = equal_share(self._config, len(self._wanted))
         for wanted, hub in zip(self._wanted, self._hubs, strict=True):
             path = await in_thread(wanted.locate)
+            config = with_num_ctx(share, preset_beside(path))
             work = partial(self._place.open, wanted.name, path, config, self._progress, loop)
             path, client = await in_thread(work, lambda made: made[1].close())
             self._clients.append(client)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+from quire.config import Config
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
 from quire.serve.engines import Engine, speech_of
@@ -41,10 +42,10 @@ class Model:
         """Is all known that its files say?"""
         return self.facts is not None and bool(self.facts.architecture)
 
-    def read(self, path: Path, max_context: int, load_format: str = "auto") -> Speech:
+    def read(self, path: Path, max_context: int, config: Config) -> Speech:
         """Learn what its files say of it, and how it speaks. In a thread."""
-        checkpoint = open_checkpoint(path, load_format)
-        speech = speech_of(TextSide.of(checkpoint))
+        checkpoint = open_checkpoint(path, config.weights.load_format)
+        speech = speech_of(TextSide.of(checkpoint, config.sampling.sampling_defaults))
         card, known = card_of(self.name, checkpoint, speech, max_context), self.wanted.card
         if known is not None:  # the store knows better who it is
             card = replace(card, created=known.created, num_bytes=known.num_bytes, digest=known.digest)

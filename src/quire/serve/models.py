@@ -65,7 +65,7 @@ class Models:
         self._models = {each.name: Model(each, next(self._keys), is_named=True) for each in wanted}
         self._offers = offers or NoOffers()
         self._patience = config.serve.load_patience
-        self._load_format = config.weights.load_format
+        self._config = config
         self._residents = Residents(config, place, progress)
         self.is_loaded = False  # those that were named, for the first time
         self.error: QuireError | None = None  # of them
@@ -111,7 +111,7 @@ class Models:
             await self._residents.measured(model)
             assert model.path is not None
             context = 0 if model.fitted is None else model.fitted.context
-            await in_thread(lambda: model.read(model.path, context, self._load_format))  # type: ignore[arg-type]  # it was measured
+            await in_thread(lambda: model.read(model.path, context, self._config))  # type: ignore[arg-type]  # it was measured
         return self._card(model)
 
     def memory(self) -> dict[str, Any]:

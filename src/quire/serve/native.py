@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from quire.observe.metrics import CONTENT_TYPE, engine_samples, render
 from quire.serve.asked import PromptBody, ask_of
 from quire.serve.body import read
 from quire.serve.dialect import Dialect
+from quire.serve.engines import Engine
 from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.residents import RETRY_SECONDS
@@ -78,9 +80,7 @@ async def props(service: Service, exchange: Exchange) -> None:
     only_admin(exchange)
     config = service.config
     values = {each.name: getattr(getattr(config, each.section), each.name) for each in settings() if not each.secret}
-    models = {
-        model.name: None if model.engine is None else asdict(model.engine.client.ready) for model in service.models
-    }
+    models = {model.name: None if model.engine is None else _facts(model.engine) for model in service.models}
     said = {
         "version": __version__,
         "dialects": [dialect.name for dialect in service.dialects],
@@ -91,6 +91,12 @@ async def props(service: Service, exchange: Exchange) -> None:
         "settings": values,
     }
     await exchange.respond(msgspec.json.encode(said))
+
+
+def _facts(engine: Engine) -> dict[str, Any]:
+    defaults = engine.speech.side.defaults
+    told = {name: {"value": value, "source": defaults.sources[name]} for name, value in defaults.values.items()}
+    return asdict(engine.client.ready) | {"sampling_defaults": told}
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:

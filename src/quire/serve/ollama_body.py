@@ -1,6 +1,7 @@
 """The bodies of Ollama's API. As there, a field or an option that is not here is ignored, and a null is no field.
 
-Options that choose how a model is loaded (num_ctx, num_gpu, …) have their types checked and change nothing: a model is
+num_ctx limits prompt and answer together. Other options that choose how Ollama loads a model (num_gpu, num_thread, …)
+have their types checked and change nothing: a model is
 loaded once, for everyone. What does not fit its context is refused with both numbers, never cut short.
 """
 

@@ -45,6 +45,7 @@ def shown(card: ModelCard) -> bytes:
             "details": _details(card),
             "model_info": facts,
             "capabilities": card.capabilities,
+            "sampling_defaults": card.sampling_defaults.values,
             "modified_at": time_of(card.created),
         }
     )

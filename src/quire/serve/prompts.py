@@ -17,10 +17,9 @@ from quire.text.parsers.reasoning import Reasoning
 from quire.text.parsers.style import Prepared, ToolStyle
 from quire.text.preset import begun
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
+from quire.types.defaults import SamplingDefaults
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message
-from quire.types.parameters import sampling_of
-from quire.types.preset import Preset
 from quire.types.request import Pin
 
 
@@ -56,10 +55,10 @@ def prompts_of(ask: Ask, speech: Speech) -> list[Prompt]:
     return [_plain(prompt, ask, speech.side) for prompt in ask.prompts]
 
 
-def sampled(ask: Ask, preset: Preset) -> Ask:
-    """The request with the model's own parameters wherever it says nothing of them."""
-    own = {name: value for name, value in sampling_of(preset.parameters).items() if name not in ask.said}
-    return replace(ask, sampling=replace(ask.sampling, **own)) if own else ask
+def with_defaults(ask: Ask, defaults: SamplingDefaults) -> Ask:
+    """The request with the model's sampling defaults in every parameter that the client did not give."""
+    sampling = defaults.fill(ask.sampling, ask.said)
+    return ask if sampling is ask.sampling else replace(ask, sampling=sampling)
 
 
 def num_chars(ask: Ask) -> int:

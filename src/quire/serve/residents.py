@@ -27,6 +27,7 @@ from quire.serve.errors import EngineBusy, ModelLoading, NoRoom
 from quire.serve.exchange import ClientGone
 from quire.serve.fitting import Fitted, OnGpu, fit, on_gpu
 from quire.serve.model import Model
+from quire.text.preset import preset_beside, with_num_ctx
 from quire.types.duration import seconds_of
 from quire.types.errors import QuireError
 
@@ -165,15 +166,16 @@ class Residents:
         return NoRoom(model.name, patience, RETRY_SECONDS)
 
     async def _measure(self, model: Model) -> None:
-        def work() -> tuple[Path, Need | Share | None]:
+        def work() -> tuple[Path, Config, Need | Share | None]:
             path = model.wanted.locate()
-            return path, self._place.measure(path, self._config)
+            config = with_num_ctx(self._config, preset_beside(path))
+            return path, config, self._place.measure(path, config)
 
-        path, need = await in_thread(work)
+        path, config, need = await in_thread(work)
         if isinstance(need, Share):
             model.fitted = on_gpu(need)
         elif need is not None:
-            model.fitted = fit(model.name, need, self._config, self.budget)
+            model.fitted = fit(model.name, need, config, self.budget)
         demand = ELSEWHERE if model.fitted is None else model.fitted.demand
         self._models[model.key] = model
         self._residency.add(model.key, demand, -1.0 if model.fitted is None or model.is_named else self._keep)
@@ -249,7 +251,7 @@ class Residents:
         config = self._config if model.fitted is None else model.fitted.config_for(self._config, num_bytes)
         path, client = self._place.open(model.name, model.path, config, self._progress, loop)
         try:
-            return Engine(client, model.read(path, client.ready.max_context, config.weights.load_format))
+            return Engine(client, model.read(path, client.ready.max_context, config))
         except BaseException:
             client.close()
             raise

@@ -7,6 +7,7 @@ need no lock: a manifest and a blob are there whole or not at all.
 
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from quire.config import Config, home_folder
+from quire.text.sampling_defaults import GENERATION_CONFIG
 from quire.types.errors import InvalidRequest
 
 from .blobs import Blobs
@@ -268,6 +270,8 @@ class Store:
         view = self.layout.views / manifest.identity
         if not view.is_dir():
             self._make_view(view, manifest)
+        if manifest.sampling and not (view / GENERATION_CONFIG).exists():
+            write_whole(view / GENERATION_CONFIG, json.dumps(dict(manifest.sampling)))
         if manifest.format == "gguf":
             return view / min(file.file_name for file in manifest.files if file.role == "weights")
         return view

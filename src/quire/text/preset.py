@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from quire.text.checkpoint_files import GENERATION, read_object
+from quire.config import Config
 from quire.text.errors import BrokenPreset
 from quire.types.message import Message
 from quire.types.parameters import known_parameters
@@ -29,7 +30,7 @@ FILES: Mapping[str, str] = MappingProxyType(
 )
 LICENCES = "preset*.license"  # from the second on with a number
 ROLES = ("system", "user", "assistant")
-_OF_AUTHORS = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+MIN_CONTEXT = 2  # tokens: a num_ctx below it sets no limit
 
 
 def read_preset(folder: Path) -> Preset:
@@ -41,12 +42,9 @@ def read_preset(folder: Path) -> Preset:
     return preset_of(texts, tuple(_text(path) for path in licences))
 
 
-def authors_parameters(folder: Path) -> dict[str, Any]:
-    """How the authors of a checkpoint want it sampled: what its generation_config.json says, in the preset's words."""
-    said = read_object(folder / GENERATION)
-    names = {"repetition_penalty": "repeat_penalty", **{name: name for name in _OF_AUTHORS}}
-    found = {names[name]: said[name] for name in names if isinstance(said.get(name), int | float)}
-    return known_parameters(found | ({"temperature": 0.0} if said.get("do_sample") is False else {}))
+def preset_beside(path: Path) -> Preset:
+    """The preset of a model that is a file or a folder."""
+    return read_preset(path if path.is_dir() else path.parent)
 
 
 def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Preset:
@@ -61,6 +59,14 @@ def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Prese
         messages=tuple(Message(each["role"], str(each.get("content", ""))) for each in messages),
         licences=licences,
     )
+
+
+def with_num_ctx(config: Config, preset: Preset) -> Config:
+    """The settings with the Modelfile's num_ctx for a context, unless max_context was given."""
+    num_ctx = preset.parameters.get("num_ctx", 0)
+    if config.scheduler.context_is_set or num_ctx < MIN_CONTEXT:
+        return config
+    return replace(config, scheduler=replace(config.scheduler, max_context=num_ctx))
 
 
 def begun(

@@ -52,6 +52,11 @@ class Sample:
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprobs, ...] = ()
 
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """`tokens`, as vLLM names them."""
+        return self.tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -61,6 +66,7 @@ class Completion:
     prompt_tokens: tuple[int, ...]
     usage: Usage
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens but the first
+    prompt: str | None = None  # its text, as the model got it; None: token ids were given
 
     @property
     def text(self) -> str:
@@ -81,3 +87,13 @@ class Completion:
     def logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Of each token, if they were asked for."""
         return self.samples[0].logprobs
+
+    @property
+    def outputs(self) -> tuple[Sample, ...]:
+        """`samples`, as vLLM names them."""
+        return self.samples
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """`prompt_tokens`, as vLLM names them."""
+        return self.prompt_tokens

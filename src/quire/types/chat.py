@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from quire.types.answer import Usage
+from quire.types.defaults import SamplingDefaults
 from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, SamplingParams
 
@@ -47,6 +48,7 @@ class Terms:
     timeout: float | None = None  # seconds until it fails
     keep: float | None = None  # pin the whole prompt for so many seconds
     keep_rank: int = 50
+    max_context: int | None = None  # tokens of prompt and answer together, if fewer than the model's
     keep_alive: float | None = None  # seconds that the model stays loaded afterwards; negative: for ever
     user: str = ""  # on whose behalf the client asks, in the client's words
     metadata: Mapping[str, str] = field(default_factory=dict)  # facts that rules of routes may look at
@@ -201,6 +203,7 @@ class ModelCard:
     template: str = ""
     system: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)  # in Ollama's words
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     messages: tuple[Message, ...] = ()  # that conversations begin with
     modelfile: str = ""  # that makes it again
     license: str = ""

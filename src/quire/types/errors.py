@@ -35,10 +35,11 @@ class ContextTooLong(InvalidRequest):
 
     code = "context_too_long"
 
-    def __init__(self, num_prompt: int, max_context: int) -> None:
+    def __init__(self, num_prompt: int, max_context: int, of_request: bool = False) -> None:
+        cure = "raise num_ctx" if of_request else "serve the model with a larger context"
         super().__init__(
             f"The prompt has {num_prompt} tokens and the context, which must also hold the answer, {max_context}: "
-            f"send at most {max_context - 1} tokens, or serve the model with a larger context.",
+            f"send at most {max_context - 1} tokens, or {cure}.",
             field="prompt",
         )
         self.num_prompt = num_prompt

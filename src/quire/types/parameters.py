@@ -1,8 +1,8 @@
 """The parameters of a model in Ollama's words: their names, what each takes, and what each means in ours.
 
-A Modelfile, the options of a request and the file `params` of a stored model all speak of these. Those that choose how
-Ollama loads a model (num_ctx, num_gpu, …) are known and checked, and change nothing here: a model is loaded once for
-everyone, with the context that its memory allows.
+A Modelfile, the options of a request and the file `params` of a stored model all speak of these. num_ctx is a model's
+context (text/preset.py) or a request's limit. The others that choose how Ollama loads a model (num_gpu, num_thread, …)
+are known and checked, and change nothing here: a model is loaded once for everyone, on the device of the engine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.types.errors import InvalidRequest
+from quire.types.sampling_values import MAX_INT
 
 WHOLE = (
     *("num_predict", "top_k", "seed", "repeat_last_n", "num_keep", "num_ctx", "num_batch", "num_gpu", "main_gpu"),
@@ -31,7 +32,6 @@ GONE = (  # which Ollama dropped
 )
 TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false")  # in any case, as Go reads them
 
-MAX_INT = 2**31 - 1
 MAX_SEED = 2**63
 LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
 
@@ -125,7 +125,7 @@ def sampling_of(parameters: Mapping[str, Any], at: str = "") -> dict[str, Any]:
             case "min_p":
                 said[name] = min(max(float(value), 0.0), 1.0)
             case "repeat_penalty":
-                said["repetition_penalty"] = _within(name, value, 0.0, math.inf)
+                said["repetition_penalty"] = _within(name, value, 1e-6, 1e6)
             case "presence_penalty" | "frequency_penalty":
                 said[name] = _within(name, value, -2.0, 2.0)
             case "seed":
@@ -136,9 +136,8 @@ def sampling_of(parameters: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:
-    if not low <= value <= high or (name == "repeat_penalty" and value == 0.0):
-        takes = "above 0" if high == math.inf else f"from {low:g} to {high:g}"
-        raise InvalidRequest(f"{name} is {value:g}; it must be {takes}.", field=name)
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} is {value:g}; it must be from {low:g} to {high:g}.", field=name)
     return float(value)
 
 

@@ -74,7 +74,7 @@ def test_options(ask, option, value, name, expected):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"options": {"num_ctx": 8192, "num_keep": 4, "num_batch": 1, "num_gpu": 1, "main_gpu": 0, "num_thread": 2}},
+        {"options": {"num_ctx": 0, "num_keep": 4, "num_batch": 1, "num_gpu": 1, "main_gpu": 0, "num_thread": 2}},
         {"options": {"mirostat": 2, "tfs_z": 0.5, "penalize_newline": True, "repeat_last_n": 64, "use_mmap": False}},
         {"options": {"no_such_option": [1]}},
         {"options": None, "format": None, "keep_alive": None, "think": None, "stream": None, "logprobs": None},
@@ -85,6 +85,12 @@ def test_options(ask, option, value, name, expected):
 )
 def test_what_changes_nothing(ask, fields):
     assert ask(**fields) == ask()
+
+
+@BOTH
+def test_num_ctx_limits_prompt_and_answer_together(ask):
+    assert ask(options={"num_ctx": 4096.5}).terms.max_context == 4096
+    assert ask(options={"num_ctx": -1}).terms.max_context is None
 
 
 @BOTH

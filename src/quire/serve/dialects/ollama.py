@@ -1,7 +1,7 @@
 """Ollama's API: /api/chat, /api/generate, and what models there are: /api/tags, /api/show, /api/create, …
 
-A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has Ollama's
-defaults, not the model's. Names are as this server has them: no tag is added.
+A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has the model's
+defaults, and Ollama's where the model has none. Names are as this server has them: no tag is added.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from quire.serve.ollama_conversation import conversation
 from quire.serve.ollama_lines import LineWriter, LoadWriter, error_body
 from quire.serve.ollama_models import running, shown, tags, version
 from quire.serve.request_limits import check_tools, schema_text, stops
+from quire.text.preset import MIN_CONTEXT
 from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool
 from quire.types.duration import seconds_of
 from quire.types.errors import InvalidRequest
@@ -127,7 +128,11 @@ def _load(asked: Common, chats: bool) -> Decoded:
 def _terms(asked: Common) -> Terms:
     if asked.debug_render_only:
         raise InvalidRequest("_debug_render_only: Not supported", field="_debug_render_only")
-    return Terms(keep_alive=None if asked.keep_alive is None else seconds_of(asked.keep_alive, "keep_alive"))
+    num_ctx = int(asked.options.num_ctx or 0) if asked.options else 0
+    return Terms(
+        keep_alive=None if asked.keep_alive is None else seconds_of(asked.keep_alive, "keep_alive"),
+        max_context=num_ctx if num_ctx >= MIN_CONTEXT else None,
+    )
 
 
 def _think(asked: Common) -> bool | None:

@@ -23,6 +23,7 @@ class ResponseForm(NamedTuple):
 
 def response(form: ResponseForm, reply: Reply, status: str, output: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The object before it is over."""
+    used = reply.sampling
     return {
         "id": f"resp_{reply.id}",
         "object": "response",
@@ -35,6 +36,7 @@ def response(form: ResponseForm, reply: Reply, status: str, output: Sequence[Map
         "output": output,
         "usage": None,
         **form.facts,
+        **({} if used is None else {"temperature": used.temperature, "top_p": used.top_p}),
     }
 
 
