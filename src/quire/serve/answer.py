@@ -71,7 +71,8 @@ async def _answer(
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
         requests = [
-            _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key) for place, prompt in enumerate(prompts)
+            _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key, service.config.grammar.open_objects)
+            for place, prompt in enumerate(prompts)
         ]
         _note(record, requests, service.config.serve.request_log is not None)
         wakes_late = not ask.stream and not ask.sampling.stop
@@ -193,7 +194,7 @@ def _time(exchange: Exchange, feed: Feed) -> None:
         exchange.timing = {"prepare": submitted - exchange.record.arrived, "first-token": feed.first_token - submitted}
 
 
-def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
+def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key, open_objects: bool) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached.
 
     A prompt that can never fit is refused here: a busy engine would take a step to say so.
@@ -213,5 +214,5 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         cache=cache,
         session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
-        constraint=constraint_of(ask, prompt, engine.speech),
+        constraint=constraint_of(ask, prompt, engine.speech, open_objects),
     )

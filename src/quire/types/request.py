@@ -88,6 +88,7 @@ class Constraint:
     kind: ConstraintKind
     text: str = ""  # the schema as JSON, the regular expression, the grammar
     choices: tuple[str, ...] = ()
+    strict: bool = False  # of a schema: its objects are closed whatever the setting `open_objects` says
 
     def __post_init__(self) -> None:
         if self.kind is ConstraintKind.CHOICE and not self.choices:
