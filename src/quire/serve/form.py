@@ -27,11 +27,9 @@ def offered(ask: Ask) -> Ask:
 
 
 def constraint_of(ask: Ask, prompt: Prompt, speech: Speech, open_objects: bool = False) -> Constraint | None:
-    """The grammar that the answer must follow: the client's own, or that of a call which it requires."""
+    """The grammar that the answer must follow: the client's own, if it is text, or that of a call which it requires."""
     if not isinstance(ask, ChatRequest) or ask.tool_choice.mode != "required":
         return ask.constraint
-    if ask.constraint is not None:
-        raise InvalidRequest("An answer that must be a call cannot have another form too.", field="tool_choice")
     if not ask.tools:
         raise InvalidRequest("A call is required, and there are no tools.", field="tool_choice")
     tools = [replace(tool, parameters=_arguments(tool, open_objects)) for tool in ask.tools]
@@ -47,7 +45,8 @@ def manner_of(ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> Manner:
     plain = Manner(
         ask.sampling, speech.side, continues=ask.continue_last, echo=ask.echo, parallel=ask.tool_choice.parallel
     )
-    if ask.constraint is not None or not (ask.tools or speech.reasoning):
+    is_text = ask.constraint is not None and ask.tool_choice.mode != "required"
+    if is_text or not (ask.tools or speech.reasoning):
         return plain
     parser = partial(parser_for, speech.style, speech.reasoning, ask.tools, prompts[0].begins_in_thought)
     return replace(plain, parser=parser, shown=tuple(_marks(speech).values()))
