@@ -20,11 +20,31 @@ from quire.grammar.alternatives import (
     type_of,
     types_of,
 )
-from quire.grammar.formats import NAMES
+from quire.grammar.formats import COMPILED, NAMES, PATTERNS
 from quire.grammar.schema import Schema, refused
 
 OF_ARRAYS = frozenset(("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"))
 MAX_SETS = 1000  # that are listed one by one, for items that must differ
+
+# Items that are not listed differ if each is of another kind: words by their first letter, days and ids by their last,
+# whole numbers by their size. An array has up to one of each kind, in any order.
+_WORDS = tuple({"pattern": pattern} for pattern in ("^[a-eA-E]", "^[f-lF-L]", "^[m-rM-R]", "^[^a-rA-R]"))
+_DIGITS = tuple({"pattern": pattern} for pattern in ("[01]$", "[2-4]$", "[5-7]$", "[89]$"))
+_LETTERS = tuple({"pattern": pattern} for pattern in ("[0-3]$", "[4-7]$", "[89ab]$", "[c-f]$"))
+_SIZES: tuple[Schema, ...] = (
+    {"maximum": 9},
+    {"minimum": 10, "maximum": 99},
+    {"minimum": 100, "maximum": 999},
+    {"minimum": 1000},
+)
+_BY_END = {
+    "date": _DIGITS,
+    "ipv4": _DIGITS,
+    "uuid": _LETTERS,
+    **{f"uuid{version}": _LETTERS for version in range(1, 9)},
+}
+_OF_WORDS = frozenset(("type", "minLength", "maxLength", "format"))
+_OF_WHOLE = frozenset(("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "format"))
 
 Written = Callable[[tuple[Part, ...]], Part]
 
@@ -124,10 +144,14 @@ class Containers:
         written |= _narrowest(parts, "minItems", max) | _narrowest(parts, "maxItems", min)
         if not any(part.get("uniqueItems") for part in parts):
             return written
-        values = listed_values(self._alternatives.of(items)) if items and types == {"array"} else None
+        if not items or types != {"array"} or self._lenient:
+            return self._at_most_one(written, parts)
+        found = self._alternatives.of(items)
+        values = listed_values(found)
         if values is not None:
             return self._sets(values, written, parts)
-        return self._at_most_one(written, parts)
+        kinds = [self._written((*items, kind)) for kind in _kinds(found)]
+        return self._one_of_each(kinds, written) or self._at_most_one(written, parts)
 
     def _places(self, part: Schema) -> Schema:
         """Items whose schemas differ from place to place."""
@@ -157,13 +181,28 @@ class Containers:
             return self._at_most_one(written, parts)
         return {"enum": chosen}
 
+    def _one_of_each(self, kinds: list[Part], written: Schema) -> Schema | None:
+        """Arrays of items that are of different kinds; None: there are none that are long enough."""
+        least, most = written.get("minItems", 0), min(written.get("maxItems", len(kinds)), len(kinds))
+        if not kinds or not isinstance(least, int) or not isinstance(most, int) or least > most:
+            return None
+        return {
+            "anyOf": [
+                {"type": "array", "items": list(chosen), "additionalItems": False, "minItems": size, "maxItems": size}
+                for size in range(least, most + 1)
+                for chosen in permutations(kinds, size)
+            ]
+        }
+
     def _at_most_one(self, written: Schema, parts: Alternative) -> Schema:
-        """No grammar can tell whether two items are equal that are not listed. One item is always different."""
+        """No grammar can tell whether two items are equal. One is always different from all others."""
         if self._lenient:
             return written
         least, most = written.get("minItems", 0), written.get("maxItems", 1)
         if isinstance(least, int) and least > 1:
-            why = f"uniqueItems with minItems {least} is supported for items that an enum lists; leave one of them out"
+            why = (
+                f"uniqueItems with minItems {least}: so many items are kept apart if an enum lists them; leave one out"
+            )
             raise refused(self._path(parts, "uniqueItems"), why)
         return written | {"maxItems": min(most, 1) if isinstance(most, int) else most}
 
@@ -191,6 +230,26 @@ def listed_values(alternatives: list[Alternative]) -> list[Any] | None:
             if is_allowed and all(as_key(value) in given for given in keys):
                 found[as_key(value)] = value
     return list(found.values())
+
+
+def _kinds(alternatives: list[Alternative]) -> tuple[Schema, ...]:
+    """Schemas that exclude each other, and are no hindrance beside these; empty: none are known."""
+    if len(alternatives) != 1:
+        return ()
+    (parts,) = alternatives
+    said = {key for part in parts for key in part} - ANNOTATIONS - set(IN_PLACE)
+    types, named = types_of(parts), [part["format"] for part in parts if "format" in part]
+    if types == {"string"} and said <= _OF_WORDS:
+        is_plain = all(name not in COMPILED and name not in PATTERNS for name in named)
+        return _WORDS if is_plain else _BY_END.get(named[0], ()) if len(named) == 1 else ()
+    if not any(part.get("type") == "integer" for part in parts) or not said <= _OF_WHOLE:
+        return ()
+    low, high = (
+        [value for part in parts for key in keys if isinstance(value := part.get(key), int | float)]
+        for keys in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+    )
+    fit = [kind for kind in _SIZES if all(kind.get("maximum", value) >= value for value in low)]
+    return tuple(kind for kind in fit if all(kind.get("minimum", value) <= value for value in high))
 
 
 def _of_pattern(parts: Alternative, pattern: str) -> tuple[Part, ...]:
