@@ -179,6 +179,8 @@ def test_what_no_grammar_keeps_is_refused_by_its_name_and_let_pass_for_a_tool_th
     lenient = Rules(lenient=True)
     many = exact({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, lenient)
     assert many == {"type": "array", "items": {"type": "string"}}
+    beyond = {"type": "object", "if": {"$ref": "#/$defs/x"}, "$defs": {"x": {"properties": {"c": {}}}}}
+    assert exact(beyond, lenient) == {"type": "object"}
     told = {"properties": {"a": {}}, "if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {}}}}
     assert set(exact(told, lenient)["properties"]) == {"a", "b"}, "a name of a consequence may come"
 

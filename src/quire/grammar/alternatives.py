@@ -7,36 +7,32 @@ Whether an object is closed can be said of an alternative alone: of all the name
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from quire.grammar.keywords import (
+    ANNOTATIONS,
+    CONDITIONAL,
+    IN_PLACE,
+    NOT_KEPT,
+    TYPES,
+    Alternative,
+    Part,
+    as_key,
+    matches,
+    required,
+    said_of,
+    type_of,
+    types_of,
+    values_of,
+)
 from quire.grammar.references import References
 from quire.grammar.schema import Schema, refused
 
-Part = Schema | bool
-Alternative = tuple[Schema, ...]
-
 MAX_ALTERNATIVES = 1000
+MAX_PAIRS = 2500  # of branches that are compared one by one
 MAX_DEPTH = 8  # of properties, in the search for what tells two branches apart
-
-IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas", "dependencies")
-ANNOTATIONS = frozenset(
-    (
-        *("$id", "id", "$schema", "$anchor", "$comment", "$defs", "definitions", "$vocabulary", "title", "description"),
-        *("default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentMediaType"),
-        *("contentEncoding", "contentSchema", "discriminator", "x-guidance"),
-    )
-)
-OF_OBJECTS = frozenset(
-    (
-        *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
-        *("required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
-    )
-)
-CONDITIONAL = ("if", "then", "else")  # no grammar keeps them; a tool that is not strict may have them
-TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 
 _WHAT = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
 _FORMS: dict[str, tuple[type, ...]] = {
@@ -215,7 +211,9 @@ class Alternatives:
         return (*parts, self.kept({key: value for key, value in closing.items() if value != {}}))
 
     def check(self, schema: Schema) -> None:
-        """Keywords that are looked at here have the form that they should have."""
+        """Keywords can be kept, and those that are looked at here have the form that they should have."""
+        if not self.rules.lenient and (found := sorted(NOT_KEPT & set(schema))):
+            raise refused(self.references.path(schema), f"not supported: {', '.join(found)}")
         for key, forms in _FORMS.items():
             if key in schema and not isinstance(schema[key], forms):
                 wanted = " or ".join(_WHAT[form] for form in forms)
@@ -242,13 +240,20 @@ class Alternatives:
 
         The parts are all that hold of a value, closed where they close. The other branches are as they are given.
         """
+        if not found:
+            return True
+        branches = [self.of((branch,)) for branch in found[0][1]["oneOf"]]
+        if tag is not None and _are_told_by(tag, [(parts, place) for parts, _, place in found], branches):
+            return True
+        if len(found) * len(branches) > MAX_PAIRS:
+            return False
         more = () if tag is None else (self.required(tag),)
         return all(
             self._differ((*parts, *more), other, 0)
-            for parts, schema, place in found
-            for index, branch in enumerate(schema["oneOf"])
+            for parts, _, place in found
+            for index, branch in enumerate(branches)
             if index != place
-            for other in self.of((branch,))
+            for other in branch
         )
 
     def _apart(self, first: list[Alternative], second: list[Alternative], depth: int) -> bool:
@@ -287,74 +292,23 @@ def _choices(found: list[Alternative]) -> list[Chosen]:
     return [part for parts in found for part in parts if isinstance(part, Chosen)]
 
 
-def types_of(parts: Alternative) -> set[str]:
-    """The types that all parts allow."""
-    found = set(TYPES)
-    for part in parts:
-        said = part.get("type", list(TYPES))
-        found &= {"number" if name == "integer" else name for name in ([said] if isinstance(said, str) else said)}
-    return found
+def _are_told_by(tag: str, found: list[tuple[Alternative, int]], branches: list[list[Alternative]]) -> bool:
+    """Does a property have other values in each branch? It is the same as comparing all of them, and quicker."""
+    owners: dict[Any, set[int]] = {}
+    for place, alternatives in enumerate(branches):
+        for parts in alternatives:
+            for value in _listed(parts, tag) or ():
+                owners.setdefault(as_key(value), set()).add(place)
+    for parts, place in found:
+        values = _listed(parts, tag)
+        if types_of(parts) != {"object"} or not values or any(owners.get(as_key(each)) != {place} for each in values):
+            return False
+    return all(_listed(parts, tag) is not None for alternatives in branches for parts in alternatives)
 
 
-def lists_of(parts: Alternative) -> list[list[Any]]:
-    """The values that parts list."""
-    return [[part["const"]] if "const" in part else part["enum"] for part in parts if "const" in part or "enum" in part]
-
-
-def values_of(parts: Alternative) -> list[Any] | None:
-    """The values that all parts list; None: they are not listed."""
-    lists = lists_of(parts)
-    if not lists:
-        return None
-    keys = [{as_key(value) for value in given} for given in lists]
-    return [value for value in lists[0] if all(as_key(value) in given for given in keys)]
-
-
-def type_of(value: Any) -> str:
-    """In the words of JSON schema."""
-    for kind, name in ((bool, "boolean"), (str, "string"), (list, "array"), (dict, "object"), (type(None), "null")):
-        if isinstance(value, kind):
-            return name
-    return "number"
-
-
-def as_key(value: Any) -> Any:
-    """Equal for equal values of JSON: 1 is 1.0, and not true."""
-    if isinstance(value, list):
-        return ("array", tuple(map(as_key, value)))
-    if isinstance(value, dict):
-        return ("object", frozenset((name, as_key(each)) for name, each in value.items()))
-    return (type_of(value), value)
-
-
-def required(part: Schema) -> list[str]:
-    """The names that a part demands."""
-    found: list[str] = part.get("required", [])
-    return found
-
-
-def said_of(parts: Alternative, name: str) -> tuple[Part, ...]:
-    """All that is said of a property: by its name, or because a part does not know it."""
-    said: list[Part] = []
-    for part in parts:
-        if name in part.get("properties", {}):
-            said.append(part["properties"][name])
-        elif "additionalProperties" in part and not matches(part, name):
-            said.append(part["additionalProperties"])
-    return tuple(said)
-
-
-def matches(part: Schema, name: str) -> bool:
-    """Does a pattern of this part look at a name?"""
-    return any(fits(pattern, name) for pattern in part.get("patternProperties", {}))
-
-
-def fits(pattern: str, name: str) -> bool:
-    """Is a pattern found in a name? One that cannot be read here is not."""
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return False
+def _listed(parts: Alternative, name: str) -> list[Any] | None:
+    said = [part for part in said_of(parts, name) if isinstance(part, dict)]
+    return values_of(tuple(said))
 
 
 def _declares(part: Schema) -> bool:

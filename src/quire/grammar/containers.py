@@ -7,11 +7,12 @@ from itertools import combinations, permutations
 from math import comb, perm
 from typing import Any
 
-from quire.grammar.alternatives import (
+from quire.grammar.alternatives import Alternatives
+from quire.grammar.formats import COMPILED, NAMES, PATTERNS
+from quire.grammar.keywords import (
     ANNOTATIONS,
     IN_PLACE,
     Alternative,
-    Alternatives,
     Part,
     as_key,
     fits,
@@ -20,7 +21,6 @@ from quire.grammar.alternatives import (
     type_of,
     types_of,
 )
-from quire.grammar.formats import COMPILED, NAMES, PATTERNS
 from quire.grammar.schema import Schema, refused
 
 OF_ARRAYS = frozenset(("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"))

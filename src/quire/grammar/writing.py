@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.grammar.alternatives import (
+from quire.grammar.alternatives import Alternatives, Rules
+from quire.grammar.containers import OF_ARRAYS, Containers
+from quire.grammar.formats import COMPILED, largest_of, patterns_of
+from quire.grammar.keywords import (
     ANNOTATIONS,
     IN_PLACE,
+    NOT_KEPT,
     OF_OBJECTS,
     TYPES,
     Alternative,
-    Alternatives,
     Part,
-    Rules,
     type_of,
     types_of,
     values_of,
 )
-from quire.grammar.containers import OF_ARRAYS, Containers
-from quire.grammar.formats import COMPILED, largest_of, patterns_of
 from quire.grammar.references import References
 from quire.grammar.schema import Schema, refused
 
@@ -169,7 +169,7 @@ class Writer:
 
     def _plain(self, part: Schema, *without: str) -> Schema:
         """What a part says of strings, of numbers and of values."""
-        left_out = {*ANNOTATIONS, *IN_PLACE, *OF_OBJECTS, *OF_ARRAYS, *without}
+        left_out = {*ANNOTATIONS, *IN_PLACE, *OF_OBJECTS, *OF_ARRAYS, *NOT_KEPT, *without}
         written = {key: value for key, value in part.items() if key not in left_out}
         if written.get("format", COMPILED[0]) not in COMPILED:
             del written["format"]
