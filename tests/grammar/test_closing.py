@@ -149,6 +149,14 @@ def test_branches_that_may_both_hold_are_refused_as_the_schema_has_them(schema: 
         compiled(schema, CLOSED)
 
 
+def test_many_branches_are_told_apart_by_a_constant_whether_it_is_required_or_not() -> None:
+    kinds = [{"type": "object", "properties": {"k": {"const": f"k{i}"}, "x": {"type": "integer"}}} for i in range(300)]
+    grammar = compiled({"oneOf": kinds}, CLOSED)
+    assert takes(grammar, '{"k": "k7", "x": 1}') and not takes(grammar, '{"x": 1}') and not takes(grammar, "{}")
+    with pytest.raises(InvalidRequest, match="exclude each other"):
+        compiled({"oneOf": [*kinds, kinds[3]]}, CLOSED)
+
+
 def leaf(chance: random.Random) -> Any:
     few: list[Any] = [{"type": "integer", "minimum": 0, "maximum": 9}, {"enum": ["x", "y"]}, {"const": "z"}]
     return chance.choice([*few, {"type": "boolean"}, {"type": "string", "maxLength": 3}, True])

@@ -16,7 +16,7 @@ from quire.serve.strict_json import text_of
 from quire.text.parsers.compose import constraint_for, parser_for
 from quire.types.chat import Ask, ChatRequest, Tool
 from quire.types.errors import InvalidRequest
-from quire.types.request import Constraint
+from quire.types.request import Constraint, ConstraintKind
 
 
 def offered(ask: Ask) -> Ask:
@@ -30,6 +30,9 @@ def constraint_of(ask: Ask, prompt: Prompt, speech: Speech, open_objects: bool =
     """The grammar that the answer must follow: the client's own, if it is text, or that of a call which it requires."""
     if not isinstance(ask, ChatRequest) or ask.tool_choice.mode != "required":
         return ask.constraint
+    if ask.constraint is not None and ask.constraint.kind not in (ConstraintKind.JSON, ConstraintKind.SCHEMA):
+        public = f"An answer that must be a call cannot have another form too: leave out the {ask.constraint.kind}."
+        raise InvalidRequest(public, field="tool_choice")
     if not ask.tools:
         raise InvalidRequest("A call is required, and there are no tools.", field="tool_choice")
     tools = [replace(tool, parameters=_arguments(tool, open_objects)) for tool in ask.tools]
@@ -59,6 +62,8 @@ def _arguments(tool: Tool, open_objects: bool) -> dict[str, Any]:
         return _exact(text_of(given, "tools"), Rules(tool.strict or not open_objects, lenient=not tool.strict))
     except InvalidRequest as error:
         raise InvalidRequest(f"The tool {tool.name!r}: {error.public}", field="tools") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"The parameters of {tool.name!r} are nested too deeply.", field="tools") from error
 
 
 @lru_cache(maxsize=256)
