@@ -119,6 +119,11 @@ class GrammarConfig:
     max_grammar_bytes: int = setting(131072, "Size of a JSON schema, a regular expression or a grammar.", low=1)
     max_grammar_seconds: float = setting(5.0, "Seconds that one may take to compile.", low=0.001)
     cached_grammars: int = setting(256, "Compiled ones that are kept for later requests.", low=1)
+    open_objects: bool = setting(
+        False,
+        "Objects may have properties that their schema does not list, as the specification has it. Off: only where "
+        "additionalProperties or unevaluatedProperties says so. A schema with strict is always closed.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

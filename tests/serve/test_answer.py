@@ -209,7 +209,9 @@ def test_a_call_that_is_required_is_made_and_its_arguments_follow_the_schema(ser
     said = lines(chat(server, **asked, stream=True))
     deltas = [each["ToolDelta"] for each in said if "ToolDelta" in each]
     assert deltas[0]["name"] == "weather" and "".join(d["arguments"] for d in deltas) == call["arguments"]
-    both = chat(server, **asked, constraint={"kind": "json_object"})
+    (same,) = lines(chat(server, **asked, constraint={"kind": "json_object"}))  # of the text, and there is none
+    assert len(same["choices"][0]["tool_calls"]) == 1
+    both = chat(server, **asked, constraint={"kind": "regex", "text": "a+"})
     assert both.status_code == 400 and both.json()["field"] == "tool_choice"
 
 

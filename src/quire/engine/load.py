@@ -70,7 +70,9 @@ def build(
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
     scheduler = Scheduler(cache, config.scheduler)
     cache.resize(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
-    compiler = Compiler(lambda: open_backend(words_of(checkpoint, vocab_size)), config.grammar)
+    compiler = Compiler(
+        lambda: open_backend(words_of(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
+    )
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.checks = config.observe.log_level == "debug"

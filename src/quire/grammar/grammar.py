@@ -83,8 +83,8 @@ class Words:
     end_ids: tuple[int, ...]
 
 
-def open_backend(words: Words | None) -> Backend:
-    """The backend for these words. Raises GrammarUnavailable if there is none."""
+def open_backend(words: Words | None, open_objects: bool = False) -> Backend:
+    """The backend for these words, with the setting `open_objects`. Raises GrammarUnavailable if there is none."""
     if words is None:
         raise GrammarUnavailable("The model came without a tokenizer, so its answers cannot be held to a form.")
     if not words.end_ids:
@@ -95,5 +95,5 @@ def open_backend(words: Words | None) -> Backend:
         raise GrammarUnavailable(
             f"Constrained answers need the package {error.name}, which is not installed here."
         ) from error
-    backend: Backend = guidance.Guidance(words)
+    backend: Backend = guidance.Guidance(words, open_objects)
     return backend

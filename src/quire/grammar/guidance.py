@@ -14,8 +14,10 @@ from typing import Any
 import llguidance
 from numpy.typing import NDArray
 
+from quire.grammar.alternatives import Rules
 from quire.grammar.grammar import Words
-from quire.grammar.schema import Schema, exact, locate, read, refused
+from quire.grammar.schema import Schema, locate, read, refused
+from quire.grammar.writing import exact
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.request import Constraint, ConstraintKind
 
@@ -53,7 +55,8 @@ ANCHOR = "\x01"  # before a text, so that a tokenizer sees no beginning there; i
 class Guidance:
     """Compiles for the words of one model. Opening it takes as long as walking through the vocabulary."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Words, open_objects: bool = False) -> None:
+        self._open_objects = open_objects
         self._tokenizer = llguidance.LLTokenizer(
             llguidance.TokenizerWrapper(_Spelling(words)), n_vocab=words.vocab_size, eos_token=list(words.end_ids)
         )
@@ -75,7 +78,8 @@ class Guidance:
             case ConstraintKind.JSON:
                 return self._follow(_json_grammar(ANY_OBJECT), constraint)
             case ConstraintKind.SCHEMA:
-                return self._compile_schema(exact(read(constraint.text)))
+                rules = Rules(closes=constraint.strict or not self._open_objects)
+                return self._compile_schema(read(constraint.text), rules)
             case ConstraintKind.REGEX:
                 return self._follow(llguidance.grammar_from("regex", constraint.text), constraint)
             case ConstraintKind.CHOICE:
@@ -86,12 +90,20 @@ class Guidance:
             case ConstraintKind.EBNF:
                 return self._follow(_from_ebnf(constraint.text), constraint)
 
-    def _compile_schema(self, schema: Schema) -> llguidance.LLMatcher:
-        matcher = self._matcher(_json_grammar(schema))
+    def _compile_schema(self, schema: Schema, rules: Rules) -> llguidance.LLMatcher:
+        def compiled(part: Schema) -> llguidance.LLMatcher:
+            return self._matcher(_json_grammar(exact(part, rules)))
+
+        def refusal(part: Schema) -> str | None:
+            try:
+                return compiled(part).get_error() or None
+            except InvalidRequest as error:
+                return error.public
+
+        matcher = compiled(schema)
         if not matcher.is_error():
             return matcher
-        where = locate(schema, lambda part: self._matcher(_json_grammar(part)).get_error() or None, matcher.get_error())
-        raise refused(where, _reason(matcher.get_error()))
+        raise refused(locate(schema, refusal, matcher.get_error()), _reason(matcher.get_error()))
 
     def _follow(self, grammar: str, constraint: Constraint) -> llguidance.LLMatcher:
         matcher = self._matcher(grammar)

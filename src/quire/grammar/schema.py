@@ -6,7 +6,6 @@ lightly is refused here, or written so that it cannot be mistaken.
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +23,6 @@ SHARED = ("$defs", "definitions", "$schema")  # what a part of a schema may refe
 
 SEARCH_SECONDS = 1.0  # for the place of an error: it is worth that, and no more
 
-# Dates are compiled with 29 days in every February: only every fourth year has them, of whole centuries every fourth.
-DAY_EXISTS = (
-    r"^(\d{4}-(0[13-9]|1[0-2]|02-([01]|2[0-8]))"
-    r"|(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
-)
-WITH_DATE = ("date", "date-time")
-
 
 def read(text: str) -> Schema:
     """The schema that a text spells. Raises InvalidRequest that names line and column."""
@@ -43,25 +35,6 @@ def read(text: str) -> Schema:
     if not isinstance(schema, dict | bool):
         raise refused("#", f"a schema is an object, not {json.dumps(schema)[:40]}")
     return schema if isinstance(schema, dict) else {}
-
-
-def exact(schema: Schema) -> Schema:
-    """The schema as it is to be compiled. Raises InvalidRequest for what the compiler would take but not keep."""
-    own = copy.deepcopy(schema)
-    for path, part in parts(own):
-        if _counts_repeated_names(part):
-            raise refused(path, "minProperties counts names that the schema does not list; list them")
-        if part.get("format") in WITH_DATE:
-            held = part.get("allOf")
-            part["allOf"] = [*(held if isinstance(held, list) else ()), {"pattern": DAY_EXISTS}]
-    return own
-
-
-def _counts_repeated_names(part: Schema) -> bool:
-    """Must two names come that are not listed? Nothing keeps them from being one name, which a reader counts once."""
-    least, listed = part.get("minProperties"), part.get("required")
-    is_open = part.get("additionalProperties", True) is not False or bool(part.get("patternProperties"))
-    return is_open and isinstance(least, int) and least > 1 + (len(listed) if isinstance(listed, list) else 0)
 
 
 def locate(schema: Schema, refusal: Refusal, said: str) -> str:

@@ -20,7 +20,7 @@ from quire.serve.engines import Engine
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
-from quire.serve.form import constraint_of, manner_of, offered
+from quire.serve.form import manner_of, offered
 from quire.serve.gathering import Gathering
 from quire.serve.keys import Key
 from quire.serve.model import Model
@@ -31,7 +31,7 @@ from quire.serve.service import Service
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest
 from quire.types.errors import ContextTooLong, QuireError
-from quire.types.request import GenerateRequest, SamplingParams
+from quire.types.request import Constraint, GenerateRequest, SamplingParams
 
 HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 
@@ -71,8 +71,10 @@ async def _answer(
             record.prompt = "\n".join(prompt.text for prompt in prompts)
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
+        forms = await service.constraints(ask, prompts, engine.speech)
         requests = [
-            _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key) for place, prompt in enumerate(prompts)
+            _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key, form)
+            for place, (prompt, form) in enumerate(zip(prompts, forms, strict=True))
         ]
         _note(record, requests, service.config.serve.request_log is not None)
         wakes_late = not ask.stream and not ask.sampling.stop
@@ -194,7 +196,9 @@ def _time(exchange: Exchange, feed: Feed) -> None:
         exchange.timing = {"prepare": submitted - exchange.record.arrived, "first-token": feed.first_token - submitted}
 
 
-def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> GenerateRequest:
+def _request(
+    id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key, constraint: Constraint | None
+) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached.
 
     A prompt that can never fit is refused here: a busy engine would take a step to say so.
@@ -216,7 +220,7 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         cache=cache,
         session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
-        constraint=constraint_of(ask, prompt, engine.speech),
+        constraint=constraint,
     )
 
 

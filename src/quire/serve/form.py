@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
 
+from quire.grammar.alternatives import Rules
+from quire.grammar.schema import read
+from quire.grammar.writing import exact
 from quire.serve.prompts import Prompt, Speech
 from quire.serve.scribe import Manner
+from quire.serve.strict_json import text_of
 from quire.text.parsers.compose import constraint_for, parser_for
-from quire.types.chat import Ask, ChatRequest
+from quire.types.chat import Ask, ChatRequest, Tool
 from quire.types.errors import InvalidRequest
-from quire.types.request import Constraint
+from quire.types.request import Constraint, ConstraintKind
 
 
 def offered(ask: Ask) -> Ask:
@@ -21,16 +26,18 @@ def offered(ask: Ask) -> Ask:
     return ask
 
 
-def constraint_of(ask: Ask, prompt: Prompt, speech: Speech) -> Constraint | None:
-    """The grammar that the answer must follow: the client's own, or that of a call which it requires."""
+def constraint_of(ask: Ask, prompt: Prompt, speech: Speech, open_objects: bool = False) -> Constraint | None:
+    """The grammar that the answer must follow: the client's own, if it is text, or that of a call which it requires."""
     if not isinstance(ask, ChatRequest) or ask.tool_choice.mode != "required":
         return ask.constraint
-    if ask.constraint is not None:
-        raise InvalidRequest("An answer that must be a call cannot have another form too.", field="tool_choice")
+    if ask.constraint is not None and ask.constraint.kind not in (ConstraintKind.JSON, ConstraintKind.SCHEMA):
+        public = f"An answer that must be a call cannot have another form too: leave out the {ask.constraint.kind}."
+        raise InvalidRequest(public, field="tool_choice")
     if not ask.tools:
         raise InvalidRequest("A call is required, and there are no tools.", field="tool_choice")
+    tools = [replace(tool, parameters=_arguments(tool, open_objects)) for tool in ask.tools]
     return constraint_for(
-        speech.style, ask.tools, ask.tool_choice, _marks(speech), speech.reasoning, prompt.begins_in_thought
+        speech.style, tools, ask.tool_choice, _marks(speech), speech.reasoning, prompt.begins_in_thought
     )
 
 
@@ -41,10 +48,28 @@ def manner_of(ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> Manner:
     plain = Manner(
         ask.sampling, speech.side, continues=ask.continue_last, echo=ask.echo, parallel=ask.tool_choice.parallel
     )
-    if ask.constraint is not None or not (ask.tools or speech.reasoning):
+    is_text = ask.constraint is not None and ask.tool_choice.mode != "required"
+    if is_text or not (ask.tools or speech.reasoning):
         return plain
     parser = partial(parser_for, speech.style, speech.reasoning, ask.tools, prompts[0].begins_in_thought)
     return replace(plain, parser=parser, shown=tuple(_marks(speech).values()))
+
+
+def _arguments(tool: Tool, open_objects: bool) -> dict[str, Any]:
+    """The schema of a tool's arguments, as grammars want it. If it has none, there are no arguments."""
+    given = tool.parameters or {"type": "object", "properties": {}}
+    try:
+        return _exact(text_of(given, "tools"), Rules(tool.strict or not open_objects, lenient=not tool.strict))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"The tool {tool.name!r}: {error.public}", field="tools") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"The parameters of {tool.name!r} are nested too deeply.", field="tools") from error
+
+
+@lru_cache(maxsize=256)
+def _exact(text: str, rules: Rules) -> dict[str, Any]:
+    """Clients send the same tools again and again."""
+    return exact(read(text), rules)
 
 
 def _marks(speech: Speech) -> dict[str, int]:

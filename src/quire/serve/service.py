@@ -15,13 +15,15 @@ from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
 from quire.serve.dialect import Dialect, Limits
 from quire.serve.exchange import Exchange
+from quire.serve.form import constraint_of
 from quire.serve.keys import EVERYBODY, Key, Keys
 from quire.serve.models import Models
 from quire.serve.prompts import Prompt, Speech, num_chars, prompts_of
 from quire.serve.quota import Quotas
 from quire.serve.routing import Router
-from quire.types.chat import Ask
+from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
+from quire.types.request import Constraint
 
 T = TypeVar("T")
 LONG_TEXT = 4096  # characters, from which on a prompt is tokenized in a thread: the loop must not wait for it
@@ -84,6 +86,16 @@ class Service:
         """What is asked, as tokens."""
         work = partial(prompts_of, ask, speech)
         return await self._beside(work) if num_chars(ask) >= LONG_TEXT else work()
+
+    async def constraints(self, ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> list[Constraint | None]:
+        """The form of each prompt's answer. Schemas of tools that must be called may take a while."""
+        setting = self.config.grammar.open_objects
+
+        def work() -> list[Constraint | None]:
+            return [constraint_of(ask, prompt, speech, setting) for prompt in prompts]
+
+        must_call = isinstance(ask, ChatRequest) and ask.tool_choice.mode == "required"
+        return await self._beside(work) if must_call else work()
 
     async def _beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -34,7 +34,7 @@ class ToolChoice:
 
     mode: Literal["auto", "none", "required"] = "auto"
     name: str | None = None
-    parallel: bool = True  # more than one call in an answer
+    parallel: bool = True  # more than one call in an answer; of required ones only if the client said so
 
 
 @dataclass(frozen=True, slots=True)

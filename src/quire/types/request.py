@@ -184,6 +184,7 @@ class Constraint:
     kind: ConstraintKind
     text: str = ""  # the schema as JSON, the regular expression, the grammar
     choices: Sequence[str] = ()  # one string is one choice
+    strict: bool = False  # of a schema: its objects are closed whatever the setting `open_objects` says
 
     def __post_init__(self) -> None:
         if self.kind not in list(ConstraintKind):

@@ -125,9 +125,11 @@ def test_a_schema_is_a_constraint(fields):
     [
         ({"type": "auto"}, ToolChoice()),
         ({"type": "auto", "disable_parallel_tool_use": True}, ToolChoice(parallel=False)),
-        ({"type": "any"}, ToolChoice("required")),
+        ({"type": "auto", "disable_parallel_tool_use": False}, ToolChoice()),
+        ({"type": "any"}, ToolChoice("required", parallel=False)),
+        ({"type": "any", "disable_parallel_tool_use": False}, ToolChoice("required")),
         ({"type": "any", "disable_parallel_tool_use": True}, ToolChoice("required", parallel=False)),
-        ({"type": "tool", "name": "add"}, ToolChoice("required", "add")),
+        ({"type": "tool", "name": "add"}, ToolChoice("required", "add", parallel=False)),
         ({"type": "none"}, ToolChoice("none")),
     ],
 )

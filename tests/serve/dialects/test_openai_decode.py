@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -109,6 +110,11 @@ BOTH = [
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}},
         "constraint",
+        replace(OF_SCHEMA, strict=True),
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": False, "schema": SCHEMA}}},
+        "constraint",
         OF_SCHEMA,
     ),
     ({"response_format": {"type": "json", "schema": SCHEMA}}, "constraint", OF_SCHEMA),
@@ -164,12 +170,17 @@ CHAT = [
     ),
     ({"tools": [function("f")]}, "tool_choice", ToolChoice("auto")),
     ({"tools": TWO_TOOLS, "tool_choice": "none"}, "tool_choice", ToolChoice("none")),
-    ({"tools": TWO_TOOLS, "tool_choice": "required"}, "tool_choice", ToolChoice("required")),
-    ({"tools": TWO_TOOLS, "tool_choice": NAMED}, "tool_choice", ToolChoice("required", "f")),
+    ({"tools": TWO_TOOLS, "tool_choice": "required"}, "tool_choice", ToolChoice("required", parallel=False)),
+    (
+        {"tools": TWO_TOOLS, "tool_choice": "required", "parallel_tool_calls": True},
+        "tool_choice",
+        ToolChoice("required", parallel=True),
+    ),
+    ({"tools": TWO_TOOLS, "tool_choice": NAMED}, "tool_choice", ToolChoice("required", "f", parallel=False)),
     (
         {"tools": TWO_TOOLS, "tool_choice": {"type": "function", "name": "g"}},
         "tool_choice",
-        ToolChoice("required", "g"),
+        ToolChoice("required", "g", parallel=False),
     ),
     ({"tools": TWO_TOOLS, "parallel_tool_calls": False}, "tool_choice", ToolChoice(parallel=False)),
     (

@@ -14,6 +14,7 @@ import msgspec
 
 from quire.serve.anthropic_body import (
     AnyChoice,
+    AutoChoice,
     CountBody,
     CustomTool,
     MessagesBody,
@@ -123,7 +124,8 @@ def _tool_choice(asked: CountBody) -> ToolChoice:
         return ToolChoice()
     if isinstance(choice, NoChoice):
         return ToolChoice("none")
-    parallel = not choice.disable_parallel_tool_use
+    single = choice.disable_parallel_tool_use
+    parallel = not single if isinstance(choice, AutoChoice) else single is False
     names = {tool.name for tool in asked.tools or ()}
     if isinstance(choice, NamedChoice):
         if choice.name not in names:

@@ -97,6 +97,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
         raise InvalidRequest(f"{field} is not supported: events are not padded.", field=field)
     offer = offer_of(_tools(given, limits), given.tool_choice, given.parallel_tool_calls, limits)
     effort = given.reasoning.effort if given.reasoning else None
+    strict = bool(given.text and given.text.format and given.text.format.strict)
     logprobs = top or 0 if wants_logprobs else None
     ask = ChatRequest(
         given.model,
@@ -105,7 +106,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
         said_by(given),
         tools=offer.tools,
         tool_choice=offer.choice,
-        constraint=constraint_of(given, limits, _format(given.text), "text.format"),
+        constraint=constraint_of(given, limits, _format(given.text), "text.format", strict),
         stream=bool(given.stream),
         think=thinks(effort),
         template_variables={} if effort is None else {"reasoning_effort": effort},

@@ -14,9 +14,11 @@ from quire.types.request import Constraint, ConstraintKind
 _ANY_OBJECT = Constraint(ConstraintKind.JSON)
 
 
-def constraint_of(given: Fields, limits: Limits, form: ResponseFormat | None, place: str) -> Constraint | None:
-    """`form` is what OpenAI itself has for this, and stands in the body at `place`."""
-    found = {field: constraint for field, constraint in _all(given, form, place) if constraint is not None}
+def constraint_of(
+    given: Fields, limits: Limits, form: ResponseFormat | None, place: str, strict: bool = False
+) -> Constraint | None:
+    """`form` is what OpenAI itself has for this, and stands in the body at `place`, `strict` beside its schema."""
+    found = {field: constraint for field, constraint in _all(given, form, place, strict) if constraint is not None}
     if len(found) > 1:
         first, second, *_ = found
         raise InvalidRequest(f"{first} and {second} both prescribe a form: give one of them.", field=second)
@@ -36,9 +38,11 @@ def schema_text(schema: str | dict[str, Any], field: str) -> str:
     return text_of(schema, field)
 
 
-def _all(given: Fields, form: ResponseFormat | None, place: str) -> Iterator[tuple[str, Constraint | None]]:
+def _all(
+    given: Fields, form: ResponseFormat | None, place: str, strict: bool
+) -> Iterator[tuple[str, Constraint | None]]:
     if form is not None:
-        yield place, _of_format(form, place)
+        yield place, _of_format(form, place, strict)
     if given.structured_outputs is not None:
         yield "structured_outputs", _of_structured(given.structured_outputs)
     yield "guided_json", _schema(given.guided_json, "guided_json")
@@ -51,7 +55,7 @@ def _all(given: Fields, form: ResponseFormat | None, place: str) -> Iterator[tup
     yield "grammar", _grammar(given.grammar, "grammar")
 
 
-def _of_format(form: ResponseFormat, place: str) -> Constraint | None:
+def _of_format(form: ResponseFormat, place: str, strict: bool) -> Constraint | None:
     said = {name for name in ("json_schema", "schema", "regex", "ebnf") if getattr(form, name) is not None}
     wrapped = "json_schema" if form.json_schema is not None else "schema"
     takes = {"json_object": {"schema"}, "json": {"schema"}, "json_schema": {wrapped}}
@@ -64,9 +68,9 @@ def _of_format(form: ResponseFormat, place: str) -> Constraint | None:
         field = f"{place}.{'schema' if form.type == 'json' else form.type}"
         raise InvalidRequest(f"Missing required parameter: {field}", field=field)
     if form.json_schema is not None:
-        return _schema(form.json_schema.schema, f"{place}.json_schema.schema")
+        return _schema(form.json_schema.schema, f"{place}.json_schema.schema", bool(form.json_schema.strict))
     if form.schema is not None:
-        return _schema(form.schema, f"{place}.schema")
+        return _schema(form.schema, f"{place}.schema", strict)
     return _regex(form.regex, f"{place}.regex") or _ebnf(form.ebnf, f"{place}.ebnf")
 
 
@@ -85,8 +89,8 @@ def _of_structured(given: StructuredOutputs) -> Constraint:
     return said[0]
 
 
-def _schema(given: str | dict[str, Any] | None, field: str) -> Constraint | None:
-    return None if given is None else Constraint(ConstraintKind.SCHEMA, schema_text(given, field))
+def _schema(given: str | dict[str, Any] | None, field: str, strict: bool = False) -> Constraint | None:
+    return None if given is None else Constraint(ConstraintKind.SCHEMA, schema_text(given, field), strict=strict)
 
 
 def _regex(given: str | None, field: str) -> Constraint | None:

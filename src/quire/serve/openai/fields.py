@@ -35,7 +35,7 @@ class Reasoning(Struct, forbid_unknown_fields=True):
 
 
 class JsonSchema(Struct, forbid_unknown_fields=True):
-    """OpenAI's wrapping of a schema. We always follow it, so that `strict` changes nothing."""
+    """OpenAI's wrapping of a schema. We always follow it; `strict` closes objects that the server leaves open."""
 
     schema: dict[str, Any]
     name: str | None = None

@@ -123,7 +123,7 @@ def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool 
     offered = tuple(tool for tool in known.values() if allowed is None or tool.name in allowed)
     if mode == "required" and not offered:
         raise InvalidRequest("tool_choice demands a call, and there are no tools.", field="tool_choice")
-    return Offer(offered, ToolChoice(mode, name, parallel is not False))
+    return Offer(offered, ToolChoice(mode, name, parallel is True if mode == "required" else parallel is not False))
 
 
 class _Wanted(NamedTuple):
