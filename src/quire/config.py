@@ -339,6 +339,11 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     return config
 
 
+def environment() -> Mapping[str, str]:
+    """The environment, for variables that belong to other programs."""
+    return os.environ
+
+
 def home_folder(config: Config, environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
     """Where models and history live: the setting `home`, else the place that the system has for a user's data."""
     environ = os.environ if environ is None else environ

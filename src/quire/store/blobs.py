@@ -6,7 +6,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,14 +18,16 @@ from .parts import Part
 from .room import bytes_on_disk
 from .source import Progress, Source, Wanted, silent
 
+Elsewhere = Callable[[str, int | None], Path | None]  # the file with this digest and size that another program keeps
 PARTIAL_DAYS = 14  # after which nobody comes back for a download
 
 
 class Blobs:
     """The files of all models of one store."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, elsewhere: Elsewhere = lambda digest, size: None) -> None:
         self.layout = layout
+        self._elsewhere = elsewhere
 
     def bring(self, source: Source, wanted: Wanted, progress: Progress) -> StoredFile:
         """The file in the store: the one that is there if it is sound, else from the source."""
@@ -34,6 +36,8 @@ class Blobs:
         with locked(lock, waiting=lambda: progress(f"waiting: another process fetches {wanted.file_name}", 0, None)):
             if wanted.digest is not None and (found := self._sound(wanted, wanted.digest, progress)):
                 return found
+            if wanted.digest is not None and (other := self._elsewhere(wanted.digest, wanted.size)):
+                return self._refer_to(other, wanted, wanted.digest)
             partial = self.layout.partial / key
             digest = self._fetch(source, wanted, partial, progress)
             size = partial.stat().st_size
@@ -46,7 +50,20 @@ class Blobs:
         """Bytes that a pull has still to bring, as far as a look can tell."""
         if wanted.size is None or (wanted.digest is not None and _size(self.layout.blob(wanted.digest)) == wanted.size):
             return 0
+        if wanted.digest is not None and self._elsewhere(wanted.digest, wanted.size):
+            return 0
         return max(0, wanted.size - bytes_on_disk(self.layout.partial / _key(wanted)))
+
+    def link(self, files: Iterable[StoredFile]) -> None:
+        """Refer to files that lie elsewhere on this disk, where the store does not have them yet."""
+        for file in files:
+            if file.origin and not self.layout.blob(file.digest).exists():
+                self._refer(Path(file.origin), file.digest)
+
+    def path_of(self, file: StoredFile) -> Path:
+        """Where to read a file: in the store, or where it lies."""
+        blob = self.layout.blob(file.digest)
+        return Path(file.origin) if file.origin and not os.path.lexists(blob) else blob
 
     def add(self, chunks: Iterable[bytes], digest: str | None = None) -> tuple[str, int]:
         """Store these bytes: their digest and size. Bytes that are not those promised are thrown away."""
@@ -89,13 +106,14 @@ class Blobs:
 
     def problem_of(self, file: StoredFile) -> str:
         """What a look at a stored file shows, without reading it: empty if it seems to be whole."""
-        blob = self.layout.blob(file.digest)
+        blob = self.path_of(file)
         size = _size(blob)
         if blob.is_symlink():
             origin = blob.readlink()
             if size is None:
                 return f"was used where it lay, at {origin}, and is gone from there"
             is_same = file.modified == blob.stat().st_mtime_ns or origin != Path(file.origin)  # else of a later part
+            is_same = is_same or origin.name.endswith(file.digest)  # another program's blob: its name is its content
             return "" if is_same and size == file.size else f"is used where it lies, at {origin}, and was changed there"
         if size is None:
             return "is missing"
@@ -112,6 +130,11 @@ class Blobs:
 
         _, size = self.add(chunks(), digest)
         return StoredFile(part.role, digest, size, part.file_name)
+
+    def _refer_to(self, path: Path, wanted: Wanted, digest: str) -> StoredFile:
+        status, real = path.stat(), path.resolve()
+        self._refer(real, digest)
+        return StoredFile(wanted.role, digest, status.st_size, wanted.file_name, str(real), status.st_mtime_ns)
 
     def _refer(self, path: Path, digest: str) -> None:
         """A link in the place of a blob. One to another file with the same bytes gives way to it."""
