@@ -18,6 +18,7 @@ from quire.store.places import OLLAMA_SERVICE, known_places
 from quire.store.source import Offer, Progress, Wanted
 from quire.store.store import Store, open_store
 from quire.text.preset import read_preset
+from quire.types.lowered import start_of
 from tests.store.folders import hub_model, ollama_model, sha256
 
 pytestmark = pytest.mark.pure
@@ -220,6 +221,19 @@ def test_what_another_program_keeps_is_removed_there(store, ollama, hub):
         store.remove("toy:1b")
     with pytest.raises(ModelNotFound, match=r"the hub's cache keeps it in .*models--org--toy, and `hf cache rm`"):
         store.remove("org/toy")
+
+
+def test_lowered_weights_of_ollamas_file_stay_while_ollama_has_it(store, ollama):
+    manifest = ollama_model(ollama, "library/toy", "latest", LAYERS)
+    lowered = store.layout.lowered / f"{start_of(store.find('toy'))}0.lowered"
+    lowered.parent.mkdir()
+    lowered.write_bytes(b"packed")
+    store.create("mine", store.show("toy").files)
+    assert store.remove("mine") == 0 and lowered.exists()
+    store.create("mine", store.show("toy").files)
+    manifest.unlink()
+    (ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}").unlink()
+    assert store.remove("mine") == len(b"packed") and not lowered.exists()
 
 
 def test_names_elsewhere_are_suggested_for_typos(store, ollama):

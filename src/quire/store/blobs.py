@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from quire.types.lowered import SUFFIX, start_of
+
 from .errors import WrongChecksum, writing
 from .layout import CHUNK, DIGEST_PREFIX, Layout, digest_of, publish
 from .locks import locked
@@ -172,13 +174,16 @@ class Blobs:
         )
 
     def collect(self, keep: set[str], views: set[str]) -> int:
-        """Remove blobs and views that no manifest needs and downloads that nobody came back for; bytes freed.
+        """Remove blobs, with what devices made of them, and views that no manifest needs; old partial downloads too.
 
         The caller holds the store's lock alone, so nobody is about to write a manifest for what goes away here.
         """
         freed = 0
         for blob in self.layout.blobs.glob(f"{DIGEST_PREFIX}*"):
-            if blob.name.removeprefix(DIGEST_PREFIX) not in keep:
+            digest = blob.name.removeprefix(DIGEST_PREFIX)
+            if digest not in keep:
+                is_used = blob.is_symlink() and self._elsewhere(digest, None) is not None  # by a name of its keeper
+                freed += 0 if is_used else self._remove_lowered(blob)
                 freed += _remove(blob)
         for view in self.layout.views.iterdir():
             if view.name not in views:
@@ -189,6 +194,14 @@ class Blobs:
         for partial in self.layout.partial.iterdir():
             if partial.is_file() and partial.stat().st_mtime < oldest:
                 freed += _remove(partial)
+        return freed
+
+    def _remove_lowered(self, blob: Path) -> int:
+        """Remove what devices made of it. An engine that has it in memory keeps it until it ends."""
+        freed = 0
+        for path in self.layout.lowered.glob(f"{start_of(blob)}*{SUFFIX}"):
+            with suppress(FileNotFoundError):
+                freed += _remove(path)
         return freed
 
 

@@ -33,11 +33,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.types.lowered import SUFFIX, start_of
+
 Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 
-SUFFIX, PART = ".lowered", ".part"
+PART = ".part"
 START = Struct("<8sQ32s")  # magic, bytes of the header, its SHA-256
 MAGIC = b"QUIRELW1"
 PAGE, PIECE = 4096, 2 << 20
@@ -58,9 +60,12 @@ class LoweredStore:
     max_bytes: int
     min_bytes: int = 16 << 20  # a smaller model is lowered again in less time than anyone notices
 
-    def of(self, *identity: str) -> LoweredModel:
-        """The place of one model's weights: its checkpoint, its graph, and the version of those who lower it."""
-        return LoweredModel(self, identity)
+    def of(self, *identity: str, file: Path | None = None) -> LoweredModel:
+        """The place of one model's weights: its checkpoint, its graph, and the version of those who lower it.
+
+        `file`: the checkpoint's first file; what is kept is removed with it.
+        """
+        return LoweredModel(self, identity, "" if file is None else start_of(file))
 
     def trim(self, spared: Path) -> None:
         """Remove abandoned parts, then files, the least recently used first, until the rest fits. A map outlives it."""
@@ -87,12 +92,13 @@ class LoweredModel:
 
     store: LoweredStore
     identity: tuple[str, ...]
+    start: str = ""  # of the names of its files
     _writers: list[threading.Thread] = field(default_factory=list)
 
     def path(self, recipe: str) -> Path:
         """The file for this recipe, whether it is there or not."""
         key = hashlib.sha256(json.dumps([*self.identity, recipe]).encode()).hexdigest()
-        return self.store.folder / (key + SUFFIX)
+        return self.store.folder / f"{self.start}{key}{SUFFIX}"
 
     def find(self, recipe: str) -> Mapping[str, Array] | None:
         """Arrays that were kept: uint8, read only, mapped as long as one of them is held. None if there are none."""
