@@ -141,6 +141,12 @@ def test_a_full_disk_costs_one_line_of_the_log_and_leaves_nothing(tmp_path, monk
     ]
 
 
+def test_a_disk_without_room_is_left_as_it_is(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": lowered.KEEP_FREE})())
+    kept(make(tmp_path))
+    assert files(tmp_path) == [] and "they take 2 MB, and 268 MB are free" in caplog.records[0].message
+
+
 def test_a_home_that_cannot_be_written_costs_one_line_of_the_log(tmp_path, caplog):
     (tmp_path / "lowered").write_text("a file where the folder should be")
     model = make(tmp_path)

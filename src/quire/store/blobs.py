@@ -17,7 +17,7 @@ from .layout import CHUNK, DIGEST_PREFIX, Layout, digest_of, publish
 from .locks import locked
 from .manifest import StoredFile
 from .parts import Part
-from .room import bytes_on_disk
+from .room import bytes_on_disk, check_room
 from .source import Progress, Source, Wanted, silent
 
 Elsewhere = Callable[[str, int | None], Path | None]  # the file with this digest and size that another program keeps
@@ -55,6 +55,14 @@ class Blobs:
         if wanted.digest is not None and self._elsewhere(wanted.digest, wanted.size):
             return 0
         return max(0, wanted.size - bytes_on_disk(self.layout.partial / _key(wanted)))
+
+    def room_for(self, wanted: Wanted) -> int:
+        """Bytes that the disk must have free before a pull begins: the file's, and those of what it comes in."""
+        missing = self.missing(wanted)
+        if missing == 0:
+            return 0
+        beside = sum(map(bytes_on_disk, self.layout.partial.glob(f"{_key(wanted)}.*")))
+        return missing + max(0, wanted.wrapping - beside)
 
     def link(self, files: Iterable[StoredFile]) -> None:
         """Refer to files that lie elsewhere on this disk, where the store does not have them yet."""
@@ -130,6 +138,7 @@ class Blobs:
                     yield chunk
                     progress(f"copying {part.file_name}", done, total)
 
+        check_room(self.layout.blobs, path.stat().st_size)
         _, size = self.add(chunks(), digest)
         return StoredFile(part.role, digest, size, part.file_name)
 

@@ -73,7 +73,7 @@ class Store:
         with locked(self._lock, shared=True, waiting=lambda: progress("waiting: a model is being removed", 0, None)):
             source, offer = self._lookup.offer(name)
             progress(self._announcement(name, offer), 0, None)
-            check_room(self.layout.blobs, sum(map(self._blobs.missing, offer.files)))
+            check_room(self.layout.blobs, sum(map(self._blobs.room_for, offer.files)))
             crew = Crew(progress)
             brought = [partial(self._blobs.bring, source, wanted, crew.progress) for wanted in offer.files]
             manifest = self._write(name, offer, crew.run(brought, FILES_AT_ONCE))

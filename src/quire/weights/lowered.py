@@ -20,6 +20,7 @@ import json
 import logging
 import mmap
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -45,6 +46,7 @@ MAGIC = b"QUIRELW1"
 PAGE, PIECE = 4096, 2 << 20
 MAX_HEADER = 64 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 64, 4096
+KEEP_FREE = 256 << 20  # bytes of the disk that a cache leaves to others
 ABANDONED_SECONDS = 3600.0  # a part that nobody has written to for so long has lost its writer
 
 
@@ -135,6 +137,11 @@ class LoweredModel:
     def _write(self, path: Path, arrays: Mapping[str, Array]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            needed, free = sum(array.nbytes for array in arrays.values()), shutil.disk_usage(path.parent).free
+            if free < needed + KEEP_FREE:
+                message = "the lowered weights are not kept: they take %.0f MB, and %.0f MB are free in %s"
+                logger.warning(message, needed / 1e6, free / 1e6, path.parent)
+                return
             write_arrays(path, arrays)
             self.store.trim(path)
         except OSError as error:
