@@ -34,6 +34,7 @@ JOINS = {
     "engine.local": ("engine.messages", "engine.client", "engine.load"),
     "engine.need": COMPUTE,
     "engine.text_side": ("text", "weights", "models", "engine.messages"),
+    "engine.supported": ("weights", "models", "engine.text_side"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
     "serve": (

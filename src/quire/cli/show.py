@@ -43,6 +43,10 @@ def _facts(model: str, given: Given) -> str:
     facts: dict[str, str] = {}
     if parse_name(model).kind != "path":
         manifest = given.store.show(model)
+        preset: Preset = import_module("quire.store.create").preset_of_model(given.store, manifest)
+        sampling = spelled(
+            {**manifest.sampling, **preset.parameters}
+        )  # its own over what its authors recommend
         facts = {
             "name": f"{manifest.name}:{manifest.tag}",
             "source": manifest.source,
@@ -50,7 +54,8 @@ def _facts(model: str, given: Given) -> str:
             "licence": manifest.licence,
             "parameters": manifest.num_parameters,
             "quantization": manifest.quantization,
-            "sampling": ", ".join(f"{name} {value:g}" for name, value in manifest.sampling.items()),
+            "sampling": ", ".join(f"{name} {value}" for name, value in sampling),
+            "system": " ".join(preset.system.split()),
         }
         facts |= {file.file_name: f"{file.size:,} bytes, sha256 {file.digest[:16]}…" for file in manifest.files}
     path = given.store.find(model)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from .locks import locked, try_locked
 from .lookup import DEFAULT_MODEL, Lookup
 from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
 from .names import OLLAMA, ModelName, parse_name
-from .parts import Part, as_viewed, format_of, named_apart
+from .parts import GGUF, Part, as_viewed, format_of, named_apart
 from .places import known_places
 from .room import check_room
 from .source import Offer, Progress, Source, silent
@@ -110,6 +110,20 @@ class Store:
         if before - self._digests(name):
             self._collect()
         return manifest
+
+    def try_out(self, parts: Sequence[Part | StoredFile], check: Callable[[Path], None]) -> None:
+        """Call `check` with the path of a model of these parts, which is there as long as that takes."""
+        paths = {
+            part.file_name: self._blobs.path_of(part) if isinstance(part, StoredFile) else part.content
+            for part in parts
+        }
+        with tempfile.TemporaryDirectory(prefix="quire-") as folder:
+            for name, path in paths.items():
+                if isinstance(path, Path):
+                    Path(folder, name).symlink_to(path.absolute())
+            weights = sorted(part.file_name for part in parts if part.role == "weights")
+            is_gguf = bool(weights) and all(name.lower().endswith(GGUF) for name in weights)
+            check(Path(folder, weights[0]) if is_gguf else Path(folder))
 
     def add_blob(self, chunks: Iterable[bytes], digest: str | None = None) -> StoredFile:
         """Store bytes for a model that is made later; a removal before that takes them away again."""
