@@ -44,9 +44,7 @@ def _facts(model: str, given: Given) -> str:
     if parse_name(model).kind != "path":
         manifest = given.store.show(model)
         preset: Preset = import_module("quire.store.create").preset_of_model(given.store, manifest)
-        sampling = spelled(
-            {**manifest.sampling, **preset.parameters}
-        )  # its own over what its authors recommend
+        sampling = spelled({**manifest.sampling, **preset.parameters})  # its own over what its authors recommend
         facts = {
             "name": f"{manifest.name}:{manifest.tag}",
             "source": manifest.source,
