@@ -160,7 +160,8 @@ class StoreConfig:
     home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
     registry: str = setting(
         "ollama.com",
-        "Registry of model names that say none: a host, or http://host:port for one without TLS on another machine.",
+        "Registry of names that say none (of org/name, if the model hub has no such repository): a host, or "
+        "http://host:port for one without TLS on another machine.",
     )
 
 

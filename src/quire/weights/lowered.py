@@ -98,9 +98,11 @@ class LoweredModel:
     _writers: list[threading.Thread] = field(default_factory=list)
 
     def path(self, recipe: str) -> Path:
-        """The file for this recipe, whether it is there or not."""
+        """The file for this recipe, whether it is there or not. One that was made of a copy of the checkpoint, or
+        before the store was moved, is as good."""
         key = hashlib.sha256(json.dumps([*self.identity, recipe]).encode()).hexdigest()
-        return self.store.folder / f"{self.start}{key}{SUFFIX}"
+        own = self.store.folder / f"{self.start}{key}{SUFFIX}"
+        return own if own.exists() else next(self.store.folder.glob(f"*{key}{SUFFIX}"), own)
 
     def find(self, recipe: str) -> Mapping[str, Array] | None:
         """Arrays that were kept: uint8, read only, mapped as long as one of them is held. None if there are none."""
