@@ -12,6 +12,7 @@ import pytest
 
 from quire.serve.model import weights_identity, weights_path
 from tests.serve.test_library import PIRATE, QUESTION, _with_base, quire, serving
+from tests.store.folders import ollama_model
 
 ollama = pytest.importorskip("ollama")
 
@@ -97,6 +98,21 @@ def test_the_same_path_under_two_names_is_one_engine(model_file, tmp_path):
             body = {"model": name, "prompt": "Once", "max_tokens": 2}
             assert httpx.post(f"{url}/v1/completions", json=body, timeout=120, trust_env=False).status_code == 200
         assert props(url)["memory"]["num_loads"] == 1
+
+
+def test_a_model_that_ollama_keeps_is_served_by_its_name(model_file, tmp_path, monkeypatch):
+    layers = [("model", model_file.read_bytes()), ("params", b'{"num_predict": 3}')]
+    ollama_model(tmp_path / "ollama", "library/kept", "1b", layers)
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    with serving(_with_base(tmp_path / "home", model_file)) as url, ollama.Client(host=url, timeout=120) as client:
+        assert [each.model for each in client.list().models] == ["base"]
+        assert client.chat("kept:1b", QUESTION).eval_count == 3
+        assert {each.model for each in client.list().models} == {"base", "kept:1b"} and set(running(url)) == {"kept:1b"}
+        with pytest.raises(ollama.ResponseError, match=r"Did you mean kept:1b\?"):
+            client.chat("kept:2b", QUESTION)
+    assert not [
+        path for path in (tmp_path / "home" / "blobs").iterdir() if not path.is_symlink() and path.stat().st_size > 1e6
+    ]
 
 
 @pytest.mark.pure

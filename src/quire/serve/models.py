@@ -84,7 +84,7 @@ class Models:
         offered = self._offered(name, named)
         if offered is None:
             others = (each.name for each in self._offers.all())
-            raise ModelNotServed(name, list(dict.fromkeys((*(each.name for each in named), *others))))
+            raise ModelNotServed(name, list(dict.fromkeys((*(each.name for each in named), *others, *self._models))))
         known = self._models.get(offered.name)
         if known is None or known.wanted.identity != offered.identity:
             if known is not None:
@@ -96,7 +96,8 @@ class Models:
         """Of all models, loaded or not: those that were named first, then the others in their own order."""
         offered = await self.refresh()
         named = [model.name for model in self if model.is_named]
-        return [self._card_of(name, offered.get(name)) for name in dict.fromkeys((*named, *offered))]
+        loaded = [model.name for model in self if model.engine is not None]  # also of another program's folder
+        return [self._card_of(name, offered.get(name)) for name in dict.fromkeys((*named, *offered, *loaded))]
 
     async def running_cards(self) -> list[ModelCard]:
         """Of the models that are in memory, with what each uses of it now."""
