@@ -57,6 +57,8 @@ def home_of_tests(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("home")
         patch.setenv("XDG_DATA_HOME", str(folder))
+        patch.setenv("OLLAMA_MODELS", str(folder / "ollama"))  # nor do they find models that this user has
+        patch.setenv("HF_HUB_CACHE", str(folder / "hub"))
         yield folder
 
 

@@ -184,7 +184,8 @@ class StoreConfig:
     home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
     registry: str = setting(
         "ollama.com",
-        "Registry of model names that say none: a host, or http://host:port for one without TLS on another machine.",
+        "Registry of names that say none (of org/name, if the model hub has no such repository): a host, or "
+        "http://host:port for one without TLS on another machine.",
     )
 
 
@@ -354,6 +355,11 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
             field="max_step_tokens",
         )
     return config
+
+
+def environment() -> Mapping[str, str]:
+    """The environment, for variables that belong to other programs."""
+    return os.environ
 
 
 def home_folder(config: Config, environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:

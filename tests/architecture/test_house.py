@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +63,45 @@ def test_the_names_of_quire_are_loaded_when_they_are_used():
     assert "quire.engine.llm.LLM" in named and "quire.types.request.SamplingParams" in named
     dear = {"torch", "transformers", "zmq", "msgspec", "rich"}  # those of a child process are loaded with one
     assert dear & set(loaded.split()) == set()
+
+
+INSTALL = re.compile(r"\b(?:pip[\d.]*|pipx|conda|poetry|uv(?: pip| tool)?) (?:install|add) ([^`\n]*)")
+OURS = re.compile(r"""['"]?quire(?:[-_]llm)?(?:$|[\['"=<>~!@;,)])""")  # quire, quire[cuda], 'quire-llm==1'
+
+
+def index_installs(text: str) -> list[str]:
+    """Install commands in a text that would fetch this project from a package index, where it is not."""
+    return [found[0] for found in INSTALL.finditer(text) if any(OURS.match(word) for word in found[1].split())]
+
+
+def test_no_text_tells_to_install_quire_from_an_index():
+    folders = (ROOT / "docs", ROOT / "src", ROOT / "deploy", ROOT / ".ci")
+    files = [
+        *ROOT.glob("*.md"),
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+        *(f for d in folders for f in d.rglob("*")),
+    ]
+    texts = {f: f.read_text("utf-8", errors="ignore") for f in files if f.is_file()}
+    assert {str(f.relative_to(ROOT)): said for f, text in texts.items() if (said := index_installs(text))} == {}
+    assert 'pip install ".[cuda]"' in texts[ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("target", ["quire", "quire[cuda]", "'quire[otel]'", '"quire-llm"', "-U quire-llm==0.2"])
+def test_an_install_from_an_index_is_found(target):
+    assert index_installs(f"run `pip install {target}` now") == [f"pip install {target}"]
+
+
+@pytest.mark.parametrize("target", [".", '".[cuda]"', "dist/*.whl", "dist/quire_llm-0.1.0.whl", "pre-commit"])
+def test_an_install_from_the_source_folder_is_fine(target):
+    assert index_installs(f"run `pip install {target}` now") == []
+
+
+def test_the_distribution_has_a_name_of_its_own():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["name"] == "quire-llm" and list(project["scripts"]) == ["quire"]
+    own = [each for extra in project["optional-dependencies"].values() for each in extra if each.startswith("quire")]
+    assert own == ["quire-llm[test]"]
 
 
 @pytest.mark.parametrize("target", ["run", "test"])

@@ -36,6 +36,7 @@ JOINS = {
     "engine.text_side": ("text", "weights", "models", "engine.messages"),
     "engine.prompt_forms": ("engine.text_side",),
     "engine.offline": ("engine.client", "engine.messages", "engine.text_side"),
+    "engine.supported": ("weights", "models", "engine.text_side"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
     "serve": (

@@ -12,6 +12,7 @@ from quire import __version__
 from quire.config import ServeConfig, settings
 from quire.serve.keys import read_keys
 from tests.cli.conftest import install_default
+from tests.store.folders import hub_model, ollama_model
 
 pytestmark = pytest.mark.pure
 
@@ -25,6 +26,32 @@ def test_models_are_listed_shown_copied_and_removed(quire):
     assert [line.split()[0] for line in lines] == ["NAME", "mine:latest", "smollm2:135m"]
     assert quire("rm", "smollm2:135m").stdout == "removed smollm2:135m, 0.0 MB freed\n"
     assert quire("list").stdout.splitlines()[1].startswith("mine:latest  0.0 MB  gguf")
+
+
+def test_models_of_other_programs_are_listed_with_where_they_are(quire, tmp_path, monkeypatch):
+    install_default(quire)
+    ollama, hub = tmp_path / "ollama models", tmp_path / "hub"
+    ollama_model(ollama, "library/llama3.2", "1b", [("model", b"GGUF" + bytes(2_000_000))])
+    snapshot = hub_model(hub, "org/repo", {"toy-Q8_0.gguf": b"GGUF" + bytes(3_000_000)})
+    monkeypatch.setenv("OLLAMA_MODELS", str(ollama))
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    assert len(quire("list").stdout.splitlines()) == 2
+    head, own, *others = quire("list", "--all").stdout.splitlines()
+    assert head.split() == ["NAME", "SIZE", "FORMAT", "FETCHED", "WHERE"]
+    assert own.startswith("smollm2:135m ") and own.endswith(f"the store, {quire.folder / 'home'}")
+    assert [line.split()[:5] for line in others] == [
+        ["hf.co/org/repo:Q8_0", "3.0", "MB", "gguf", "Q8_0"],
+        ["llama3.2:1b", "2.0", "MB", "gguf", "Q4_K_M"],
+    ]
+    assert others[0].endswith(f"the hub's cache, {snapshot.parents[1]}") and others[1].endswith(f"Ollama, {ollama}")
+    assert "`ollama rm llama3.2:1b` removes it there" in quire("rm", "llama3.2:1b").stderr
+    assert quire("pull", "llama3.2:1b").returncode == 0
+    assert [line.split()[0] for line in quire("list").stdout.splitlines()[1:]] == ["llama3.2:1b", "smollm2:135m"]
+
+
+def test_a_typo_is_told_what_was_meant(quire):
+    done = quire("run", "smolm2:135m", "hi")
+    assert done.returncode == 1 and done.stderr.rstrip().endswith("Did you mean smollm2:135m?")
 
 
 @pytest.mark.parametrize("command", [("rm", "nothing"), ("show", "nothing"), ("cp", "nothing", "mine")])

@@ -61,7 +61,8 @@ def test_a_pull_says_what_it_fetches_and_how_much_before_it_does(quire, hub):
     assert ", 0.0 MB of it to fetch\n" in again.stderr and hub.ranges_of(FILE) == [None]
 
 
-def test_a_model_goes_to_a_registry_and_comes_back(quire, docker_registry):
+def test_a_model_goes_to_a_registry_and_comes_back(quire, docker_registry, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # org/repo is looked for there first
     name = f"{docker_registry.host}/me/toy:v1"
     store = Store(quire.folder / "home")
     store.create("toy", [Part("weights", "toy.gguf", BODY), Part("system", "system.txt", b"Be brief.")])

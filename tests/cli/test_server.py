@@ -75,9 +75,10 @@ def test_an_answer_is_the_same_from_a_server_and_from_an_engine_of_our_own(envir
 def test_ps_shows_what_is_loaded_and_stop_unloads_it(environment: dict[str, str]):
     assert quire(environment, "run", "--max-tokens", "2", TAGS[1], "Hi").returncode == 0
     shown = quire(environment, "ps").stdout.splitlines()
-    assert shown[0].split() == ["NAME", "MEMORY", "WHERE", "CONTEXT", "UNTIL"]
+    assert shown[0].split() == ["NAME", "USED", "ALLOWED", "WHERE", "CONTEXT", "UNTIL"]
     (row,) = [line for line in shown if line.startswith(TAGS[1])]
-    assert " MB  cpu    1024     5 minutes from now" in row
+    used, allowed = (float(number.replace(",", "")) for number in re.findall(r"([\d,]+) MB", row))
+    assert 100 < used < allowed and "cpu    1024     5 minutes from now" in row
     assert quire(environment, "stop", TAGS[1]).stdout == f"stopped {TAGS[1]}\n"
     assert TAGS[1] not in loaded(environment)
     wrong = quire(environment, "stop", "nothing")

@@ -20,6 +20,7 @@ from quire.types.request import FinishReason, SamplingParams
 from tests.engine.driver import expected
 from tests.models.toys import some_tokens
 from tests.runner.stand_in import InterpreterDevice
+from tests.store.folders import hub_model
 
 pytestmark = pytest.mark.device
 
@@ -189,6 +190,14 @@ def test_progress_is_shown_if_it_is_asked_for(llm: LLM, capfd: pytest.CaptureFix
     assert capfd.readouterr().err == ""
     llm.generate(["a"] * 10, SamplingParams(max_tokens=1), progress=True)
     assert "10/10" in capfd.readouterr().err
+
+
+def test_a_repository_of_the_hub_is_found_in_its_cache(toy_folder: Path, tmp_path: Path, monkeypatch) -> None:
+    hub_model(tmp_path / "hub", "Org/Toy-0.5B", {file.name: file.read_bytes() for file in toy_folder.iterdir()})
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with quire.LLM("Org/Toy-0.5B", device=InterpreterDevice(), num_blocks=20, home=str(tmp_path / "home")) as llm:
+        assert answer_of(llm, "Once").tokens == tuple(expected("llama", [ord(char) for char in "Once"], 40))
+    assert not (tmp_path / "home" / "blobs").exists()
 
 
 def test_a_name_is_resolved_by_whoever_knows_names(toy_folder: Path) -> None:

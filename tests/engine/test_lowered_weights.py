@@ -17,6 +17,8 @@ from quire.devices.cpu.bindings import native
 from quire.engine import load as engine_load
 from quire.engine.llm import LLM
 from quire.models.draw import draw
+from quire.store.parts import Part, parts_of
+from quire.store.store import Store
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 from quire.weights.lowered import LoweredModel, LoweredStore
@@ -108,3 +110,17 @@ def test_processes_that_start_at_once_answer_alike_and_leave_one_file(toy_folder
     said = {child.communicate()[0].strip() for child in children}
     assert said == {" ".join(map(str, answer(toy_folder, lowered_gb=0)))}
     assert len(list((tmp_path / "lowered").iterdir())) == 1
+
+
+def test_the_lowered_weights_go_with_the_last_name_of_their_file(toy_folder: Path, tmp_path: Path) -> None:
+    home, lowered = tmp_path / "home", tmp_path / "home" / "lowered"
+    store = Store(home)
+    store.create("toy", [Part(each.role, each.file_name, each.content.read_bytes()) for each in parts_of(toy_folder)])
+    store.copy("toy", "twin")
+    answer(toy_folder, home=str(home))  # not of the store, and not to be touched
+    (other,) = lowered.iterdir()
+    assert answer(store.find("toy"), home=str(home)) == answer(store.find("twin"), home=str(home))
+    (own,) = set(lowered.iterdir()) - {other}
+    files, size = sum(file.size for file in store.show("toy").files), own.stat().st_size
+    assert store.remove("toy") == 0 and own.exists()
+    assert store.remove("twin") == files + size and list(lowered.iterdir()) == [other]

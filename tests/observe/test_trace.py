@@ -233,5 +233,5 @@ def test_without_the_extra_the_setting_says_what_to_install(tmp_path):
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 1 and "pip install 'quire[otel]'" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and 'pip install ".[otel]"' in done.stderr and "Traceback" not in done.stderr
     assert "Listening" not in done.stderr

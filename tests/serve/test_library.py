@@ -18,7 +18,10 @@ import httpx
 import pytest
 
 from quire.serve.keys import new_key
+from quire.store.parts import parts_of
+from quire.store.store import Store
 from tests.store.docker_registry import running_registry
+from tests.weights.file_bytes import gguf_bytes
 
 ollama = pytest.importorskip("ollama")
 openai = pytest.importorskip("openai")
@@ -257,6 +260,8 @@ def test_the_command_line_makes_shows_copies_and_removes(home, tmp_path):
     assert quire(home, "show", "cli", "--license").stdout == "Apache-2.0\n"
     assert "im_start" in quire(home, "show", "cli", "--template").stdout
     assert quire(home, "show", "cli", "--parameters").stdout.split() == ["num_predict", "5", "temperature", "0"]
+    facts = dict(line.split(maxsplit=1) for line in quire(home, "show", "cli").stdout.splitlines())
+    assert facts["sampling"] == "num_predict 5, temperature 0" and facts["system"] == PIRATE
     again = quire(home, "create", "cli2", "-f", "-", stdin=quire(home, "show", "cli", "--modelfile").stdout)
     assert again.returncode == 0 and quire(home, "show", "cli2", "--system").stdout == PIRATE + "\n"
     said = quire(home, "run", "cli", "Who are you?")
@@ -265,6 +270,36 @@ def test_the_command_line_makes_shows_copies_and_removes(home, tmp_path):
     assert quire(home, "cp", "cli", "cli3").returncode == 0
     assert quire(home, "rm", "cli", "cli2", "cli3").returncode == 0
     assert "cli" not in quire(home, "list").stdout
+
+
+def unsupported(folder: Path) -> Path:
+    """A GGUF file that is sound, of a model that nobody can run."""
+    path = folder / "strange.gguf"
+    path.write_bytes(gguf_bytes({"general.architecture": (8, "rwkv9")}))
+    return path
+
+
+def test_a_file_that_cannot_be_run_makes_no_model(home, tmp_path):
+    done = quire(home, "create", "x", "-f", "-", stdin=f"FROM {unsupported(tmp_path)}\n")
+    assert done.returncode == 1 and "architecture rwkv9 is not supported. In gguf files these are: llama" in done.stderr
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF and no more")
+    done = quire(home, "create", "x", "-f", "-", stdin=f"FROM {tmp_path / 'cut.gguf'}\n")
+    assert done.returncode == 1 and done.stderr.startswith("error: cut.gguf: ")
+    assert "x:latest" not in quire(home, "list").stdout
+
+
+def test_a_file_that_was_sent_and_cannot_be_run_makes_no_model(client, tmp_path):
+    digest = client.create_blob(unsupported(tmp_path))
+    with pytest.raises(ollama.ResponseError, match="The architecture rwkv9 is not supported"):
+        client.create(model="x", files={"strange.gguf": digest})
+    assert "x" not in names(client)
+
+
+def test_a_model_that_cannot_be_run_is_no_base(home, tmp_path):
+    Store(home).create("strange", parts_of(unsupported(tmp_path)))  # as a pull would bring it
+    done = quire(home, "create", "x", "-f", "-", stdin="FROM strange\nSYSTEM Hello\n")
+    assert done.returncode == 1 and "rwkv9 is not supported" in done.stderr
+    assert quire(home, "rm", "strange").returncode == 0 and "x:latest" not in quire(home, "list").stdout
 
 
 def test_a_wrong_modelfile_is_an_error_with_its_line(home):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from quire.serve.shelf import Wanted
-from tests.serve.running import Running, running
+from tests.serve.running import Running, link_or_copy, running
 
 pytestmark = pytest.mark.e2e
 
@@ -57,8 +57,10 @@ def test_a_model_that_takes_too_long_is_refused_with_the_time_to_come_back(model
         may_load.set()
 
 
-def test_two_models_are_told_apart_by_their_names(model_file):
-    wanted = [Wanted("one", lambda: model_file, ("both", "first")), Wanted("two", lambda: model_file, ("both",))]
+def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
+    other = tmp_path / "other.gguf"
+    link_or_copy(model_file, other)
+    wanted = [Wanted("one", lambda: model_file, ("both", "first")), Wanted("two", lambda: other, ("both",))]
     with running(wanted, num_blocks=50) as server:
         assert server.http.get("/plain/models").json() == {"models": ["one", "two"]}
         for name, model in (("one", "one"), ("first", "one"), ("two", "two")):

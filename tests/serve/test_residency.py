@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import threading
@@ -23,11 +24,11 @@ from quire.engine.need import Budget, Share, budget_of, measure, need_of
 from quire.serve.app import all_dialects
 from quire.serve.engines import Place
 from quire.serve.shelf import Shelf
-from quire.store.layout import digest_of
+from quire.store.layout import write_whole
 from quire.store.manifest import Manifest, StoredFile, manifest_path
 from quire.store.names import parse_name
 from quire.store.store import Store
-from tests.serve.running import Running, running
+from tests.serve.running import Running, link_or_copy, running
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -39,19 +40,15 @@ GREEDY = {"temperature": 0, "num_predict": 8}
 
 
 def make_store(home: Path, model_file: Path) -> Store:
-    """The real model, under several names."""
+    """The real model as several files, each with a name and, as far as the store can tell, a content of its own."""
     store = Store(home)
     store.layout.make()
-    digest = digest_of(model_file)
-    store.layout.blob(digest).symlink_to(model_file)
-    file = StoredFile("weights", digest, model_file.stat().st_size, "model.gguf")
-    name = parse_name(TAGS[0])
-    first = Manifest(name.name, name.tag, (file,), "a test", "2026-01-01T00:00:00+00:00", "gguf", "Q4_1")
-    path = manifest_path(store.layout.manifests, name)
-    path.parent.mkdir(parents=True)
-    path.write_text(first.to_json())
-    for tag in TAGS[1:]:
-        store.copy(TAGS[0], tag)
+    for tag in TAGS:
+        digest, name = hashlib.sha256(tag.encode()).hexdigest(), parse_name(tag)
+        link_or_copy(model_file, store.layout.blob(digest))
+        file = StoredFile("weights", digest, model_file.stat().st_size, "model.gguf")
+        made = Manifest(name.name, name.tag, (file,), "a test", "2026-01-01T00:00:00+00:00", "gguf", "Q4_1")
+        write_whole(manifest_path(store.layout.manifests, name), made.to_json())
     return store
 
 

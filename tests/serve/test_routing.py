@@ -19,7 +19,7 @@ from quire.gateway.policy import Facts
 from quire.gateway.split import Split
 from quire.serve.app import all_dialects
 from quire.serve.models import Wanted
-from tests.serve.running import Running, running
+from tests.serve.running import Running, link_or_copy, running
 from tests.serve.test_process import SMALL, command, serving
 from tests.waiting import wait_until
 
@@ -86,7 +86,8 @@ def server(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("routes")
     (folder / "broken.gguf").write_bytes(model_file.read_bytes()[:5000])
     (folder / "routes.yaml").write_text(ROUTES)
-    wanted = [Wanted(name, lambda: model_file) for name in ("small", "large")]
+    link_or_copy(model_file, folder / "large.gguf")  # names of one file would share an engine
+    wanted = [Wanted("small", lambda: model_file), Wanted("large", lambda: folder / "large.gguf")]
     settings: dict[str, Any] = {"max_rows": 1, "max_step_tokens": 64, "max_waiting": 1, "api_key": "one,two"}
     settings |= {"num_blocks": 64, "max_context": 512, "routes": str(folder / "routes.yaml")}
     with running(wanted, all_dialects(), offers=Shelf(folder / "broken.gguf"), **settings) as started:
@@ -104,6 +105,22 @@ def told(answer: httpx.Response) -> tuple[str, str, str]:
     """The rule, the model by the header, the model by the body."""
     assert answer.status_code == 200, answer.text
     return answer.headers["x-quire-route"], answer.headers["x-quire-model"], answer.json()["model"]
+
+
+def test_aliases_are_listed_and_shown_beside_the_models(server: Running) -> None:
+    listed = [each["id"] for each in server.http.get("/v1/models").json()["data"]]
+    assert listed[:2] == ["small", "large"] and {"assistant", "trial", "careful", "busy"} <= set(listed)
+    assert len(listed) == len(set(listed))
+    assert "assistant" in {each["name"] for each in server.http.get("/api/tags").json()["models"]}
+    assert server.http.get("/v1/models/assistant").json()["id"] == "assistant"
+    shown = server.http.post("/api/show", json={"model": "assistant"}).json()
+    assert shown["template"] == server.http.post("/api/show", json={"model": "small"}).json()["template"] != ""
+    assert {each["name"] for each in server.http.get("/api/ps").json()["models"]} == {"small", "large"}
+
+
+def test_a_model_that_is_not_served_is_told_the_one_that_was_meant(server: Running) -> None:
+    refused = chat(server, "larg")
+    assert refused.status_code == 404 and refused.json()["error"]["message"].endswith("Did you mean large?")
 
 
 @pytest.mark.parametrize(

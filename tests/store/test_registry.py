@@ -16,9 +16,12 @@ import pytest
 
 from quire.store.errors import ModelNotFound, StoreError, Unreachable, WrongChecksum
 from quire.store.parts import Part
+from quire.store.sources.huggingface import HuggingFace
+from quire.store.sources.ollama import Ollama
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest
 from tests.store.docker_registry import RunningRegistry, running_registry
+from tests.store.hub import publish
 
 WEIGHTS = b"GGUF" + random.Random(5).randbytes(400_000)
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -79,10 +82,11 @@ def test_every_kind_of_layer_comes_with_its_role(registry, store):
     assert [f"{each.name}:{each.tag}" for each in store.list()] == [f"{registry.host}/library/toy:1b"]
 
 
-def test_a_name_without_a_host_comes_from_the_registry_that_is_set(registry, tmp_path):
+def test_a_name_without_a_host_comes_from_the_registry_that_is_set(registry, server, tmp_path):
+    publish(server, "org/other", {"README.md": b"the hub has others"})
     upload(registry, "library/bare", "latest", [layer("model", WEIGHTS)])
     upload(registry, "me/mine", "latest", [layer("model", WEIGHTS)])
-    store = Store(tmp_path, registry=registry.host)
+    store = Store(tmp_path, [HuggingFace(server.url), Ollama()], registry=registry.host)
     assert store.resolve("bare").read_bytes() == WEIGHTS and store.resolve("me/mine:latest").read_bytes() == WEIGHTS
     assert [each.name for each in store.list()] == ["me/mine", "bare"]
     assert {each.source for each in store.list()} == {f"{registry.host}/library/bare", f"{registry.host}/me/mine"}
@@ -181,7 +185,7 @@ def test_bytes_that_rotted_in_the_registry_are_thrown_away(registry, store):
 @pytest.mark.parametrize("name", ["me/nothing", "me/known:nothing"])
 def test_a_model_that_is_not_there_is_said_so(registry, store, name):
     upload(registry, "me/known", "latest", [layer("model", WEIGHTS)])
-    with pytest.raises(ModelNotFound, match=r"has no model me/.*:.*: check the name\. For .* write hf\.co/me/"):
+    with pytest.raises(ModelNotFound, match=r"has no model me/.*:.*: check the name\."):
         store.pull(f"{registry.host}/{name}")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quire.types.lowered import start_of
 from quire.weights import lowered
 from quire.weights.lowered import PIECE, SUFFIX, LoweredModel, LoweredStore
 
@@ -139,6 +140,22 @@ def test_a_full_disk_costs_one_line_of_the_log_and_leaves_nothing(tmp_path, monk
     assert [record.message for record in caplog.records if "No space left" in record.message] == [
         record.message for record in caplog.records
     ]
+
+
+def test_what_was_made_of_a_copy_is_found_too(tmp_path):
+    store = LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0)
+    one, other = (store.of("digest", file=tmp_path / name) for name in ("one.gguf", "other.gguf"))
+    kept(one)
+    assert other.find(RECIPE) is not None and other.path(RECIPE) == one.path(RECIPE)
+    assert one.path(RECIPE).name.startswith(start_of(tmp_path / "one.gguf"))
+    kept(other)
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_disk_without_room_is_left_as_it_is(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": lowered.KEEP_FREE})())
+    kept(make(tmp_path))
+    assert files(tmp_path) == [] and "they take 2 MB, and 268 MB are free" in caplog.records[0].message
 
 
 def test_a_home_that_cannot_be_written_costs_one_line_of_the_log(tmp_path, caplog):

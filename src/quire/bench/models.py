@@ -1,7 +1,7 @@
 """Many models in one server: how fast one comes back, what company costs, and what happens when not all of them fit.
 
 The server is a child, as `quire serve` makes it, and each model an engine below that. All models are the same weights
-under several names: what is compared is one model against many at the same load. Clients are a closed loop.
+in files of their own: what is compared is one model against many at the same load. Clients are a closed loop.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,10 @@ import httpx
 
 from quire.bench.figure import Figure, at_most
 from quire.bench.load import Load, Scenario, TokenIds, closed_loop
+from quire.bench.located import located
 from quire.bench.machine import machine
 from quire.bench.table import table
-from quire.config import home_folder, load
+from quire.config import load
 from quire.engine.need import need_of
 from quire.serve.app import all_dialects
 from quire.serve.engines import Place
@@ -34,7 +37,6 @@ from quire.serve.models import Models
 from quire.serve.server import Serving
 from quire.serve.service import Service
 from quire.serve.shelf import Wanted
-from quire.store.store import DEFAULT_MODEL, Store
 
 NUM_CLIENTS, NUM_PROMPTS = 32, 96
 PROMPT_TOKENS, MAX_TOKENS = 64, 32
@@ -86,13 +88,12 @@ class Server:
 def main(asked: argparse.Namespace) -> None:
     """Print the table."""
     print(machine())
-    print(table(run(asked.model or DEFAULT_MODEL)))
+    print(table(run(asked.model)))
 
 
 def run(model: str) -> list[Figure]:
     """All figures."""
-    config = load()
-    path = Path(model) if Path(model).exists() else Store(home_folder(config)).resolve(model)
+    path = located(model)
     size = need_of(path, load({"max_context": CONTEXT})).bytes_for(CONTEXT)
     roomy = 8 * need_of(path, load({"max_context": CONTEXT})).bytes_for(CONTEXT, 9)  # no model is short of KV memory
     with _server(path, 8, roomy) as server:
@@ -166,9 +167,20 @@ def serve(path: str, num_models: int, budget: float) -> None:
     """The child's main."""
     flags = {"port": 0, "drain_seconds": 1, "log_level": "warning", "max_context": CONTEXT, "load_patience": 600.0}
     config = load(flags | {"memory_budget": budget / 1e9})
-    wanted = [Wanted(f"m{number}", lambda: Path(path)) for number in range(num_models)]
-    models = Models(wanted, config, Place(), lambda loading: None)
-    Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
+    with tempfile.TemporaryDirectory(prefix="quire-", dir=Path(path).resolve().parent) as folder:
+        names = [f"m{number}" for number in range(num_models)]
+        copies = {name: _linked(Path(path), Path(folder, name)) for name in names}
+        wanted = [Wanted(name, partial(copies.__getitem__, name)) for name in names]
+        models = Models(wanted, config, Place(), lambda loading: None)
+        Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
+
+
+def _linked(path: Path, folder: Path) -> Path:
+    """The same model in a folder of its own: names of one file would share an engine."""
+    folder.mkdir()
+    for file in path.iterdir() if path.is_dir() else [path]:
+        (folder / file.name).hardlink_to(file.resolve())
+    return folder if path.is_dir() else folder / path.name
 
 
 def _engines(pid: int) -> list[int]:

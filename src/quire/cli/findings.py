@@ -30,6 +30,7 @@ EXTRAS = {
     "ray": ("ray",),
 }
 BRINGS = {"cuda": "NVIDIA GPUs", "otel": "traces for OpenTelemetry", "ray": "several machines"}
+NAMESAKE = "quire"  # another project's distribution
 LOW_DISK = 2 * 10**9  # less than a small model needs
 PROC = Path("/proc")
 GPU_SECONDS = 10
@@ -59,6 +60,10 @@ def look(config: Config) -> Iterator[Finding]:
 def software() -> Iterator[Finding]:
     """This quire, its Python, the system."""
     yield Finding("software", "quire", __version__)
+    if other := installed(NAMESAKE):
+        value = f"the distribution {NAMESAKE} {other} is installed too, and has the same import name"
+        remedy = f"pip uninstall {NAMESAKE}, then install Quire again: its distribution is quire-llm."
+        yield Finding("software", "name clash", value, "note", remedy)
     yield Finding("software", "python", f"{platform.python_implementation()} {platform.python_version()}")
     yield Finding("software", "system", f"{platform.system()} {platform.release()} {platform.machine()}")
 
@@ -133,7 +138,7 @@ def graphics(proc: Path = PROC) -> Iterator[Finding]:
     missing = [name for name in devices.GPU_NEEDS if not installed(name)]
     if missing:
         value = f"models run on the CPU: for a GPU {' and '.join(missing)} must be installed"
-        yield Finding("gpu", "device", value, "note", "pip install 'quire[cuda]'")
+        yield Finding("gpu", "device", value, "note", _install_extra("cuda"))
     elif devices.choose(devices.AUTO) == devices.GPU:
         yield Finding("gpu", "device", f"models run on the GPU, with torch {installed('torch')}, unless told otherwise")
     else:
@@ -151,7 +156,8 @@ def packages() -> Iterator[Finding]:
         missing = [name for name in names if not installed(name)]
         here = ", ".join(f"{name} {installed(name)}" for name in names if name not in missing)
         value = f"{BRINGS[extra]}: " + (f"not installed ({', '.join(missing)})" if missing else here)
-        yield Finding("packages", f"[{extra}]", value, "note" if missing else "ok", _extra_remedy(extra, missing))
+        remedy = _install_extra(extra) if missing else ""
+        yield Finding("packages", f"[{extra}]", value, "note" if missing else "ok", remedy)
 
 
 def installed(name: str) -> str | None:
@@ -167,8 +173,9 @@ def gb(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:,.1f} GB"
 
 
-def _extra_remedy(extra: str, missing: list[str]) -> str:
-    return f"pip install 'quire[{extra}]'" if missing else ""
+def _install_extra(extra: str) -> str:
+    """The distribution is on no index yet: it is installed from its source folder."""
+    return f'In the folder of Quire\'s source: pip install ".[{extra}]"'
 
 
 def _nvidia_gpus() -> Iterator[str]:

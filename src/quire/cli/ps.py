@@ -11,7 +11,7 @@ import typer
 from quire.cli.options import Given, command, option
 from quire.cli.server import Server, url_of
 
-COLUMNS = ("NAME", "MEMORY", "WHERE", "CONTEXT", "UNTIL")
+COLUMNS = ("NAME", "USED", "ALLOWED", "WHERE", "CONTEXT", "UNTIL")
 FOREVER_YEAR = 9000
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
@@ -41,7 +41,9 @@ def ps(options: PsOptions, given: Given) -> None:
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
     size, on_device = model["size"], model["size_vram"]
     where = "cpu" if not on_device else "gpu" if on_device >= size else f"{100 * on_device // size} % gpu"
-    return model["name"], f"{size / 1e6:,.0f} MB", where, str(model["context_length"]), until(model["expires_at"])
+    used = f"with {model['shares_with']}" if model["shares_with"] else f"{model['size_used'] / 1e6:,.0f} MB"
+    allowed = "" if model["shares_with"] else f"{size / 1e6:,.0f} MB"
+    return model["name"], used, allowed, where, str(model["context_length"]), until(model["expires_at"])
 
 
 def until(expires: str, now: datetime | None = None) -> str:

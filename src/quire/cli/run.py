@@ -35,7 +35,9 @@ SAME_ANYWHERE = {"home", "log_level", "log_format"}  # flags that say nothing of
 class RunOptions:
     """Options of its own; those of the engine come from config.py."""
 
-    model: str = argument(DEFAULT_MODEL, "A name (hf.co/org/repo[:quant] too), or the path of a GGUF file or a folder.")
+    model: str = argument(
+        DEFAULT_MODEL, "A name, org/repo[:quant] of the model hub, or the path of a GGUF file or a folder."
+    )
     prompt: tuple[str, ...] = argument((), "What to say. Without it: standard input if that is a pipe, else a chat.")
     temperature: float | None = option(
         None, "0 is greedy. Default: what the model's authors recommend.", panel=SAMPLING

@@ -68,11 +68,16 @@ def serve(options: ServeOptions, given: Given) -> None:
     )
     offers = None if options.only else shelf.Shelf(given.store)
     served = models.Models(wanted, config, place, _print_loading, offers)
-    library = None if options.only else import_module("quire.gateway.library").StoreLibrary(given.store)
+    library = None if options.only else _library(given.store)
     with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
         house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
         _run(server.Serving(house, ready))
+
+
+def _library(store: Store) -> Any:
+    check = import_module("quire.engine.supported").check_supported
+    return import_module("quire.gateway.library").StoreLibrary(store, check)
 
 
 def _run(serving: Any) -> None:

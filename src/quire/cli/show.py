@@ -43,6 +43,7 @@ def _facts(model: str, given: Given) -> str:
     facts: dict[str, str] = {}
     if parse_name(model).kind != "path":
         manifest = given.store.show(model)
+        preset: Preset = import_module("quire.store.create").preset_of_model(given.store, manifest)
         facts = {
             "name": f"{manifest.name}:{manifest.tag}",
             "source": manifest.source,
@@ -50,6 +51,7 @@ def _facts(model: str, given: Given) -> str:
             "licence": manifest.licence,
             "parameters": manifest.num_parameters,
             "quantization": manifest.quantization,
+            "system": " ".join(preset.system.split()),
         }
         facts |= {file.file_name: f"{file.size:,} bytes, sha256 {file.digest[:16]}…" for file in manifest.files}
     path = given.store.find(model)

@@ -23,10 +23,11 @@ from quire.models.draw import Model, draw
 from quire.runner.memory import HOST_KV, DeviceFacts, block_bytes, host_bytes, kv_dtype, plan_blocks, used_bytes
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
+from quire.types.lowered import FOLDER
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
-LOWERED, TUNED = "lowered", "tuned"  # folders below QUIRE_HOME
+TUNED = "tuned"  # a folder below QUIRE_HOME
 Progress = Callable[[str, float], None]  # what is being done, and seconds since the start
 
 
@@ -163,8 +164,8 @@ def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> 
     max_bytes = int(config.weights.lowered_gb * 1e9)
     if max_bytes == 0 or not isinstance(checkpoint, Checkpoint) or checkpoint.container == "dummy":
         return None
-    store = LoweredStore(home_folder(config) / LOWERED, max_bytes)
-    return store.of(checkpoint.digest(), model.graph.digest(), __version__)
+    store = LoweredStore(home_folder(config) / FOLDER, max_bytes)
+    return store.of(checkpoint.digest(), model.graph.digest(), __version__, file=checkpoint.files[0].file.path)
 
 
 def limits_of(config: Config) -> Limits:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.store.create import AdapterNotSupported, base_of_blobs, base_of_name, check_preset, make, modelfile_of
+from quire.store.create import (
+    AdapterNotSupported,
+    Check,
+    base_of_blobs,
+    base_of_name,
+    check_preset,
+    make,
+    modelfile_of,
+    no_check,
+)
 from quire.store.errors import WrongChecksum
 from quire.store.names import parse_name
 from quire.store.store import Store
@@ -15,8 +24,9 @@ from quire.types.library import Change, Copy, Create, Delete, Progress, Pull, Pu
 class StoreLibrary:
     """One store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, check: Check = no_check) -> None:
         self._store = store
+        self._check = check  # raises if a model cannot be run
 
     def modelfile(self, name: str) -> str:
         """A Modelfile that makes a model again. It tells nobody where things lie."""
@@ -74,7 +84,7 @@ class StoreLibrary:
             self._refuse_path(wanted.base)
             base = base_of_name(self._store, wanted.base, lambda what, done, total: progress(Step(what, done, total)))
         progress(Step("creating the model"))
-        make(self._store, wanted.name, base, wanted.preset)
+        make(self._store, wanted.name, base, wanted.preset, check=self._check)
         progress(Step("writing manifest"))
 
     def _refuse_path(self, *names: str) -> None:

@@ -166,6 +166,10 @@ class Residency:
         assert demand.least <= min(demand.most, self.budget)
         self._residents.setdefault(name, Resident(name, demand, keep, keep))
 
+    def stay(self, name: str) -> None:
+        """This model is to stay for ever, unless a request wants otherwise."""
+        self[name].usual_keep = self[name].keep = -1.0
+
     def ask(self, ticket: int, name: str, now: float) -> None:
         """A request wants to run."""
         self._owners[ticket] = self[name]

@@ -80,6 +80,10 @@ class Routes:
         rule, models = next((rule, models) for rule, models in chosen if models)  # the last one always applies
         return Choice(name, rule.name, models)
 
+    def defaults(self) -> dict[str, str]:
+        """The aliases, each with the model that its last rule, which always applies, uses most."""
+        return {alias: max(w := rules[-1].split.weights, key=w.__getitem__) for alias, rules in self.rules.items()}
+
     def describe(self) -> dict[str, Any]:
         """For /props."""
         learnt = {

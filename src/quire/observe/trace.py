@@ -181,7 +181,8 @@ def _exporter(endpoint: str) -> Any:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise BadSetting(
-            f"otlp_endpoint needs the packages of the extra otel: pip install 'quire[otel]' ({error}).",
+            "otlp_endpoint needs the packages of the extra otel: run "
+            f'`pip install ".[otel]"` in the folder of Quire\'s source ({error}).',
             field="otlp_endpoint",
         ) from None
     return OTLPSpanExporter(endpoint.rstrip("/").removesuffix(PATH) + PATH, timeout=SEND_SECONDS)

@@ -9,12 +9,18 @@ from quire.serve.dialect import Lists, Shows, Tells
 from quire.serve.exchange import Exchange
 from quire.serve.library import modelfile_of
 from quire.serve.service import Service
+from quire.types.chat import ModelCard
 
 
 async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> None:
-    """All models, or those that are in memory."""
-    cards = await service.models.cards()
-    await exchange.respond(endpoint.encode([card for card in cards if card.is_loaded or not endpoint.only_loaded]))
+    """All models and aliases, or the models that are in memory."""
+    if endpoint.only_loaded:
+        await exchange.respond(endpoint.encode(await service.models.running_cards()))
+        return
+    cards = {card.name: card for card in await service.models.cards()}
+    for alias, model in service.router.aliases().items():
+        cards.setdefault(alias, replace(cards.get(model) or ModelCard(model), name=alias, is_loaded=False))
+    await exchange.respond(endpoint.encode(list(cards.values())))
 
 
 async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> None:
@@ -23,7 +29,9 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
         name: str = exchange.scope["path_params"]["name"]
     else:
         name = endpoint.name_of(await service.body(exchange))
-    card = await service.models.card(name)
+    model = service.router.aliases().get(name)
+    card = await service.models.card(name if model is None else model)
+    card = card if model is None else replace(card, name=name)
     await exchange.respond(endpoint.encode(replace(card, modelfile=await modelfile_of(service, name))))
 
 

@@ -44,10 +44,7 @@ class Engine:
 
     async def ask(self, question: Question) -> Any:
         """What the engine answers to a question, which it does between two steps."""
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(self.client.ask(question)), ANSWER_SECONDS)
-        except TimeoutError:
-            raise EngineBusy(ANSWER_SECONDS) from None
+        return await ask(self.client, question)
 
 
 class Opens(Protocol):
@@ -94,6 +91,14 @@ class Place:
             return ChildEngine(configure, deliver, progress=progress, entry=self.entry, reads=reads)
 
         return path, Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
+
+
+async def ask(client: Client, question: Question) -> Any:
+    """What an engine answers to a question. Raises EngineBusy if that takes too long."""
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(client.ask(question)), ANSWER_SECONDS)
+    except TimeoutError:
+        raise EngineBusy(ANSWER_SECONDS) from None
 
 
 def speech_of(side: TextSide) -> Speech:

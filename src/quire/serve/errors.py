@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.store.suggest import did_you_mean
 from quire.types.errors import InvalidRequest, QuireError
 
 MAX_SHOWN = 20  # models
@@ -59,7 +60,8 @@ class ModelNotServed(InvalidRequest):
     def __init__(self, name: str, served: Sequence[str]) -> None:
         asked = f"The model {name!r} is not served here" if name else "The request names no model"
         shown = " or ".join(served[:MAX_SHOWN]) + (f" or one of {len(served)}" if len(served) > MAX_SHOWN else "")
-        rest = f"choose {shown}." if served else "no model is here yet. Fetch one with `quire pull`."
+        hint = did_you_mean(name, served)
+        rest = f"choose {shown}.{hint}" if served else "no model is here yet. Fetch one with `quire pull`."
         super().__init__(f"{asked}: {rest}", field="model")
 
 

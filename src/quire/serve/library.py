@@ -35,7 +35,8 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
     library = _library(service, exchange)
     asked = endpoint.decode(await service.body(exchange))
     if isinstance(asked.change, Delete):
-        await _let_go(service, asked.change.name)
+        with suppress(QuireError):
+            service.models.forget(asked.change.name)
     telling = _Telling()
     doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, telling)))
     leaving = asyncio.ensure_future(exchange.gone())
@@ -105,13 +106,6 @@ def _library(service: Service, exchange: Exchange) -> Library:
     if service.library is None:
         raise NoLibrary
     return service.library
-
-
-async def _let_go(service: Service, name: str) -> None:
-    """A model that is to be forgotten leaves the memory too, unless the server was started for it."""
-    with suppress(QuireError):
-        if not service.models.find(name).is_named:
-            await service.models.unload(name)
 
 
 async def _tell(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:

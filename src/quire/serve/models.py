@@ -7,7 +7,6 @@ by any spelling that the store knows. Who is in memory, and who waits, is decide
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,12 +19,14 @@ from quire.engine.launch import Progress
 from quire.serve.engines import Engine, Opens, in_thread
 from quire.serve.errors import ModelNotServed
 from quire.serve.model import Model
-from quire.serve.residents import ELSEWHERE, Gone, Residents
+from quire.serve.residents import Gone, Residents
 from quire.serve.shelf import Wanted
 from quire.types.chat import ModelCard
 from quire.types.errors import QuireError
 
 logger = logging.getLogger(__name__)
+
+HOST = "cpu"  # the device whose memory is no accelerator's
 
 
 class Offers(Protocol):
@@ -61,8 +62,7 @@ class Models:
         progress: Progress,
         offers: Offers | None = None,
     ) -> None:
-        self._keys = map(str, itertools.count())
-        self._models = {each.name: Model(each, next(self._keys), is_named=True) for each in wanted}
+        self._models = {each.name: Model(each, is_named=True) for each in wanted}
         self._offers = offers or NoOffers()
         self._patience = config.serve.load_patience
         self._config = config
@@ -84,19 +84,50 @@ class Models:
         offered = self._offered(name, named)
         if offered is None:
             others = (each.name for each in self._offers.all())
-            raise ModelNotServed(name, list(dict.fromkeys((*(each.name for each in named), *others))))
+            raise ModelNotServed(name, list(dict.fromkeys((*(each.name for each in named), *others, *self._models))))
         known = self._models.get(offered.name)
         if known is None or known.wanted.identity != offered.identity:
-            if known is not None and (resident := self._residents.of(known)) is not None:
-                resident.keep = 0.0  # whoever uses the one before ends there, and it goes
-            self._models[offered.name] = Model(offered, next(self._keys), is_named=False)
+            if known is not None:
+                self._forget(known)  # whoever uses the one before ends there, and it goes
+            self._models[offered.name] = Model(offered, is_named=False)
         return self._models[offered.name]
 
     async def cards(self) -> list[ModelCard]:
         """Of all models, loaded or not: those that were named first, then the others in their own order."""
-        offered = {each.name: each for each in await asyncio.to_thread(self._offers.all)}
+        offered = await self.refresh()
         named = [model.name for model in self if model.is_named]
-        return [self._card_of(name, offered.get(name)) for name in dict.fromkeys((*named, *offered))]
+        loaded = [model.name for model in self if model.engine is not None]  # also of another program's folder
+        return [self._card_of(name, offered.get(name)) for name in dict.fromkeys((*named, *offered, *loaded))]
+
+    async def running_cards(self) -> list[ModelCard]:
+        """Of the models that are in memory, with what each uses of it now."""
+        await self.refresh()
+        return [
+            replace(self._card(model), used_bytes=await self._residents.used_bytes(model))
+            for model in list(self)
+            if model.engine is not None
+        ]
+
+    async def refresh(self) -> dict[str, Wanted]:
+        """What is offered beside the named models, by name. Models that are gone from there, or are others now under
+        the same name, are forgotten."""
+        offered = {each.name: each for each in await asyncio.to_thread(self._offers.all)}
+        for name, model in list(self._models.items()):
+            now = offered.get(name) or (None if model.is_named else await asyncio.to_thread(self._offers.find, name))
+            if not model.is_named and (now is None or now.identity != model.wanted.identity):
+                self._forget(model)
+        return offered
+
+    def forget(self, name: str) -> None:
+        """A model is about to be removed: it leaves the memory too, unless the server was started for it."""
+        model = self.find(name)
+        if not model.is_named:
+            self._forget(model)
+
+    def _forget(self, model: Model) -> None:
+        if self._models.get(model.name) is model:
+            del self._models[model.name]
+        self._residents.forget(model)
 
     def _card_of(self, name: str, offered: Wanted | None) -> ModelCard:
         model = self._models.get(name)
@@ -172,13 +203,18 @@ class Models:
 
     def _card(self, model: Model) -> ModelCard:
         card, resident = model.facts or ModelCard(model.name, is_loaded=False), self._residents.of(model)
-        if model.engine is None or resident is None:
+        if model.engine is None or resident is None or model.slot is None:
             return card
         left = resident.keep if resident.running else resident.expires - time.monotonic()
+        ready = model.engine.client.ready
+        allowed = self._residents.allowed_bytes(model)
+        first = model.slot.first
         return replace(
             card,
             is_loaded=True,
-            loaded_bytes=0 if resident.demand == ELSEWHERE else resident.num_bytes,
-            max_context=model.engine.client.ready.max_context,
+            loaded_bytes=allowed,
+            accelerator_bytes=0 if ready.device == HOST else allowed,
+            shares_with="" if first is None or first is model else first.name,
+            max_context=ready.max_context,
             expires=None if resident.keep < 0 else time.time() + max(0.0, left),
         )

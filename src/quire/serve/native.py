@@ -78,6 +78,7 @@ async def version(service: Service, exchange: Exchange) -> None:
 async def props(service: Service, exchange: Exchange) -> None:
     """Settings, without secrets; limits; and what the models are."""
     only_admin(exchange)
+    await service.models.refresh()
     config = service.config
     values = {each.name: getattr(getattr(config, each.section), each.name) for each in settings() if not each.secret}
     models = {model.name: None if model.engine is None else _facts(model.engine) for model in service.models}
@@ -105,7 +106,7 @@ async def metrics(service: Service, exchange: Exchange) -> None:
         only_admin(exchange)
     samples = service.samples()
     for model in service.models:
-        if model.engine is not None:
+        if model.engine is not None and model.slot is not None and model.slot.first is model:  # each engine once
             with suppress(EngineBusy, EngineDied):
                 counters = await model.engine.ask(Snapshot())
                 samples += engine_samples(model.name, {name: getattr(counters, name) for name in counters.__slots__})

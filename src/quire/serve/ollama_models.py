@@ -92,6 +92,8 @@ def _running(card: ModelCard) -> dict[str, Any]:
         "name": card.name,
         "model": card.name,
         "size": card.loaded_bytes or card.num_bytes,
+        "size_used": card.used_bytes,
+        "shares_with": card.shares_with,
         "digest": card.digest.removeprefix("sha256:"),
         "details": _details(card),
         "expires_at": _NEVER if card.expires is None else time_of(card.expires),

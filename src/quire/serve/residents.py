@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from quire.config import Config
+from quire.engine.client import Client
 from quire.engine.launch import Progress
-from quire.engine.messages import Counters, EngineDied, Resized, Snapshot
+from quire.engine.messages import Counters, EngineDied, Ready, Resized, Snapshot
 from quire.engine.messages import Resize as ResizeBlocks
 from quire.engine.need import WHOLE, Need, Share
 from quire.gateway.residency import Admit, Demand, Load, Residency, Resident, Resize, Stage, Unload
-from quire.serve.engines import Engine, Opens, in_thread
+from quire.serve.engines import Opens, ask, in_thread
 from quire.serve.errors import EngineBusy, ModelLoading, NoRoom
 from quire.serve.exchange import ClientGone
 from quire.serve.fitting import Fitted, OnGpu, fit, on_gpu
-from quire.serve.model import Model
+from quire.serve.model import Model, Slot, weights_identity, weights_path
 from quire.text.preset import preset_beside, with_num_ctx
 from quire.types.duration import seconds_of
 from quire.types.errors import QuireError
@@ -48,7 +49,9 @@ class Residents:
         self._place = place
         self._progress = progress
         self._keep = seconds_of(config.serve.keep_alive, "keep_alive")
-        self._models: dict[str, Model] = {}  # by key
+        self._slots: dict[str, Slot] = {}  # by key
+        self._by_weights: dict[str, Slot] = {}
+        self._keys = map(str, itertools.count())
         self._tickets = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,22 +66,44 @@ class Residents:
         return self._residency.budget
 
     def taken(self) -> dict[str, int]:
-        """What each may take of it."""
-        return {self._models[each.name].name: each.taken for each in self._residency if each.taken}
+        """What each may take of it; models that share an engine are one."""
+        return {self._slots[each.name].name: each.taken for each in self._residency if each.taken}
 
     def of(self, model: Model) -> Resident | None:
         """What was decided about a model. None: nobody has asked for it."""
-        return self._residency.get(model.key)
+        return None if model.slot is None else self._residency.get(model.slot.key)
+
+    def allowed_bytes(self, model: Model) -> int:
+        """What the engine of a loaded model may use."""
+        slot = model.slot
+        assert slot is not None and slot.client is not None
+        if isinstance(slot.fitted, Fitted):
+            return self._residency[slot.key].num_bytes
+        return _bytes_with(slot.client.ready, slot.client.ready.num_blocks)
+
+    async def used_bytes(self, model: Model) -> int:
+        """What it uses now: weights, buffers, and the KV blocks that hold something. 0: it does not answer."""
+        slot = model.slot
+        if slot is None or (client := slot.client) is None:
+            return 0
+        with suppress(EngineBusy, EngineDied):
+            counters: Counters = await ask(client, Snapshot())
+            num_blocks = counters.num_blocks - counters.num_free_blocks
+            fitted = slot.fitted
+            return fitted.bytes_of(num_blocks) if isinstance(fitted, Fitted) else _bytes_with(client.ready, num_blocks)
+        return 0
 
     def fits_now(self, model: Model) -> bool:
-        """Is there room for it without anyone having to go?"""
-        return self._residency[model.key].demand.least <= self._residency.room
+        """Is it here, or is there room for it without anyone having to go?"""
+        resident = self.of(model)
+        assert resident is not None, "it was measured"
+        return resident.stage is Stage.HERE or resident.demand.least <= self._residency.room
 
     # ── requests ──
 
     async def measured(self, model: Model) -> None:
         """Find out what a model takes, once for all who wait. Raises if it is not there or does not fit."""
-        if model.path is not None:
+        if model.slot is not None:
             return
         if model.measuring is None:
             model.measuring = asyncio.create_task(self._measure(model))
@@ -97,7 +122,8 @@ class Residents:
             raise ModelLoading(model.name, RETRY_SECONDS) from None
         ticket, admitted = next(self._tickets), asyncio.get_running_loop().create_future()
         self._waiting[ticket] = admitted
-        self._residency.ask(ticket, model.key, time.monotonic())
+        assert model.slot is not None
+        self._residency.ask(ticket, model.slot.key, time.monotonic())
         self._tend()
         try:
             if not admitted.done():
@@ -107,6 +133,7 @@ class Residents:
             if not admitted.done():
                 raise self._impatient(model, gone, patience or 0.0)
             admitted.result()
+            await self._spoken(model)
         except BaseException:
             self._waiting.pop(ticket, None)
             self.end(ticket)
@@ -123,30 +150,43 @@ class Residents:
         resident = self.of(model)
         if resident is None or resident.demand == ELSEWHERE or resident.stage is Stage.AWAY:
             return
-        self._residency.release(model.key, time.monotonic())
+        assert model.slot is not None
+        self._residency.release(model.slot.key, time.monotonic())
         self._tend()
         while resident.stage is Stage.LEAVING and self._tasks:
             await asyncio.wait(set(self._tasks), timeout=RETRY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+
+    def forget(self, model: Model) -> None:
+        """A model is no longer served: its engine goes as soon as nobody uses it, if no other model has the same."""
+        if (slot := model.slot) is None or model not in slot.models:
+            return
+        slot.models.remove(model)
+        if slot.path == model.path and slot.models:
+            slot.path = slot.models[0].path or slot.path  # a view goes with its last name
+        if not slot.models and (resident := self._residency.get(slot.key)) is not None:
+            resident.keep = 0.0
+            self._tend()
 
     async def watch(self) -> None:
         """For as long as the server runs, see whose requests wait for KV memory."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for model in self._models.values():
-                self._remind(model)
-            growing = [self._models[each.name] for each in self._residency if _may_grow(each)]
-            pressed = [model.key for model in growing if await _is_pressed(model)]
+            for slot in self._slots.values():
+                self._remind(slot)
+            growing = [self._slots[each.name] for each in self._residency if _may_grow(each)]
+            pressed = [slot.key for slot in growing if await _is_pressed(slot)]
             self._residency.press(pressed)
             if pressed:
                 self._tend()
 
-    def _remind(self, model: Model) -> None:
+    def _remind(self, slot: Slot) -> None:
         """An engine that was started again has the memory that the first one began with: it is told what it may."""
-        if model.engine is None or not model.is_ready or model.engine.client.num_restarts == model.num_reminded:
+        client = slot.client
+        if client is None or not client.is_alive or client.num_restarts == slot.num_reminded:
             return
-        model.num_reminded = model.engine.client.num_restarts
-        if isinstance(model.fitted, Fitted):
-            self._begin(self._resize(model, self._residency[model.key].wanted_bytes))
+        slot.num_reminded = client.num_restarts
+        if isinstance(slot.fitted, Fitted):
+            self._begin(self._resize(slot, self._residency[slot.key].wanted_bytes))
 
     async def close(self) -> None:
         """End all engines."""
@@ -155,31 +195,60 @@ class Residents:
         for task in (tasks := set(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        engines = [model.engine for model in self._models.values() if model.engine is not None]
-        await asyncio.gather(*(asyncio.to_thread(engine.client.close) for engine in engines))
+        clients = [slot.client for slot in self._slots.values() if slot.client is not None]
+        await asyncio.gather(*(asyncio.to_thread(client.close) for client in clients))
 
     def _impatient(self, model: Model, gone: Gone | None, patience: float) -> Exception:
         if gone is not None and gone.done():
             return ClientGone()
-        if self._residency[model.key].stage is Stage.LOADING:
+        resident = self.of(model)
+        if resident is not None and resident.stage is Stage.LOADING:
             return ModelLoading(model.name, RETRY_SECONDS)
         return NoRoom(model.name, patience, RETRY_SECONDS)
 
     async def _measure(self, model: Model) -> None:
-        def work() -> tuple[Path, Config, Need | Share | None]:
+        def work() -> tuple[Path, Config, str, Need | Share | None]:
             path = model.wanted.locate()
             config = with_num_ctx(self._config, preset_beside(path))
-            return path, config, self._place.measure(path, config)
+            need = self._place.measure(path, config)
+            # names with contexts of their own have engines of their own: memory is planned for a context
+            identity = f"{weights_identity(path)} {config.scheduler.max_context}"
+            return path, config, "" if need is None else identity, need
 
-        path, config, need = await in_thread(work)
+        path, config, identity, need = await in_thread(work)
+        fitted: Fitted | OnGpu | None = None
         if isinstance(need, Share):
-            model.fitted = on_gpu(need)
+            fitted = on_gpu(need)
         elif need is not None:
-            model.fitted = fit(model.name, need, config, self.budget)
-        demand = ELSEWHERE if model.fitted is None else model.fitted.demand
-        self._models[model.key] = model
-        self._residency.add(model.key, demand, -1.0 if model.fitted is None or model.is_named else self._keep)
-        model.path = path
+            fitted = fit(model.name, need, config, self.budget)
+        slot = self._by_weights.get(identity) if identity else None
+        if slot is None:
+            is_dummy = self._config.weights.load_format == "dummy"  # which looks for a file beside the path
+            slot = Slot(next(self._keys), model.name, path if is_dummy else weights_path(path), fitted)
+            self._slots[slot.key] = slot
+            self._residency.add(slot.key, ELSEWHERE if fitted is None else fitted.demand, self._keep)
+            if identity:
+                self._by_weights[identity] = slot
+        if fitted is None or model.is_named:
+            self._residency.stay(slot.key)
+        slot.models.append(model)
+        model.path, model.slot = path, slot
+
+    async def _spoken(self, model: Model) -> None:
+        """Read how a model speaks, once for all who wait. Its engine may have been loaded for another one."""
+        if model.speech is not None:
+            return
+        slot = model.slot
+        assert slot is not None and slot.client is not None and model.path is not None, "it was admitted"
+        if model.reading is None:
+            path = slot.path if slot.fitted is None else model.path  # of an engine that is not ours, as that tells it
+            read = partial(model.read, path, slot.client.ready.max_context, self._config)
+            model.reading = asyncio.create_task(in_thread(read))
+        try:
+            model.speech = await asyncio.shield(model.reading)
+        finally:
+            if model.reading is not None and model.reading.done():
+                model.reading = None
 
     # ── doing what is decided ──
 
@@ -191,11 +260,11 @@ class Residents:
                 case Admit(ticket):
                     self._waiting.pop(ticket).set_result(None)
                 case Load(key, num_bytes):
-                    self._begin(self._load(self._models[key], num_bytes))
+                    self._begin(self._load(self._slots[key], num_bytes))
                 case Unload(key):
-                    self._begin(self._unload(self._models[key]))
+                    self._begin(self._unload(self._slots[key]))
                 case Resize(key, num_bytes):
-                    self._begin(self._resize(self._models[key], num_bytes))
+                    self._begin(self._resize(self._slots[key], num_bytes))
         if self._timer is not None:
             self._timer.cancel()
         wakes = self._residency.wakes(now)
@@ -207,76 +276,76 @@ class Residents:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load(self, model: Model, num_bytes: int) -> None:
+    async def _load(self, slot: Slot, num_bytes: int) -> None:
         began = time.monotonic()
         try:
-            work = partial(self._open, model, num_bytes, asyncio.get_running_loop())
-            model.engine = await in_thread(work, lambda engine: engine.client.close())
-            model.num_reminded = 0
+            work = partial(self._open, slot, num_bytes, asyncio.get_running_loop())
+            path, client = await in_thread(work, lambda opened: opened[1].close())
+            slot.path, slot.client = path, client
+            slot.num_reminded = 0
         except Exception as error:
-            logger.error("%s could not be loaded: %s", model.name, error)
-            failure = error if isinstance(error, QuireError) else QuireError(f"{model.name} cannot be loaded: {error}")
-            for ticket in self._residency.failed(model.key):
+            logger.error("%s could not be loaded: %s", slot.name, error)
+            failure = error if isinstance(error, QuireError) else QuireError(f"{slot.name} cannot be loaded: {error}")
+            for ticket in self._residency.failed(slot.key):
                 self._waiting.pop(ticket).set_exception(failure)
         else:
             self.num_loads += 1
-            self._residency.loaded(model.key, time.monotonic())
-            _announce(model, num_bytes, time.monotonic() - began)
+            self._residency.loaded(slot.key, time.monotonic())
+            _announce(slot, num_bytes, time.monotonic() - began)
         self._tend()
 
-    async def _unload(self, model: Model) -> None:
-        engine, model.engine = model.engine, None
-        assert engine is not None
-        await in_thread(engine.client.close)
+    async def _unload(self, slot: Slot) -> None:
+        client, slot.client = slot.client, None
+        assert client is not None
+        await in_thread(client.close)
         self.num_unloads += 1
-        logger.info("%s is unloaded", model.name)
-        self._residency.gone(model.key)
+        logger.info("%s is unloaded", slot.name or "a model that is no longer served")
+        self._residency.gone(slot.key)
         self._tend()
 
-    async def _resize(self, model: Model, num_bytes: int) -> None:
+    async def _resize(self, slot: Slot, num_bytes: int) -> None:
         """Move the number of KV blocks. What the engine cannot give up yet, it says."""
-        engine = model.engine
-        assert engine is not None and isinstance(model.fitted, Fitted)
-        has = self._residency[model.key].num_bytes
+        client = slot.client
+        assert client is not None and isinstance(slot.fitted, Fitted)
+        has = self._residency[slot.key].num_bytes
         with suppress(EngineBusy, EngineDied):
-            told: Resized = await engine.ask(ResizeBlocks(model.fitted.blocks_in(num_bytes)))
-            has = model.fitted.bytes_of(max(told.num_blocks, told.num_held))
-        if model.engine is engine:
-            self._residency.resized(model.key, has)
+            told: Resized = await ask(client, ResizeBlocks(slot.fitted.blocks_in(num_bytes)))
+            has = slot.fitted.bytes_of(max(told.num_blocks, told.num_held))
+        if slot.client is client:
+            self._residency.resized(slot.key, has)
             self._tend()
 
-    def _open(self, model: Model, num_bytes: int, loop: asyncio.AbstractEventLoop) -> Engine:
+    def _open(self, slot: Slot, num_bytes: int, loop: asyncio.AbstractEventLoop) -> tuple[Path, Client]:
         """In a thread."""
-        assert model.path is not None
-        config = self._config if model.fitted is None else model.fitted.config_for(self._config, num_bytes)
-        path, client = self._place.open(model.name, model.path, config, self._progress, loop)
-        try:
-            return Engine(client, model.read(path, client.ready.max_context, config))
-        except BaseException:
-            client.close()
-            raise
+        config = self._config if slot.fitted is None else slot.fitted.config_for(self._config, num_bytes)
+        return self._place.open(slot.opened_as, slot.path, config, self._progress, loop)
+
+
+def _bytes_with(ready: Ready, num_blocks: int) -> int:
+    return ready.weight_bytes + num_blocks * ready.block_bytes
 
 
 def _may_grow(resident: Resident) -> bool:
     return bool(resident.running) and resident.num_bytes < resident.demand.most
 
 
-async def _is_pressed(model: Model) -> bool:
+async def _is_pressed(slot: Slot) -> bool:
     """Do its requests wait for KV memory, or has all of it been used?"""
-    if model.engine is None:
+    if slot.client is None:
         return False
     with suppress(EngineBusy, EngineDied):
-        counters: Counters = await model.engine.ask(Snapshot())
+        counters: Counters = await ask(slot.client, Snapshot())
         return counters.num_waiting > 0 or counters.num_free_blocks == 0
     return False
 
 
-def _announce(model: Model, num_bytes: int, seconds: float) -> None:
-    logger.info("%s is loaded, in %.1f s", model.name, seconds)
-    if isinstance(model.fitted, OnGpu):
-        logger.info("%s has %.0f %% of the GPU's memory", model.name, 100 * num_bytes / WHOLE)
-    elif model.fitted is not None:
-        context, promised = model.fitted.context, model.fitted.need.max_context
-        logger.info("%s may take %.0f MB, and has a context of %d tokens", model.name, num_bytes / 1e6, context)
+def _announce(slot: Slot, num_bytes: int, seconds: float) -> None:
+    name, fitted = slot.name, slot.fitted
+    logger.info("%s is loaded, in %.1f s", name, seconds)
+    if isinstance(fitted, OnGpu):
+        logger.info("%s has %.0f %% of the GPU's memory", name, 100 * num_bytes / WHOLE)
+    elif fitted is not None:
+        context, promised = fitted.context, fitted.need.max_context
+        logger.info("%s may take %.0f MB, and has a context of %d tokens", name, num_bytes / 1e6, context)
         if context < promised:
-            logger.warning("%s: the memory budget holds no context of %d tokens", model.name, promised)
+            logger.warning("%s: the memory budget holds no context of %d tokens", name, promised)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,6 +63,10 @@ class Router:
         if self._routes is None:
             return None
         return self._routes.choose(ask.model, lambda: facts_of(ask, exchange.key.name, self._models))
+
+    def aliases(self) -> Mapping[str, str]:
+        """Names that requests may use beside those of models, and the model that each leads to by default."""
+        return {} if self._routes is None else self._routes.defaults()
 
     def describe(self) -> dict[str, Any] | None:
         """For /props."""

@@ -6,26 +6,30 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from quire.types.lowered import SUFFIX, start_of
 
 from .errors import WrongChecksum, writing
 from .layout import CHUNK, DIGEST_PREFIX, Layout, digest_of, publish
 from .locks import locked
 from .manifest import StoredFile
 from .parts import Part
-from .room import bytes_on_disk
+from .room import bytes_on_disk, check_room
 from .source import Progress, Source, Wanted, silent
 
+Elsewhere = Callable[[str, int | None], Path | None]  # the file with this digest and size that another program keeps
 PARTIAL_DAYS = 14  # after which nobody comes back for a download
 
 
 class Blobs:
     """The files of all models of one store."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, elsewhere: Elsewhere = lambda digest, size: None) -> None:
         self.layout = layout
+        self._elsewhere = elsewhere
 
     def bring(self, source: Source, wanted: Wanted, progress: Progress) -> StoredFile:
         """The file in the store: the one that is there if it is sound, else from the source."""
@@ -34,6 +38,8 @@ class Blobs:
         with locked(lock, waiting=lambda: progress(f"waiting: another process fetches {wanted.file_name}", 0, None)):
             if wanted.digest is not None and (found := self._sound(wanted, wanted.digest, progress)):
                 return found
+            if wanted.digest is not None and (other := self._elsewhere(wanted.digest, wanted.size)):
+                return self._refer_to(other, wanted, wanted.digest)
             partial = self.layout.partial / key
             digest = self._fetch(source, wanted, partial, progress)
             size = partial.stat().st_size
@@ -46,7 +52,28 @@ class Blobs:
         """Bytes that a pull has still to bring, as far as a look can tell."""
         if wanted.size is None or (wanted.digest is not None and _size(self.layout.blob(wanted.digest)) == wanted.size):
             return 0
+        if wanted.digest is not None and self._elsewhere(wanted.digest, wanted.size):
+            return 0
         return max(0, wanted.size - bytes_on_disk(self.layout.partial / _key(wanted)))
+
+    def room_for(self, wanted: Wanted) -> int:
+        """Bytes that the disk must have free before a pull begins: the file's, and those of what it comes in."""
+        missing = self.missing(wanted)
+        if missing == 0:
+            return 0
+        beside = sum(map(bytes_on_disk, self.layout.partial.glob(f"{_key(wanted)}.*")))
+        return missing + max(0, wanted.wrapping - beside)
+
+    def link(self, files: Iterable[StoredFile]) -> None:
+        """Refer to files that lie elsewhere on this disk, where the store does not have them yet."""
+        for file in files:
+            if file.origin and not self.layout.blob(file.digest).exists():
+                self._refer(Path(file.origin), file.digest)
+
+    def path_of(self, file: StoredFile) -> Path:
+        """Where to read a file: in the store, or where it lies."""
+        blob = self.layout.blob(file.digest)
+        return Path(file.origin) if file.origin and not os.path.lexists(blob) else blob
 
     def add(self, chunks: Iterable[bytes], digest: str | None = None) -> tuple[str, int]:
         """Store these bytes: their digest and size. Bytes that are not those promised are thrown away."""
@@ -89,13 +116,14 @@ class Blobs:
 
     def problem_of(self, file: StoredFile) -> str:
         """What a look at a stored file shows, without reading it: empty if it seems to be whole."""
-        blob = self.layout.blob(file.digest)
+        blob = self.path_of(file)
         size = _size(blob)
         if blob.is_symlink():
             origin = blob.readlink()
             if size is None:
                 return f"was used where it lay, at {origin}, and is gone from there"
             is_same = file.modified == blob.stat().st_mtime_ns or origin != Path(file.origin)  # else of a later part
+            is_same = is_same or origin.name.endswith(file.digest)  # another program's blob: its name is its content
             return "" if is_same and size == file.size else f"is used where it lies, at {origin}, and was changed there"
         if size is None:
             return "is missing"
@@ -110,8 +138,14 @@ class Blobs:
                     yield chunk
                     progress(f"copying {part.file_name}", done, total)
 
+        check_room(self.layout.blobs, path.stat().st_size)
         _, size = self.add(chunks(), digest)
         return StoredFile(part.role, digest, size, part.file_name)
+
+    def _refer_to(self, path: Path, wanted: Wanted, digest: str) -> StoredFile:
+        status, real = path.stat(), path.resolve()
+        self._refer(real, digest)
+        return StoredFile(wanted.role, digest, status.st_size, wanted.file_name, str(real), status.st_mtime_ns)
 
     def _refer(self, path: Path, digest: str) -> None:
         """A link in the place of a blob. One to another file with the same bytes gives way to it."""
@@ -149,13 +183,16 @@ class Blobs:
         )
 
     def collect(self, keep: set[str], views: set[str]) -> int:
-        """Remove blobs and views that no manifest needs and downloads that nobody came back for; bytes freed.
+        """Remove blobs, with what devices made of them, and views that no manifest needs; old partial downloads too.
 
         The caller holds the store's lock alone, so nobody is about to write a manifest for what goes away here.
         """
         freed = 0
         for blob in self.layout.blobs.glob(f"{DIGEST_PREFIX}*"):
-            if blob.name.removeprefix(DIGEST_PREFIX) not in keep:
+            digest = blob.name.removeprefix(DIGEST_PREFIX)
+            if digest not in keep:
+                is_used = blob.is_symlink() and self._elsewhere(digest, None) is not None  # by a name of its keeper
+                freed += 0 if is_used else self._remove_lowered(blob)
                 freed += _remove(blob)
         for view in self.layout.views.iterdir():
             if view.name not in views:
@@ -166,6 +203,14 @@ class Blobs:
         for partial in self.layout.partial.iterdir():
             if partial.is_file() and partial.stat().st_mtime < oldest:
                 freed += _remove(partial)
+        return freed
+
+    def _remove_lowered(self, blob: Path) -> int:
+        """Remove what devices made of it. An engine that has it in memory keeps it until it ends."""
+        freed = 0
+        for path in self.layout.lowered.glob(f"{start_of(blob)}*{SUFFIX}"):
+            with suppress(FileNotFoundError):
+                freed += _remove(path)
         return freed
 
 

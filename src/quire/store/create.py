@@ -7,7 +7,7 @@ messages, template and system prompt take the place of the base's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -43,6 +43,13 @@ class AdapterNotSupported(InvalidRequest):
         )
 
 
+Check = Callable[[Path], None]  # raises if the model at this path cannot be run
+
+
+def no_check(path: Path) -> None:
+    """Whatever it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     """What a model is made from."""
@@ -52,15 +59,17 @@ class Base:
     about: Offer
 
 
-def create(store: Store, name: str, file: Modelfile, folder: Path, progress: Progress = silent) -> Manifest:
+def create(
+    store: Store, name: str, file: Modelfile, folder: Path, progress: Progress = silent, check: Check = no_check
+) -> Manifest:
     """The model that a Modelfile describes. Paths in it are meant from `folder` on."""
     if file.adapters:
         raise AdapterNotSupported
     preset = preset_of_file(file)
     check_preset(preset)
     if is_path(file.base):
-        return make(store, name, _base_at(folder / Path(file.base).expanduser()), preset, progress)
-    return make(store, name, base_of_name(store, file.base, progress), preset, progress)
+        return make(store, name, _base_at(folder / Path(file.base).expanduser()), preset, progress, check)
+    return make(store, name, base_of_name(store, file.base, progress), preset, progress, check)
 
 
 def preset_of_file(file: Modelfile) -> Preset:
@@ -69,9 +78,12 @@ def preset_of_file(file: Modelfile) -> Preset:
     return Preset(file.template, file.system, file.parameters, messages, file.licences)
 
 
-def make(store: Store, name: str, base: Base, preset: Preset, progress: Progress = silent) -> Manifest:
-    """A model of this base with this preset over the base's own."""
+def make(
+    store: Store, name: str, base: Base, preset: Preset, progress: Progress = silent, check: Check = no_check
+) -> Manifest:
+    """A model of this base with this preset over the base's own. `check` raises if the base cannot be run."""
     check_preset(preset)
+    store.try_out(base.parts, check)
     return store.create(name, (*base.parts, *_parts(_over(base.preset, preset))), base.about, progress)
 
 

@@ -42,6 +42,10 @@ class Unreachable(StoreError):
     status = 502
 
 
+class NotAsked(Unreachable):
+    """A setting forbids to ask this source. The next one may be asked instead."""
+
+
 class WrongChecksum(StoreError):
     """The bytes are not those that the source or our own list promises."""
 

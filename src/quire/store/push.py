@@ -14,20 +14,11 @@ import httpx
 from .blobs import Blobs
 from .download import Interrupted, insist
 from .errors import StoreError, Unreachable
+from .layers import ABOUT, LAYER_OF, LAYER_TYPE, Layer
 from .layout import CHUNK
 from .manifest import Manifest
 from .names import OLLAMA, ModelName
-from .registry import (
-    ABOUT,
-    CONFIG_TYPE,
-    LAYER_OF,
-    LAYER_TYPE,
-    MANIFEST_TYPE,
-    Layer,
-    Registry,
-    manifest_text,
-    registry_of,
-)
+from .registry import CONFIG_TYPE, MANIFEST_TYPE, Registry, manifest_text, registry_of
 from .source import Progress
 
 SEND_BYTES = 64 << 20  # in one request; a broken one is begun again

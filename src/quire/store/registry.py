@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from .download import Address, http_client
 from .errors import ModelNotFound, StoreError, Unreachable
-from .manifest import DIGEST
-from .names import DEFAULT_NAMESPACE, OLLAMA, ModelName
+from .layers import MAX_TEXT, Layer, layers_of
+from .names import OLLAMA, ModelName
 from .registry_auth import UNAUTHORIZED, RegistryAuth
 
 HOSTS = {f"https://{OLLAMA}": "https://registry.ollama.ai"}  # where the one that people know is spoken to
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 ACCEPTED = f"{MANIFEST_TYPE}, application/vnd.oci.image.manifest.v1+json"
-ABOUT = "image.json"  # how we call what that says about a model; kept, so that a push brings back what a pull brought
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
-LAYER_TYPE = "application/vnd.ollama.image."
-ROLE_OF = {  # layer -> role of a file
-    **{word: word for word in ("template", "system", "params", "messages", "license", "adapter", "projector")},
-    "model": "weights",
-    "prompt": "template",  # as early models have it
-}
-LAYER_OF = {role: layer for layer, role in ROLE_OF.items() if layer != "prompt"}
-MAX_TEXT = 4 << 20  # of a manifest or an image's description
 FORBIDDEN, NOT_FOUND = 403, 404
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One file of a model, as a registry's manifest names it."""
-
-    media_type: str
-    digest: str  # 64 hex digits
-    size: int
-
-    @property
-    def role(self) -> str | None:
-        """What the file is for. None: we do not know this kind."""
-        return ROLE_OF.get(self.media_type.removeprefix(LAYER_TYPE))
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
-        return {"mediaType": self.media_type, "digest": f"sha256:{self.digest}", "size": self.size}
 
 
 class Registry:
@@ -65,9 +37,7 @@ class Registry:
         try:
             if len(answer.content) > MAX_TEXT:
                 raise ValueError("it is too long")
-            said = answer.json()
-            layers = tuple(_layer(each) for each in said["layers"])
-            return _layer(said["config"]), layers
+            return layers_of(answer.json())
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"What {self.host} has under the name {self.name} is no model: its manifest cannot be read ({error})."
@@ -106,9 +76,7 @@ class Registry:
             return answer
         said = _complaint(answer)
         if answer.status_code == NOT_FOUND:
-            is_library = self.name.name.startswith(f"{DEFAULT_NAMESPACE}/")
-            hub = "" if is_library else f" For a repository of the model hub, write hf.co/{self.name.name}."
-            raise ModelNotFound(f"{self.host} has no model {self.name.name}:{self.name.tag}: check the name.{hub}")
+            raise ModelNotFound(f"{self.host} has no model {self.name.name}:{self.name.tag}: check the name.")
         if answer.status_code in (UNAUTHORIZED, FORBIDDEN):
             raise Unreachable(
                 f"{self.host} refuses {self.name.name} (HTTP {answer.status_code}{said}): check the name; if it is not "
@@ -131,13 +99,6 @@ def manifest_text(config: Layer, layers: Iterable[Layer]) -> bytes:
     """The manifest of a model, as a registry takes it."""
     said = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
     return json.dumps({**said, "layers": [layer.to_json() for layer in layers]}, separators=(",", ":")).encode()
-
-
-def _layer(said: Mapping[str, Any]) -> Layer:
-    digest, size = said["digest"].removeprefix("sha256:"), said["size"]
-    if not DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
-        raise ValueError("a layer has no sha256 or no size")
-    return Layer(str(said["mediaType"]), digest, size)
 
 
 def _complaint(answer: httpx.Response) -> str:

@@ -30,6 +30,7 @@ class Wanted:
     place: str = ""  # where it is, in the source's own words
     digest: str | None = None  # sha256 in hex if it is promised beforehand
     size: int | None = None
+    wrapping: int = 0  # bytes on the disk beside the file while it is fetched: the archive that it comes in
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ need no lock: a manifest and a blob are there whole or not at all.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,22 +19,25 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from quire.config import Config, home_folder
+from quire.config import Config, environment, home_folder
 from quire.text.sampling_defaults import GENERATION_CONFIG
 from quire.types.errors import InvalidRequest
 
 from .blobs import Blobs
 from .crew import Crew
-from .errors import DamagedModel, ModelNotFound, Unreachable, writing
+from .errors import DamagedModel, ModelNotFound, writing
+from .found import Found, Place
 from .layout import Layout, write_whole
 from .locks import locked, try_locked
+from .lookup import DEFAULT_MODEL, Lookup
 from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
 from .names import OLLAMA, ModelName, parse_name
-from .parts import Part, as_viewed, format_of, named_apart
+from .parts import GGUF, Part, as_viewed, format_of, named_apart
+from .places import known_places
 from .room import check_room
-from .source import Offer, Progress, Source, all_sources, silent
+from .source import Offer, Progress, Source, silent
 
-DEFAULT_MODEL = "smollm2:135m"
+__all__ = ["DEFAULT_MODEL", "Store", "open_store"]
 MADE_HERE = Offer("made here")
 FILES_AT_ONCE = 4  # that come at the same time, of one model
 
@@ -43,24 +47,34 @@ logger = logging.getLogger(__name__)
 class Store:
     """One folder of models. It has no state of its own: another process may change the folder at any time."""
 
-    def __init__(self, home: Path, sources: Sequence[Source] | None = None, registry: str = OLLAMA) -> None:
+    def __init__(
+        self,
+        home: Path,
+        sources: Sequence[Source] | None = None,
+        registry: str = OLLAMA,
+        places: Sequence[Place] = (),
+    ) -> None:
         self.layout = Layout(home)
         self.registry = registry  # of names that say none
-        self._blobs = Blobs(self.layout)
-        self._sources = sources
+        self._lookup = Lookup(sources, registry, places, self._names)
+        self._blobs = Blobs(self.layout, self._lookup.blob)
 
     def pull(self, text: str, progress: Progress = silent) -> Manifest:
-        """Fetch a model, or bring it up to date; every file that is there already is checked, and mended if damaged."""
+        """Fetch a model, or bring it up to date; every file that is there already is checked, and mended if damaged.
+
+        One that another program keeps on this disk is referred to instead, the first time.
+        """
         name = parse_name(text)
         if name.kind == "path":
             raise InvalidRequest(f"{text} is a path: it is used where it is, there is nothing to pull.", field="model")
-        source, asked = self._source_of(name)
+        if not self._manifest_path(name).exists() and (found := self._lookup.find(name)):
+            return self._refer(found.manifest(name), name)
         self.layout.make()
         before = self._digests(name)
         with locked(self._lock, shared=True, waiting=lambda: progress("waiting: a model is being removed", 0, None)):
-            offer = self._offer(source, asked, name)
+            source, offer = self._lookup.offer(name)
             progress(self._announcement(name, offer), 0, None)
-            check_room(self.layout.blobs, sum(map(self._blobs.missing, offer.files)))
+            check_room(self.layout.blobs, sum(map(self._blobs.room_for, offer.files)))
             crew = Crew(progress)
             brought = [partial(self._blobs.bring, source, wanted, crew.progress) for wanted in offer.files]
             manifest = self._write(name, offer, crew.run(brought, FILES_AT_ONCE))
@@ -69,10 +83,11 @@ class Store:
         return manifest
 
     def offer(self, text: str) -> Offer:
-        """What a pull of this name would bring."""
+        """What a pull of this name would bring; without files if another program keeps it on this disk."""
         name = parse_name(text)
-        source, asked = self._source_of(name)
-        return self._offer(source, asked, name)
+        if not self._manifest_path(name).exists() and (found := self._lookup.find(name)):
+            return found.about
+        return self._lookup.offer(name)[1]
 
     def create(
         self, text: str, parts: Sequence[Part | StoredFile], about: Offer = MADE_HERE, progress: Progress = silent
@@ -86,6 +101,7 @@ class Store:
         self.layout.make()
         before = self._digests(name)
         with locked(self._lock, shared=True):
+            self._blobs.link([part for part in parts if isinstance(part, StoredFile)])
             files = [part if isinstance(part, StoredFile) else self._blobs.take(part, progress) for part in parts]
             for file in files:
                 self._check(file, name)
@@ -95,6 +111,20 @@ class Store:
         if before - self._digests(name):
             self._collect()
         return manifest
+
+    def try_out(self, parts: Sequence[Part | StoredFile], check: Callable[[Path], None]) -> None:
+        """Call `check` with the path of a model of these parts, which is there as long as that takes."""
+        paths = {
+            part.file_name: self._blobs.path_of(part) if isinstance(part, StoredFile) else part.content
+            for part in parts
+        }
+        with tempfile.TemporaryDirectory(prefix="quire-") as folder:
+            for name, path in paths.items():
+                if isinstance(path, Path):
+                    Path(folder, name).symlink_to(path.absolute())
+            weights = sorted(part.file_name for part in parts if part.role == "weights")
+            is_gguf = bool(weights) and all(name.lower().endswith(GGUF) for name in weights)
+            check(Path(folder, weights[0]) if is_gguf else Path(folder))
 
     def add_blob(self, chunks: Iterable[bytes], digest: str | None = None) -> StoredFile:
         """Store bytes for a model that is made later; a removal before that takes them away again."""
@@ -113,16 +143,17 @@ class Store:
     def read(self, file: StoredFile) -> bytes:
         """All bytes of a small file: a template, parameters, a licence."""
         self._check(file, None)
-        return self.layout.blob(file.digest).read_bytes()
+        return self._blobs.path_of(file).read_bytes()
 
     def find(self, text: str) -> Path | None:
         """What to open for this name: a file or a checkpoint folder. None: it is not here, a pull may bring it."""
         name = parse_name(text)
         if name.kind == "path":
             return name.path if name.path.exists() else None
-        if not self._manifest_path(name).exists():
-            return None
-        return self._view(read_manifest(self._manifest_path(name)), name)
+        if stored := self._stored(name):
+            return self._view(read_manifest(self._manifest_path(stored)), stored)
+        found = self._lookup.find(name)
+        return None if found is None else self._view_of(found)
 
     def resolve(self, text: str, progress: Progress = silent) -> Path:
         """What to open for this name, pulled first if it is not here."""
@@ -131,20 +162,27 @@ class Store:
             return found
         name = parse_name(text)
         if name.kind == "path":
-            offer = self._source_of(name)[0].offer(name)
+            _, offer = self._lookup.offer(name)
             assert offer.in_place is not None, "a path is always used in place"
             return offer.in_place
         return self._view(self.pull(text, progress), name)
 
     def show(self, text: str) -> Manifest:
-        """What the store knows about a model."""
+        """What is known about a model of the store, or of another program's folder."""
         name = parse_name(text)
-        path = self._manifest_path(name)
-        if name.kind == "path" or not path.exists():
-            raise ModelNotFound(
-                f"{text} is not in the store: see `quire list` for what is, and `quire pull` to add to it."
-            )
-        return read_manifest(path)
+        if stored := self._stored(name):
+            return read_manifest(self._manifest_path(stored))
+        if name.kind != "path" and (found := self._lookup.find(name)):
+            return found.manifest(name)
+        hint = "" if name.kind == "path" else self._lookup.hint(str(name), ())
+        raise ModelNotFound(
+            f"{text} is not in the store: see `quire list` for what is, and `quire pull` to add to it.{hint}"
+        )
+
+    def elsewhere(self) -> list[Found]:
+        """Models of other programs on this disk, used where they lie; without those that the store refers to."""
+        mine = self._names()
+        return [found for found in self._lookup.all() if str(found.name) not in mine]
 
     def list(self) -> list[Manifest]:
         """All models, by name. One whose manifest is damaged is left out, and the log says so."""
@@ -161,7 +199,8 @@ class Store:
         name = self._own_name(target)
         self.layout.make()
         with locked(self._lock, shared=True):
-            manifest = replace(self.show(source), name=_untagged(name), tag=name.tag)
+            manifest = replace(self.show(source), name=name.untagged, tag=name.tag)
+            self._blobs.link(manifest.files)
             write_whole(self._manifest_path(name), manifest.to_json())
         return manifest
 
@@ -173,7 +212,9 @@ class Store:
         if name.kind == "hub":
             raise InvalidRequest(f"{text} is the hub's: `quire cp` it to a name of a registry, and push that.")
         sender = import_module("quire.store.push")  # here, because it is the only way out that needs an HTTP client
+        self.layout.make()
         with locked(self._lock, shared=True):
+            self._blobs.link(manifest.files)
             return int(sender.push(manifest, name.at(self.registry), self._blobs, progress))
 
     def remove(self, text: str) -> int:
@@ -181,13 +222,34 @@ class Store:
         name = parse_name(text)
         path = self._manifest_path(name)
         if name.kind == "path" or not path.exists():
-            raise ModelNotFound(f"{text} is not in the store: see `quire list` for what is.")
+            raise ModelNotFound(f"{text} is not in the store: {self._why_not_removed(name)}")
         with writing(path.parent):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty: other tags of this name are left
             for folder in path.parents[: len(name.folders)]:
                 folder.rmdir()
         return self._collect()
+
+    def _why_not_removed(self, name: ModelName) -> str:
+        if name.kind != "path" and (found := self._lookup.find(name)):
+            return f"{found.keeper} keeps it in {found.folder}, and {found.remove_hint} removes it there."
+        return f"see `quire list` for what is.{'' if name.kind == 'path' else self._lookup.hint(str(name), ())}"
+
+    def _names(self) -> Sequence[str]:
+        return [f"{manifest.name}:{manifest.tag}" for manifest in self.list()]
+
+    def _stored(self, name: ModelName) -> ModelName | None:
+        """The name that has a manifest: as it is said, or as it is meant if it says no host."""
+        spellings = () if name.kind == "path" else (name, *(each.at(self.registry) for each in name.meanings))
+        return next((each for each in spellings if self._manifest_path(each).exists()), None)
+
+    def _refer(self, manifest: Manifest, name: ModelName) -> Manifest:
+        """Write a manifest of files that lie elsewhere on this disk."""
+        self.layout.make()
+        with locked(self._lock, shared=True):
+            self._blobs.link(manifest.files)
+            write_whole(self._manifest_path(name), manifest.to_json())
+        return manifest
 
     def _digests(self, name: ModelName) -> set[str]:
         """Of the files that a name stands for; none if it is new, or if nobody can tell."""
@@ -204,19 +266,6 @@ class Store:
             )
         return name
 
-    def _offer(self, source: Source, asked: ModelName, name: ModelName) -> Offer:
-        """What the source has; of a name that nobody but the registry may know, how else it could be meant."""
-        try:
-            return source.offer(asked)
-        except ModelNotFound as error:
-            if asked == name:
-                raise
-            raise ModelNotFound(_no_source(name, f" on {asked.host}")) from error
-        except Unreachable as error:
-            if asked == name:
-                raise
-            raise Unreachable(f"{name} is not here, and {error.public}") from error
-
     def _announcement(self, name: ModelName, offer: Offer) -> str:
         """What a pull is going to do, before it does it."""
         num_files = f"{len(offer.files)} files" if len(offer.files) > 1 else offer.files[0].file_name
@@ -227,7 +276,7 @@ class Store:
 
     def _write(self, name: ModelName, offer: Offer, files: Sequence[StoredFile]) -> Manifest:
         manifest = Manifest(
-            name=_untagged(name),
+            name=name.untagged,
             tag=name.tag,
             files=tuple(files),
             source=offer.source,
@@ -246,7 +295,8 @@ class Store:
         if problem := self._blobs.problem_of(file):
             what = f"{file.file_name} of {name}" if name else file.file_name
             made = file.origin or name is None
-            cure = "put it back as it was, or make the model again" if made else f"mend it with `quire pull {name}`"
+            again = "put it back as it was, or make the model again; if it was pulled, pull it again"
+            cure = again if made else f"mend it with `quire pull {name}`"
             raise DamagedModel(f"{what} {problem}: {cure}.")
 
     def _collect(self) -> int:
@@ -261,7 +311,10 @@ class Store:
                 logger.warning("No file was removed. %s", error)
                 return 0
             keep = {file.digest for manifest in manifests for file in manifest.files}
-            return self._blobs.collect(keep, {manifest.identity for manifest in manifests})
+            views = {manifest.identity for manifest in manifests} | {
+                _view_name(found) for found in self._lookup.all() if found.about.in_place is None
+            }
+            return self._blobs.collect(keep, views)
 
     def _view(self, manifest: Manifest, name: ModelName) -> Path:
         """A folder with the model's files under their own names; of a GGUF model, its first file in there."""
@@ -276,12 +329,24 @@ class Store:
             return view / min(file.file_name for file in manifest.files if file.role == "weights")
         return view
 
-    def _make_view(self, view: Path, manifest: Manifest) -> None:
+    def _view_of(self, found: Found) -> Path:
+        """What to open of another program's model: its own files, or links to them under names that readers know."""
+        if found.about.in_place is not None:
+            return found.about.in_place
+        manifest = found.manifest(found.name)
+        view = self.layout.views / _view_name(found)
+        if not view.is_dir():
+            self.layout.make()
+            self._make_view(view, manifest, is_own=False)
+        return view / min(file.file_name for file in manifest.files if file.role == "weights")
+
+    def _make_view(self, view: Path, manifest: Manifest, is_own: bool = True) -> None:
         with writing(self.layout.views):
             temporary = Path(tempfile.mkdtemp(prefix=".", dir=self.layout.views))
             for file in as_viewed(manifest.files):
                 # Relative, so that the whole store can be moved.
-                (temporary / file.file_name).symlink_to(Path("..", "..", "blobs", self.layout.blob(file.digest).name))
+                own = Path("..", "..", "blobs", self.layout.blob(file.digest).name)
+                (temporary / file.file_name).symlink_to(own if is_own else file.origin)
             try:
                 temporary.rename(view)
             except OSError:
@@ -291,15 +356,6 @@ class Store:
                 if not view.is_dir():  # else another process was faster, with the same links
                     raise
 
-    def _source_of(self, name: ModelName) -> tuple[Source, ModelName]:
-        """Who has the model, and what to ask for there: a name that nobody claims as it is belongs to the registry."""
-        sources = all_sources() if self._sources is None else self._sources
-        for asked in (name, name.at(self.registry)):
-            for source in sources:
-                if source.claims(asked):
-                    return source, asked
-        raise ModelNotFound(_no_source(name))
-
     def _manifest_path(self, name: ModelName) -> Path:
         return manifest_path(self.layout.manifests, name)
 
@@ -308,20 +364,12 @@ class Store:
         return self.layout.locks / "store.lock"
 
 
-def _untagged(name: ModelName) -> str:
-    return str(replace(name, tag=""))
-
-
 def open_store(config: Config) -> Store:
     """The store that the settings say."""
-    return Store(home_folder(config), registry=config.store.registry)
+    return Store(home_folder(config), registry=config.store.registry, places=known_places(environment()))
 
 
-def _no_source(name: ModelName, place: str = "") -> str:
-    if Path(name.name).exists():
-        return f"{name} is not a model that Quire knows. For the file or folder of that name here, write ./{name.name}"
-    repository = name.name if "/" in name.name else "organisation/name"
-    return (
-        f"There is no model {name}{place}. Try {DEFAULT_MODEL}, a repository of the model hub (hf.co/{repository}), "
-        "or the path of a GGUF file."
-    )
+def _view_name(found: Found) -> str:
+    """Of links to files that are not the store's: never the name of a view of the store's own blobs."""
+    paths = sorted((file.file_name, str(file.path)) for file in found.files)
+    return hashlib.sha256(json.dumps(paths).encode()).hexdigest()

@@ -210,6 +210,8 @@ class ModelCard:
     capabilities: tuple[str, ...] = ("completion",)  # and "tools", "thinking"
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file, as far as it is plain
     is_loaded: bool = True
-    loaded_bytes: int = 0
-    accelerator_bytes: int = 0  # of those, in the memory of an accelerator
+    loaded_bytes: int = 0  # that its engine may use
+    used_bytes: int = 0  # of those, that it uses now; 0: it does not say
+    accelerator_bytes: int = 0  # of those that it may use, in the memory of an accelerator
+    shares_with: str = ""  # the model whose engine answers for this one too: their bytes are the same
     expires: float | None = None  # when it will be unloaded; None: never

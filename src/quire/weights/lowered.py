@@ -20,6 +20,7 @@ import json
 import logging
 import mmap
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -33,16 +34,19 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.types.lowered import SUFFIX, start_of
+
 Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 
-SUFFIX, PART = ".lowered", ".part"
+PART = ".part"
 START = Struct("<8sQ32s")  # magic, bytes of the header, its SHA-256
 MAGIC = b"QUIRELW1"
 PAGE, PIECE = 4096, 2 << 20
 MAX_HEADER = 64 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 64, 4096
+KEEP_FREE = 256 << 20  # bytes of the disk that a cache leaves to others
 ABANDONED_SECONDS = 3600.0  # a part that nobody has written to for so long has lost its writer
 
 
@@ -58,9 +62,12 @@ class LoweredStore:
     max_bytes: int
     min_bytes: int = 16 << 20  # a smaller model is lowered again in less time than anyone notices
 
-    def of(self, *identity: str) -> LoweredModel:
-        """The place of one model's weights: its checkpoint, its graph, and the version of those who lower it."""
-        return LoweredModel(self, identity)
+    def of(self, *identity: str, file: Path | None = None) -> LoweredModel:
+        """The place of one model's weights: its checkpoint, its graph, and the version of those who lower it.
+
+        `file`: the checkpoint's first file; what is kept is removed with it.
+        """
+        return LoweredModel(self, identity, "" if file is None else start_of(file))
 
     def trim(self, spared: Path) -> None:
         """Remove abandoned parts, then files, the least recently used first, until the rest fits. A map outlives it."""
@@ -87,12 +94,15 @@ class LoweredModel:
 
     store: LoweredStore
     identity: tuple[str, ...]
+    start: str = ""  # of the names of its files
     _writers: list[threading.Thread] = field(default_factory=list)
 
     def path(self, recipe: str) -> Path:
-        """The file for this recipe, whether it is there or not."""
+        """The file for this recipe, whether it is there or not. One that was made of a copy of the checkpoint, or
+        before the store was moved, is as good."""
         key = hashlib.sha256(json.dumps([*self.identity, recipe]).encode()).hexdigest()
-        return self.store.folder / (key + SUFFIX)
+        own = self.store.folder / f"{self.start}{key}{SUFFIX}"
+        return own if own.exists() else next(self.store.folder.glob(f"*{key}{SUFFIX}"), own)
 
     def find(self, recipe: str) -> Mapping[str, Array] | None:
         """Arrays that were kept: uint8, read only, mapped as long as one of them is held. None if there are none."""
@@ -129,6 +139,11 @@ class LoweredModel:
     def _write(self, path: Path, arrays: Mapping[str, Array]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            needed, free = sum(array.nbytes for array in arrays.values()), shutil.disk_usage(path.parent).free
+            if free < needed + KEEP_FREE:
+                message = "the lowered weights are not kept: they take %.0f MB, and %.0f MB are free in %s"
+                logger.warning(message, needed / 1e6, free / 1e6, path.parent)
+                return
             write_arrays(path, arrays)
             self.store.trim(path)
         except OSError as error:

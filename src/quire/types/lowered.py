@@ -1,0 +1,15 @@
+"""How files of lowered weights are called, so that whoever removes a checkpoint finds what devices made of it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+FOLDER = "lowered"  # below QUIRE_HOME
+SUFFIX = ".lowered"
+NUM_DIGITS = 16
+
+
+def start_of(file: Path) -> str:
+    """The first part of the names of all that was made of this file, wherever links to it lie."""
+    return f"{hashlib.sha256(str(file.resolve()).encode('utf-8', 'surrogateescape')).hexdigest()[:NUM_DIGITS]}-"
