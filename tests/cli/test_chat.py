@@ -13,7 +13,7 @@ from quire.cli.sampling import NAMES, with_value
 from quire.types.errors import InvalidRequest
 from quire.types.request import SamplingParams
 from tests.cli.conftest import Quire, install_default
-from tests.cli.terminal import Terminal, on_terminal
+from tests.cli.terminal import Terminal, at_prompt, emulated_terminal, on_terminal
 
 pytestmark = pytest.mark.pure
 
@@ -130,10 +130,10 @@ def test_history_is_kept_between_chats(quire):
             assert terminal.leave() == 0
     history = (quire.folder / "home" / "history").read_text()
     assert history.count("remember me") == 2
-    with on_terminal(quire.command("run", quire.model), quire.environment | {"TERM": "xterm"}) as terminal:
-        terminal.wait_for(">>> ")
+    with emulated_terminal(quire.command("run", quire.model), quire.environment) as terminal:
+        terminal.see(at_prompt)
         terminal.type("\x10\x10\r")  # Ctrl-P: the line before, and the one before that
-        terminal.wait_for("You said: remember me")
+        terminal.see("You said: remember me")
 
 
 def test_the_module_on_a_terminal_is_a_chat_with_the_default_model(quire):

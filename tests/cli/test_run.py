@@ -124,8 +124,8 @@ def test_an_error_is_one_line_that_says_what_to_do(quire, arguments, said):
 
 
 def test_an_unknown_flag_is_an_error(quire):
-    done = quire("run", "--keepalive", "5m", quire.model, "hi")
-    assert done.returncode == 2 and "No such option" in done.stderr and "--keepalive" in done.stderr
+    done = quire("run", "--heat", "5", quire.model, "hi")
+    assert done.returncode == 2 and "No such option" in done.stderr and "--heat" in done.stderr
 
 
 def start(quire, *arguments):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+import click
 import typer
+from typer.core import TyperArgument
 
 from quire import __version__
 
@@ -47,8 +49,13 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(made, typer.Typer):  # a command that has commands
             app.add_typer(made, name=name)
         else:
-            app.command(name, hidden=name in HIDDEN)(made)
+            app.command(name, hidden=name in HIDDEN, cls=made.shown.parser, epilog=epilog(made.shown.examples))(made)
     return app
+
+
+def epilog(examples: Sequence[str]) -> str | None:
+    """The end of a help page. A blank line between two lines keeps them apart."""
+    return "\n\n".join(["Examples:", *(f"  {line}" for line in examples)]) if examples else None
 
 
 def _print_version(asked: bool) -> None:
@@ -63,10 +70,21 @@ def _before(
     """Options that stand before a command."""
 
 
+def built(arguments: Sequence[str]) -> click.Command:
+    """The command that the arguments begin with, or all of them, ready to parse."""
+    group = typer.main.get_command(make_app(arguments))
+    for each in group.commands.values() if isinstance(group, click.Group) else ():
+        # From 8.5 on click's arguments have a help of their own, which overwrites what typer wrote there.
+        for parameter in each.params:
+            if isinstance(parameter, TyperArgument) and not parameter.help:
+                parameter.help = each.callback.argument_help[parameter.name]  # type: ignore[union-attr]
+    return group
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run a command; its exit code."""
     try:
-        make_app(arguments)(args=list(arguments), prog_name="quire")
+        built(arguments)(args=list(arguments), prog_name="quire")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self
@@ -58,9 +58,14 @@ class AsyncLLM(Parts):
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Delta, None]:
-        """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request."""
-        answer = self._opened.answer(self._opened.encode_one(prompt), sampling, constraint)
+        """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request.
+
+        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        """
+        prompt_tokens = self._opened.encode_one(prompt, chat_template_kwargs or {})
+        answer = self._opened.answer(prompt_tokens, sampling, constraint)
         async with aclosing(self.client.generate(answer.request)) as news:
             async for each in news:
                 delta = answer.take(each)

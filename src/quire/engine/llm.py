@@ -110,10 +110,10 @@ class Opened:
         chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         return [self.side.encode_chat(chat, tools) for chat in chats]  # type: ignore[arg-type]
 
-    def encode_one(self, prompt: Prompt | Sequence[Message]) -> tuple[int, ...]:
-        """Tokens of a text, of token ids, or of a conversation."""
+    def encode_one(self, prompt: Prompt | Sequence[Message], variables: Mapping[str, Any]) -> tuple[int, ...]:
+        """Tokens of a text, of token ids, or of a conversation, whose template is given these variables."""
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
-            return self.side.encode_chat(prompt)  # type: ignore[arg-type]
+            return self.side.encode_chat(prompt, variables=variables)  # type: ignore[arg-type]
         return self.side.encode(prompt)  # type: ignore[arg-type]
 
 
@@ -190,9 +190,14 @@ class LLM(Parts):
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[Delta, None, None]:
-        """An answer as it comes. Closing the iterator cancels the request."""
-        answer = self._opened.answer(self._opened.encode_one(prompt), sampling, constraint)
+        """An answer as it comes. Closing the iterator cancels the request.
+
+        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        """
+        prompt_tokens = self._opened.encode_one(prompt, chat_template_kwargs or {})
+        answer = self._opened.answer(prompt_tokens, sampling, constraint)
         news = self.client.stream(answer.request)
         try:
             for each in news:

@@ -77,10 +77,18 @@ class TextSide:
             return tuple(map(int, prompt))  # also out of an array
         return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
 
-    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
-        """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        """A conversation's tokens, up to where the answer begins. The template alone decides how it begins.
+
+        `variables` are further ones that some templates read, such as enable_thinking.
+        """
         talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
-        return self.encode_rendered(self.template.render(talk, tools=tools))
+        return self.encode_rendered(self.template.render(talk, tools=tools, **(variables or {})))
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Tokens of what the template wrote."""

@@ -27,7 +27,7 @@ from quire.serve.errors import EngineBusy, ModelLoading, NoRoom
 from quire.serve.exchange import ClientGone
 from quire.serve.fitting import Fitted, OnGpu, fit, on_gpu
 from quire.serve.model import Model
-from quire.types.duration import seconds_of
+from quire.types.duration import seconds_of_flag
 from quire.types.errors import QuireError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Residents:
         self._config = config
         self._place = place
         self._progress = progress
-        self._keep = seconds_of(config.serve.keep_alive, "keep_alive")
+        self._keep = seconds_of_flag(config.serve.keep_alive, "keep_alive")
         self._models: dict[str, Model] = {}  # by key
         self._tickets = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
