@@ -76,6 +76,24 @@ def test_parameters_and_the_system_message_are_set_and_shown(chat, quire):
     assert {"temperature": 0.5, "top_k": 7, "stop": ["END", "FIN"]}.items() <= asked["sampling"].items()
 
 
+def test_the_format_is_set_and_taken_back(chat, quire):
+    chat.say("/set format json")
+    assert "format      json" in chat.say("/show")
+    chat.say("hi")
+    chat.say("/set noformat")
+    chat.say("hi")
+    assert [each["constraint"] and each["constraint"]["kind"] for each in quire.told("stream")] == ["json_object", None]
+    assert "error: This model does not think" in chat.say("/set think")
+    assert "error: --format yaml: no such format" in chat.say("/set format yaml")
+
+
+def test_a_model_that_is_not_there_leaves_the_present_one(chat, quire):
+    assert "error: There is no file or folder gone.gguf" in chat.say("/model gone.gguf")
+    assert "error: Say which model: /model NAME." in chat.say("/model")
+    assert "You said: hi" in chat.say("hi")
+    assert len(quire.told("open")) == 1
+
+
 def test_a_mistake_is_one_line_and_the_chat_goes_on(chat):
     assert "error: top_p is 7.0; it must be above 0 and at most 1." in chat.say("/set top_p 7")
     assert "error: There is no parameter 'heat': choose from" in chat.say("/set heat 7")

@@ -13,8 +13,14 @@ from typing import Any
 
 import typer
 
-from quire.cli.options import Given, argument, command, option
+from quire.cli.options import Given, Shown, argument, command, option
 from quire.types.errors import InvalidRequest
+
+EXAMPLES = (
+    "quire advise trace.jsonl",
+    "quire advise trace.jsonl --model smollm2:135m --on laptop --html advice.html",
+    "quire advise --url http://127.0.0.1:8000 --json",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class AdviseOptions:
     json: bool = option(False, "Print one JSON object.", "--json")
 
 
-@command(AdviseOptions, "cache", "scheduler", "serve", "store")
+@command(AdviseOptions, "cache", "scheduler", "store", names=("api_key",), shown=Shown(EXAMPLES))
 def advise(options: AdviseOptions, given: Given) -> None:
     """Read a trace of requests, simulate it, and say which engine and settings to run."""
     if bool(options.trace) == bool(options.url):

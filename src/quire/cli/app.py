@@ -28,8 +28,10 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "advise": ("quire.cli.advise", "advise"),
     "doctor": ("quire.cli.doctor", "doctor"),
     "bench": ("quire.cli.bench", "bench"),
+    "complete": ("quire.cli.complete", "complete"),
 }
-HIDDEN = {"ls"}
+HIDDEN = {"ls", "complete"}
+COMPLETION = ("--install-completion", "--show-completion")
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
@@ -66,6 +68,9 @@ def _print_version(asked: bool) -> None:
 
 def _before(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    # Where one of these stands first, run_app has taken it already: typer knows no option with a value that may lack.
+    install: str = typer.Option("", COMPLETION[0], metavar="[SHELL]", help="Complete with Tab in bash, zsh or fish."),
+    show: str = typer.Option("", COMPLETION[1], metavar="[SHELL]", help="Print the script that does it."),
 ) -> None:
     """Options that stand before a command."""
 
@@ -73,16 +78,23 @@ def _before(
 def built(arguments: Sequence[str]) -> click.Command:
     """The command that the arguments begin with, or all of them, ready to parse."""
     group = typer.main.get_command(make_app(arguments))
-    for each in group.commands.values() if isinstance(group, click.Group) else ():
-        # From 8.5 on click's arguments have a help of their own, which overwrites what typer wrote there.
-        for parameter in each.params:
-            if isinstance(parameter, TyperArgument) and not parameter.help:
-                parameter.help = each.callback.argument_help[parameter.name]  # type: ignore[union-attr]
+    _restore_help(group)
     return group
+
+
+def _restore_help(command: click.Command) -> None:
+    """Give arguments their help back: from 8.5 on click's own field of that name overwrites what typer wrote."""
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument) and not parameter.help:
+            parameter.help = command.callback.argument_help[parameter.name]  # type: ignore[union-attr]
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        _restore_help(each)
 
 
 def run_app(arguments: Sequence[str]) -> int:
     """Run a command; its exit code."""
+    if arguments and arguments[0] in COMPLETION:
+        return int(import_module("quire.cli.completion").run_completion(arguments))
     try:
         built(arguments)(args=list(arguments), prog_name="quire")
     except SystemExit as leaving:

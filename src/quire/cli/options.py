@@ -20,6 +20,8 @@ from quire.observe.log import start_logging
 from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
 
+DEVICES = ("auto", "cpu", "cuda")
+DEVICE_HELP = "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU."
 INTERRUPTED, READER_LEFT = 130, 141  # as a shell counts: 128 and the number of the signal
 
 
@@ -33,6 +35,12 @@ def argument(default: Any, help: str, **more: Any) -> Any:
     """A field that is an argument. A tuple takes all words that are left."""
     made = functools.partial(typer.Argument, _shown(default), help=help, **more)
     return field(default=default, metadata={"typer": made, "help": help})
+
+
+def one_of(*choices: Any) -> Callable[[str], list[str]]:
+    """Completes a value with one of these."""
+    spelled = [str(each) for each in choices]
+    return lambda incomplete: [each for each in spelled if each.startswith(incomplete)]
 
 
 def _shown(default: Any) -> Any:
@@ -128,7 +136,9 @@ def _of_setting(each: Setting) -> inspect.Parameter:
     choices = f" One of {', '.join(map(str, each.choices))}." if each.choices else ""
     default = "" if each.default in (None, "") else f" Default {each.default}."
     text = f"{each.help}{choices}{default} [{each.variable}]"
-    flags = {"help": text, "metavar": each.kind.__name__.upper(), "show_default": False}
+    values = each.choices or (("true", "false") if each.kind is bool else ())
+    more = {"autocompletion": one_of(*values)} if values else {}
+    flags: dict[str, Any] = {"help": text, "metavar": each.kind.__name__.upper(), "show_default": False, **more}
     return _parameter(each.name, str | None, typer.Option(None, each.flag, rich_help_panel=_panel(each), **flags))
 
 

@@ -17,11 +17,22 @@ from typer.core import TyperCommand
 
 from quire.cli.answer import Display, print_figures
 from quire.cli.chat import Chat, talk
+from quire.cli.completion import stored_models
 from quire.cli.form import LEVELS, SWITCHED, Form, constraint_of, think_of
 from quire.cli.keys import keys_not_echoed
 from quire.cli.lines import read_line
 from quire.cli.opened import Opener, full_name
-from quire.cli.options import INTERRUPTED, Given, Shown, argument, command, option
+from quire.cli.options import (
+    DEVICE_HELP,
+    DEVICES,
+    INTERRUPTED,
+    Given,
+    Shown,
+    argument,
+    command,
+    one_of,
+    option,
+)
 from quire.cli.slash import completions, run_slash
 from quire.store.store import DEFAULT_MODEL
 from quire.types.duration import seconds_of_flag
@@ -42,7 +53,11 @@ FORMAT, LEVEL, TIME = "json|SCHEMA", "[low|medium|high]", "DURATION"
 class RunOptions:
     """Options of its own; those of the engine come from config.py."""
 
-    model: str = argument(DEFAULT_MODEL, "A name (hf.co/org/repo[:quant] too), or the path of a GGUF file or a folder.")
+    model: str = argument(
+        DEFAULT_MODEL,
+        "A name (hf.co/org/repo[:quant] too), or the path of a GGUF file or a folder.",
+        autocompletion=stored_models,
+    )
     prompt: tuple[str, ...] = argument((), "What to say. Without it: standard input if that is a pipe, else a chat.")
     temperature: float | None = option(
         None, "0 is greedy. Default: what the model's authors recommend.", panel=SAMPLING
@@ -69,7 +84,7 @@ class RunOptions:
     raw: bool = option(False, "Continue the text as it is, without the chat template.", "--raw")
     no_wrap: bool = option(False, "Do not break lines at words on a terminal.", "--nowordwrap", "--no-wrap")
     verbose: bool = option(False, "Print tokens and times on standard error.", "--verbose")
-    device: str = option("auto", "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU.")
+    device: str = option("auto", DEVICE_HELP, autocompletion=one_of(*DEVICES))
 
     @property
     def keep_alive(self) -> float | None:
