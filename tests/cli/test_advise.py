@@ -22,7 +22,8 @@ def trace(tmp_path):
 def test_the_answer_is_printed_and_the_page_written(quire, trace, tmp_path):
     done = quire("advise", trace, *PLANNED, "--html", str(tmp_path / "advice.html"))
     assert done.returncode == 0, done.stderr
-    assert "\nquire serve smollm2-135m --max-context 1024" in done.stdout and "advice.html" in done.stdout
+    assert done.stdout.startswith("Run quire with smollm2:135m (q4_1) on laptop: first token p95 ")
+    assert "\nquire serve smollm2:135m --max-context 1024" in done.stdout and "advice.html" in done.stdout
     assert (tmp_path / "advice.html").read_text().startswith("<!doctype html>")
 
 
