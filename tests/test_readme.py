@@ -127,7 +127,7 @@ def machine(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         own |= {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "TERM": "dumb"}
         few = "--concurrency 1 --requests 2 --warmup 0 --input-len 8 --output-len 4"
         stands_in = {"localhost:8000": f"localhost:{port}", "http://localhost:8080": other}
-        stands_in["--concurrency 1,8,32"] = few
+        stands_in |= {"--concurrency 1,8,32": few, "quire run ": "quire run --max-tokens 20 "}
         made = Machine(work, kept | own, stands_in, open_things=things)
         yield made
 

@@ -55,6 +55,7 @@ def test_what_cannot_be_read_is_an_error_in_one_line(quire, arguments, says):
 def test_a_machine_a_model_and_a_comparison_that_are_not_there_are_named(quire, trace, tmp_path):
     for more, says in (
         (("--on", "abacus"), "choose from here, h200"),
+        (("--on", "laptop", "--model", "llama-3.1-8b", "--precision", "fp8"), "on a CPU plan for q8_0"),
         (("--on", "laptop", "--model", "nobody"), "nobody is not here"),
         ((*PLANNED, "--compare", str(tmp_path)), "cannot be read"),
     ):

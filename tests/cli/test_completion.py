@@ -42,13 +42,10 @@ def needs(name: str) -> None:
 @pytest.mark.parametrize(
     "line, candidates",
     [
-        ("quire sh", ["show"]),
         ("quire run smo", ["smollm2:135m"]),
         ("quire run smollm2:", ["135m"]),  # bash has broken the word there, and replaces what follows
-        ("quire run smollm2:1", ["135m"]),
         ("quire rm other smollm2:1", ["135m"]),
         ("quire serve --kv-dtype q", ["q8_0"]),
-        ("quire run --no-th", ["--no-think"]),
         ("quire bench off", ["offline"]),
         ('quire run "an open quote', [""]),
     ],

@@ -157,9 +157,7 @@ def test_a_format_that_is_none_is_refused_before_the_model_is_loaded(quire, give
     [
         ([], {}),
         (["--think"], {"enable_thinking": True, "thinking": True}),
-        (["--think=true"], {"enable_thinking": True, "thinking": True}),
         (["--no-think"], {"enable_thinking": False, "thinking": False}),
-        (["--think=false"], {"enable_thinking": False, "thinking": False}),
     ],
 )
 def test_a_template_is_told_whether_to_think(quire, flags, variables):

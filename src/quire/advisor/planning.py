@@ -56,6 +56,8 @@ def advise_on(
     """Advice on a trace. `server` is what a running Quire says at /props, if the trace is from one."""
     hardware = hardware_named(wanted.on)
     config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, hardware.kv_dtype)))
+    if hardware.kind == "cpu" and wanted.precision == GPU_PRECISION:
+        raise InvalidRequest("Weights become fp8 when a GPU loads them: on a CPU plan for q8_0.", field="precision")
     model = _model(trace, wanted, config, store)
     planned = Planned(
         model.name,

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -137,22 +137,26 @@ def run(options: RunOptions, given: Given) -> None:
     name, form = full_name(options.model), options.form
     text = _prompt(options.prompt)
     options.check()
-    opener = Opener(options, given)
+    with keys_not_echoed() if text is None else nullcontext():  # what is typed while the model loads is for the prompt
+        chat = _opened_chat(options, Opener(options, given), name, form)
+        try:
+            if text is None:
+                _talk(chat, given)
+            elif not chat.answer(text):
+                raise typer.Exit(INTERRUPTED)
+        finally:
+            chat.opened.engine.close()
+
+
+def _opened_chat(options: RunOptions, opener: Opener, name: str, form: Form) -> Chat:
+    """Fetch the model if it is not here, and load it."""
     located = opener.locate(name)
     start = time.monotonic()
     opened = opener.open(located, form)
-    load_seconds = time.monotonic() - start
-    chat = Chat(opened, opener, form, options.system, options.verbose)
-    chat.display = Display(wraps=not options.no_wrap, hides_thoughts=options.hide_thinking)
-    try:
-        if options.verbose:
-            print_figures(None, load_seconds)
-        if text is None:
-            _talk(chat, given)
-        elif not chat.answer(text):
-            raise typer.Exit(INTERRUPTED)
-    finally:
-        chat.opened.engine.close()
+    if options.verbose:
+        print_figures(None, time.monotonic() - start)
+    display = Display(wraps=not options.no_wrap, hides_thoughts=options.hide_thinking)
+    return Chat(opened, opener, form, options.system, options.verbose, display)
 
 
 def _talk(chat: Chat, given: Given) -> None:
@@ -162,7 +166,7 @@ def _talk(chat: Chat, given: Given) -> None:
         return
     prompting = import_module("quire.cli.prompt")  # by name, here: it takes longer to import than an answer to begin
     prompter = prompting.Prompter(given.home / "history", partial(completions, chat))
-    with keys_not_echoed(), closing(prompter):
+    with closing(prompter):
         talk(chat, run_slash, prompter.read)
 
 
