@@ -25,6 +25,9 @@ def test_the_answer_is_printed_and_the_page_written(quire, trace, tmp_path):
     assert done.stdout.startswith("Run quire with smollm2:135m (q4_1) on laptop: first token p95 ")
     assert "\nquire serve smollm2:135m --max-context 1024" in done.stdout and "advice.html" in done.stdout
     assert (tmp_path / "advice.html").read_text().startswith("<!doctype html>")
+    compare, again = (line for line in done.stdout.splitlines() if line.startswith(("quire bench", "quire advise")))
+    assert compare.endswith(f" --workload trace={trace} --out comparison") and " --port {port}' " in compare
+    assert again == f"quire advise {trace} --compare comparison"
 
 
 def test_programs_get_one_object(quire, trace):

@@ -40,6 +40,7 @@ class Planned:
     notes: tuple[str, ...] = ()
     spelled: Mapping[str, str] = field(default_factory=dict)  # the trace's names of models, as commands name them
     flags: tuple[str, ...] = ()  # of `quire serve`, for the precision
+    trace_file: str = ""  # empty: the trace is not from a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
         comparison=comparison,
         spelled=planned.spelled,
         flags=planned.flags,
+        trace_file=planned.trace_file,
     )
     notes = (*planned.notes, *_notes(workload, part, replayed, memory, served))
     return Advice(planned, workload, part, tree, tuple(curve), now, company, facts, answer(facts), notes)

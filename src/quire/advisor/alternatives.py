@@ -14,22 +14,28 @@ from quire.advisor.whatif import LESS
 
 def alternatives(roofline: Roofline, memory: Memory) -> list[str]:
     """The options of `quire advise` with which it fits, each with what it needs and what is there."""
-    return [*_smaller_weights(roofline, memory), *_larger_devices(roofline, memory)]
+    here = [f"--precision {other.shape.precision} ({_numbers(other)})" for other in _fitting(roofline, memory)]
+    return [*here, *_other_devices(roofline, memory)]
 
 
-def _smaller_weights(roofline: Roofline, memory: Memory) -> Iterator[str]:
-    smaller, precision = LESS[roofline.hardware.kind], roofline.shape.precision
-    while (precision := smaller.get(precision, "")) != "":
+def _other_devices(roofline: Roofline, memory: Memory) -> Iterator[str]:
+    """Devices that it fits, each with the largest weights that do."""
+    for name, hardware in PRESETS.items():
+        other = next(_fitting(replace(roofline, hardware=hardware), memory), None)
+        if other is not None and name != roofline.hardware.name:
+            precision = other.shape.precision
+            option = "" if precision == roofline.shape.precision else f" --precision {precision}"
+            yield f"--on {name}{option} ({_numbers(other)})"
+
+
+def _fitting(roofline: Roofline, memory: Memory) -> Iterator[Roofline]:
+    """With the weights as they are, and with all smaller ones that a device of this kind takes."""
+    precision = roofline.shape.precision
+    while precision:
         other = replace(roofline, shape=roofline.shape.in_precision(precision))
         if _fits(other, memory):
-            yield f"--precision {precision} ({_numbers(other)})"
-
-
-def _larger_devices(roofline: Roofline, memory: Memory) -> Iterator[str]:
-    for name, hardware in PRESETS.items():
-        other = replace(roofline, hardware=hardware)
-        if hardware.kind == roofline.hardware.kind and _fits(other, memory):
-            yield f"--on {name} ({_numbers(other)})"
+            yield other
+        precision = LESS[roofline.hardware.kind].get(precision, "")
 
 
 def _fits(roofline: Roofline, memory: Memory) -> bool:

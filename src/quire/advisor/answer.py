@@ -29,6 +29,7 @@ MUCH_SHARED, LITTLE_SHARED = 0.5, 0.15
 MODEL_SHARE = 0.05  # of the requests, from which on a model counts
 DEFAULT_PORT = ServeConfig().port
 SOON = 2.0  # seconds to the first token
+OTHER = "http://localhost:8080"  # where the engine to compare with is taken to listen
 FULL = 0.85  # of what a device can serve: queues grow from here on
 
 
@@ -74,6 +75,7 @@ class Facts:
     comparison: Comparison | None = None
     spelled: Mapping[str, str] = field(default_factory=dict)  # names of the trace's models, as commands name them
     flags: tuple[str, ...] = ()  # that the precision asks for
+    trace_file: str = ""  # empty: the requests are not from a file
 
     @property
     def is_offline(self) -> bool:
@@ -108,6 +110,7 @@ class Answer:
     words: tuple[str, ...]
     reasons: tuple[str, ...]
     changes: tuple[str, ...]  # what would change it
+    measure: tuple[str, ...] = ()  # commands that compare engines with these requests
 
 
 def answer(facts: Facts) -> Answer:
@@ -130,6 +133,7 @@ def answer(facts: Facts) -> Answer:
         tuple(_words(facts, engine, situations)),
         tuple(_reasons(facts, engine, situations)),
         tuple(_changes(facts, engine)),
+        tuple(_measure(facts, command)),
     )
 
 
@@ -305,8 +309,13 @@ def _changes(facts: Facts, engine: str) -> Iterator[str]:
             yield f"{each.change[0].upper()}{each.change[1:]}: {each.says}"
     if not facts.has_device and engine != "quire":
         yield "A Quire that computes on this device: measure both (`quire bench compare`) and use --compare."
-    elif facts.comparison is None:
-        yield (
-            "Measured figures go before simulated ones: `quire bench compare --workload trace=FILE … --out DIR`, then "
-            "`quire advise … --compare DIR`."
-        )
+
+
+def _measure(facts: Facts, command: str) -> Iterator[str]:
+    """The commands that get measured figures, which go before simulated ones."""
+    if facts.comparison is not None or not facts.has_device or not facts.trace_file:
+        return
+    engine, file = shlex.quote(f"{command} --port {{port}}"), shlex.quote(facts.trace_file)
+    workload = shlex.quote(f"trace={facts.trace_file}")
+    yield (f"quire bench compare --engine quire={engine} --engine other={OTHER} --workload {workload} --out comparison")
+    yield f"quire advise {file} --compare comparison"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from quire.advisor.advice import Advice
 from quire.advisor.figures import rate, seconds, several, size
 from quire.advisor.prefixes import LEAST_SAVING, Prefix
+from quire.advisor.terminal import MEASURE
 from quire.advisor.told import cost_shares
 from quire.advisor.winners import HEADS
 from quire.report import page
@@ -35,6 +36,9 @@ def _parts(advice: Advice) -> Iterator[Html]:
         if sentences:
             yield page.heading(title)
             yield page.listing(sentences)
+    if said.measure:
+        yield page.heading(MEASURE)
+        yield page.code("\n".join(said.measure))
     yield page.heading("The trace")
     yield page.figures(_plots(advice))
     yield page.heading("Lengths", 3)

@@ -39,6 +39,7 @@ class Wanted:
     on: str = "here"
     precision: str = ""
     compare: Path | None = None
+    trace_file: str = ""  # where the requests are from, if that is a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def advise_on(
         model.notes,
         {request.model: _spelled(request.model, store) for request in trace.requests if request.model},
         model.flags,
+        wanted.trace_file,
     )
     say("counting tokens")
     return advise(workload_of(trace, Marker(model.speech)), planned, say)

@@ -17,6 +17,7 @@ from quire.advisor.prefixes import LEAST_SAVING, Prefix
 from quire.advisor.told import cost_shares
 from quire.advisor.winners import HEADS
 
+MEASURE = "Measured figures go before simulated ones: with the other engine at localhost:8080"
 BAR = 24  # characters
 SHOWN_ROOTS, SHOWN_CHILDREN, SHOWN_DEPTH = 6, 4, 3
 
@@ -35,6 +36,10 @@ def show(advice: Advice, console: Console) -> None:
             console.print(f"\n[bold]{title}[/bold]")
             for line in lines:
                 console.print(_item(line))
+    if said.measure:
+        console.print(f"\n[bold]{MEASURE}[/bold]")
+        for command in said.measure:
+            console.print(command, soft_wrap=True, highlight=False, markup=False)
     for title, part in _parts(advice):
         console.print(f"\n[bold]{title}[/bold]")
         console.print(part)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.advisor.compared import CLOSE, Comparison
 from quire.advisor.figures import seconds
-from quire.advisor.whatif import MATTERS, WhatIf
+from quire.advisor.whatif import HAS_DRAFTS, MATTERS, WhatIf
 
 PLANNED = "as planned"
 ALIKE = "alike"
@@ -50,7 +50,8 @@ def simulated_winners(planned: Mapping[str, float], whatifs: Sequence[WhatIf]) -
     """For each measure the change that helps most, if one helps."""
     found = []
     for key, label, is_more, shown in MEASURES:
-        values = {each.change: each.after[key] for each in whatifs if each.helps and each.after.get(key)}
+        possible = [each for each in whatifs if each.helps and (HAS_DRAFTS or each.name != "speculation")]
+        values = {each.change: each.after[key] for each in possible if each.after.get(key)}
         best, figure = PLANNED, planned[key]
         if values and planned[key]:
             leader = (max if is_more else min)(values, key=lambda name: values[name])

@@ -50,7 +50,7 @@ def advise(options: AdviseOptions, given: Given) -> None:
     with _said(sys.stderr.isatty() and not options.json) as say:
         say("reading the trace")
         trace, server = _trace(options, given)
-        wanted = planning.Wanted(options.model, options.on, options.precision, _folder(options.compare))
+        wanted = planning.Wanted(options.model, options.on, options.precision, _folder(options.compare), options.trace)
         advice = planning.advise_on(trace, wanted, given.config, given.store, server, say)
     if options.html:
         Path(options.html).write_text(import_module("quire.advisor.pages").document(advice), encoding="utf-8")
