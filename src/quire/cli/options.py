@@ -139,12 +139,15 @@ def _of_setting(each: Setting) -> inspect.Parameter:
     values = each.choices or (("true", "false") if each.kind is bool else ())
     more = {"autocompletion": one_of(*values)} if values else {}
     flags: dict[str, Any] = {"help": text, "metavar": each.kind.__name__.upper(), "show_default": False, **more}
-    return _parameter(each.name, str | None, typer.Option(None, each.flag, rich_help_panel=_panel(each), **flags))
+    return _parameter(
+        each.name, str | None, typer.Option(None, each.flag, rich_help_panel=_panel(each.section), **flags)
+    )
 
 
-def _panel(each: Setting) -> str:
-    """The box of a help page that a setting stands in: its section, as config.py describes it."""
-    return (get_type_hints(Config)[each.section].__doc__ or each.section).rstrip(".")
+@functools.cache
+def _panel(section: str) -> str:
+    """The box of a help page for the settings of a section, as config.py describes it."""
+    return (get_type_hints(Config)[section].__doc__ or section).rstrip(".")
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
