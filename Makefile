@@ -3,12 +3,13 @@
 # need nothing.
 #   VENV=dir    another environment        PYTHON=exe  the interpreter that makes it
 #   ARGS="..."  passed on by run, test and bench
-#   WORKERS=n   processes that run tests
+#   WORKERS=n   processes that run tests   PREFIX=dir  where install puts bin/quire
 
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 WORKERS ?= 2
+PREFIX ?= $(HOME)/.local
 
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.quire-installed
@@ -17,13 +18,32 @@ NATIVE := CMakeLists.txt $(shell find src/quire/devices -path '*/csrc/*' -type f
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench bench-cpu wheel lint ruff format-check types format clean
+.PHONY: help run install uninstall test bench bench-cpu wheel lint ruff format-check types format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 run: $(INSTALLED) ## Start quire; ARGS are its arguments
 	@$(PY) -m quire $(ARGS)
+
+LINK = $(PREFIX)/bin/quire
+SCRIPT = $(abspath $(VENV))/bin/quire
+
+install: $(INSTALLED) ## Make quire a command of your shell: a link in $(PREFIX)/bin
+	@if [ -e "$(LINK)" ] && [ ! "$(LINK)" -ef "$(SCRIPT)" ] && [ "$$(readlink "$(LINK)")" != "$(SCRIPT)" ]; then \
+	  echo "$(LINK) is there already and is another program: remove it, or name another folder: make install PREFIX=dir" >&2; \
+	  exit 1; \
+	fi
+	@mkdir -p "$(PREFIX)/bin"
+	@ln -sfn "$(SCRIPT)" "$(LINK)"
+	@echo "$(LINK) starts quire from $(SCRIPT)"
+	@case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) \
+	  echo "$(PREFIX)/bin is not in your PATH. Add it: echo 'export PATH=\"$(PREFIX)/bin:\$$PATH\"' >> ~/.profile, and log in again" >&2;; \
+	esac
+
+uninstall: ## Remove the link that install made
+	@if [ "$$(readlink "$(LINK)")" = "$(SCRIPT)" ]; then rm "$(LINK)"; echo "removed $(LINK)"; \
+	  else echo "$(LINK) is no link to $(SCRIPT): nothing was removed" >&2; fi
 
 test: lint ## Style, types, then the tests; ARGS go to pytest
 	@$(PY) -m pytest -n $(WORKERS) --dist loadscope $(ARGS)

@@ -16,8 +16,9 @@ from quire.advisor.compared import read_comparison
 from quire.advisor.hardware import PRESETS
 from quire.advisor.pages import document
 from quire.advisor.planning import Wanted, advise_on
+from quire.advisor.published import name_to_serve
 from quire.advisor.roofline import Roofline
-from quire.advisor.shape import PUBLIC
+from quire.advisor.shape import PUBLIC, SAME_SIZES, WEIGHT_BITS
 from quire.advisor.terminal import show
 from quire.advisor.told import as_json
 from quire.bench.drive import Closed, Open
@@ -28,6 +29,7 @@ from quire.bench.summary import Around, summarize
 from quire.cli.serve import ServeOptions
 from quire.config import load, settings
 from quire.report.trace import trace_of
+from quire.store.names import parse_name
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest
 from tests.advisor import traces
@@ -100,7 +102,65 @@ def test_what_one_machine_cannot_serve_is_said_with_the_numbers():
 
 def test_a_model_that_does_not_fit_is_said_with_the_numbers():
     found = advice(traces.shared(20), PUBLIC["llama-3.3-70b"], "h100")
-    assert any("needs 144" in word and "80 GB" in word for word in found.answer.words)
+    said = found.answer
+    assert (
+        said.line.startswith("Do not run mine (bf16) on h100: with one request it needs 144.") and "80 GB" in said.line
+    )
+    assert said.command == "" and said.winners == () and said.changes == () and found.facts.whatifs == []
+    assert "It fits with --precision int4 (needs 42.0 GB, h100 has 80.0 GB)." in said.words
+    out = io.StringIO()
+    show(found, Console(file=out, width=100, no_color=True))
+    assert "quire serve" not in out.getvalue() and " 0.0 ms" not in out.getvalue()
+    assert "quire serve" not in document(found) and as_json(found)["answer"]["command"] == ""
+
+
+def test_what_does_not_fit_here_is_told_where_it_fits():
+    found = advice(traces.shared(20), PUBLIC["llama-3.3-70b"], "laptop")
+    assert found.answer.command == ""
+    fitting = [word for word in found.answer.words if word.startswith("It fits with --on h")]
+    assert [word.split(" (")[0] for word in fitting] == [
+        "It fits with --on h200 --precision fp8",
+        "It fits with --on h100 --precision int4",
+    ]
+
+
+def test_the_answer_begins_with_a_line_and_the_winners():
+    found = advice(traces.shared(60, gap=0.05), PUBLIC["llama-3.1-8b"], "h100")
+    out = io.StringIO()
+    show(found, Console(file=out, width=160, no_color=True))
+    line, heads, *rows = out.getvalue().splitlines()
+    assert line == found.answer.line and line.startswith("Run quire with mine (bf16) on h100: first token p95 ")
+    assert heads.split() == ["best", "instead", "of"]
+    assert [row.partition("  ")[0] for row in rows[:5]] == [each.measure for each in found.answer.winners]
+    gap = next(each for each in found.answer.winners if each.measure == "per token, p50")
+    assert gap.best == "weights in fp8 instead of bf16" and gap.other == "as planned"
+    page = document(found)
+    assert page.index(line.partition(":")[0]) < page.index("per token, p50") < page.index("quire serve mine")
+
+
+@pytest.mark.parametrize(
+    "name, precision, served",
+    [
+        ("llama-3.1-8b", "bf16", "hf.co/meta-llama/Llama-3.1-8B-Instruct"),
+        ("llama-3.1-8b", "q4_k", "hf.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "fp8", "hf.co/meta-llama/Llama-3.1-8B-Instruct"),
+        ("smollm2-135m", "q4_1", "smollm2:135m"),
+        ("hf.co/org/repo:Q8_0", "q8_0", "hf.co/org/repo:Q8_0"),
+        ("llama3.2:1b", "q4_k", "llama3.2:1b"),
+        ("llama-3-8b", "bf16", "hf.co/meta-llama/Meta-Llama-3-8B-Instruct"),
+        ("gpt-4o", "bf16", None),
+    ],
+)
+def test_a_command_names_what_can_be_fetched(name, precision, served):
+    assert name_to_serve(name, precision) == served
+    if served is not None:
+        assert parse_name(served).kind in ("hub", "stored")
+
+
+def test_every_known_size_is_published_somewhere():
+    for name in (*PUBLIC, *SAME_SIZES):
+        for precision in WEIGHT_BITS:
+            assert parse_name(name_to_serve(name, precision) or "").kind in ("hub", "stored")
 
 
 def test_without_a_device_of_its_own_quire_says_which_other_engine(monkeypatch):
@@ -246,7 +306,9 @@ def test_the_model_of_the_trace_is_planned_for_if_it_is_known(tmp_path):
     found = plan(tmp_path, lines, on="h100", precision="fp8")
     shape = found.planned.roofline.shape
     assert (shape.name, shape.precision, found.planned.notes) == ("llama-3.1-8b", "fp8", ())
-    assert "meta-llama/Llama-3.1-8B-Instruct" in found.answer.command
+    assert found.answer.command.startswith("quire serve hf.co/meta-llama/Llama-3.1-8B-Instruct --device cuda ")
+    assert "--quantize fp8" in found.answer.command
+    check_command(found.answer.command)
 
 
 @pytest.mark.parametrize("on, kv_dtype", [("h100", "bf16"), ("laptop", "f16")])
@@ -260,6 +322,7 @@ def test_a_model_that_nobody_knows_is_stood_in_for_and_that_is_said(tmp_path):
     lines = [traces.line(at * 1.0, [at] * 20, model="gpt-4o") for at in range(3)]
     found = plan(tmp_path, lines, on="h100")
     assert any("those of llama-3.1-8b" in note for note in found.notes)
+    assert found.answer.command.startswith("quire serve gpt-4o=hf.co/meta-llama/Llama-3.1-8B-Instruct ")
     with pytest.raises(InvalidRequest, match="one of smollm2-135m"):
         plan(tmp_path, lines, on="h100", model="gpt-4o")
 

@@ -71,7 +71,7 @@ DEVICES = {"cpu", "cuda", "rocm", "_triton"} | {file.parent.name for file in PAC
 SHARED_BY_DEVICES = "devices._triton"
 
 # An import inside a function hides a dependency. Meant are these packages, which may be absent, and these modules.
-OPTIONAL = (*TORCH, "opentelemetry", "ray", "xgrammar", "uvloop")
+OPTIONAL = (*TORCH, "opentelemetry", "xgrammar", "uvloop")
 LATE = {"devices": "opens a device by its name"}
 
 ENVIRONMENT = {("os", name) for name in ("environ", "environb", "getenv", "putenv", "unsetenv")}

@@ -22,6 +22,7 @@ from quire.bench.stand_in import stand_in
 from quire.bench.started import StartFailed, command_and_url, started
 from quire.bench.terminal import told
 from quire.bench.verdict import conclusion
+from quire.bench.winners import answer_line, winners
 from quire.types.errors import InvalidRequest
 from tests.bench.silent import Silent, a_plan
 from tests.bench.wicked import DONE, Wicked, said, serving, usage, whole
@@ -59,6 +60,21 @@ def test_the_conclusion_names_who_is_faster(outcome):
     assert "unique, 2 clients: fast makes the most output" in said
     assert "fast brings the first token soonest" in said
     assert re.search(r"first token of an answer: slow \d", said)
+
+
+def test_a_comparison_begins_with_one_line_and_the_winners(outcome):
+    line, blank, heads, *rows = told(outcome).partition("core.\n\n")[2].splitlines()
+    assert re.fullmatch(r"fast is best in [34] of 4 measures, slow in 0(; in 1 they are alike)?[.]", line), line
+    assert blank == "" and heads.split() == ["best", "next", "times"]
+    assert re.fullmatch(r"unique, 2 clients: output +fast +[\d.]+ tok/s +slow +[\d.]+ tok/s +[\d.]+×", rows[0]), rows[0]
+    page = compare_page(outcome, "quire bench compare")
+    assert page.index(line) < page.index("unique, 2 clients: output") < page.index("makes the most output")
+
+
+def test_of_one_engine_alone_there_is_no_winner(outcome):
+    alone = replace(outcome, results=outcome.results[:1])
+    assert winners(alone) == [] and answer_line(alone) == ""
+    assert "measures" not in told(alone)
 
 
 def test_files_have_every_figure(outcome, tmp_path):

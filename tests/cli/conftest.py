@@ -54,6 +54,10 @@ class Quire:
             **source,
         )
 
+    def go_on(self) -> None:
+        """End the pause of an answer."""
+        (self.folder / "go-on").touch()
+
     def told(self, what: str) -> list[dict]:
         log = self.folder / "log"
         lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []

@@ -1,7 +1,8 @@
 """`quire` with a stand-in for the engine, so that the command line is tested without a model.
 
 It answers with what it was asked, word by word, and writes what it was given to the file named in QUIRE_STAND_IN.
-A prompt with the word "forever" is answered without end, until the stream is closed.
+A prompt with the word "forever" is answered without end, until the stream is closed; one with "pause" stops in the
+middle until there is a file "go-on".
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ class Delta:
 class LLM:
     def __init__(self, model, *, device="cpu", in_process=True, **settings):
         log("open", model=str(model), device=device, settings=settings)
-        self.template = types.SimpleNamespace(is_default="no-template" in str(model))
         folder = Path(model).parent
         self.sampling_defaults = read_sampling_defaults(folder, {}, read_preset(folder)).values
+        sources = {"default": "{% if enable_thinking %}{% endif %}" if "thinking" in str(model) else "{{ messages }}"}
+        self.template = types.SimpleNamespace(is_default="no-template" in str(model), sources=sources)
 
-    def stream(self, prompt, sampling=None):
-        log("stream", prompt=prompt, sampling=asdict(sampling))
+    def stream(self, prompt, sampling=None, *, constraint=None, chat_template_kwargs=None):
+        form = asdict(constraint) if constraint is not None else None
+        log("stream", prompt=prompt, sampling=asdict(sampling), constraint=form, variables=chat_template_kwargs)
         text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         if "fail" in text:
             raise QuireError("The engine is not in the mood: try again.")
@@ -52,6 +55,8 @@ class LLM:
             yield Delta("You said: ")
             while "forever" in text:
                 yield Delta("and on ")
+                time.sleep(0.01)
+            while "pause" in text and not Path(os.environ["QUIRE_STAND_IN"]).with_name("go-on").exists():
                 time.sleep(0.01)
             for word in text.split(" "):
                 yield Delta(word + " ")

@@ -7,9 +7,12 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+import pyte
 
 SECONDS = 120  # a machine may be busy; what is awaited comes in less than one
 
@@ -63,9 +66,49 @@ class Terminal:
             return ""
 
 
+class EmulatedTerminal(Terminal):
+    """One that understands what a real one does: `display` is what a user sees."""
+
+    def __init__(self, handle: int, child: subprocess.Popen[bytes], columns: int, rows: int) -> None:
+        super().__init__(handle, child)
+        self._emulated = pyte.Screen(columns, rows)
+        self._emulated.write_process_input = self.type  # answers, such as where the cursor is
+        self._stream = pyte.ByteStream(self._emulated)
+
+    @property
+    def display(self) -> str:
+        return "\n".join(line.rstrip() for line in self._emulated.display).rstrip("\n")
+
+    def see(self, wanted: Callable[[str], bool] | str) -> str:
+        """Read until the display is as wanted."""
+        is_there = wanted if callable(wanted) else lambda display: wanted in display
+        deadline = time.monotonic() + SECONDS
+        while not is_there(self.display):
+            assert time.monotonic() < deadline, f"it did not come, but\n{self.display}"
+            if select.select([self.handle], [], [], 0.1)[0]:
+                self._stream.feed(os.read(self.handle, 65536))
+        return self.display
+
+
+def at_prompt(display: str) -> bool:
+    """Does the chat wait for a message?"""
+    return display.endswith(">>>")
+
+
 @contextmanager
-def on_terminal(command: list[str], environment: Mapping[str, str]) -> Iterator[Terminal]:
+def emulated_terminal(
+    command: list[str], environment: Mapping[str, str], columns: int = 60, rows: int = 60
+) -> Iterator[EmulatedTerminal]:
+    with on_terminal(command, {**environment, "TERM": "xterm"}, (rows, columns)) as plain:
+        yield EmulatedTerminal(plain.handle, plain.child, columns, rows)
+
+
+@contextmanager
+def on_terminal(
+    command: list[str], environment: Mapping[str, str], size: tuple[int, int] = (0, 0)
+) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, size)
     child = subprocess.Popen(
         [sys.executable, "-c", TAKE_TERMINAL, *command],
         env=environment,

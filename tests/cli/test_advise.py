@@ -22,8 +22,12 @@ def trace(tmp_path):
 def test_the_answer_is_printed_and_the_page_written(quire, trace, tmp_path):
     done = quire("advise", trace, *PLANNED, "--html", str(tmp_path / "advice.html"))
     assert done.returncode == 0, done.stderr
-    assert "\nquire serve smollm2-135m --max-context 1024" in done.stdout and "advice.html" in done.stdout
+    assert done.stdout.startswith("Run quire with smollm2:135m (q4_1) on laptop: first token p95 ")
+    assert "\nquire serve smollm2:135m --max-context 1024" in done.stdout and "advice.html" in done.stdout
     assert (tmp_path / "advice.html").read_text().startswith("<!doctype html>")
+    compare, again = (line for line in done.stdout.splitlines() if line.startswith(("quire bench", "quire advise")))
+    assert compare.endswith(f" --workload trace={trace} --out comparison") and " --port {port}' " in compare
+    assert again == f"quire advise {trace} --compare comparison"
 
 
 def test_programs_get_one_object(quire, trace):
@@ -54,6 +58,7 @@ def test_what_cannot_be_read_is_an_error_in_one_line(quire, arguments, says):
 def test_a_machine_a_model_and_a_comparison_that_are_not_there_are_named(quire, trace, tmp_path):
     for more, says in (
         (("--on", "abacus"), "choose from here, h200"),
+        (("--on", "laptop", "--model", "llama-3.1-8b", "--precision", "fp8"), "on a CPU plan for q8_0"),
         (("--on", "laptop", "--model", "nobody"), "nobody is not here"),
         ((*PLANNED, "--compare", str(tmp_path)), "cannot be read"),
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +12,7 @@ from quire.cli.sampling import NAMES, with_value
 from quire.types.errors import InvalidRequest
 from quire.types.request import SamplingParams
 from tests.cli.conftest import Quire, install_default
-from tests.cli.terminal import Terminal, on_terminal
+from tests.cli.terminal import Terminal, at_prompt, emulated_terminal, on_terminal
 
 pytestmark = pytest.mark.pure
 
@@ -49,7 +48,6 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat, quire):
 def test_ctrl_c_at_the_prompt_says_how_to_leave(chat):
     chat.type("half a line")
     chat.wait_for("half a line")
-    time.sleep(0.5)  # until it waits for keys again: a signal in the moment before that is seen at the next key only
     chat.type("\x03")
     assert "Ctrl-D or /bye leaves." in chat.wait_for(">>> ")
     assert "You said: hi" in chat.say("hi")
@@ -74,6 +72,24 @@ def test_parameters_and_the_system_message_are_set_and_shown(chat, quire):
     (asked,) = quire.told("stream")
     assert asked["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert {"temperature": 0.5, "top_k": 7, "stop": ["END", "FIN"]}.items() <= asked["sampling"].items()
+
+
+def test_the_format_is_set_and_taken_back(chat, quire):
+    chat.say("/set format json")
+    assert "format      json" in chat.say("/show")
+    chat.say("hi")
+    chat.say("/set noformat")
+    chat.say("hi")
+    assert [each["constraint"] and each["constraint"]["kind"] for each in quire.told("stream")] == ["json_object", None]
+    assert "error: This model does not think" in chat.say("/set think")
+    assert "error: --format yaml: no such format" in chat.say("/set format yaml")
+
+
+def test_a_model_that_is_not_there_leaves_the_present_one(chat, quire):
+    assert "error: There is no file or folder gone.gguf" in chat.say("/model gone.gguf")
+    assert "error: Say which model: /model NAME." in chat.say("/model")
+    assert "You said: hi" in chat.say("hi")
+    assert len(quire.told("open")) == 1
 
 
 def test_a_mistake_is_one_line_and_the_chat_goes_on(chat):
@@ -130,10 +146,10 @@ def test_history_is_kept_between_chats(quire):
             assert terminal.leave() == 0
     history = (quire.folder / "home" / "history").read_text()
     assert history.count("remember me") == 2
-    with on_terminal(quire.command("run", quire.model), quire.environment | {"TERM": "xterm"}) as terminal:
-        terminal.wait_for(">>> ")
+    with emulated_terminal(quire.command("run", quire.model), quire.environment) as terminal:
+        terminal.see(at_prompt)
         terminal.type("\x10\x10\r")  # Ctrl-P: the line before, and the one before that
-        terminal.wait_for("You said: remember me")
+        terminal.see("You said: remember me")
 
 
 def test_the_module_on_a_terminal_is_a_chat_with_the_default_model(quire):

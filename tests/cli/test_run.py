@@ -123,9 +123,75 @@ def test_an_error_is_one_line_that_says_what_to_do(quire, arguments, said):
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
 
+SCHEMA = '{"type": "object", "properties": {"city": {"type": "string"}}}'
+
+
+@pytest.mark.parametrize("given", ["json", SCHEMA, "schema.json"])
+def test_a_format_is_json_a_schema_or_a_file_with_one(quire, given):
+    path = quire.folder / "schema.json"
+    path.write_text(SCHEMA)
+    given = str(path) if given == path.name else given
+    assert quire("run", "--format", given, quire.model, "hi").returncode == 0
+    (asked,) = quire.told("stream")
+    wanted = ("json_object", "") if given == "json" else ("json_schema", SCHEMA)
+    assert (asked["constraint"]["kind"], asked["constraint"]["text"]) == wanted
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ("yaml", "write json, a JSON schema, or the path of a file with a schema"),
+        ('{"type": ', "--format is not JSON"),
+        ("list.json", "holds list; a JSON schema is an object"),
+    ],
+)
+def test_a_format_that_is_none_is_refused_before_the_model_is_loaded(quire, given, said):
+    (quire.folder / "list.json").write_text("[1]")
+    given = str(quire.folder / given) if given.endswith(".json") else given
+    done = quire("run", "--format", given, quire.model, "hi")
+    assert done.returncode == 1 and said in done.stderr and quire.told("open") == []
+
+
+@pytest.mark.parametrize(
+    "flags, variables",
+    [
+        ([], {}),
+        (["--think"], {"enable_thinking": True, "thinking": True}),
+        (["--no-think"], {"enable_thinking": False, "thinking": False}),
+    ],
+)
+def test_a_template_is_told_whether_to_think(quire, flags, variables):
+    model = quire.folder / "thinking.gguf"
+    model.write_bytes(b"GGUF")
+    done = quire("run", *flags, str(model), "hi")
+    assert (done.returncode, done.stdout) == (0, "You said: hi \n"), done.stderr
+    (asked,) = quire.told("stream")
+    assert asked["variables"] == variables
+
+
+@pytest.mark.parametrize(
+    "model, flags, said",
+    [
+        ("toy.gguf", ["--think"], "This model does not think"),
+        ("toy.gguf", ["--think", "high"], "takes no level of thinking, so not high: leave it out"),
+        ("thinking.gguf", ["--think", "low"], "takes no level of thinking, so not low: use --think or --no-think"),
+        ("thinking.gguf", ["--think", "--no-think"], "exclude each other"),
+        ("thinking.gguf", ["--think=deep"], "write --think, --no-think, or --think low|medium|high"),
+        ("thinking.gguf", ["--think", "--raw"], "--think needs a chat template"),
+        ("toy.gguf", ["--keepalive", "5m"], "so the model runs in this process and is freed when it ends"),
+        ("toy.gguf", ["--keepalive", "soon"], "is not a duration"),
+    ],
+)
+def test_what_this_model_cannot_do_is_refused(quire, model, flags, said):
+    (quire.folder / model).write_bytes(b"GGUF")
+    done = quire("run", *flags, str(quire.folder / model), "hi")
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+    assert quire.told("stream") == []
+
+
 def test_an_unknown_flag_is_an_error(quire):
-    done = quire("run", "--keepalive", "5m", quire.model, "hi")
-    assert done.returncode == 2 and "No such option" in done.stderr and "--keepalive" in done.stderr
+    done = quire("run", "--heat", "5", quire.model, "hi")
+    assert done.returncode == 2 and "No such option" in done.stderr and "--heat" in done.stderr
 
 
 def start(quire, *arguments):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -69,6 +70,79 @@ def test_an_answer_is_the_same_from_a_server_and_from_an_engine_of_our_own(envir
         assert through.stdout == alone.stdout != ""
         names = [[line.split(":")[0] for line in each.stderr.splitlines()] for each in (through, alone)]
         assert names[0] == names[1] and "tokens per second" in names[0]
+
+
+SCHEMA = (
+    '{"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], '
+    '"additionalProperties": false}'
+)
+
+
+@pytest.mark.e2e
+def test_an_answer_has_the_form_from_a_server_and_from_an_engine_of_our_own(environment):
+    flags = ("--temperature", "0", "--format", SCHEMA, "--max-tokens", "40")
+    for more in ((), SMALL, ("--raw",)):
+        done = quire(environment, "run", *flags, *more, TAGS[0], "Which city?")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["city"] in ("Paris", "Rome")
+
+
+THINKER = """FROM smol:a
+TEMPLATE \"\"\"{{ range .Messages }}<|im_start|>{{ .Role }}
+{{ .Content }}<|im_end|>
+{{ end }}<|im_start|>assistant
+{{ if .Think }}<think>
+{{ else }}<think>
+
+</think>
+
+{{ end }}\"\"\"
+"""
+
+
+@pytest.mark.e2e
+def test_thoughts_are_shown_apart_from_a_server_and_from_an_engine_of_our_own(environment, tmp_path):
+    (tmp_path / "Modelfile").write_text(THINKER)
+    assert quire(environment, "create", "thinker", "-f", str(tmp_path / "Modelfile")).returncode == 0
+    flags = ("--temperature", "0", "--max-tokens", "12", "thinker", "Why is the sky blue?")
+    thinks, alone = quire(environment, "run", "--think", *flags), quire(environment, "run", "--think", *SMALL, *flags)
+    assert thinks.returncode == alone.returncode == 0, thinks.stderr + alone.stderr
+    assert thinks.stdout.startswith("Thinking...\n") and thinks.stdout.endswith("\n...done thinking.\n\n")
+    assert thinks.stdout == alone.stdout
+    hidden = quire(environment, "run", "--think", "--hidethinking", *flags)
+    assert (hidden.returncode, hidden.stdout) == (0, "")
+    plain, alone = (
+        quire(environment, "run", "--no-think", *flags),
+        quire(environment, "run", "--no-think", *SMALL, *flags),
+    )
+    assert plain.stdout == alone.stdout != "" and "hink" not in plain.stdout
+    refused = quire(environment, "run", "--think", TAGS[0], "Why?")
+    assert refused.returncode == 1 and "This model does not think" in refused.stderr
+
+
+@pytest.mark.e2e
+def test_a_model_is_kept_as_long_as_run_says(environment):
+    def until_of(name: str) -> str:
+        rows = json.loads(quire(environment, "ps", "--json").stdout)["models"]
+        return next((row["expires_at"] for row in rows if row["name"] == name), "gone")
+
+    ask = ("run", "--max-tokens", "2")
+    assert quire(environment, *ask, "--keepalive", "2h", TAGS[3], "Hi").returncode == 0
+    left = datetime.fromisoformat(until_of(TAGS[3]).replace("Z", "+00:00")) - datetime.now(UTC)
+    assert timedelta(hours=1.9) < left <= timedelta(hours=2)
+    assert quire(environment, *ask, "--keepalive", "0", TAGS[3], "Hi").returncode == 0
+    assert until_of(TAGS[3]) == "gone"
+
+
+@pytest.mark.e2e
+def test_programs_get_lists_and_models_as_json(environment):
+    listed = json.loads(quire(environment, "list", "--json").stdout)["models"]
+    assert {each["name"] for each in listed} >= set(TAGS) and all(each["size"] > 1e6 for each in listed)
+    shown = json.loads(quire(environment, "show", "--json", TAGS[0]).stdout)
+    assert shown["name"] == TAGS[0] and shown["architecture"] == "llama" and "im_start" in shown["template"]
+    assert [len(file["sha256"]) for file in shown["files"]] == [64]
+    path = json.loads(quire(environment, "show", "--json", shown["path"]).stdout)
+    assert path["container"] == "gguf" and "name" not in path
 
 
 @pytest.mark.e2e

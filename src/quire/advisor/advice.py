@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pkgutil import iter_modules
 from typing import Any
 
@@ -38,6 +38,9 @@ class Planned:
     compare: Compare | None = None
     served_blocks: int | None = None  # of the server that the trace is from
     notes: tuple[str, ...] = ()
+    spelled: Mapping[str, str] = field(default_factory=dict)  # the trace's names of models, as commands name them
+    flags: tuple[str, ...] = ()  # of `quire serve`, for the precision
+    trace_file: str = ""  # empty: the trace is not from a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
         served = setup.serve(part)
     capacity = num_per_second(setup, part)
     say("asking what would help")
-    whatifs = what_if(part, setup, served, tree if part is workload else prefix_tree(part))
+    whatifs = what_if(part, setup, served, tree if part is workload else prefix_tree(part)) if memory.is_enough else []
     settings = choose(description, curve, memory, served, Room(context, setup.num_blocks, roofline.hardware.kind))
     company = measured_company(workload) or served.company
     comparison = None
@@ -97,6 +100,9 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
         settings=settings,
         has_device=_has_device(roofline.hardware.kind),
         comparison=comparison,
+        spelled=planned.spelled,
+        flags=planned.flags,
+        trace_file=planned.trace_file,
     )
     notes = (*planned.notes, *_notes(workload, part, replayed, memory, served))
     return Advice(planned, workload, part, tree, tuple(curve), now, company, facts, answer(facts), notes)

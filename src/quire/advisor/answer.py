@@ -6,19 +6,22 @@ Situations are those in which different engines are the usual choice. More than 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from quire.advisor.alternatives import alternatives
 from quire.advisor.compared import Comparison
 from quire.advisor.describe import Description
 from quire.advisor.figures import rate, seconds, several
 from quire.advisor.hardware import HERE
 from quire.advisor.memory import Memory
-from quire.advisor.roofline import Roofline
+from quire.advisor.published import HUB
+from quire.advisor.roofline import FREE_SHARE, Roofline
 from quire.advisor.settings import Chosen
 from quire.advisor.simulate import Simulated
-from quire.advisor.whatif import WhatIf
+from quire.advisor.whatif import WhatIf, figures
+from quire.advisor.winners import Winner, measured_winners, simulated_winners
 from quire.config import ServeConfig
 
 FEW_USERS = 2  # at once
@@ -26,12 +29,14 @@ MUCH_SHARED, LITTLE_SHARED = 0.5, 0.15
 MODEL_SHARE = 0.05  # of the requests, from which on a model counts
 DEFAULT_PORT = ServeConfig().port
 SOON = 2.0  # seconds to the first token
+OTHER = "http://localhost:8080"  # where the engine to compare with is taken to listen
 FULL = 0.85  # of what a device can serve: queues grow from here on
 
 
 class Situation(StrEnum):
     """What the workload is like, as far as it decides what to run."""
 
+    TOO_LARGE = "model too large"
     OFFLINE = "offline batch"
     SEVERAL_MACHINES = "several machines"
     MANY_MODELS = "many models"
@@ -42,8 +47,9 @@ class Situation(StrEnum):
 
 
 MEANS = {
+    Situation.TOO_LARGE: "The model does not fit",
     Situation.OFFLINE: "A batch that nobody waits for",
-    Situation.SEVERAL_MACHINES: "More than one machine can serve",
+    Situation.SEVERAL_MACHINES: "More requests than one machine can serve",
     Situation.MANY_MODELS: "Many models",
     Situation.ONE_USER: "One user",
     Situation.SHARED: "Many users whose prompts share their beginnings",
@@ -67,6 +73,9 @@ class Facts:
     settings: Sequence[Chosen]
     has_device: bool  # can this Quire compute on such a device?
     comparison: Comparison | None = None
+    spelled: Mapping[str, str] = field(default_factory=dict)  # names of the trace's models, as commands name them
+    flags: tuple[str, ...] = ()  # that the precision asks for
+    trace_file: str = ""  # empty: the requests are not from a file
 
     @property
     def is_offline(self) -> bool:
@@ -93,33 +102,61 @@ class Facts:
 class Answer:
     """What to run."""
 
+    line: str  # the answer in one line
     situations: tuple[str, ...]
     engine: str
-    command: str
+    command: str  # can be pasted; empty: nothing can be run
+    winners: tuple[Winner, ...]
     words: tuple[str, ...]
     reasons: tuple[str, ...]
     changes: tuple[str, ...]  # what would change it
+    measure: tuple[str, ...] = ()  # commands that compare engines with these requests
 
 
 def answer(facts: Facts) -> Answer:
     """Which engine and settings, and why."""
     situations = list(_situations(facts))
     engine = _engine(facts)
+    if not facts.memory.is_enough and facts.comparison is None:
+        return _too_large(facts, situations)
     command = _quire(facts, situations) if engine == "quire" else _other(facts, engine)
+    if facts.comparison is not None:
+        winners = measured_winners(facts.comparison)
+    else:
+        winners = simulated_winners(figures(facts.served), facts.whatifs)
     return Answer(
+        _line(facts, engine),
         tuple(situations),
         engine,
         command,
+        tuple(winners),
         tuple(_words(facts, engine, situations)),
         tuple(_reasons(facts, engine, situations)),
         tuple(_changes(facts, engine)),
+        tuple(_measure(facts, command)),
     )
 
 
+def _too_large(facts: Facts, situations: Sequence[Situation]) -> Answer:
+    """No command: what would be started could not load the model."""
+    shape, hardware, memory = facts.roofline.shape, facts.roofline.hardware, facts.memory
+    line = (
+        f"Do not run {facts.model} ({shape.precision}) on {_place(facts)}: with one request it needs "
+        f"{(memory.model_bytes + memory.slots.paged_bytes) / 1e9:.1f} GB, and of {hardware.memory_bytes / 1e9:.0f} GB "
+        f"{FREE_SHARE:.0%} may be used."
+    )
+    fitting = alternatives(facts.roofline, memory)
+    others = [f"It fits with {each}." for each in fitting] or ["No weights and no device that are known here fit it."]
+    words = f"{'; '.join(MEANS[each] for each in situations)}."
+    return Answer(line, tuple(situations), "", "", (), (words, *others), (), ())
+
+
 def _situations(facts: Facts) -> Iterator[Situation]:
+    if not facts.memory.is_enough:
+        yield Situation.TOO_LARGE
     if facts.is_offline:
         yield Situation.OFFLINE
-    if not facts.memory.is_enough or (facts.load > FULL and not facts.is_offline):
+    if facts.memory.is_enough and facts.load > FULL and not facts.is_offline:
         yield Situation.SEVERAL_MACHINES
     if len(facts.models) > 1:
         yield Situation.MANY_MODELS
@@ -145,8 +182,9 @@ def _engine(facts: Facts) -> str:
 
 def _quire(facts: Facts, situations: Sequence[Situation]) -> str:
     kind = facts.roofline.hardware.kind
-    names = facts.models if Situation.MANY_MODELS in situations and all(facts.models) else [facts.model]
-    flags = [] if kind == "cpu" else ["--device cuda"]
+    many = [facts.spelled.get(name, name) for name in facts.models] if Situation.MANY_MODELS in situations else []
+    names = [name for name in many if name] or [facts.model]
+    flags = [*([] if kind == "cpu" else ["--device cuda"]), *facts.flags]
     return " ".join(("quire serve", *map(shlex.quote, names), *flags, *(each.flag for each in facts.settings)))
 
 
@@ -156,27 +194,36 @@ def _other(facts: Facts, engine: str) -> str:
         return facts.comparison.best.what.replace("{port}", str(DEFAULT_PORT))
     said = {each.name: each.value for each in facts.settings}
     context = said.get("max_context")
-    is_fp8 = facts.roofline.shape.precision == "fp8"
+    is_fp8, model = facts.roofline.shape.precision == "fp8", shlex.quote(facts.model.removeprefix(HUB))
     if engine == "sglang":
-        parts = [f"python -m sglang.launch_server --model-path {shlex.quote(facts.model)}"]
+        parts = [f"python -m sglang.launch_server --model-path {model}"]
         parts += [f"--context-length {context}"] if context else []
     else:
-        parts = [f"vllm serve {shlex.quote(facts.model)}"]
+        parts = [f"vllm serve {model}"]
         parts += [f"--max-model-len {context}"] if context else []
     return " ".join([*parts, *(["--quantization fp8"] if is_fp8 else [])])
 
 
-def _words(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterator[str]:
-    shape, hardware, served = facts.roofline.shape, facts.roofline.hardware, facts.served
-    place = "this machine" if hardware.name == HERE else hardware.name
-    yield f"{'; '.join(MEANS[each] for each in situations)}."
-    yield f"Run {engine} with {facts.model} ({shape.precision}) on {place}."
-    if not facts.memory.is_enough:
-        yield (
-            f"The model needs {facts.memory.model_bytes / 1e9:.1f} GB and {hardware.name} has "
-            f"{facts.memory.device_bytes / 1e9:.0f} GB: take smaller weights, a smaller model, or more than one device."
+def _place(facts: Facts) -> str:
+    return "this machine" if facts.roofline.hardware.name == HERE else facts.roofline.hardware.name
+
+
+def _line(facts: Facts, engine: str) -> str:
+    """What to run, and what comes of it."""
+    what = f"Run {engine} with {facts.model} ({facts.roofline.shape.precision}) on {_place(facts)}"
+    if facts.comparison is not None:
+        best = facts.comparison.best
+        return f"{what}: measured {best.output_rate:,.0f} tok/s, first token p50 {seconds(best.first_token_p50)}."
+    if facts.is_offline:
+        return (
+            f"{what}: all {facts.served.num_calls:,} requests are done in {seconds(facts.served.seconds)}, simulated."
         )
-        return
+    return f"{what}: first token p95 {seconds(facts.served.first_token.p95)}, simulated."
+
+
+def _words(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterator[str]:
+    hardware, served = facts.roofline.hardware, facts.served
+    yield f"{'; '.join(MEANS[each] for each in situations)}."
     if facts.is_offline:
         yield (
             f"Simulated for Quire: all {served.num_calls:,} requests are done in {seconds(served.seconds)}, "
@@ -262,8 +309,13 @@ def _changes(facts: Facts, engine: str) -> Iterator[str]:
             yield f"{each.change[0].upper()}{each.change[1:]}: {each.says}"
     if not facts.has_device and engine != "quire":
         yield "A Quire that computes on this device: measure both (`quire bench compare`) and use --compare."
-    elif facts.comparison is None:
-        yield (
-            "Measured figures go before simulated ones: `quire bench compare --workload trace=FILE … --out DIR`, then "
-            "`quire advise … --compare DIR`."
-        )
+
+
+def _measure(facts: Facts, command: str) -> Iterator[str]:
+    """The commands that get measured figures, which go before simulated ones."""
+    if facts.comparison is not None or not facts.has_device or not facts.trace_file:
+        return
+    engine, file = shlex.quote(f"{command} --port {{port}}"), shlex.quote(facts.trace_file)
+    workload = shlex.quote(f"trace={facts.trace_file}")
+    yield (f"quire bench compare --engine quire={engine} --engine other={OTHER} --workload {workload} --out comparison")
+    yield f"quire advise {file} --compare comparison"

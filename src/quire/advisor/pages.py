@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from quire.advisor.advice import Advice
 from quire.advisor.figures import rate, seconds, several, size
 from quire.advisor.prefixes import LEAST_SAVING, Prefix
+from quire.advisor.terminal import MEASURE
 from quire.advisor.told import cost_shares
+from quire.advisor.winners import HEADS
 from quire.report import page
 from quire.report.page import Html
 from quire.report.plot import Axes, Series, bars, distribution, lines, steps
@@ -23,13 +25,20 @@ def document(advice: Advice) -> str:
 
 def _parts(advice: Advice) -> Iterator[Html]:
     said = advice.answer
-    yield page.conclusion(said.words)
-    yield page.code(said.command)
+    yield page.conclusion([said.line])
+    if said.winners:
+        yield page.table(HEADS[advice.facts.comparison is not None], said.winners)
+    if said.command:
+        yield page.code(said.command)
+    yield page.listing(said.words)
     yield _cards(advice)
-    yield page.heading("Why")
-    yield page.listing(said.reasons)
-    yield page.heading("What would change it")
-    yield page.listing(said.changes)
+    for title, sentences in (("Why", said.reasons), ("What would change it", said.changes)):
+        if sentences:
+            yield page.heading(title)
+            yield page.listing(sentences)
+    if said.measure:
+        yield page.heading(MEASURE)
+        yield page.code("\n".join(said.measure))
     yield page.heading("The trace")
     yield page.figures(_plots(advice))
     yield page.heading("Lengths", 3)
@@ -44,8 +53,9 @@ def _parts(advice: Advice) -> Iterator[Html]:
     yield page.heading("Memory")
     yield _memory(advice)
     yield _fits(advice)
-    yield page.heading("What if")
-    yield _whatifs(advice)
+    if advice.facts.whatifs:
+        yield page.heading("What if")
+        yield _whatifs(advice)
     if advice.notes:
         yield page.heading("Notes")
         yield page.listing(advice.notes)

@@ -15,7 +15,9 @@ from quire.advisor.describe import Description, Spread
 from quire.advisor.figures import seconds, several, size
 from quire.advisor.prefixes import LEAST_SAVING, Prefix
 from quire.advisor.told import cost_shares
+from quire.advisor.winners import HEADS
 
+MEASURE = "Measured figures go before simulated ones: with the other engine at localhost:8080"
 BAR = 24  # characters
 SHOWN_ROOTS, SHOWN_CHILDREN, SHOWN_DEPTH = 6, 4, 3
 
@@ -23,16 +25,33 @@ SHOWN_ROOTS, SHOWN_CHILDREN, SHOWN_DEPTH = 6, 4, 3
 def show(advice: Advice, console: Console) -> None:
     """Print all of it. The command stands alone on its line, whatever the width: it is there to be copied."""
     said = advice.answer
+    console.print(Text(said.line, style="bold"), soft_wrap=True)
+    if said.winners:
+        console.print(_winners(advice))
     console.print(Panel(Text("\n".join(said.words)), title="What to run", title_align="left"))
-    console.print(said.command, style="bold", soft_wrap=True, highlight=False, markup=False)
+    if said.command:
+        console.print(said.command, style="bold", soft_wrap=True, highlight=False, markup=False)
     for title, lines in (("Why", said.reasons), ("What would change it", said.changes), ("Notes", advice.notes)):
         if lines:
             console.print(f"\n[bold]{title}[/bold]")
             for line in lines:
                 console.print(_item(line))
+    if said.measure:
+        console.print(f"\n[bold]{MEASURE}[/bold]")
+        for command in said.measure:
+            console.print(command, soft_wrap=True, highlight=False, markup=False)
     for title, part in _parts(advice):
         console.print(f"\n[bold]{title}[/bold]")
         console.print(part)
+
+
+def _winners(advice: Advice) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for head in HEADS[advice.facts.comparison is not None]:
+        table.add_column(head)
+    for each in advice.answer.winners:
+        table.add_row(*map(Text, each))
+    return table
 
 
 def _item(line: str) -> Table:
@@ -49,7 +68,8 @@ def _parts(advice: Advice) -> Iterator[tuple[str, RenderableType]]:
     yield "Hit rate by the size of the cache", _curve(advice)
     yield "Memory", _facts(_memory(advice))
     yield "What the device's time is spent on (simulated)", _bars(cost_shares(advice.facts.served))
-    yield "What if", _whatifs(advice)
+    if advice.facts.whatifs:
+        yield "What if", _whatifs(advice)
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> Table:

@@ -97,6 +97,8 @@ def _smaller_weights(workload: Workload, setup: Setup, served: Simulated, tree: 
     other = replace(roofline, shape=roofline.shape.in_precision(smaller))
     blocks = other.num_blocks(setup.block_tokens) if setup.num_blocks >= roofline.num_blocks(16) else setup.num_blocks
     after = replace(setup, roofline=other, num_blocks=max(1, blocks)).serve(workload)
+    if not _serves_all(served, after):
+        return None
     gain = _gain(served, after)
     room = other.kv_bytes() - roofline.kv_bytes()
     return WhatIf(
@@ -118,6 +120,8 @@ def _smaller_kv(workload: Workload, setup: Setup, served: Simulated, tree: Prefi
     other = replace(roofline, shape=roofline.shape.with_kv(smaller))
     ratio = roofline.shape.kv_token_bytes / other.shape.kv_token_bytes
     after = replace(setup, roofline=other, num_blocks=int(setup.num_blocks * ratio)).serve(workload)
+    if not _serves_all(served, after):
+        return None
     helps = _gain(served, after) > MATTERS or after.hit_rate > served.hit_rate + HELPS_HITS
     return WhatIf(
         "kv_quantization",
@@ -223,6 +227,11 @@ def _served_by_two(workload: Workload, setup: Setup, places: Sequence[int]) -> d
     hits = sum(each.hit_rate * count for each, count in zip(served, queried, strict=True))
     mixed["hit_rate"] = hits / max(1, sum(queried))
     return mixed
+
+
+def _serves_all(before: Simulated, after: Simulated) -> bool:
+    """Are the same requests answered? If not, times cannot be compared."""
+    return after.num_calls > 0 and after.num_calls == before.num_calls and after.num_refused <= before.num_refused
 
 
 def _gain(before: Simulated, after: Simulated) -> float:

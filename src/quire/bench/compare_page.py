@@ -9,6 +9,7 @@ from quire.bench.measure import Point
 from quire.bench.outcome import Outcome, compared
 from quire.bench.rows import BY_KEY, ROWS
 from quire.bench.verdict import ALIKE, conclusion, times
+from quire.bench.winners import HEADS, answer_line, winners
 from quire.report import page
 from quire.report.plot import Axes, Html, Series, bars, distribution, lines, steps
 
@@ -20,12 +21,24 @@ def compare_page(outcome: Outcome, command: str) -> Html:
     names = [result.name for result in outcome.results]
     parts = [
         page.paragraph(f"{' against '.join(names)}, {outcome.made[:10]}, {outcome.machine}.", "soft"),
-        page.conclusion(conclusion(outcome)),
+        *_conclusion(outcome),
         *(part for workload in outcome.plan.workloads for part in _workload(outcome, workload)),
         *_engines(outcome),
         *_method(outcome, command),
     ]
     return page.document(f"{' and '.join(names)}: measured", parts)
+
+
+def _conclusion(outcome: Outcome) -> Iterator[Html]:
+    """One line, the table of winners, then sentences."""
+    line, found = answer_line(outcome), winners(outcome)
+    if not line:
+        yield page.conclusion(conclusion(outcome))
+        return
+    yield page.conclusion([line])
+    if found:
+        yield page.table(HEADS, found)
+    yield page.listing(conclusion(outcome))
 
 
 def _workload(outcome: Outcome, workload: str) -> Iterator[Html]:

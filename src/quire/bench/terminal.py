@@ -11,6 +11,7 @@ from quire.bench.rows import ROWS, SPREADS
 from quire.bench.summary import Spread
 from quire.bench.table import number
 from quire.bench.verdict import conclusion
+from quire.bench.winners import HEADS, answer_line, winners
 
 MILLI = 1e-3
 NAMES = {"first_token": "first token", "per_token": "per token", "gap": "gap", "whole": "whole answer"}
@@ -24,7 +25,14 @@ def told(outcome: Outcome) -> str:
         parts = []
         for workload, load, points in outcome.groups():
             parts += [f"{workload}, {load}", aligned(*compared(points)), ""]
-    return "\n".join([*parts, *_beside(outcome), "", *conclusion(outcome)])
+    return "\n".join([*parts, *_beside(outcome), "", *_winners(outcome), *conclusion(outcome)])
+
+
+def _winners(outcome: Outcome) -> list[str]:
+    """The answer in one line, and who is best in what."""
+    line, found = answer_line(outcome), winners(outcome)
+    table = ["", aligned(HEADS, found), ""] if found else []
+    return [line, *table] if line else []
 
 
 def _alone(result: Result, workload: str) -> Iterator[str]:

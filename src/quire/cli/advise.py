@@ -13,8 +13,14 @@ from typing import Any
 
 import typer
 
-from quire.cli.options import Given, argument, command, option
+from quire.cli.options import Given, Shown, argument, command, option
 from quire.types.errors import InvalidRequest
+
+EXAMPLES = (
+    "quire advise trace.jsonl",
+    "quire advise trace.jsonl --model smollm2:135m --on laptop --html advice.html",
+    "quire advise --url http://127.0.0.1:8000 --json",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class AdviseOptions:
     json: bool = option(False, "Print one JSON object.", "--json")
 
 
-@command(AdviseOptions, "cache", "scheduler", "serve", "store")
+@command(AdviseOptions, "cache", "scheduler", "store", names=("api_key",), shown=Shown(EXAMPLES))
 def advise(options: AdviseOptions, given: Given) -> None:
     """Read a trace of requests, simulate it, and say which engine and settings to run."""
     if bool(options.trace) == bool(options.url):
@@ -44,7 +50,7 @@ def advise(options: AdviseOptions, given: Given) -> None:
     with _said(sys.stderr.isatty() and not options.json) as say:
         say("reading the trace")
         trace, server = _trace(options, given)
-        wanted = planning.Wanted(options.model, options.on, options.precision, _folder(options.compare))
+        wanted = planning.Wanted(options.model, options.on, options.precision, _folder(options.compare), options.trace)
         advice = planning.advise_on(trace, wanted, given.config, given.store, server, say)
     if options.html:
         Path(options.html).write_text(import_module("quire.advisor.pages").document(advice), encoding="utf-8")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from quire.cli.engine import Engine, Messages, Usage
-from quire.types.request import SamplingParams
+from quire.cli.engine import Piece
+from quire.cli.keys import keys_not_echoed
+from quire.cli.wrapping import WordWrap, terminal_columns
+from quire.types.answer import Usage
+
+THOUGHT_BEGINS, THOUGHT_ENDS = "Thinking...\n", "...done thinking.\n\n"
 
 
 @dataclass(slots=True)
@@ -29,24 +33,64 @@ class Answer:
     stopped: bool
 
 
-def stream_answer(engine: Engine, prompt: str | Messages, sampling: SamplingParams) -> Answer:
-    """Print an answer while it comes. Always ends with a new line."""
-    pieces: list[str] = []
-    usage = None
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How answers are shown."""
+
+    wraps: bool = True  # at words; only on a terminal
+    hides_thoughts: bool = False
+
+
+class Screen:
+    """Writes one answer on standard output: the thought between two lines that name it, then the text."""
+
+    def __init__(self, display: Display) -> None:
+        self._hides_thoughts = display.hides_thoughts
+        self._wrap = WordWrap(terminal_columns) if display.wraps and sys.stdout.isatty() else None
+        self._last = "\n"  # the last character that was written
+        self._is_in_thought = False
+
+    def show(self, piece: Piece) -> None:
+        """Write what is new."""
+        if piece.thought and not self._hides_thoughts:
+            self._write(piece.thought if self._is_in_thought else THOUGHT_BEGINS + piece.thought)
+            self._is_in_thought = True
+        if piece.text:
+            self._end_thought()
+            self._write(piece.text)
+
+    def end(self) -> None:
+        """End the line."""
+        self._end_thought()
+        if self._last != "\n":
+            self._write("\n")
+
+    def _end_thought(self) -> None:
+        if self._is_in_thought:
+            self._write(THOUGHT_ENDS if self._last == "\n" else "\n" + THOUGHT_ENDS)
+            self._is_in_thought = False
+
+    def _write(self, text: str) -> None:
+        self._last = text[-1]
+        sys.stdout.write(self._wrap.push(text) if self._wrap else text)
+        sys.stdout.flush()
+
+
+def stream_answer(ask: Callable[[], Generator[Piece, None, None]], display: Display) -> Answer:
+    """Print an answer while it comes. Always ends with a new line. Keys that are typed meanwhile are not echoed."""
+    texts: list[str] = []
+    usage, screen = None, Screen(display)
     try:
-        with interruptible() as stop, closing(engine.stream(prompt, sampling)) as deltas:
-            for delta in deltas:
-                if delta.text:
-                    pieces.append(delta.text)
-                    sys.stdout.write(delta.text)
-                    sys.stdout.flush()
-                usage = delta.usage or usage
+        with keys_not_echoed(), interruptible() as stop, closing(ask()) as pieces:
+            for piece in pieces:
+                texts.append(piece.text)
+                screen.show(piece)
+                usage = piece.usage or usage
                 if stop.asked:
                     break
     finally:
-        if pieces and not pieces[-1].endswith("\n"):
-            print(flush=True)
-    return Answer("".join(pieces), usage, stop.asked)
+        screen.end()
+    return Answer("".join(texts), usage, stop.asked)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+import click
 import typer
+from typer.core import TyperArgument
 
 from quire import __version__
 from quire.config import settings
@@ -28,8 +30,10 @@ COMMANDS = {  # the module and the function of each, in the order of the help pa
     "advise": ("quire.cli.advise", "advise"),
     "doctor": ("quire.cli.doctor", "doctor"),
     "bench": ("quire.cli.bench", "bench"),
+    "complete": ("quire.cli.complete", "complete"),
 }
-HIDDEN = {"ls"}
+HIDDEN = {"ls", "complete"}
+COMPLETION = ("--install-completion", "--show-completion")
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
@@ -49,8 +53,13 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(made, typer.Typer):  # a command that has commands
             app.add_typer(made, name=name)
         else:
-            app.command(name, hidden=name in HIDDEN)(made)
+            app.command(name, hidden=name in HIDDEN, cls=made.shown.parser, epilog=epilog(made.shown.examples))(made)
     return app
+
+
+def epilog(examples: Sequence[str]) -> str | None:
+    """The end of a help page. A blank line between two lines keeps them apart."""
+    return "\n\n".join(["Examples:", *(f"  {line}" for line in examples)]) if examples else None
 
 
 def _print_version(asked: bool) -> None:
@@ -61,6 +70,9 @@ def _print_version(asked: bool) -> None:
 
 def _before(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    # Where one of these stands first, run_app has taken it already: typer knows no option with a value that may lack.
+    install: str = typer.Option("", COMPLETION[0], metavar="[SHELL]", help="Complete with Tab in bash, zsh or fish."),
+    show: str = typer.Option("", COMPLETION[1], metavar="[SHELL]", help="Print the script that does it."),
 ) -> None:
     """Options that stand before a command."""
 
@@ -69,13 +81,31 @@ def _our_flags() -> set[str]:
     return {each.flag for each in settings()} | {"--seed"}  # of `run`
 
 
+def built(arguments: Sequence[str]) -> click.Command:
+    """The command that the arguments begin with, or all of them, ready to parse."""
+    group = typer.main.get_command(make_app(arguments))
+    _restore_help(group)
+    return group
+
+
+def _restore_help(command: click.Command) -> None:
+    """Give arguments their help back: from 8.5 on click's own field of that name overwrites what typer wrote."""
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument) and not parameter.help:
+            parameter.help = command.callback.argument_help[parameter.name]  # type: ignore[union-attr]
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        _restore_help(each)
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run a command; its exit code."""
-    if arguments[:1] in (["serve"], ["run"]) and (answer := answer_to_flag(arguments[1:], _our_flags())):
+    if list(arguments[:1]) in (["serve"], ["run"]) and (answer := answer_to_flag(arguments[1:], _our_flags())):
         typer.echo(f"error: {answer}", err=True)
         return 2
+    if arguments and arguments[0] in COMPLETION:
+        return int(import_module("quire.cli.completion").run_completion(arguments))
     try:
-        make_app(arguments)(args=list(arguments), prog_name="quire")
+        built(arguments)(args=list(arguments), prog_name="quire")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0

@@ -99,7 +99,7 @@ class ServeOptions(ServerOptions):
     url: str = option("", "Where it listens. Default: http://127.0.0.1:8000.", panel=SERVER)
     start: str = option("", "Start it with this command, and measure that too; {port} is a free one.", panel=SERVER)
     name: str = option("server", "What it is called in reports.", panel=SERVER)
-    json: bool = option(False, "Print one JSON object.", panel=FIGURES)
+    json: bool = option(False, "Print one JSON object.", "--json", panel=FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class CompareOptions(ServerOptions):
     engine: tuple[str, ...] = option(
         (), "NAME=URL, NAME=URL#MODEL, or NAME='COMMAND' to start it; {port} in it is a free one.", panel=SERVER
     )
-    json: bool = option(False, "Print one JSON object.", panel=FIGURES)
+    json: bool = option(False, "Print one JSON object.", "--json", panel=FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class OfflineOptions(LoadOptions):
 
     model: str = argument(DEFAULT_MODEL, "A name or a path, as quire run takes it.")
     device: str = option("cpu", "Where to compute.")
-    json: bool = option(False, "Print one JSON object.", panel=FIGURES)
+    json: bool = option(False, "Print one JSON object.", "--json", panel=FIGURES)
 
 
 @dataclass(frozen=True, slots=True)

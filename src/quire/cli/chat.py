@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quire.cli.answer import print_figures, stream_answer
-from quire.cli.engine import Engine, Messages
+from quire.cli.answer import Display, print_figures, stream_answer
+from quire.cli.engine import Messages
+from quire.cli.form import Form
 from quire.cli.lines import read_message
+from quire.cli.opened import OpenedModel, Opener, check_form, full_name
 from quire.types.errors import InvalidRequest, QuireError
-from quire.types.request import SamplingParams
 
 ROLES = ("system", "user", "assistant")
 
@@ -21,33 +23,51 @@ ROLES = ("system", "user", "assistant")
 class Chat:
     """One conversation. Its owner is the loop below and the commands that it calls."""
 
-    engine: Engine
-    model: str
-    sampling: SamplingParams
+    opened: OpenedModel
+    opener: Opener
+    form: Form = field(default_factory=Form)
     system: str = ""
-    raw: bool = False  # every message is continued as it is: no template, no memory
     verbose: bool = False
+    display: Display = field(default_factory=Display)
     messages: Messages = field(default_factory=list)
 
     def prompt(self, text: str) -> str | Messages:
         """What the model gets for a new message."""
-        if self.raw:
+        if self.opened.raw:
             return text
         head = [{"role": "system", "content": self.system}] if self.system else []
         return [*head, *self.messages, {"role": "user", "content": text}]
 
     def answer(self, text: str) -> bool:
         """Send a message and print the answer. False: it was stopped."""
-        answer = stream_answer(self.engine, self.prompt(text), self.sampling)
+        opened = self.opened
+        answer = stream_answer(
+            lambda: opened.engine.stream(self.prompt(text), opened.sampling, self.form), self.display
+        )
         # A stopped answer stays in the conversation as far as it came: the user saw it.
         self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer.text}]
         if self.verbose:
             print_figures(answer.usage)
         return not answer.stopped
 
+    def change_form(self, form: Form) -> None:
+        """Use another format or way of thinking from now on, if the model can."""
+        check_form(form, self.opened)
+        self.form = form
+
+    def change_model(self, name: str) -> None:
+        """Go on with another model. If it cannot be opened, the present one stays."""
+        present, new = self.opened.located, self.opener.locate(full_name(name))
+        self.opened.engine.close()  # first: two models may not fit into memory
+        try:
+            self.opened = self.opener.open(new, self.form)
+        except BaseException:
+            self.opened = self.opener.open(present, self.form)
+            raise
+
     def save(self, path: Path) -> None:
         """Write the conversation as JSON."""
-        content = {"model": self.model, "system": self.system, "messages": self.messages}
+        content = {"model": self.opened.name, "system": self.system, "messages": self.messages}
         try:
             path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         except OSError as error:
@@ -76,12 +96,12 @@ def _is_conversation(content: Any) -> bool:
     )
 
 
-def talk(chat: Chat, commands: Any) -> None:
-    """Read and answer until the user leaves. `commands(chat, line)` runs a slash command; True: leave."""
-    print(f"{chat.model}. Write a message; /help for commands, Ctrl-D to leave.", file=sys.stderr)
+def talk(chat: Chat, commands: Callable[[Chat, str], bool], read: Callable[[str], str]) -> None:
+    """Answer what `read` returns until the user leaves. `commands(chat, line)` runs a slash command; True: leave."""
+    print(f"{chat.opened.name}. Write a message; /help for commands, Ctrl-D to leave.", file=sys.stderr)
     while True:
         try:
-            text = read_message()
+            text = read_message(read)
         except EOFError:
             print()
             return

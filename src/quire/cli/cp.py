@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
+from quire.cli.completion import stored_models
 from quire.cli.options import Given, argument, command
 
 
@@ -13,11 +14,11 @@ from quire.cli.options import Given, argument, command
 class CopyOptions:
     """From where to where."""
 
-    source: str = argument(..., "The model.")
+    source: str = argument(..., "The model.", autocompletion=stored_models)
     target: str = argument(..., "Its new name.")
 
 
-@command(CopyOptions, "store")
+@command(CopyOptions, names=("home",))
 def cp(options: CopyOptions, given: Given) -> None:
     """Give a model a second name. No bytes are copied."""
     manifest = given.store.copy(options.source, options.target)

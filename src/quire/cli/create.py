@@ -9,12 +9,13 @@ from pathlib import Path
 
 import typer
 
-from quire.cli.options import Given, argument, command, option
+from quire.cli.options import Given, Shown, argument, command, option
 from quire.cli.progress import shown
 from quire.store.modelfile import parse_modelfile
 from quire.types.errors import InvalidRequest
 
 FILE = "Modelfile"
+EXAMPLES = ("quire create teacher", "quire create teacher:short -f teacher.modelfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class CreateOptions:
     file: str = option(FILE, "The Modelfile; - reads standard input.", "-f", "--file")
 
 
-@command(CreateOptions, "store")
+@command(CreateOptions, "store", shown=Shown(EXAMPLES))
 def create(options: CreateOptions, given: Given) -> None:
     """Make a model out of another one: with a system prompt, parameters, a template of its own."""
     file = parse_modelfile(_text(options.file))

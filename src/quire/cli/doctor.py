@@ -20,11 +20,13 @@ MARKS = {"ok": " ", "note": "-", "broken": "!"}
 class DoctorOptions:
     """What to look at, and how to say it."""
 
-    network: bool = option(False, "Also ask the package index and the model hub whether they can be reached.")
-    json: bool = option(False, "Print one JSON object.")
+    network: bool = option(
+        False, "Also ask the package index and the model hub whether they can be reached.", "--network"
+    )
+    json: bool = option(False, "Print one JSON object.", "--json")
 
 
-@command(DoctorOptions, "store", "cache", "serve")
+@command(DoctorOptions, names=("home", "memory_share", "host", "port", "api_key"))
 def doctor(options: DoctorOptions, given: Given) -> None:
     """Look at this machine: what will be used, what is missing, and how to get it."""
     found = [*look(given.config), *server(given.config), *(network() if options.network else ())]

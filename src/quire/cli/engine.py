@@ -8,45 +8,35 @@ import socket
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from quire.cli.form import Form
 from quire.config import ServeConfig
+from quire.types.answer import Usage
+from quire.types.request import SamplingParams
 
 LOCALHOST, LOOK_SECONDS = "127.0.0.1", 0.5
 
 Messages = list[dict[str, str]]
 
 
-class Usage(Protocol):
-    """What an answer took."""
-
-    prompt: int
-    cached: int
-    output: int
-    first_token_seconds: float
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """After the first token; 0 if there was no second one."""
-
-
-class Delta(Protocol):
-    """The next piece of an answer; the last one says why it ended and what it took."""
+class Piece(NamedTuple):
+    """The next part of an answer: of its text, or of the thought before it. The last one says what it took."""
 
     text: str
-    finish: Any
-    usage: Usage | None
+    thought: str = ""
+    usage: Usage | None = None
 
 
 class Template(Protocol):
     """How a conversation becomes text. `is_default`: the model came without one of its own."""
 
     is_default: bool
+    sources: dict[str, str]
 
 
 class Engine(Protocol):
-    """As much of `quire.engine.llm.LLM` as the command line uses."""
+    """A model that answers: in this process (`LocalModel`) or in a server (`ServedModel`)."""
 
     @property
     def template(self) -> Template:
@@ -56,7 +46,7 @@ class Engine(Protocol):
     def sampling_defaults(self) -> Mapping[str, Any]:
         """The parameters that hold where the user gives none."""
 
-    def stream(self, prompt: str | Messages, sampling: Any = None) -> Generator[Delta, None, None]:
+    def stream(self, prompt: str | Messages, sampling: SamplingParams, form: Form) -> Generator[Piece, None, None]:
         """The answer, piece by piece. Closing it cancels the request."""
 
     def close(self) -> None:
@@ -66,7 +56,8 @@ class Engine(Protocol):
 def open_engine(path: Path, device: str, settings: Mapping[str, str]) -> Engine:
     """Load a model."""
     with _nothing_collected():
-        engine: Engine = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
+        llm = importlib.import_module("quire.engine.llm").LLM(path, device=device, **settings)
+    engine: Engine = importlib.import_module("quire.cli.local").LocalModel(llm)
     return engine
 
 
@@ -81,15 +72,18 @@ def _nothing_collected() -> Iterator[None]:
         gc.enable()
 
 
-def served_model(name: str, serve: ServeConfig) -> Engine | None:
-    """The model in a server that runs on this machine already. None: there is no such server."""
+def served_model(name: str, serve: ServeConfig, keep_alive: float | None = None) -> Engine | None:
+    """The model in a server that runs on this machine already. None: there is no such server.
+
+    `keep_alive` says how many seconds the server keeps it in memory after its last answer. None: as the server is set.
+    """
     try:
         socket.create_connection((serve.host or LOCALHOST, serve.port), LOOK_SECONDS).close()
     except OSError:
         return None  # nobody listens: what speaks HTTP need not be imported
     module = importlib.import_module("quire.cli.server")
     server = module.find_server(serve, name)
-    model: Engine | None = None if server is None else module.ServedModel(server, name)
+    model: Engine | None = None if server is None else module.ServedModel(server, name, keep_alive)
     return model
 
 

@@ -22,14 +22,13 @@ State = Literal["ok", "note", "broken"]  # fine; could be better; must be mended
 # What quire needs to run, and what each extra of the package brings. A test compares both with pyproject.toml.
 PACKAGES = (
     *("numpy", "tokenizers", "jinja2", "llguidance", "huggingface_hub", "msgspec", "starlette", "uvicorn", "uvloop"),
-    *("httptools", "pyzmq", "httpx", "typer", "rich", "pyyaml"),
+    *("httptools", "pyzmq", "httpx", "typer", "rich", "prompt_toolkit", "pyyaml"),
 )
 EXTRAS = {
     "cuda": ("torch", "triton"),
     "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
-    "ray": ("ray",),
 }
-BRINGS = {"cuda": "NVIDIA GPUs", "otel": "traces for OpenTelemetry", "ray": "several machines"}
+BRINGS = {"cuda": "NVIDIA GPUs", "otel": "traces for OpenTelemetry"}
 NAMESAKE = "quire"  # another project's distribution
 LOW_DISK = 2 * 10**9  # less than a small model needs
 PROC = Path("/proc")

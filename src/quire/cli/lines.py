@@ -1,25 +1,20 @@
-"""What a user types: line editing and history, and messages of several lines.
+"""What a user types: messages of one line or of several.
 
-A message goes on over several lines between two \"\"\", or while its lines end with a backslash.
+A message goes on over several lines between two \"\"\", or while its lines end with a backslash. A pasted block is one
+message, newlines and all.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-try:
-    import readline
-except ImportError:  # some builds of Python have none: then there is neither editing nor history
-    readline = None  # type: ignore[assignment]
+import sys
+from collections.abc import Callable
 
 FENCE = '"""'
 PROMPT, MORE = ">>> ", "... "
-MAX_HISTORY = 1000
 
 
-def read_message(read: Callable[[str], str] = input) -> str:
+def read_message(read: Callable[[str], str]) -> str:
     """The next message. EOFError: the user leaves; in the middle of a message, what is there is sent."""
     line = read(PROMPT)
     if line.lstrip().startswith(FENCE):
@@ -44,18 +39,10 @@ def _fenced(line: str, read: Callable[[str], str]) -> str:
     return "\n".join(lines).strip("\n")
 
 
-@contextlib.contextmanager
-def history(path: Path) -> Iterator[None]:
-    """Lines of earlier chats behind the arrow keys. A history that cannot be kept is no reason not to chat."""
-    if readline is None:
-        yield
-        return
-    with contextlib.suppress(OSError):
-        readline.read_history_file(path)
-    readline.set_history_length(MAX_HISTORY)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            readline.write_history_file(path)
+def read_line(prompt: str) -> str:
+    """A line of standard input where the answers go to a file: the prompt must not go there."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")

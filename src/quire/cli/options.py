@@ -13,26 +13,34 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from quire.config import Config, Setting, home_folder, load, settings
 from quire.observe.log import start_logging
 from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
 
+DEVICES = ("auto", "cpu", "cuda")
+DEVICE_HELP = "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU."
 INTERRUPTED, READER_LEFT = 130, 141  # as a shell counts: 128 and the number of the signal
-ENGINE_PANEL = "Engine settings (each also as an environment variable)"
 
 
 def option(default: Any, help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """A field that is an option; without `names` its flag is its name. A tuple may be given again and again."""
     made = functools.partial(typer.Option, _shown(default), *names, help=help, rich_help_panel=panel, **more)
-    return field(default=default, metadata={"typer": made})
+    return field(default=default, metadata={"typer": made, "help": help})
 
 
 def argument(default: Any, help: str, **more: Any) -> Any:
     """A field that is an argument. A tuple takes all words that are left."""
     made = functools.partial(typer.Argument, _shown(default), help=help, **more)
-    return field(default=default, metadata={"typer": made})
+    return field(default=default, metadata={"typer": made, "help": help})
+
+
+def one_of(*choices: Any) -> Callable[[str], list[str]]:
+    """Completes a value with one of these."""
+    spelled = [str(each) for each in choices]
+    return lambda incomplete: [each for each in spelled if each.startswith(incomplete)]
 
 
 def _shown(default: Any) -> Any:
@@ -66,12 +74,26 @@ class Given:
         return dict(self.flags)
 
 
-def command(kind: type, *sections: str) -> Callable[[Callable[[Any, Given], None]], Callable[..., None]]:
-    """Make `body(options, given)` a command with the options of `kind` and the settings of these sections.
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a command is shown and read."""
+
+    examples: tuple[str, ...] = ()  # lines that can be pasted
+    parser: type[TyperCommand] | None = None  # reads its words; None: typer's own
+
+
+PLAIN = Shown()
+
+
+def command(
+    kind: type, *sections: str, names: tuple[str, ...] = (), shown: Shown = PLAIN
+) -> Callable[[Callable[[Any, Given], None]], Callable[..., None]]:
+    """Make `body(options, given)` a command with the options of `kind`, the settings of these sections, and those of
+    these names.
 
     An error that is meant for users becomes one line and the exit code 1; Ctrl-C becomes the exit code 130.
     """
-    declared = {each.name: each for each in settings() if each.section in sections}
+    declared = {each.name: each for each in settings() if each.section in sections or each.name in names}
 
     def decorate(body: Callable[[Any, Given], None]) -> Callable[..., None]:
         def run(**values: Any) -> None:
@@ -92,6 +114,8 @@ def command(kind: type, *sections: str) -> Callable[[Callable[[Any, Given], None
         run.__doc__ = body.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.shown = shown  # type: ignore[attr-defined]
+        run.argument_help = {each.name: each.metadata["help"] for each in fields(kind)}  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -110,9 +134,20 @@ def _frozen(value: Any) -> Any:
 
 def _of_setting(each: Setting) -> inspect.Parameter:
     choices = f" One of {', '.join(map(str, each.choices))}." if each.choices else ""
-    default = "" if each.default is None else f" Default {each.default}."
-    flags = {"help": f"{each.help}{choices}{default}", "metavar": each.kind.__name__.upper(), "show_default": False}
-    return _parameter(each.name, str | None, typer.Option(None, each.flag, rich_help_panel=ENGINE_PANEL, **flags))
+    default = "" if each.default in (None, "") else f" Default {each.default}."
+    text = f"{each.help}{choices}{default} [{each.variable}]"
+    values = each.choices or (("true", "false") if each.kind is bool else ())
+    more = {"autocompletion": one_of(*values)} if values else {}
+    flags: dict[str, Any] = {"help": text, "metavar": each.kind.__name__.upper(), "show_default": False, **more}
+    return _parameter(
+        each.name, str | None, typer.Option(None, each.flag, rich_help_panel=_panel(each.section), **flags)
+    )
+
+
+@functools.cache
+def _panel(section: str) -> str:
+    """The box of a help page for the settings of a section, as config.py describes it."""
+    return (get_type_hints(Config)[section].__doc__ or section).rstrip(".")
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

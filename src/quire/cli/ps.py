@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,18 +22,22 @@ class PsOptions:
     """Of which server."""
 
     url: str = option("", "Where the server listens. Default: as set by host and port.")
+    json: bool = option(False, "Print one JSON object.", "--json")
 
 
-@command(PsOptions, "serve")
+@command(PsOptions, names=("host", "port", "api_key"))
 def ps(options: PsOptions, given: Given) -> None:
     """Show the models that the server has in memory."""
     serve = given.config.serve
     server = Server(options.url or url_of(serve), serve.api_key)
     try:
-        models = server.get("/api/ps")["models"]
+        answer = server.get("/api/ps")
     finally:
         server.close()
-    rows = [COLUMNS, *(_row(each) for each in models)]
+    if options.json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    rows = [COLUMNS, *(_row(each) for each in answer["models"])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

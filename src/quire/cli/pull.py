@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 import typer
 
-from quire.cli.options import Given, argument, command
+from quire.cli.options import Given, Shown, argument, command
 from quire.cli.progress import shown
 from quire.store.store import DEFAULT_MODEL
+
+EXAMPLES = (
+    f"quire pull {DEFAULT_MODEL}",
+    "quire pull hf.co/org/repo:Q4_K_M",
+    "quire pull llama3.2",
+    "quire pull localhost:5000/me/toy:latest",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +26,7 @@ class PullOptions:
     models: tuple[str, ...] = argument((), f"Names of models; without any, {DEFAULT_MODEL}.", metavar="[MODEL]...")
 
 
-@command(PullOptions, "store")
+@command(PullOptions, "store", shown=Shown(EXAMPLES))
 def pull(options: PullOptions, given: Given) -> None:
     """Fetch a model, or check and mend the one that is there."""
     for name in options.models or [DEFAULT_MODEL]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import typer
 
+from quire.cli.completion import stored_models
 from quire.cli.options import Given, argument, command
 from quire.cli.progress import shown
 
@@ -15,7 +16,9 @@ from quire.cli.progress import shown
 class PushOptions:
     """Which one."""
 
-    model: str = argument(..., "A name in the store that says where it goes: host/space/name:tag.")
+    model: str = argument(
+        ..., "A name in the store that says where it goes: host/space/name:tag.", autocompletion=stored_models
+    )
 
 
 @command(PushOptions, "store")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
+from quire.cli.completion import stored_models
 from quire.cli.options import Given, argument, command
 
 
@@ -13,10 +14,10 @@ from quire.cli.options import Given, argument, command
 class RemoveOptions:
     """Which ones."""
 
-    models: tuple[str, ...] = argument(..., "Names of models.", metavar="MODEL...")
+    models: tuple[str, ...] = argument(..., "Names of models.", metavar="MODEL...", autocompletion=stored_models)
 
 
-@command(RemoveOptions, "store")
+@command(RemoveOptions, names=("home",))
 def rm(options: RemoveOptions, given: Given) -> None:
     """Remove models. Files that another name still needs stay."""
     for name in options.models:

@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from quire.cli.options import Given, argument, command, option
+from quire.cli.completion import stored_models
+from quire.cli.options import DEVICE_HELP, DEVICES, Given, Shown, argument, command, one_of, option
 from quire.cli.progress import shown
 from quire.engine.messages import Loading
 from quire.observe.access import log_access
@@ -24,6 +25,12 @@ from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
 SECTIONS = ("serve", "cache", "scheduler", "sampling", "grammar", "observe", "weights", "device", "store")
+EXAMPLES = (
+    "quire serve",
+    f"quire serve {DEFAULT_MODEL} --max-context 4096 --port 8080",
+    f"quire serve chat={DEFAULT_MODEL} --only --api-keys keys.toml",
+    "QUIRE_PORT=8080 quire serve --host 0.0.0.0 --api-key secret",
+)
 SERVED_AS = re.compile(r"(?P<name>[\w.:-]+)=(?P<model>.+)")
 LOCAL = ("127.", "localhost", "::1")
 
@@ -38,12 +45,13 @@ class ServeOptions:
         (),
         "Names or paths, as quire run takes them, to be loaded at once and kept; NAME=MODEL serves it as NAME. "
         f"Default: none, or {DEFAULT_MODEL} if the store is empty.",
+        autocompletion=stored_models,
     )
     only: bool = option(False, "Serve these alone, and not every model of the store.", "--only")
-    device: str = option("auto", "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU.")
+    device: str = option("auto", DEVICE_HELP, autocompletion=one_of(*DEVICES))
 
 
-@command(ServeOptions, *SECTIONS)
+@command(ServeOptions, *SECTIONS, shown=Shown(EXAMPLES))
 def serve(options: ServeOptions, given: Given) -> None:
     """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
     config = given.config

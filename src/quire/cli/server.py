@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx
 
-from quire.cli.engine import Messages
+from quire.cli.engine import Messages, Piece
+from quire.cli.form import Form
 from quire.config import ServeConfig
-from quire.types.answer import Delta, Usage
+from quire.types.answer import Usage
 from quire.types.errors import QuireError
-from quire.types.request import FinishReason, SamplingParams
+from quire.types.request import ConstraintKind, SamplingParams
 from quire.types.sampling_values import MAX_INT
 
 CONNECT_SECONDS = 2.0
@@ -119,43 +120,61 @@ class ServedModel:
 
     server: Server
     name: str
+    keep_alive: float | None = None  # seconds; negative: for ever
     template: Any = None
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server.post("/api/generate", {"model": self.name, "stream": False})  # it is loaded
+        # This loads it. The server remembers how long to keep it, for the answers that follow too.
+        keep = {"keep_alive": self.keep_alive} if self.keep_alive else {}
+        self.server.post("/api/generate", {"model": self.name, "stream": False, **keep})
         shown = self.server.post("/api/show", {"model": self.name})
-        self.template = SimpleNamespace(is_default=not shown["template"])
         self.sampling_defaults = shown.get("sampling_defaults", {})
+        self.template = SimpleNamespace(is_default=not shown["template"], sources={"default": shown["template"]})
 
-    def stream(self, prompt: str | Messages, sampling: SamplingParams) -> Generator[Delta, None, None]:
+    def stream(self, prompt: str | Messages, sampling: SamplingParams, form: Form) -> Generator[Piece, None, None]:
         """The answer, piece by piece. Closing it cancels the request."""
         asked = {name: getattr(sampling, name) for name in (*SENT, *PENALTIES, "stop") if name in sampling.given}
         asked = {name: value for name, value in asked.items() if value is not None}
         path, what = ("/v1/completions", "prompt") if isinstance(prompt, str) else ("/v1/chat/completions", "messages")
-        more = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        more = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}, **_form_fields(form)}
         if isinstance(prompt, str) and sampling.max_tokens is None:
             asked["max_tokens"] = MAX_INT  # without one, completions end after 16 tokens
-        began, first, finish = time.monotonic(), None, FinishReason.STOP
+        began, first = time.monotonic(), None
         for event in self.server.events(path, {**asked, **more, what: prompt}):
             for choice in event["choices"]:
                 first = first or time.monotonic()
-                if choice.get("finish_reason"):
-                    finish = FinishReason.LENGTH if choice["finish_reason"] == "length" else FinishReason.STOP
-                yield Delta(_text(choice))
+                yield _piece(choice)
             if event.get("usage"):
-                yield Delta("", finish=finish, usage=_usage(event["usage"], began, first))
+                yield Piece("", "", _usage(event["usage"], began, first))
 
     def close(self) -> None:
-        """Leave the model to others."""
-        self.server.close()
+        """Leave the model to others, or have it unloaded if it is not to be kept."""
+        try:
+            if self.keep_alive == 0:
+                self.server.post("/api/generate", {"model": self.name, "keep_alive": 0, "stream": False})
+        finally:
+            self.server.close()
 
 
-def _text(choice: Any) -> str:
+def _form_fields(form: Form) -> dict[str, Any]:
+    """The fields of a request that ask for a format, and for thinking."""
+    fields: dict[str, Any] = {}
+    if form.constraint is not None and form.constraint.kind is ConstraintKind.JSON:
+        fields["response_format"] = {"type": "json_object"}
+    elif form.constraint is not None:
+        schema = {"name": "answer", "schema": json.loads(form.constraint.text)}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if form.template_variables:
+        fields["chat_template_kwargs"] = form.template_variables
+    return fields
+
+
+def _piece(choice: Any) -> Piece:
     said = choice.get("delta")
     if said is None:
-        return choice["text"] or ""
-    return (said.get("reasoning_content") or "") + (said.get("content") or "")
+        return Piece(choice["text"] or "")
+    return Piece(said.get("content") or "", said.get("reasoning_content") or "")
 
 
 def _usage(told: Any, began: float, first: float | None) -> Usage:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
+from quire.cli.completion import stored_models
 from quire.cli.options import Given, argument, command, option
 from quire.cli.server import Server, url_of
 
@@ -14,11 +15,13 @@ from quire.cli.server import Server, url_of
 class StopOptions:
     """Which models, of which server."""
 
-    models: tuple[str, ...] = argument(..., "Names of models, as quire ps shows them.", metavar="MODEL...")
+    models: tuple[str, ...] = argument(
+        ..., "Names of models, as quire ps shows them.", metavar="MODEL...", autocompletion=stored_models
+    )
     url: str = option("", "Where the server listens. Default: as set by host and port.")
 
 
-@command(StopOptions, "serve")
+@command(StopOptions, names=("home", "host", "port", "api_key"))
 def stop(options: StopOptions, given: Given) -> None:
     """Have the server unload models: now, or when their last request has ended."""
     serve = given.config.serve

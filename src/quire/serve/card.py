@@ -32,7 +32,7 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int)
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
         max_context=max_context,
-        template=speech.side.template.sources.get("default", ""),
+        template="" if speech.side.template.is_default else speech.side.template.sources.get("default", ""),
         system=preset.system,
         parameters=preset.parameters,
         sampling_defaults=speech.side.defaults,

@@ -29,7 +29,7 @@ from quire.serve.exchange import ClientGone
 from quire.serve.fitting import Fitted, OnGpu, fit, on_gpu
 from quire.serve.model import Model, Slot, weights_identity, weights_path
 from quire.text.preset import preset_beside, with_num_ctx
-from quire.types.duration import seconds_of
+from quire.types.duration import seconds_of_flag
 from quire.types.errors import QuireError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Residents:
         self._config = config
         self._place = place
         self._progress = progress
-        self._keep = seconds_of(config.serve.keep_alive, "keep_alive")
+        self._keep = seconds_of_flag(config.serve.keep_alive, "keep_alive")
         self._slots: dict[str, Slot] = {}  # by key
         self._by_weights: dict[str, Slot] = {}
         self._keys = map(str, itertools.count())

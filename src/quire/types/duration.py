@@ -24,3 +24,11 @@ def seconds_of(duration: str | float, field: str) -> float:
     if duration > MAX_SECONDS:
         raise InvalidRequest(f"{field}: Longer than a duration can be", field=field)
     return max(float(duration), -1.0)
+
+
+def seconds_of_flag(text: str, field: str) -> float:
+    """A duration as a flag or an environment variable spells it: a plain number is seconds."""
+    try:
+        return seconds_of(float(text), field)
+    except ValueError:
+        return seconds_of(text, field)
