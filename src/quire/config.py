@@ -72,6 +72,12 @@ class SchedulerConfig:
     max_partial_prompts: int = setting(
         4, "Prompts that share a step's prompt work, so that none waits for another.", low=1
     )
+    max_step_seconds: float = setting(
+        300.0,
+        "Seconds that one step may take: an engine that takes longer is killed and started again, and its requests go "
+        "on. 0: no limit.",
+        low=0,
+    )
     max_waiting: int = setting(4096, "Requests in the queue; one more is refused.", low=0)
     pressure: str = setting(
         "evict",
