@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ STUCK = 125  # one whose prompt never ends: the step waits for ever
 POISON = 127  # a token whose prompt ends the process when it is computed
 SLOW_POISON = 126  # one whose prompt does so a little later: when it has some output
 SLOW_TOKENS = 20
+LINGER = (3, 1, 4, 1, 5)  # how prompts begin whose steps are slow
+LINGER_SECONDS = 0.25  # of such a step
 SLOW_START = 12.0  # seconds that no Python code runs while `deaf` loads its model
 
 
@@ -38,6 +41,20 @@ def deaf(inward: str, outward: str) -> None:
         return loaded
 
     process.load = load_without_a_word
+    main(inward, outward)
+
+
+def lingering(inward: str, outward: str) -> None:
+    """An engine with which requests that begin with LINGER take minutes to end by themselves."""
+    launch = Runner.launch
+
+    def launch_and_linger(runner: Runner, plan: StepPlan, *more: Any) -> Flight:
+        flight = launch(runner, plan, *more)
+        if any(tuple(row.join.tokens[: len(LINGER)]) == LINGER for row in flight.rows):
+            time.sleep(LINGER_SECONDS)
+        return flight
+
+    Runner.launch = launch_and_linger  # type: ignore[method-assign]
     main(inward, outward)
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("msgspec")
 from quire.engine import recovery
 from quire.engine.llm import LLM, Opened, Place
 from quire.engine.messages import EngineDied, Failed, Finished, News, Snapshot, Tokens
+from quire.engine.recovery import Recovery
 from quire.types.answer import Completion
 from quire.types.errors import DeadlineExceeded
 from quire.types.request import GenerateRequest, SamplingParams
@@ -192,16 +193,12 @@ def test_one_that_kills_after_some_tokens_is_found_too(toy_folder: Path, llm: LL
 
 
 def test_what_is_asked_while_there_is_no_engine(toy_folder: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "PAUSES", (1.0, 1.0))
+    may_start = threading.Event()
+    monkeypatch.setattr(Recovery, "pause", property(lambda self: may_start.wait(60) - 1))
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
-        for name in ("goes on", "cancelled", "late", "half"):
-            crowd.add(
-                name,
-                harmless(9),
-                replace(GREEDY, n=2, seed=1, temperature=1.0) if name == "half" else GREEDY,
-                deadline=time.monotonic() + 0.8 if name == "late" else None,
-            )
+        for name in ("goes on", "cancelled", "half"):
+            crowd.add(name, harmless(9), replace(GREEDY, n=2, seed=1, temperature=1.0) if name == "half" else GREEDY)
         crowd.wait(lambda: all(crowd.num_said(name) > 1 for name in crowd.news))
         crowd.kill()
         wait_until(lambda: not child.client.is_alive)
@@ -210,9 +207,11 @@ def test_what_is_asked_while_there_is_no_engine(toy_folder: Path, llm: LLM, monk
         with pytest.raises(EngineDied, match="restarted"):
             child.client.counters()
         crowd.add("new", harmless(7))
+        crowd.add("late", harmless(7), deadline=time.monotonic() + 0.2)
         (late,) = wait_for(crowd, "late")
         assert not child.client.is_alive, "it was told while there was no engine"
         assert isinstance(late, Failed) and isinstance(late.error, DeadlineExceeded)
+        may_start.set()
         crowd.wait()
         assert [each.reason for each in crowd.ends("cancelled") if isinstance(each, Finished)] == ["cancelled"]
         assert sorted((each.sample, each.reason) for each in crowd.ends("half") if isinstance(each, Finished)) == [
