@@ -14,4 +14,4 @@ pytestmark = pytest.mark.pure
 def test_a_host_that_is_none_is_refused_by_its_name(host: str) -> None:
     with pytest.raises(BadSetting) as caught:
         listen(ServeConfig(host=host, port=0))
-    assert caught.value.field in ("host", "port") and "host" in caught.value.public or "listen" in caught.value.public
+    assert caught.value.field in ("host", "port") and ("host" in caught.value.public or "listen" in caught.value.public)

@@ -276,5 +276,9 @@ def _announce(model: Model, num_bytes: int, seconds: float) -> None:
     elif model.fitted is not None:
         context, promised = model.fitted.context, model.fitted.need.max_context
         logger.info("%s may take %.0f MB, and has a context of %d tokens", model.name, num_bytes / 1e6, context)
+        if model.engine is not None:
+            ready = model.engine.client.ready
+            kv_mb = ready.num_blocks * ready.block_bytes / 1e6
+            logger.info("%s: %.0f MB of that are KV cache, which fills with the first requests", model.name, kv_mb)
         if context < promised:
             logger.warning("%s: the memory budget holds no context of %d tokens", model.name, promised)
