@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, get_type_hints
 
 from quire.types.errors import InvalidRequest
 
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 class BadSetting(InvalidRequest):
@@ -25,11 +23,16 @@ class BadSetting(InvalidRequest):
     code = "bad_setting"
 
 
-def setting(
-    default: Any, help: str, *, choices: tuple[Any, ...] = (), low: float | None = None, secret: bool = False
-) -> Any:
-    """A field with its help text. `low` is the least value it may have; a secret is shown to nobody."""
-    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "secret": secret})
+MOST = 2**31 - 1  # of a number that declares no `high`: what any part of the engine can count
+BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+DECLARED = {"choices": (), "low": None, "high": MOST, "secret": False}  # a secret is shown to nobody
+TYPES: dict[type, Any] = {bool: bool, int: Integral, float: Real, str: str}
+WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text without a NUL character"}
+
+
+def setting(default: Any, help: str, **more: Any) -> Any:
+    """A field with its help text; more: `choices`, `low` and `high` (the least and most it may be), `secret`."""
+    return field(default=default, metadata=DECLARED | more | {"help": help})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class CacheConfig:
         "None: num_blocks if that is set, else four times as many as it starts with, as far as they fit.",
         low=1,
     )
-    memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01)
+    memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01, high=1)
     session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)
 
 
@@ -58,8 +61,8 @@ class CacheConfig:
 class SchedulerConfig:
     """What runs in a step, and who waits."""
 
-    max_rows: int = setting(256, "Requests that run at once.", low=1)
-    max_step_tokens: int = setting(2048, "Tokens computed in one step. At least max_rows.", low=1)
+    max_rows: int = setting(256, "Requests that run at once.", low=1, high=2**16)
+    max_step_tokens: int = setting(2048, "Tokens computed in one step. At least max_rows.", low=1, high=2**20)
     max_scored_tokens: int = setting(
         128,
         "Tokens of a step that yield a distribution beside each row's newest: for prompt logprobs and drafts.",
@@ -78,6 +81,12 @@ class SchedulerConfig:
     min_prompt_tokens: int = setting(64, "Prompt tokens in a step even when stream_gap would allow fewer.", low=1)
     max_partial_prompts: int = setting(
         4, "Prompts that share a step's prompt work, so that none waits for another.", low=1
+    )
+    max_step_seconds: float = setting(
+        300.0,
+        "Seconds that one step may take: an engine that takes longer is killed and started again, and its requests go "
+        "on. 0: no limit.",
+        low=0,
     )
     max_waiting: int = setting(4096, "Requests in the queue; one more is refused.", low=0)
     pressure: str = setting(
@@ -194,7 +203,7 @@ class ServeConfig:
     """The HTTP server."""
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine's.")
-    port: int = setting(8000, "Port to listen on; 0: any that is free.", low=0)
+    port: int = setting(8000, "Port to listen on; 0: any that is free.", low=0, high=65535)
     api_keys: str | None = setting(None, "TOML file of API keys with their limits. None: no key is asked for.")
     api_key: str | None = setting(None, "API keys without limits, separated by commas.", secret=True)
     routes: str | None = setting(
@@ -211,7 +220,7 @@ class ServeConfig:
     max_tools: int = setting(256, "Tools of one request.", low=0)
     max_logprobs: int = setting(20, "Alternatives told for each token.", low=0)
     fronts: int = setting(
-        1, "Processes that speak HTTP and turn text into tokens and back, for the same engines.", low=1
+        1, "Processes that speak HTTP and turn text into tokens and back, for the same engines.", low=1, high=1024
     )
     keep_alive: str = setting(
         "5m", "How long a model stays in memory after its last request, such as 30s, 1h or 0; -1: for ever."
@@ -269,6 +278,7 @@ class Setting(NamedTuple):
     help: str
     choices: tuple[Any, ...]
     low: float | None
+    high: float
     secret: bool
 
     @property
@@ -298,26 +308,29 @@ class Setting(NamedTuple):
         if self.may_be_none and text.lower() in ("", "none", "auto"):
             return None
         if self.kind is bool:
-            if text.lower() not in BOOLEANS:
-                raise BadSetting(f"{self.name} is {text!r}; it must be true or false.", field=self.name)
-            return BOOLEANS[text.lower()]
+            return BOOLS.get(text.lower(), text)  # what is neither is refused by `check`
         try:
             return self.kind(text)
         except ValueError:
-            raise BadSetting(f"{self.name} is {text!r}; it must be {KINDS[self.kind]}.", field=self.name) from None
+            raise self._wrong(text) from None
 
     def check(self, value: Any) -> None:
-        """Refuse a value outside of the declared choices or range."""
+        """Refuse a value of another type, or outside of the declared choices or range."""
         if value is None and self.may_be_none:
             return
-        is_number = isinstance(value, Integral if self.kind is int else Real) and not isinstance(value, bool)
-        if not (is_number if self.kind in (int, float) else isinstance(value, self.kind)):
-            raise BadSetting(f"{self.name} is {str(value)[:64]!r}; it must be {KINDS[self.kind]}.", field=self.name)
+        is_right = isinstance(value, TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
+        if not is_right or value != value or (self.kind is str and "\0" in value):  # NaN is not equal to itself
+            raise self._wrong(value)
         if self.choices and value not in self.choices:
-            known = ", ".join(map(str, self.choices))
-            raise BadSetting(f"{self.name} is {value!r}; choose from {known}.", field=self.name)
-        if self.low is not None and not value >= self.low:
+            public = f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}."
+            raise BadSetting(public, field=self.name)
+        if self.low is not None and value < self.low:
             raise BadSetting(f"{self.name} is {value!r}; it must be at least {self.low:g}.", field=self.name)
+        if self.kind in (int, float) and value > self.high:
+            raise BadSetting(f"{self.name} is {value!r}; it must be at most {self.high:.10g}.", field=self.name)
+
+    def _wrong(self, value: Any) -> BadSetting:
+        return BadSetting(f"{self.name} is {value!r}; it must be {WANTED[self.kind]}.", field=self.name)
 
 
 def settings() -> Iterator[Setting]:

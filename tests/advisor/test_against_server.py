@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,12 +16,14 @@ from quire.report.trace import read_trace
 from quire.serve.engines import speech_of
 from quire.weights.checkpoint import open_checkpoint
 from tests.advisor.served import advise, serving, write_trace
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 WORDS = ("harbour", "lantern", "copper", "window", "garden", "river", "morning", "letter", "silver", "engine", "market")
 POINTS = 0.02
+BUSY_POINTS = 0.05  # the log does not tell which of those that came together was served first
 SMALL = ("--max-context", 1024, "--max-rows", 8)
 
 
@@ -83,14 +84,13 @@ def test_the_log_of_a_busy_server_is_simulated_as_the_server_measured(model_file
     arguments = (f"m={model_file}", *SMALL, "--num-blocks", num_blocks, "--request-log", log)
     with serving(*arguments) as server:
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda body: server.ask(CHAT, body), bodies))
-        deadline = time.monotonic() + 10
-        while len(log.read_text().splitlines()) < len(bodies) and time.monotonic() < deadline:
-            time.sleep(0.05)
+            for first in range(0, len(bodies), 4):  # four end before the next four begin, however slow the machine is
+                list(pool.map(lambda body: server.ask(CHAT, body), bodies[first : first + 4]))
+                wait_until(lambda: len(log.read_text().splitlines()) == first + 4)  # noqa: B023
         said = advise("--url", server.url, "--model", model_file, "--on", "laptop")
     assert said["hit_rate_now"]["num_blocks"] == num_blocks and said["workload"]["num_calls"] == len(bodies)
     assert said["workload"]["measured_hit_rate"] == pytest.approx(server.hit_rate)
-    assert abs(said["hit_rate_now"]["rate"] - server.hit_rate) < POINTS, (said["hit_rate_now"], server.hit_rate)
+    assert abs(said["hit_rate_now"]["rate"] - server.hit_rate) < BUSY_POINTS, (said["hit_rate_now"], server.hit_rate)
     assert said["hit_rate_now"]["rate"] < said["hit_rate_by_blocks"][-1]["rate"] - POINTS  # some had to go
     assert len(said["workload"]["tenants"]) == 2 and "tenant-0" not in str(said["workload"]["tenants"])
     assert said["concurrency"]["is_measured"] and 2 <= said["concurrency"]["peak"] <= 4

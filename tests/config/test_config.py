@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quire import config
 from quire.config import BadSetting, Config, load
 from quire.runner.memory import DeviceFacts, resolve
+from quire.types.errors import QuireError
 
 pytestmark = pytest.mark.pure
 
@@ -28,7 +31,19 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default():
         ("max_rows", "many", "whole number"),
         ("max_rows", "0", "at least 1"),
         ("stream_gap", "fast", "a number"),
-        ("stream_gap", "nan", "at least 0"),
+        ("stream_gap", "nan", "a number"),
+        ("stream_gap", "inf", "at most 2147483647"),
+        ("port", "80000", "at most 65535"),
+        ("port", -1, "at least 0"),
+        ("port", True, "a whole number"),
+        ("port", 80.5, "a whole number"),
+        ("max_context", 2**70, "at most 2147483647"),
+        ("memory_share", "1.5", "at most 1"),
+        ("fronts", 100_000, "at most 1024"),
+        ("captures", "perhaps", "true or false"),
+        ("captures", 1, "true or false"),
+        ("host", "a\0b", "NUL"),
+        ("host", 7, "text"),
         ("block_tokens", "17", "choose from"),
         ("pressure", "panic", "choose from evict, queue, reject"),
         ("no_such", "1", "no setting"),
@@ -38,6 +53,30 @@ def test_a_bad_value_is_refused_with_the_name_and_what_it_takes(name, value, say
     with pytest.raises(BadSetting, match=says) as caught:
         load({name: value}, {})
     assert caught.value.field == name and name in caught.value.public
+
+
+ODD = st.one_of(
+    st.integers(),
+    st.sampled_from([-1, 0, 2**31, 2**63, 2**70, -(2**70), True, None, "", "nan", "-inf", "9" * 5000, (), b"x"]),
+    st.floats(),
+    st.text(max_size=20),
+)
+
+
+@given(st.sampled_from(list(config.settings())), ODD)
+@settings(max_examples=600, deadline=None)
+def test_whatever_a_setting_is_given_is_taken_or_refused_by_its_name(declared, value):
+    for flags, environ in (({declared.name: value}, {}), ({}, {declared.variable: str(value)})):
+        try:
+            loaded = load(flags, environ)
+        except QuireError as error:
+            names = {declared.name, "max_step_tokens"}  # the second, if max_rows is the larger one
+            assert isinstance(error, BadSetting) and error.field in names and error.field in error.public
+            continue
+        taken = getattr(getattr(loaded, declared.section), declared.name)
+        assert taken is None or isinstance(taken, declared.kind | (int if declared.kind is float else declared.kind))
+        if isinstance(taken, int | float) and not isinstance(taken, bool):
+            assert (declared.low is None or taken >= declared.low) and taken <= declared.high
 
 
 def test_a_step_must_have_room_for_every_running_request():

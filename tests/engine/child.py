@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,45 @@ from quire.runner.runner import Runner
 from quire.types.step import StepPlan
 from tests.runner.stand_in import InterpreterDevice
 
+STUCK = 125  # one whose prompt never ends: the step waits for ever
 POISON = 127  # a token whose prompt ends the process when it is computed
 SLOW_POISON = 126  # one whose prompt does so a little later: when it has some output
 SLOW_TOKENS = 20
+LINGER = (3, 1, 4, 1, 5)  # how prompts begin whose steps are slow
+LINGER_SECONDS = 0.25  # of such a step
+SLOW_START = 12.0  # seconds that no Python code runs while `deaf` loads its model
 
 
 def main(inward: str, outward: str) -> None:
     cpu.DEVICE = InterpreterDevice()  # type: ignore[attr-defined]
     process.main(inward, outward)
+
+
+def deaf(inward: str, outward: str) -> None:
+    """An engine whose load holds the interpreter's lock for a while, as a long native call may."""
+    load = process.load
+
+    def load_without_a_word(*arguments: Any) -> Any:
+        loaded = load(*arguments)
+        ctypes.PyDLL(None).usleep(int(SLOW_START * 1e6))  # PyDLL keeps the lock
+        return loaded
+
+    process.load = load_without_a_word
+    main(inward, outward)
+
+
+def lingering(inward: str, outward: str) -> None:
+    """An engine with which requests that begin with LINGER take minutes to end by themselves."""
+    launch = Runner.launch
+
+    def launch_and_linger(runner: Runner, plan: StepPlan, *more: Any) -> Flight:
+        flight = launch(runner, plan, *more)
+        if any(tuple(row.join.tokens[: len(LINGER)]) == LINGER for row in flight.rows):
+            time.sleep(LINGER_SECONDS)
+        return flight
+
+    Runner.launch = launch_and_linger  # type: ignore[method-assign]
+    main(inward, outward)
 
 
 def dies(inward: str, outward: str) -> None:
@@ -60,6 +94,8 @@ def make_mortal() -> None:
             num_output = part.start + len(part.tokens or (0,)) - len(prompt)
             if POISON in prompt or (SLOW_POISON in prompt and num_output >= SLOW_TOKENS):
                 os.kill(os.getpid(), signal.SIGABRT)
+            if STUCK in prompt:
+                threading.Event().wait()
         return flight
 
     Runner.launch = launch_and_die  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,15 +23,18 @@ from quire.engine.launch import ChildEngine
 from quire.engine.llm import LLM
 from quire.engine.messages import Configure, EngineDied, Explain, Explained, Failed, Finished, News, Tokens
 from quire.engine.reading import LoopReader, ThreadReader
+from quire.engine.recovery import Recovery
 from quire.types.errors import ContextTooLong, DuplicateRequest
 from quire.types.request import CacheKey, GenerateRequest, SamplingParams
+from tests.engine.child import LINGER
 from tests.engine.test_process import link_of, wait_until
 from tests.models.toys import some_tokens
 
 pytestmark = pytest.mark.device
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
-ENTRY = "tests.engine.child:main"
+ENTRY = "tests.engine.child:lingering"
+LONG = SamplingParams(ignore_eos=True)  # as long as its context is
 
 
 class World:
@@ -128,33 +132,37 @@ def test_a_front_is_answered_as_by_an_engine(world: World) -> None:
     wait_until(lambda: has_ended(too_long))
     assert isinstance(too_long[-1], Failed) and isinstance(too_long[-1].error, ContextTooLong)
     assert too_long[-1].error.num_prompt == 300
-    running = ask(one, "a", some_tokens(9), SamplingParams(ignore_eos=True))  # as long as its context is
+    running = ask(one, "a", [*LINGER, *some_tokens(9)], LONG)
     wait_until(lambda: len(running) > 3)
     taken = ask(other, "a", some_tokens(9))
     wait_until(lambda: has_ended(taken))
     assert isinstance(taken[-1], Failed) and isinstance(taken[-1].error, DuplicateRequest)
-    assert one.cancel("a").result(10) is True and one.cancel("a").result(10) is False
+    assert one.cancel("a").result(60) is True and one.cancel("a").result(60) is False
     wait_until(lambda: has_ended(running))
     asked = [one.ask(Explain(tuple(some_tokens(9)), CacheKey())) for _ in range(3)]
-    assert all(isinstance(answer.result(10), Explained) for answer in asked)
-    assert other.counters().num_cancelled == 1
+    assert all(isinstance(answer.result(60), Explained) for answer in asked)
+    assert other.counters(60).num_cancelled == 1
 
 
 def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) -> None:
     world.start_engine()
     stays, goes = world.front("stays"), world.front("goes")
     kept = ask(stays, "kept", some_tokens(9))
-    lost = [ask(goes, f"lost-{n}", some_tokens(20 + n), SamplingParams(n=2, ignore_eos=True)) for n in range(4)]
+    lost = [ask(goes, f"lost-{n}", [*LINGER, *some_tokens(20 + n)], replace(LONG, n=2)) for n in range(4)]
     wait_until(lambda: all(len(news) > 5 for news in lost))
     assert world.drop("goes") is True and world.drop("goes") is False and world.drop("nobody") is False
     wait_until(lambda: has_ended(kept), 60)
     assert tokens_of(kept) == list(llm.generate(some_tokens(9), GREEDY)[0].tokens)
-    wait_until(lambda: stays.counters().num_held_blocks == 0)
-    assert stays.counters().num_cancelled == 8
+    wait_until(lambda: stays.counters(60).num_held_blocks == 0)
+    assert stays.counters(60).num_cancelled == 8
     assert not any(map(has_ended, lost)), "nobody is told"
 
 
-def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(world: World, llm: LLM) -> None:
+def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
+    world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start = threading.Event()
+    monkeypatch.setattr(Recovery, "pause", property(lambda self: may_start.wait(60) - 1))
     world.start_engine()
     assert world.client is not None
     fronts = [world.front(str(n)) for n in range(2)]
@@ -165,16 +173,18 @@ def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(world:
     with pytest.raises(EngineDied):
         fronts[0].counters()
     heard.append(ask(fronts[1], "meanwhile", some_tokens(13)))
+    may_start.set()
     wait_until(lambda: all(map(has_ended, heard)), 60)
     wholes = llm.generate([*(some_tokens(5 + n) for n in range(8)), some_tokens(13)], GREEDY)
     assert [tokens_of(news) for news in heard] == [list(whole.tokens) for whole in wholes]
-    assert all(front.is_alive for front in fronts) and fronts[0].counters().num_restarts == 1
+    wait_until(lambda: all(front.is_alive for front in fronts))
+    assert fronts[0].counters(60).num_restarts == 1
 
 
 def test_when_the_hub_is_lost_everyone_is_told(world: World) -> None:
     world.start_engine()
     front = world.front("one")
-    news = ask(front, "a", some_tokens(9), SamplingParams(ignore_eos=True))
+    news = ask(front, "a", [*LINGER, *some_tokens(9)], LONG)
     wait_until(lambda: len(news) > 3)
     link = front._link
     assert isinstance(link, HubLink)

@@ -98,8 +98,8 @@ def test_a_cancel_is_acknowledged(toy_folder: Path, short_tmp: Path) -> None:
         stream = child.stream("a", ENDLESS)
         next(stream)
         request_id = next(iter(child.client._recovery._live))
-        assert child.client.cancel(request_id).result(5) is True
-        assert child.client.cancel(request_id).result(5) is False
+        assert child.client.cancel(request_id).result(60) is True
+        assert child.client.cancel(request_id).result(60) is False
         assert list(stream)[-1].finish == "cancelled"
         assert child.client.counters().num_cancelled == 1
 
@@ -134,7 +134,7 @@ def test_without_restarts_everyone_is_told_when_the_child_is_killed(toy_folder: 
     assert not client.is_alive and is_gone(link_of(client).pid)
     with pytest.raises(EngineDied, match="not running"):
         client.submit(GenerateRequest("late", (1,)), news.append)
-    assert client.cancel("0").result(1) is False
+    assert client.cancel("0").result(60) is False
     with pytest.raises(EngineDied):
         client.counters()
     client.close()

@@ -62,6 +62,8 @@ MESSAGES = [
     messages.Resize(12),
     messages.Shutdown(),
     messages.Hello(),
+    messages.Probe(),
+    messages.Alive(),
     messages.Submit(replace(REQUEST, sampling=replace(SAMPLING, n=3), resumed=((1, 2), None, ()))),
     messages.Loading("drawing", 0.5),
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25, 9, 1024, 4096),
@@ -88,7 +90,7 @@ def test_errors_keep_their_class_code_sentence_and_facts() -> None:
         status = 418
 
     long, busy = ContextTooLong(300, 256), Overloaded("Too many.", 2.5)
-    for error in (long, busy, messages.EngineDied("gone"), messages.PoisonRequest(), Rare("odd")):
+    for error in (long, busy, messages.EngineDied("gone"), messages.PoisonRequest(2), Rare("odd")):
         said, unanswered = decode(encode([messages.Failed("a", None, error), messages.Unanswered(error)]))
         assert type(unanswered.error) is type(error)
         assert type(said.error) is type(error) and str(said.error) == str(error) == said.error.public

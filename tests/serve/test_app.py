@@ -143,7 +143,7 @@ def test_other_web_pages_may_not_even_ask_where_no_key_protects_the_server(serve
 
 def test_a_connection_serves_many_requests_one_after_another(server):
     where = urlsplit(server.url)
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
     for _ in range(3):
         connection.request("GET", "/version")
         response = connection.getresponse()

@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -39,6 +42,15 @@ class Server:
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", timeout=60, trust_env=False)
+
+    @property
+    def is_listening(self) -> bool:
+        where = urlsplit(self.url)
+        try:
+            socket.create_connection((where.hostname, where.port), 60).close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -129,7 +141,7 @@ def test_a_second_signal_ends_it_at_once(model_file):
             pieces = stream.iter_raw()
             next(pieces)
             server.process.send_signal(signal.SIGINT)
-            time.sleep(0.5)
+            wait_until(lambda: not server.is_listening)
             assert server.process.poll() is None
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(30) == 0

@@ -25,6 +25,7 @@ WORDS = "the sea was calm and a small boat went out to look for fish while two f
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 MAX_GROWTH = 0.03  # of a process, from the second quarter of the requests to the fourth
 MAX_GROWTH_MB = 4.0  # what a small process may have besides
+MOST = {"front": 0.5, "engine": 1.0}  # growth since the start, as a share of that, beside the engine's KV cache
 
 
 class Kind:
@@ -121,6 +122,9 @@ async def soak(server: Server, memory: Memory) -> Counter[tuple[str, int]]:
 def test_nothing_grows_and_nothing_is_left(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(model_file, *SETTINGS, *DEBUG) as server:
         memory = Memory(server)
+        memory.look()
+        ready = server.get("/props").json()["models"][server.model]
+        kv_mb = ready["num_blocks"] * ready["block_bytes"] / 1e6
         outcomes = asyncio.run(soak(server, memory))
         assert outcomes.total() == NUM_REQUESTS
         text = server.get("/metrics").text
@@ -137,5 +141,7 @@ def test_nothing_grows_and_nothing_is_left(model_file: Path, capsys: pytest.Capt
     figures = {name: [memory.quarter(name, which) for which in range(4)] for name in ("front", "engine")}
     with capsys.disabled():
         print(f"\nMB by quarter: {figures}; {dict(outcomes)}")
+    for name, start in memory.samples[0].items():
+        assert figures[name][3] - start < MOST[name] * start + (kv_mb if name == "engine" else 0.0), (name, figures)
     for name, (_, second, _, fourth) in figures.items():
         assert fourth - second < MAX_GROWTH * second + MAX_GROWTH_MB, (name, figures)

@@ -18,7 +18,7 @@ def test_results_come_in_the_order_of_the_tasks():
 
     def task(number: int) -> int:  # the last one ends first
         if number + 1 < len(turns):
-            assert turns[number + 1].wait(10)
+            assert turns[number + 1].wait(60)
         turns[number].set()
         return number
 
@@ -52,7 +52,7 @@ def test_an_error_ends_those_that_report_and_those_that_wait():
             raise
 
     def failing() -> None:
-        assert begun.wait(10)
+        assert begun.wait(60)
         raise ValueError("no")
 
     crew = Crew(silent)

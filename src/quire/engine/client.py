@@ -19,8 +19,10 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from quire.engine.live import Sink, Told
 from quire.engine.messages import (
     Accepted,
+    Alive,
     Cancel,
     Cancelled,
     Changed,
@@ -42,7 +44,7 @@ from quire.engine.messages import (
     Tokens,
     Unanswered,
 )
-from quire.engine.recovery import Recovery, Sink, Told
+from quire.engine.recovery import Recovery
 from quire.types.request import FinishReason, GenerateRequest
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.1  # how often the deadlines of those who wait for an engine are looked at
+TICK_SECONDS = 0.1  # how often deadlines, trials and controls are looked at while an engine is replaced
 CLOSE_SECONDS = 10.0  # how long closing waits for a start that is under way
 NEWS = (Tokens, Finished, Failed, Accepted)  # a tuple, which is looked through three times as fast as a union
 HOPELESS = "The engine has died, and could not be started again."
@@ -63,6 +65,10 @@ class Link(Protocol):
     """A running engine, as seen from here."""
 
     ready: Ready
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with it now, as the end of a sentence about the engine."""
 
     def send(self, message: Inward) -> None: ...
     def close(self) -> None: ...  # orderly; returns when the engine is gone
@@ -119,11 +125,13 @@ class Client:
         self._opens = opens
         self._restarts = restarts
         self._lock = threading.Lock()
-        self._recovery = Recovery(lambda request: self._link.send(Submit(request)), (restarts or Restarts()).max_held)
+        max_held = (restarts or Restarts()).max_held
+        self._recovery = Recovery(lambda request: self._link.send(Submit(request)), max_held, time.monotonic)
         self._cancels: dict[str, deque[_Waiting]] = {}
         self._questions: deque[Future[Any]] = deque()  # answered in their order
         self._is_over = threading.Event()  # no engine, and there will be none
-        self._is_away = False  # whoever has the engine restarts it
+        self._away: str | None = None  # whoever has the engine restarts it, and says why
+        self._last_words = "it has not been started yet"  # of the last engine that died
         self._is_stillborn = False  # an engine died before it was ours
         self._restarter: threading.Thread | None = None
         self._is_timed = False  # a thread looks at the deadlines of those who wait for an engine
@@ -140,8 +148,15 @@ class Client:
 
     @property
     def is_alive(self) -> bool:
-        """Is there an engine that runs?"""
-        return self._recovery.is_up and not self._is_away
+        """Is there an engine that runs and responds?"""
+        return self.trouble is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Return what is wrong with the engine, as the end of a sentence about it. None: it runs and responds."""
+        if not self._recovery.is_up:
+            return f"is not running: {self._last_words}"
+        return self._away or self._link.trouble
 
     def submit(self, request: GenerateRequest, sink: Sink) -> None:
         """Hand in a request. Its sink gets everything that is said about it, and then no more."""
@@ -271,19 +286,22 @@ class Client:
             case Dead(error):
                 self._bury(error)
             case Loading() | Ready():
-                self._is_away = isinstance(message, Loading)
+                self._away = message.stage if isinstance(message, Loading) else None
+            case Alive():
+                pass  # for the link
 
     def _bury(self, error: Exception) -> None:
         """The engine is gone: answer whoever asked it, and start another; or tell everyone."""
         died = error if isinstance(error, EngineDied) else EngineDied(str(error))
         with self._lock:
             self._is_stillborn = True
+            self._last_words = died.public.rstrip(".")
             if not self._recovery.is_up and not self._is_over.is_set():
                 return  # it was not ours yet, or is not any more
             if self._restarts is None:
                 self._is_over.set()
             goes_on = not self._is_over.is_set()
-            told = self._recovery.died() if goes_on else self._recovery.give_up(died)
+            told = self._recovery.died(died.was_killed) if goes_on else self._recovery.give_up(died)
             cancels, self._cancels = self._cancels, {}
             questions, self._questions = self._questions, deque()
             answers = [(each[0], self._recovery.cancel(*each[1:])) for waiting in cancels.values() for each in waiting]
@@ -337,10 +355,10 @@ class Client:
                 self._recovery.start_failed()
 
     def _keep_time(self) -> None:
-        """In a thread, while requests wait for an engine: deadlines hold there too."""
+        """In a thread, while requests wait for an engine: deadlines hold there, and trials and controls end."""
         while not self._is_over.wait(TICK_SECONDS):
             with self._lock:
-                late = self._recovery.overdue(time.monotonic())
+                late = self._recovery.tick()
                 is_needed = self._is_timed = self._recovery.is_under_way
             self._post(late)
             if not is_needed:

@@ -19,6 +19,7 @@ from quire.cache.kv_cache import KVCache
 from quire.engine.grammars import Grammars
 from quire.engine.messages import (
     Accepted,
+    Alive,
     Cancel,
     Cancelled,
     Changed,
@@ -35,6 +36,7 @@ from quire.engine.messages import (
     Inward,
     Outward,
     PinPrefix,
+    Probe,
     Resize,
     Resized,
     Shutdown,
@@ -131,6 +133,8 @@ class EngineCore:
                 self._out.append(self._ask_cache(message, now))
             case Resize(num_blocks):
                 self._out.append(self._resize(num_blocks, now))
+            case Probe():
+                self._out.append(Alive())
             case Shutdown():
                 self._is_open = False
             case Configure() | Hello():

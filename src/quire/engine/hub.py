@@ -27,6 +27,7 @@ from quire.engine.messages import (
     Loading,
     News,
     Outward,
+    Probe,
     Question,
     Ready,
     Shutdown,
@@ -55,7 +56,7 @@ class Hub:
         self._configure: Configure | None = None
         self._fronts: dict[bytes, set[str]] = {}  # who is there -> its live requests
         self._said: dict[bytes, list[Any]] = {}  # sent when all news of this turn are together
-        self._was_alive = True
+        self._trouble: str | None = None  # that fronts were told of
         for socket in (self._inbox, self._outbox):
             loop.add_reader(socket.fileno(), self._take)
         self._look()
@@ -117,7 +118,7 @@ class Hub:
         elif isinstance(message, Cancel):
             answer = self._client.cancel(message.request_id, message.reason, message.sample)
             answer.add_done_callback(partial(self._acknowledge, front, message.request_id))
-        elif not isinstance(message, Configure | Shutdown):
+        elif not isinstance(message, Configure | Probe | Shutdown):
             self._ask(self._client, front, message)
 
     def _submit(self, client: Client, front: bytes, message: Submit) -> None:
@@ -166,14 +167,14 @@ class Hub:
         self._take()
 
     def _look(self) -> None:
-        """Tell fronts when there is no engine, and when there is one again."""
+        """Tell fronts when the engine is gone or does not respond, and when it does again."""
         if self._inbox.closed:
             return
-        is_alive = self._client is None or self._client.is_alive
-        if is_alive != self._was_alive and self._client is not None:
-            self._was_alive = is_alive
+        trouble = None if self._client is None else self._client.trouble
+        if trouble != self._trouble and self._client is not None:
+            self._trouble = trouble
             for front in self._fronts:
-                self._say(front, self._client.ready if is_alive else Loading("starting another engine", 0.0))
+                self._say(front, self._client.ready if trouble is None else Loading(trouble, 0.0))
         self._loop.call_later(LOOK_MS / 1e3, self._look)
 
 
@@ -205,6 +206,7 @@ class HubLink:
         self.inbox = Inbox(hears)
         self._sending = threading.Lock()
         self.is_alive = True
+        self.trouble: str | None = None  # the hub says Loading
         hears.send(encode([Hello()]))
         self.configure, self.ready = self._wait_until_ready()
         self._reading = reads(self)

@@ -16,13 +16,24 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from quire.engine.client import Deliver
-from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Ready, Shutdown
+from quire.engine.echo import ECHO
+from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Probe, Ready, Shutdown
 from quire.engine.reading import END_SECONDS, LOOK_MS, Inbox, Reads, ThreadReader
+from quire.engine.watch import Child, Watch
 from quire.engine.wire import encode
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[Loading], None]
+OWN_SIGNALS = {  # by which a process ends through its own fault; others come from outside
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
 
 
 def _log_progress(loading: Loading) -> None:
@@ -52,9 +63,13 @@ class ChildEngine:
         self._is_closing = threading.Event()
         self._process = spawn(entry, inward, outward)
         self._finalizer = weakref.finalize(self, _abandon, self._process, self._folder)
+        watched = Child(self.pid, self._probe, self._process.kill, configure.config.scheduler.max_step_seconds)
+        self._watch = Watch(watched, self._connect(zmq.PAIR, inward + ECHO))
+        self._watch.start()
         try:
             self.send(configure)
             self.ready = self._wait_until_ready(progress)
+            self._watch.serve()
             self._reading = reads(self)
         except BaseException:
             self.close(0.0)
@@ -69,6 +84,11 @@ class ChildEngine:
     def is_alive(self) -> bool:
         """Does the child run?"""
         return self._process.poll() is None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the child now."""
+        return self._watch.trouble
 
     def send(self, message: Inward) -> None:
         """Say it. To a child that is gone, it is said in vain; the reader tells of its end."""
@@ -85,6 +105,7 @@ class ChildEngine:
     def _close(self, timeout: float) -> None:
         self.send(Shutdown())
         self._is_closing.set()
+        self._watch.stop()
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -120,21 +141,32 @@ class ChildEngine:
                 if isinstance(message, Loading):
                     progress(message)
             if not is_alive:
-                raise EngineDied(f"The engine process {_ending(self._process.returncode)} while it loaded the model.")
+                raise self._died("while it loaded the model")
 
     def read(self, wait_ms: int) -> bool:
         """Deliver what has come. False: the child has ended, and all that it said, and its end, was delivered."""
         is_alive = self.is_alive  # before the look at the socket: what it said last comes first
         self.take(wait_ms)
         if not is_alive and not self._is_closing.is_set():
-            public = f"The engine process {_ending(self._process.returncode)} while this request was running."
-            self._deliver([Dead(EngineDied(public))])
+            self._deliver([Dead(self._died("while this request was running"))])
         return is_alive
+
+    def _died(self, when: str) -> EngineDied:
+        code, verdict = self._process.returncode, self._watch.verdict
+        if verdict is not None:
+            return EngineDied(f"The engine process {verdict} {when}, and was killed.", self._watch.was_stopped)
+        was_killed = code is not None and code < 0 and -code not in OWN_SIGNALS
+        return EngineDied(f"The engine process {_ending(code)} {when}.", was_killed)
+
+    def _probe(self) -> None:
+        """Ask the step loop for a sign of life."""
+        self.send(Probe())
 
     def take(self, wait_ms: int, max_frames: int | None = None) -> None:
         """Deliver what has come, and no more."""
         said: list[Outward] = self.inbox.receive(wait_ms, max_frames)
         if said:
+            self._watch.heard()
             self._deliver(said)
 
 

@@ -20,6 +20,7 @@ class LocalEngine:
 
     def __init__(self, loaded: Loaded, deliver: Deliver) -> None:
         self.ready = loaded.ready
+        self.trouble: str | None = None  # a thread of this process is not watched
         self._core = loaded.core
         self._inbox: queue.SimpleQueue[Inward] = queue.SimpleQueue()
         self._deliver = deliver

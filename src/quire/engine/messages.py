@@ -1,16 +1,16 @@
 """All that is said between an engine and its clients. A closed vocabulary: what is not here cannot be said.
 
     in    Configure   Hello   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Resize
-          Shutdown
+          Probe   Shutdown
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Explained
-          Changed   Resized   Unanswered   Dead
+          Changed   Resized   Unanswered   Alive   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
 constrained request is answered when its grammar is compiled, so one that came after it may be Accepted before it; what
 cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Cancelled. Questions are answered in their
 order: Snapshot by Counters, Explain by Explained, Resize by Resized, the others by Changed, or any of them by
-Unanswered. Where several processes share an engine (hub.py) they say Hello; they hear Loading when it has died, and
-Ready when there is another.
+Unanswered. A Probe is answered by Alive, between two steps. Where several processes share an engine (hub.py) they say
+Hello; they hear Loading when it has died or does not respond, and Ready when there is one that does.
 In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are tuples with names:
 there is one for every running request in every step.
 """
@@ -103,12 +103,17 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Send Alive: the step loop goes on. From whoever watches the process (watch.py)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End every request, then the loop."""
 
 
 Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush | Resize
-Inward = Configure | Hello | Submit | Cancel | Question | Shutdown
+Inward = Configure | Hello | Submit | Cancel | Question | Probe | Shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,21 +257,33 @@ class Unanswered:
     error: QuireError
 
 
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The step loop goes on."""
+
+
 class EngineDied(QuireError):
-    """The engine stopped while requests were running."""
+    """The engine stopped while requests were running. `was_killed`: by a signal that a process does not send itself."""
 
     code = "engine_died"
     status = 503
 
+    def __init__(self, public: str, was_killed: bool = False) -> None:
+        super().__init__(public)
+        self.was_killed = was_killed
+
 
 class PoisonRequest(QuireError):
-    """The engine stopped because of this request, and did so again when it was tried alone."""
+    """The engine stopped when this request ran alone, did not without it, and did again with it."""
 
     code = "poison_request"
     may_retry = False
 
-    def __init__(self) -> None:
-        super().__init__("This request has ended the engine twice: it is refused, and the others go on without it.")
+    def __init__(self, num_deaths: int) -> None:
+        super().__init__(
+            f"This request has ended the engine {num_deaths} times, also when it ran alone, and without it the engine "
+            "did not end: it is refused, and the others go on."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,4 +294,4 @@ class Dead:
 
 
 News = Accepted | Tokens | Finished | Failed  # what is said about one request
-Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Dead
+Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Alive | Dead

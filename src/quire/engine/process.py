@@ -17,6 +17,7 @@ from typing import Any
 
 import zmq
 
+from quire.engine.echo import ECHO, Echo
 from quire.engine.load import Loaded, load
 from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Shutdown
 from quire.engine.wire import decode, encode
@@ -32,8 +33,9 @@ class Sockets:
     """The child's ends."""
 
     def __init__(self, inward: str, outward: str) -> None:
-        self._paths = [Path(address.removeprefix("ipc://")) for address in (inward, outward)]
+        self._paths = [Path(address.removeprefix("ipc://")) for address in (inward, outward, inward + ECHO)]
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._echo = Echo(inward + ECHO)
         self._inbox = self._context.socket(zmq.PULL)
         self._outbox = self._context.socket(zmq.PUSH)
         for socket, address in ((self._inbox, inward), (self._outbox, outward)):
@@ -71,6 +73,7 @@ class Sockets:
         self._outbox.close(linger=LAST_WORDS_MS)
         self._inbox.close(linger=0)
         self._context.term()
+        self._echo.close()
         with suppress(OSError):  # the parent's to remove, but it may be gone
             for path in self._paths:
                 path.unlink(missing_ok=True)

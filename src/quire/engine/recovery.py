@@ -1,145 +1,64 @@
-"""What lives in an engine, and how it comes to life again in the next one when that engine dies.
+"""Resume live requests in the next engine when theirs has died, and find the request that killed it, if one did.
 
-One of the requests may have killed it, and nobody knows which. So all that were in it are suspects, and are tried: the
-first alone, then more of them at a time. A suspect is cleared when it has said something new, or has ended. If an
-engine dies while a suspect is alone in it, that one is refused: at once if it had said nothing new, else the second
-time, because engines also die of other things. Who was on trial in an engine that died is tried first in the next, one
-by one, and for longer. So a request that kills is found, also if it kills late, and the others only ever wait. Whoever
-arrives meanwhile is held until the trials are over.
+An engine may die of a request, or be killed from outside, and one death looks like the other. So blame needs an
+experiment that is repeated and has a control:
 
+1. Every request that was in a dead engine is a suspect. Suspects are sent to the next engine on trial: first one, then
+   more at a time, until each has got a token. Requests that arrive meanwhile are held.
+2. If the engine dies again, those on trial are tried first. If they had all been cleared by then, that was too early:
+   trials get longer, and begin with half of the suspects. Not so if it was killed by a signal that comes from outside,
+   or from the system when memory is short: then long trials would only make innocent streams wait.
+3. A suspect that was the only one on trial is blamed. If it was alone in the engine it is set aside, and the engine has
+   to run without it for a while (the control). If that dies too, the blame is void.
+4. After the control, what was set aside is sent again. If the engine dies of that too, the request is refused; if it
+   was killed by such a signal, once more is needed.
+
+Every wait is bounded: a trial by `_patience`, a control by CONTROL_MAX seconds.
 Pure: the clock and the sending are arguments. Used under its owner's lock.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
-from quire.engine.messages import EngineDied, Failed, Finished, News, PoisonRequest, Tokens
+from quire.engine.live import Live, Sink, Told, failed
+from quire.engine.messages import EngineDied, Finished, News, PoisonRequest, Tokens
 from quire.types.errors import DeadlineExceeded, DuplicateRequest, Overloaded, QuireError
 from quire.types.request import FinishReason, GenerateRequest
 
-Sink = Callable[[News], None]  # called where the link is read, a thread or an event loop: it must not block
-
 MAX_ON_TRIAL = 8
-TRIAL_BASE = 16  # a sample says one new token in its request's first trial, 16 in the second, …
-MAX_TRIAL_TOKENS = 256  # and that many at most; one that has said as many since the last death has a clean record
+SHORT_TRIAL, LONG_TRIAL = 1, 256  # new tokens of each sample that end a trial
+LONG_TRIAL_MIN, LONG_TRIAL_MAX = 1.0, 4.0  # seconds after which one token is enough
+PATIENCE_MIN, PATIENCE_MAX = 5.0, 30.0  # seconds after which a trial ends without a token
+CONTROL_MIN, CONTROL_MAX = 1.0, 15.0  # seconds that an engine must run without a request that it may have died of
+CALM_SECONDS = 30.0  # an engine that has run for so long begins a new record
+BLAMES_NEEDED, BLAMES_NEEDED_IF_KILLED = 2, 3
 PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a start, by the number of failures in a row
 LONG_PAUSE = 30.0  # when they are used up, and everyone has been told
 RETRY_SECONDS = 2.0
 new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor
 
 
-class Told(NamedTuple):
-    """News, and whom to tell."""
-
-    sink: Sink
-    news: News
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    """A request that is not over, and all that was said about it."""
-
-    request: GenerateRequest
-    sink: Sink
-    arrival: int
-    outputs: list[array[int] | None] = field(init=False)  # of each sample; None: it is over
-    num_open: int = field(init=False)
-    num_said: int = 0  # tokens, of all samples
-    num_scores: int = 0  # log probabilities of its prompt that were told
-    num_repeated: int = 0  # of those that the engine tells next, how many were told before
-    is_accepted: bool = False
-    in_engine: bool = False
-    is_on_trial: bool = False
-    was_alone: bool = False  # in the last engine that died of it, or with it
-    num_deaths: int = 0  # of engines that it was in
-    num_said_before: int = 0  # when it was sent
-
-    def __post_init__(self) -> None:
-        self.num_open = self.request.sampling.n
-        self.outputs = [array("I") for _ in range(self.num_open)]
-
-    @property
-    def is_cleared(self) -> bool:
-        """Has it said enough to be no suspect any more, or ended?"""
-        num_needed = min(int(TRIAL_BASE ** (self.num_deaths - 1)), MAX_TRIAL_TOKENS)
-        return self.num_said - self.num_said_before >= num_needed * self.num_open
-
-    @property
-    def is_guilty(self) -> bool:
-        """It was alone in an engine that died: is that its fault?"""
-        return self.is_on_trial and (self.was_alone or self.num_said == self.num_said_before)
-
-    def take(self, news: News) -> News | None:
-        """Remember what these say. None: it was said before."""
-        if isinstance(news, Tokens | Finished):
-            return self._grow(news)
-        if isinstance(news, Failed):
-            self._end(range(len(self.outputs)) if news.sample is None else (news.sample,))
-            return news
-        is_new, self.is_accepted = not self.is_accepted, True
-        return news if is_new else None
-
-    def sent(self) -> GenerateRequest:
-        """It goes to an engine: as it is by now."""
-        self.in_engine = True
-        self.num_said_before, self.num_repeated = self.num_said, self.num_scores
-        if not self.is_accepted:
-            return self.request
-        return replace(self.request, resumed=tuple(None if o is None else tuple(o) for o in self.outputs))
-
-    def lost(self, is_alone: bool) -> None:
-        """The engine that it was in has died."""
-        self.was_alone = is_alone
-        self.in_engine = self.is_on_trial = False
-        if self.num_said - self.num_said_before >= MAX_TRIAL_TOKENS:
-            self.num_deaths = 0
-        self.num_deaths += 1
-
-    def _grow(self, news: Tokens | Finished) -> News | None:
-        output, tokens = self.outputs[news.sample], news.tokens
-        if output is None:
-            return None  # it was ended here, and the engine had not heard of it
-        self.num_said += len(tokens)
-        if len(tokens) == 1:
-            output.append(tokens[0])
-        else:
-            output.extend(tokens)
-        if isinstance(news, Finished):
-            self._end((news.sample,))
-        elif news.prompt_logprobs:
-            return self._score(news)
-        return news
-
-    def _score(self, news: Tokens) -> News:
-        """Of a prompt that is scored again, what is new."""
-        num_known = min(self.num_repeated, len(news.prompt_logprobs))
-        self.num_repeated -= num_known
-        self.num_scores += len(news.prompt_logprobs) - num_known
-        return news._replace(prompt_logprobs=news.prompt_logprobs[num_known:])
-
-    def _end(self, samples: Iterable[int]) -> None:
-        for sample in samples:
-            self.num_open -= self.outputs[sample] is not None
-            self.outputs[sample] = None
-
-
 class Recovery:
-    """Owns what lives, from `enter` to its last news. `send` hands a request to the engine, and never blocks."""
+    """Owns live requests, from `enter` to their last news. `send` hands a request to the engine, and never blocks."""
 
-    def __init__(self, send: Callable[[GenerateRequest], None], max_held: int) -> None:
+    def __init__(self, send: Callable[[GenerateRequest], None], max_held: int, clock: Callable[[], float]) -> None:
         self._send = send
         self._max_held = max_held
+        self._clock = clock
         self._live: dict[str, Live] = {}
-        self._held: deque[Live] = deque()  # suspects first, then those who came later
+        self._held: deque[Live] = deque()  # suspects first, then newcomers in the order of their arrival
+        self._aside: deque[Live] = deque()  # blamed; sent again after the control
         self._trials: set[Live] = set()
         self._num_at_once = 1
+        self._trial_tokens = SHORT_TRIAL
+        self._has_primes = False
+        self._up_since = self._died_at = clock()
+        self._longest_gap = 0.0  # seconds between two of the recent deaths
         self._num_arrived = 0
-        self._num_failures = 0  # deaths and vain starts since someone has got a token
+        self._num_failures = 0  # unexplained deaths and failed starts since the last token
+        self._num_recent = 0  # deaths since an engine last ran for CALM_SECONDS
         self.is_up = False  # there is an engine
         self.num_deaths = 0
 
@@ -148,7 +67,12 @@ class Recovery:
 
     @property
     def is_under_way(self) -> bool:
-        """Is someone held, or about to be?"""
+        """Are requests held, on trial or set aside, or about to be? Then `tick` must be called now and then."""
+        return self._is_holding or bool(self._aside)
+
+    @property
+    def _is_holding(self) -> bool:
+        """Must newcomers wait?"""
         return not self.is_up or bool(self._held) or bool(self._trials)
 
     @property
@@ -164,26 +88,26 @@ class Recovery:
     # ── requests ──
 
     def enter(self, request: GenerateRequest, sink: Sink) -> None:
-        """A new one: to the engine, or held. Raises, and keeps nothing, if that cannot be."""
+        """Send a new request to the engine, or hold it. Raises, and keeps nothing, if that cannot be."""
         if request.id in self._live:
             raise DuplicateRequest(request.id)
         self._num_arrived += 1
         live = Live(request, sink, self._num_arrived)
-        if self.is_under_way:
+        if self._is_holding:
             self._hold(live)
         else:
-            self._send(live.sent())  # first: it may hold what cannot be said
+            self._send(live.sent(self._clock()))  # first: it may hold what cannot be said
         self._live[request.id] = live
 
     def hear(self, news: Iterable[News]) -> list[Told]:
-        """News out of the engine. What is to be told of them; and whoever waited for them is sent."""
+        """Record news from the engine; return those to pass on. Requests that waited for them are sent."""
         told: list[Told] = []
         for each in news:
             live = self._live.get(each.request_id)
             if live is None:
                 continue
             if type(each) is Tokens and len(each.tokens) == 1 and not (live.is_on_trial or each.prompt_logprobs):
-                # One more token of a request that nobody suspects: a thousand times a step, hence by itself.
+                # Hot path: one more token of a request that is not on trial, up to a thousand times a step.
                 output = live.outputs[each.sample]
                 if output is not None:
                     output.append(each.tokens[0])
@@ -192,11 +116,11 @@ class Recovery:
                     told.append(new_tuple(Told, (live.sink, each)))
                 continue
             new = live.take(each)
-            if self._num_failures and live.num_said > live.num_said_before:
+            if self._num_failures and live.num_new:
                 self._num_failures = 0
             if not live.num_open:
                 del self._live[each.request_id]
-            if live.is_on_trial and live.is_cleared:
+            if live.is_on_trial and live.num_new >= self._trial_tokens * live.num_open:
                 self._clear(live)
             if new is not None:
                 told.append(Told(live.sink, new))
@@ -215,31 +139,81 @@ class Recovery:
             self._drop(live)
         return told
 
-    def overdue(self, now: float) -> list[Told]:
-        """End whoever is held beyond its deadline."""
-        late = [live for live in self._held if live.request.deadline is not None and live.request.deadline <= now]
+    def tick(self) -> list[Told]:
+        """End waiting requests whose deadline has passed, trials that take too long, and controls that are over."""
+        now = self._clock()
+        waiting = [*self._held, *self._aside]
+        late = [live for live in waiting if live.request.deadline is not None and live.request.deadline <= now]
         for live in late:
             self._drop(live)
-        return [_failed(live, DeadlineExceeded(live.num_said)) for live in late]
+        for live in list(self._trials):
+            if now - live.sent_at >= self._patience(live):
+                self._clear(live)
+        self._send_due()
+        return [failed(live, DeadlineExceeded(live.num_said)) for live in late]
 
     # ── engines ──
 
-    def died(self) -> list[Told]:
-        """The engine is gone. Who is to blame is refused; the others are tried in the next."""
+    def died(self, was_killed: bool = False) -> list[Told]:
+        """The engine is gone. `was_killed`: by a signal that it does not send itself. A proven killer is refused."""
+        now = self._clock()
+        trials, self._trials = self._trials, set()
+        if not trials and now - self._up_since >= CALM_SECONDS:
+            self._trial_tokens, self._num_recent = SHORT_TRIAL, 0
         self.is_up = False
         self.num_deaths += 1
+        gap = now - self._died_at if self._num_recent else 0.0
+        self._longest_gap = max(gap, self._longest_gap if self._num_recent else 0.0)
+        self._num_recent += 1
+        self._died_at = now
+        was_early = self._num_recent > 1 and not any(live.is_prime or not self._has_primes for live in trials)
+        if was_early and not was_killed:
+            self._trial_tokens = LONG_TRIAL
+        self._has_primes = bool(trials)
+        for live in self._live.values():
+            live.is_prime = live in trials
         lost = [live for live in self._live.values() if live.in_engine]
-        convicted = [live for live in lost if len(lost) == 1 and live.is_guilty]
-        self._num_failures += not convicted
-        suspects = sorted((live for live in lost if live not in convicted), key=_suspicion, reverse=True)
-        self._held.extendleft(suspects)  # from the last to the first
-        for live in lost:
-            live.lost(is_alone=len(lost) == 1)
-        for live in convicted:
-            del self._live[live.request.id]
-        self._trials.clear()
-        self._num_at_once = 1
-        return [_failed(live, PoisonRequest()) for live in convicted]
+        if len(trials) == 1 and (blamed := next(iter(trials))) in lost:
+            return self._blame(blamed, lost, was_killed)
+        self._num_failures += 1
+        for live in self._aside:  # the engine dies without them too
+            live.num_blamed = 0
+        self._expect(sorted(lost, key=_suspicion), len(trials) or len(lost))
+        self._held.extend(self._aside)
+        self._aside.clear()
+        self._order_held()
+        return []
+
+    def _blame(self, blamed: Live, lost: list[Live], was_killed: bool) -> list[Told]:
+        """The engine died while one request was on trial."""
+        blamed.num_blamed += 1
+        blamed.is_separate = True
+        is_alone, is_retry = len(lost) == 1, blamed.is_retry
+        lost.remove(blamed)
+        self._expect(sorted(lost, key=_suspicion), 1)
+        blamed.lost(self._clock())
+        if is_retry and blamed.num_blamed >= (BLAMES_NEEDED_IF_KILLED if was_killed else BLAMES_NEEDED):
+            del self._live[blamed.request.id]
+            self._has_primes = False
+            return [failed(blamed, PoisonRequest(blamed.num_blamed))]
+        if is_alone or is_retry:
+            self._aside.append(blamed)
+            self._has_primes = blamed.is_prime = False
+        else:
+            self._held.appendleft(blamed)
+        return []
+
+    def _expect(self, suspects: list[Live], num_suspected: int) -> None:
+        """Put them first in line for the next engine."""
+        self._held.extendleft(reversed(suspects))
+        now = self._clock()
+        for live in suspects:
+            live.lost(now)
+        self._num_at_once = 1 if self._trial_tokens == SHORT_TRIAL else -(-num_suspected // 2)
+
+    def _order_held(self) -> None:
+        """Suspects before newcomers; each group keeps its order."""
+        self._held = deque(sorted(self._held, key=lambda live: not live.is_suspect))
 
     def start_failed(self) -> None:
         """An engine could not be started."""
@@ -248,6 +222,7 @@ class Recovery:
     def restored(self) -> None:
         """There is an engine again."""
         self.is_up = True
+        self._up_since = self._clock()
         self._send_due()
 
     def give_up(self, error: QuireError) -> list[Told]:
@@ -255,8 +230,9 @@ class Recovery:
         self.is_up = False
         live, self._live = self._live, {}
         self._held.clear()
+        self._aside.clear()
         self._trials.clear()
-        return [_failed(each, error) for each in live.values()]
+        return [failed(each, error) for each in live.values()]
 
     def _hold(self, live: Live) -> None:
         if self.is_hopeless:
@@ -269,36 +245,51 @@ class Recovery:
 
     def _drop(self, live: Live) -> None:
         del self._live[live.request.id]
-        self._held.remove(live)
+        (self._aside if live in self._aside else self._held).remove(live)
         self._send_due()
 
     def _clear(self, live: Live) -> None:
-        live.is_on_trial = False
+        live.clear()
         self._trials.discard(live)
-        self._num_at_once = min(self._num_at_once + 1, MAX_ON_TRIAL)
+        self._num_at_once = min(self._num_at_once + 1, max(MAX_ON_TRIAL, self._num_at_once))
         self._send_due()
 
+    def _patience(self, live: Live) -> float:
+        """Seconds after which its trial is over, whatever it has said."""
+        if live.num_new and self._trial_tokens == LONG_TRIAL:
+            return min(max(LONG_TRIAL_MIN, 1.5 * live.exposure), LONG_TRIAL_MAX)
+        return min(max(PATIENCE_MIN, 2 * live.exposure), PATIENCE_MAX)
+
+    # ── who is sent ──
+
     def _send_due(self) -> None:
-        """Suspects as far as they may be tried together; when all are through, everybody else."""
+        """Send suspects as far as they may be tried together; then newcomers; then, one by one, what was set aside."""
         while self.is_up and self._held and self._may_go(self._held[0]):
-            live = self._held.popleft()
-            if live.num_deaths:
-                live.is_on_trial = True
-                self._trials.add(live)
-            self._send(live.sent())
+            self._dispatch(self._held.popleft())
+        if self.is_up and self._aside and not self._is_holding:
+            control_seconds = min(max(CONTROL_MIN, 3 * self._longest_gap), CONTROL_MAX)
+            if self._clock() - self._up_since >= control_seconds:
+                live = self._aside.popleft()
+                live.is_retry = True
+                self._dispatch(live)
+
+    def _dispatch(self, live: Live) -> None:
+        if live.is_suspect:
+            live.is_on_trial = True
+            self._trials.add(live)
+        self._send(live.sent(self._clock()))
 
     def _may_go(self, live: Live) -> bool:
         if not self._trials:
             return True
-        is_second = live.num_deaths > 1 or any(each.num_deaths > 1 for each in self._trials)
-        return bool(live.num_deaths) and not is_second and len(self._trials) < self._num_at_once
+        if live.is_separate or any(each.is_separate for each in self._trials):
+            return False
+        if any(each.is_prime for each in self._trials) and not live.is_prime:
+            return False
+        return live.is_suspect and len(self._trials) < self._num_at_once
 
 
 def _suspicion(live: Live) -> tuple[bool, bool, int]:
-    """Who is tried first: who was on trial already; then who had said nothing, the newest first; then the oldest."""
+    """Sorts first: those on trial; then those without a token, the newest first; then the oldest."""
     has_spoken = live.num_said > 0
     return (not live.is_on_trial, has_spoken, live.arrival if has_spoken else -live.arrival)
-
-
-def _failed(live: Live, error: QuireError) -> Told:
-    return Told(live.sink, Failed(live.request.id, None, error))

@@ -41,6 +41,8 @@ KINDS: tuple[type[Any], ...] = (
     messages.Resized,
     messages.Unanswered,
     messages.Dead,
+    messages.Probe,
+    messages.Alive,
 )
 _KIND_OF = {kind: place for place, kind in enumerate(KINDS)}
 

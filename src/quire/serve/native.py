@@ -52,8 +52,14 @@ async def root(service: Service, exchange: Exchange) -> None:
 
 
 async def health(service: Service, exchange: Exchange) -> None:
-    """The process is alive."""
-    await exchange.respond(b'{"status":"ok"}')
+    """The process is alive. Engines that do not run or respond are named."""
+    troubles = {
+        model.name: f"The engine {model.engine.client.trouble}."
+        for model in service.models
+        if model.engine is not None and not model.is_ready
+    }
+    said = {"status": "degraded", "models": troubles} if troubles else {"status": "ok"}
+    await exchange.respond(msgspec.json.encode(said))
 
 
 async def ready(service: Service, exchange: Exchange) -> None:
@@ -66,7 +72,7 @@ async def ready(service: Service, exchange: Exchange) -> None:
         if model.engine is None and model.is_named and not service.models.is_loaded:
             raise ModelLoading(model.name, RETRY_SECONDS)
         if model.engine is not None and not model.is_ready:
-            raise EngineDied(f"The engine of {model.name} is not running.")
+            raise EngineDied(f"The engine of {model.name} {model.engine.client.trouble}.")
     await exchange.respond(b'{"status":"ready"}')
 
 

@@ -347,5 +347,8 @@ def _announce(slot: Slot, num_bytes: int, seconds: float) -> None:
     elif fitted is not None:
         context, promised = fitted.context, fitted.need.max_context
         logger.info("%s may take %.0f MB, and has a context of %d tokens", name, num_bytes / 1e6, context)
+        if slot.client is not None:
+            kv_mb = slot.client.ready.num_blocks * slot.client.ready.block_bytes / 1e6
+            logger.info("%s: %.0f MB of that are KV cache, which fills with the first requests", name, kv_mb)
         if context < promised:
             logger.warning("%s: the memory budget holds no context of %d tokens", name, promised)

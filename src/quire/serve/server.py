@@ -127,6 +127,12 @@ def _allow_files() -> None:
 
 def listen(serve: ServeConfig) -> socket.socket:
     """The socket of a server."""
+    if not serve.host:  # the system would take that for every address of this machine
+        raise BadSetting("host is empty; give an address, or 0.0.0.0 for all that this machine has.", field="host")
+    try:
+        serve.host.encode("idna")
+    except UnicodeError:
+        raise BadSetting(f"host is {serve.host!r}, which is neither an address nor a name.", field="host") from None
     family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
     try:
         return socket.create_server((serve.host, serve.port), family=family, backlog=BACKLOG)
