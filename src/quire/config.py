@@ -178,6 +178,11 @@ class ServeConfig:
     tls_cert: str | None = setting(None, "File of the TLS certificate, with the chain to its root. None: plain HTTP.")
     tls_key: str | None = setting(None, "File of the certificate's private key.")
     cors_origins: str = setting("", "Web pages that may call: origins separated by commas, or *.")
+    allowed_hosts: str = setting(
+        "",
+        "Host names of this server, separated by commas; .example.com is every name below it, * any name. Always "
+        "allowed: IP addresses, localhost, this machine's name and --host. Not checked with API keys if this is empty.",
+    )
     max_body_mb: float = setting(32.0, "Largest body of a request, in MB.", low=0.001)
     body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
     max_prompts: int = setting(1024, "Prompts in one request.", low=1)
@@ -272,16 +277,7 @@ class Setting(NamedTuple):
         if self.may_be_none and text.lower() in ("", "none", "auto"):
             return None
         if self.kind is bool:
-            known = {
-                "1": True,
-                "true": True,
-                "yes": True,
-                "on": True,
-                "0": False,
-                "false": False,
-                "no": False,
-                "off": False,
-            }
+            known = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
             if text.lower() not in known:
                 raise BadSetting(f"{self.name} is {text!r}; it must be true or false.", field=self.name)
             return known[text.lower()]

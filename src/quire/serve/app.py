@@ -1,6 +1,6 @@
 """The route table: what each dialect declares, and the endpoints of our own. Every error is told in the path's dialect.
 
-A key is asked for on every path but /health, and /metrics where that is set to be for all.
+A key is asked for on every path but /health and /ready, and /metrics where that is set to be for all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from quire.serve.catalogue import show_all, show_one, tell
 from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
+from quire.serve.hosts import AllowedHosts
 from quire.serve.keys import secret_of
 from quire.serve.library import change, take
 from quire.serve.native import NATIVE
@@ -47,7 +48,7 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Changes: change,
     Takes: take,
 }
-KEYLESS = "/health"
+KEYLESS = frozenset(route.path for route in OWN_ROUTES if not route.needs_key)
 METRICS = "/metrics"
 EXCHANGE = "quire.exchange"  # where a scope has it
 EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
@@ -75,6 +76,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._hosts = AllowedHosts(service.config.serve, bool(service.keys))
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
         self._routes = [*(_route(service, each) for each, _ in endpoints), *own]
@@ -107,8 +109,9 @@ class App:
 
     def _let_in(self, exchange: Exchange) -> None:
         path = exchange.record.path
-        if path == KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
+        if path in KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
             return
+        self._hosts.check(exchange.hosts)
         secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
         exchange.key = self._service.keys.find(secret)
         exchange.record.key = exchange.key.name

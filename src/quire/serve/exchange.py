@@ -50,6 +50,11 @@ class Exchange:
         value: bytes | None = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def hosts(self) -> list[str]:
+        """Every Host header of the request: one, unless someone is up to something."""
+        return [value.decode("latin-1") for name, value in self.scope["headers"] if name == b"host"]
+
     async def body(self, max_bytes: int, seconds: float) -> bytes:
         """The whole body."""
         length = self.header("content-length")

@@ -29,6 +29,7 @@ class OwnRoute(NamedTuple):
     shape: type[msgspec.Struct] | None = None  # of its body
     content_type: str = JSON  # of what it answers
     needs_body: bool = True  # where there is a shape
+    needs_key: bool = True  # False: for probes, which have no key and may use any host name
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
@@ -38,8 +39,8 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 
 OWN_ROUTES = (
     OwnRoute("GET", "/", native.root, content_type=PLAIN),
-    OwnRoute("GET", "/health", native.health),
-    OwnRoute("GET", "/ready", native.ready),
+    OwnRoute("GET", "/health", native.health, needs_key=False),
+    OwnRoute("GET", "/ready", native.ready, needs_key=False),
     OwnRoute("GET", "/version", native.version),
     OwnRoute("GET", "/props", native.props),
     OwnRoute("GET", "/metrics", native.metrics, content_type=PLAIN),
@@ -77,6 +78,7 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
         said = _operation(own.method, own.path, (own.handle.__doc__ or "").split("\n")[0])
         said |= _body(None if own.shape is None else schema_of(own.shape), own.needs_body)
         said |= _responses((own.content_type,)) | {"tags": ["quire"]}
+        said |= {} if own.needs_key else {"security": []}
         paths.setdefault(own.path, {})[own.method.lower()] = said
     secured: dict[str, Any] = {
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
