@@ -68,24 +68,26 @@ class TextSide:
             return cls(tokenizer, template, eos_ids, preset)
         return cls(*_from_folder(folder), eos_ids, preset)
 
-    def encode(self, prompt: Prompt, framed: bool | None = None) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, framed: bool | None = None, max_tokens: int | None = None) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
 
         `framed`: with the tokens that begin and end a text. None: as the model has it.
+        `max_tokens`: a text that is far longer is refused before all of it is encoded.
         """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
+        return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed, max_tokens=max_tokens))
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
         talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
         return self.encode_rendered(self.template.render(talk, tools=tools))
 
-    def encode_rendered(self, text: str) -> tuple[int, ...]:
-        """Tokens of what the template wrote."""
+    def encode_rendered(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Tokens of what the template wrote. `max_tokens`: as in `encode`."""
         add_bos = False if self.template.writes_bos else None
-        return tuple(self._tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
+        encode = self._tokenizer().encode
+        return tuple(encode(text, special=True, add_bos=add_bos, add_eos=False, max_tokens=max_tokens))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special tokens by their names; none without a tokenizer."""

@@ -49,7 +49,8 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
         return
     with service.quotas.running(exchange.key, record.decoded), _watched(exchange) as gone:
         work = partial(_answer, service, exchange, decoded.writer, gone)
-        await tried(service.router, exchange, ask, work, partial(_refund, service, exchange))
+        choice = await service.route(exchange, ask)
+        await tried(choice, exchange, ask, work, partial(_refund, service, exchange))
 
 
 async def _answer(
@@ -65,7 +66,7 @@ async def _answer(
             return
         ask = sampled(ask, engine.speech.side.preset)
         record.sampling = ask.sampling
-        prompts = await service.prompts(ask, engine.speech)
+        prompts = await service.prompts(exchange, ask, engine.speech, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
@@ -100,10 +101,10 @@ async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     async def answer(ask: Ask) -> None:
         async with service.models.using(ask.model) as (model, engine):
             exchange.record.model = model.name
-            prompts = await service.prompts(ask, engine.speech)
+            prompts = await service.prompts(exchange, ask, engine.speech)
         await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
 
-    await tried(service.router, exchange, asked, answer, lambda: None)
+    await tried(await service.route(exchange, asked), exchange, asked, answer, lambda: None)
 
 
 async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:

@@ -22,7 +22,7 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
     if endpoint.name_of is None:
         name: str = exchange.scope["path_params"]["name"]
     else:
-        name = endpoint.name_of(await service.body(exchange))
+        name = await service.parsed(exchange, endpoint.name_of)
     card = await service.models.card(name)
     await exchange.respond(endpoint.encode(replace(card, modelfile=await modelfile_of(service, name))))
 

@@ -35,6 +35,7 @@ class Exchange:
         self.has_begun = False  # the status has been sent: from then on, only the body can tell of an error
         self.timing: dict[str, float] = {}  # stages in seconds, for the Server-Timing header
         self.headers: dict[str, str] = {}  # of the response, beside those that every one has
+        self.num_body_bytes = 0  # of what was read
         self._receive = receive
         self._send = send
         self._headers = dict(scope["headers"])  # of a name that comes twice, the last
@@ -74,6 +75,7 @@ class Exchange:
                 raise ClientGone
             part = message.get("body", b"")
             size += len(part)
+            self.num_body_bytes = size
             if size > max_bytes:
                 raise BodyTooLarge(max_bytes)
             parts.append(part)

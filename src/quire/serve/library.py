@@ -33,7 +33,7 @@ LOOK_SECONDS = 1.0  # until the thread that writes looks whether anybody still s
 async def change(service: Service, exchange: Exchange, endpoint: Changes) -> None:
     """Change what models there are."""
     library = _library(service, exchange)
-    asked = endpoint.decode(await service.body(exchange))
+    asked = await service.parsed(exchange, endpoint.decode)
     if isinstance(asked.change, Delete):
         await _let_go(service, asked.change.name)
     telling = _Telling()

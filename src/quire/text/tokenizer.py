@@ -18,7 +18,11 @@ from quire.text import gguf_vocab, json_vocab
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pieces import opening_bytes, piece_bytes
 from quire.text.vocabulary import Vocabulary
-from quire.types.errors import InvalidRequest
+from quire.types.errors import ContextTooLong, InvalidRequest
+
+LONG_TEXT = 4096  # characters from which on the GIL is released
+CHARS_PER_TOKEN = 8  # a text with more characters than this per allowed token is first counted in pieces
+PIECE_CHARS = 1 << 16
 
 
 class Tokenizer:
@@ -48,15 +52,24 @@ class Tokenizer:
         return cls(json_vocab.vocabulary(Path(path), Path(config) if config else None, extra_eos))
 
     def encode(
-        self, text: str, *, special: bool = False, add_bos: bool | None = None, add_eos: bool | None = None
+        self,
+        text: str,
+        *,
+        special: bool = False,
+        add_bos: bool | None = None,
+        add_eos: bool | None = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
         """Tokens of `text`. With `special`, the names of special tokens in it are those tokens (a rendered template).
 
         None leaves the frame to the model's own rule. A beginning that the text already has is not put there twice.
+        A text that is far longer than `max_tokens` raises ContextTooLong before all of it is encoded.
         """
         encoder = self._searching if special else self._literal
         try:
-            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+            if max_tokens is not None and len(text) > CHARS_PER_TOKEN * max_tokens:
+                _check_length(encoder, text, max_tokens)
+            ids = _ids(encoder, text)
         except (UnicodeEncodeError, TypeError) as error:
             raise _not_text(text) from error
         if self.bos_id is not None and (self.add_bos if add_bos is None else add_bos) and ids[:1] != [self.bos_id]:
@@ -109,6 +122,29 @@ class Tokenizer:
             raise UnsupportedTokenizer("This tokenizer's decoder does not work token by token: it can only encode.")
         piece = self._vocabulary.piece(token)
         return b"" if piece is None else how(piece, self._vocabulary.style)
+
+
+def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The batch call releases the GIL and skips offsets; for a short text the plain call wakes no other threads."""
+    if len(text) < LONG_TEXT:
+        encoding = encoder.encode(text, add_special_tokens=False)
+    else:
+        (encoding,) = encoder.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
+
+
+def _check_length(encoder: tokenizers.Tokenizer, text: str, max_tokens: int) -> None:
+    """Raise ContextTooLong once the pieces so far have twice the tokens that may be.
+
+    A cut changes the tokens next to it alone, and a piece has thousands: the factor of two is more than all cuts add.
+    """
+    count = 0
+    for start in range(0, len(text), PIECE_CHARS):
+        piece = text[start : start + PIECE_CHARS]
+        count += len(encoder.encode_batch_fast([piece], add_special_tokens=False)[0])
+        if count > 2 * max_tokens + PIECE_CHARS // LONG_TEXT:
+            raise ContextTooLong(count // 2, max_tokens, is_whole=False)
 
 
 def _literal(vocabulary: Vocabulary) -> tokenizers.Tokenizer:

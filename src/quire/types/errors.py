@@ -35,9 +35,10 @@ class ContextTooLong(InvalidRequest):
 
     code = "context_too_long"
 
-    def __init__(self, num_prompt: int, max_context: int) -> None:
+    def __init__(self, num_prompt: int, max_context: int, is_whole: bool = True) -> None:
+        count = f"{num_prompt}" if is_whole else f"more than {num_prompt}"  # the rest was not counted
         super().__init__(
-            f"The prompt has {num_prompt} tokens and the context, which must also hold the answer, {max_context}: "
+            f"The prompt has {count} tokens and the context, which must also hold the answer, {max_context}: "
             f"send at most {max_context - 1} tokens, or serve the model with a larger context.",
             field="prompt",
         )
