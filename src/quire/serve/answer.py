@@ -112,16 +112,17 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> N
     news = await feed.take(HEAD_PATIENCE)
     _time(exchange, feed)
     await exchange.begin(200, writer.content_type, {"cache-control": "no-cache", "x-accel-buffering": "no"})
-    head = writer.open()
     try:
+        events = run.take(news)
+        head = writer.open(run.usage(feed.first_token))
         while True:
-            piece = head + writer.write(run.take(news))
+            piece = head + writer.write(events)
             if run.is_over:
                 await exchange.write(piece + writer.close(run.usage(feed.first_token)), more=False)
                 return
             if piece:
                 await exchange.write(piece)
-            head, news = b"", await feed.take()
+            head, events = b"", run.take(await feed.take())
     except QuireError as error:
         exchange.record.error = error.code
         await exchange.write(writer.fail(error), more=False)
@@ -141,7 +142,7 @@ async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> No
 async def _say_nothing(exchange: Exchange, writer: Writer, stream: bool) -> None:
     usage = Usage(0, 0, 0, 0.0, 0.0)
     if stream:
-        await exchange.respond(writer.open() + writer.close(usage), writer.content_type)
+        await exchange.respond(writer.open(usage) + writer.close(usage), writer.content_type)
     else:
         await exchange.respond(writer.whole(Answered((), usage)))
 
@@ -152,7 +153,7 @@ def _asks_nothing(ask: Ask) -> bool:
 
 
 def _reply(ask: Ask, model: Model) -> Reply:
-    return Reply(secrets.token_hex(12), time.time(), ask.model or model.name)
+    return Reply(secrets.token_hex(12), time.time(), ask.model or model.name, model.fingerprint)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import quire.serve.dialects
 from quire.observe.log import origin
 from quire.serve.answer import count, generate
-from quire.serve.catalogue import show_all, show_one, tell
-from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
+from quire.serve.catalogue import show_all, show_one, show_page, tell
+from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
 from quire.serve.hosts import AllowedHosts
@@ -43,6 +43,7 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Generates: generate,
     Counts: count,
     Lists: show_all,
+    Pages: show_page,
     Shows: show_one,
     Tells: tell,
     Changes: change,
@@ -79,15 +80,18 @@ class App:
         self._hosts = AllowedHosts(service.config.serve, bool(service.keys))
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
-        self._routes = [*(_route(service, each) for each, _ in endpoints), *own]
+        by_header = [(_route(service, each), dialect) for each, dialect in endpoints if _header_of(each)]
+        self._by_header = by_header  # these paths are another dialect's too, for requests without the header
+        others = (_route(service, each) for each, _ in endpoints if not _header_of(each))
+        self._routes = [*(route for route, _ in by_header), *others, *own]
         self._router = Router(self._routes, redirect_slashes=False)
-        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints}
+        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints if not _header_of(endpoint)}
         self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        exchange = Exchange(scope, receive, send, self._dialect_of(scope["path"]))
+        exchange = Exchange(scope, receive, send, self._dialect_of(scope))
         scope[EXCHANGE], scope["app"] = exchange, self
         try:
             self._let_in(exchange)
@@ -140,8 +144,12 @@ class App:
         else:
             await exchange.refuse(error)
 
-    def _dialect_of(self, path: str) -> Dialect:
+    def _dialect_of(self, scope: Scope) -> Dialect:
         """Whose path it is; of one that is nobody's, the one with the most paths of those that begin most like it."""
+        for route, dialect in self._by_header:
+            if route.matches(scope)[0] is not Match.NONE:
+                return dialect
+        path: str = scope["path"]
         if path in self._spoken:
             return self._spoken[path]
         shared = {known: _num_shared(path, known) for known in self._spoken}
@@ -160,9 +168,29 @@ class _Handler:
         await self._handle(scope[EXCHANGE])
 
 
+class _HeaderRoute(Route):
+    """A route of requests that have a header."""
+
+    def __init__(self, header: str, path: str, handler: _Handler, method: str) -> None:
+        super().__init__(path, handler, methods=[method])
+        self._header = header.encode()
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As a route does, if the header is there."""
+        if any(name == self._header for name, _ in scope["headers"]):
+            return super().matches(scope)
+        return Match.NONE, {}
+
+
+def _header_of(endpoint: Endpoint) -> str:
+    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
+
+
 def _route(service: Service, endpoint: Endpoint) -> Route:
     path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
     handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
+    if header := _header_of(endpoint):
+        return _HeaderRoute(header, path, _Handler(handle), method_of(endpoint))
     return Route(path, _Handler(handle), methods=[method_of(endpoint)])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from urllib.parse import parse_qsl
 
 from quire import __version__
-from quire.serve.dialect import Lists, Shows, Tells
+from quire.serve.dialect import Lists, Pages, Shows, Tells
 from quire.serve.exchange import Exchange
 from quire.serve.library import modelfile_of
 from quire.serve.service import Service
@@ -15,6 +16,12 @@ async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> Non
     """All models, or those that are in memory."""
     cards = await service.models.cards()
     await exchange.respond(endpoint.encode([card for card in cards if card.is_loaded or not endpoint.only_loaded]))
+
+
+async def show_page(service: Service, exchange: Exchange, endpoint: Pages) -> None:
+    """Some of the models, as the query asks."""
+    query = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
+    await exchange.respond(endpoint.encode(await service.models.cards(), query))
 
 
 async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> None:

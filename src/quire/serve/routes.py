@@ -11,7 +11,7 @@ from quire import __version__
 from quire.serve import native, requests, retention
 from quire.serve.asked import PromptBody
 from quire.serve.body import schema_of
-from quire.serve.dialect import Changes, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
+from quire.serve.dialect import Changes, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
 from quire.serve.exchange import JSON, Exchange
 from quire.serve.requests import LINES
 from quire.serve.service import Service
@@ -60,7 +60,7 @@ def method_of(endpoint: Endpoint) -> str:
     """The verb of a dialect's endpoint."""
     if isinstance(endpoint, Changes | Takes):
         return endpoint.method
-    is_read = isinstance(endpoint, Lists | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
+    is_read = isinstance(endpoint, Lists | Pages | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
     return "GET" if is_read else "POST"
 
 

@@ -39,7 +39,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 class GenerationBody(Fields, kw_only=True):
     """What the two endpoints have in common."""
 
-    model: str
+    model: str | None = None  # None: the only one that is served
     n: Count | None = None
     max_tokens: CountOrZero | None = None
     stream: bool | None = None
@@ -106,7 +106,7 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
     offer = offer_of(given_tools, given.tool_choice, given.parallel_tool_calls, limits)
     think, variables = _template(given)
     ask = ChatRequest(
-        given.model,
+        given.model or "",
         messages_of(given.messages),
         sampling_of(given, limits, n=n, max_tokens=_chat_tokens(given), logprobs=top or 0 if wants_logprobs else None),
         said_by(given),
@@ -137,7 +137,7 @@ def decode_completion(body: bytes, limits: Limits) -> Decoded:
         raise InvalidRequest("max_tokens is 0; it must be at least 1, unless echo is true.", field="max_tokens")
     of_prompt = {"prompt_logprobs": logprobs} if echo and given.prompt_logprobs is None else {}
     ask = CompletionRequest(
-        given.model,
+        given.model or "",
         _prompts(given.prompt, limits),
         sampling_of(given, limits, n=n, max_tokens=max(max_tokens, 1), logprobs=logprobs, **of_prompt),
         said_by(given),
