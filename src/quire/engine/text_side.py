@@ -19,6 +19,7 @@ from quire.engine.messages import Accepted, Failed, Finished, News, Tokens
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.text.detokenize import Detokenizer
+from quire.text.infill import Infill, find_infill
 from quire.text.preset import begun, read_preset
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
@@ -50,8 +51,10 @@ class TextSide:
         template: ChatTemplate | GoChatTemplate,
         eos_ids: Sequence[int],
         preset: Preset = NO_PRESET,
+        infill: Infill | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.infill = infill
         self.template = _stored_template(preset.template) if preset.template else template
         self.preset = preset
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
@@ -65,8 +68,9 @@ class TextSide:
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, **_ends(tokenizer))
-            return cls(tokenizer, template, eos_ids, preset)
-        return cls(*_from_folder(folder), eos_ids, preset)
+            return cls(tokenizer, template, eos_ids, preset, find_infill(tokenizer, checkpoint.metadata))
+        found, template = _from_folder(folder)
+        return cls(found, template, eos_ids, preset, None if found is None else find_infill(found, {}))
 
     def encode(self, prompt: Prompt, framed: bool | None = None, max_tokens: int | None = None) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
@@ -77,6 +81,19 @@ class TextSide:
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
         return tuple(self._tokenizer().encode(prompt, add_bos=framed, add_eos=framed, max_tokens=max_tokens))
+
+    def encode_infill(self, prefix: Prompt, suffix: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Tokens that ask for the text between the two."""
+        tokenizer = self._tokenizer()
+        if self.infill is None:
+            raise InvalidRequest(
+                "suffix is not supported by this model: its vocabulary has no tokens for filling in the middle. Use a "
+                "code model that has them, such as Qwen2.5-Coder, or leave suffix out.",
+                field="suffix",
+            )
+        before = self.encode(prefix, framed=False, max_tokens=max_tokens)
+        tokens = self.infill.prompt(before, tokenizer.encode_after(suffix, max_tokens))
+        return (tokenizer.bos_id, *tokens) if tokenizer.add_bos and tokenizer.bos_id is not None else tokens
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""

@@ -207,7 +207,7 @@ def _request(id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key) -> Gen
         id,
         prompt.tokens,
         ask.sampling,
-        engine.speech.side.eos_ids,
+        engine.speech.side.eos_ids + prompt.ends,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,

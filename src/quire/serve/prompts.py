@@ -41,6 +41,7 @@ class Prompt:
     text: str
     pins: tuple[Pin, ...] = ()
     begins_in_thought: bool = False  # the template has opened one
+    ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
 
     @property
     def num_kept(self) -> int:
@@ -63,9 +64,13 @@ def sampled(ask: Ask, preset: Preset) -> Ask:
 
 
 def _plain(given: str | tuple[int, ...], ask: CompletionRequest, side: TextSide, max_tokens: int | None) -> Prompt:
-    tokens = side.encode(given, max_tokens=max_tokens)
+    if ask.suffix:
+        tokens = side.encode_infill(given, ask.suffix, max_tokens)
+    else:
+        tokens = side.encode(given, max_tokens=max_tokens)
     text = given if isinstance(given, str) else side.decode(tokens) if ask.echo else ""
-    return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)))
+    ends = side.infill.ends if ask.suffix and side.infill else ()
+    return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)), ends=ends)
 
 
 def _chat(ask: ChatRequest, speech: Speech, max_tokens: int | None) -> Prompt:

@@ -16,13 +16,14 @@ from tokenizers import AddedToken, models
 
 from quire.text import gguf_vocab, json_vocab
 from quire.text.errors import UnsupportedTokenizer
-from quire.text.pieces import opening_bytes, piece_bytes
+from quire.text.pieces import Lead, opening_bytes, piece_bytes
 from quire.text.vocabulary import Vocabulary
 from quire.types.errors import ContextTooLong, InvalidRequest
 
 LONG_TEXT = 4096  # characters from which on the GIL is released
 CHARS_PER_TOKEN = 8  # a text with more characters than this per allowed token is first counted in pieces
 PIECE_CHARS = 1 << 16
+NEIGHBOUR = "☺"  # merges with no other character in the vocabularies that begin texts with a space
 
 
 class Tokenizer:
@@ -77,6 +78,17 @@ class Tokenizer:
         if self.eos_id is not None and (self.add_eos if add_eos is None else add_eos):
             ids.append(self.eos_id)
         return ids
+
+    def encode_after(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Tokens of a text that other text stands before: without the space that SentencePiece begins a text with."""
+        style = self._vocabulary.style
+        before = (
+            self.encode(NEIGHBOUR, add_bos=False, add_eos=False) if style and style.lead is not Lead.NOTHING else []
+        )
+        joined = self.encode(NEIGHBOUR * bool(before) + text, add_bos=False, add_eos=False, max_tokens=max_tokens)
+        if joined[: len(before)] == before:
+            return joined[len(before) :]
+        return self.encode(text, add_bos=False, add_eos=False, max_tokens=max_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD. `continues`: other text stands before it."""

@@ -427,7 +427,7 @@ REFUSED_COMPLETION = [
     ({"prompt": ["a", 1]}, "prompt", "a list of strings"),
     ({"prompt": [1.5]}, "prompt[0]", "must be"),
     ({"prompt": ["a"] * 4}, "prompt", "There are 4 prompts; at most 3 are allowed."),
-    ({"suffix": "x"}, "suffix", "is not supported"),
+    ({"suffix": "x", "echo": True}, "echo", "does not go with suffix"),
     ({"best_of": 2}, "best_of", "best_of is 2 and n is 1"),
     ({"max_tokens": 0}, "max_tokens", "unless echo is true"),
     ({"logprobs": 7}, "logprobs", "at most 6"),
