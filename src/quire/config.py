@@ -185,6 +185,10 @@ class ServeConfig:
     )
     max_body_mb: float = setting(32.0, "Largest body of a request, in MB.", low=0.001)
     body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
+    header_seconds: float = setting(20.0, "Seconds that a request's headers may take to arrive.", low=0.01)
+    stall_seconds: float = setting(
+        300.0, "Seconds after which a connection is closed whose client reads nothing of its answer.", low=0.01
+    )
     max_prompts: int = setting(1024, "Prompts in one request.", low=1)
     max_n: int = setting(128, "Samples of one prompt.", low=1)
     max_stops: int = setting(64, "Stop strings of one request.", low=0)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from quire.config import BadSetting, ServeConfig
 from quire.serve.app import make_app
+from quire.serve.connection import connection_for
 from quire.serve.service import Service
 
 BACKLOG = 2048
@@ -141,7 +142,7 @@ def uvicorn_config(app: ASGIApp, serve: ServeConfig) -> uvicorn.Config:
         raise BadSetting("tls_cert and tls_key go together: give both, or none.", field="tls_cert")
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=connection_for(serve),
         ws="none",
         lifespan="off",
         interface="asgi3",
