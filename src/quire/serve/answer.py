@@ -124,10 +124,10 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> N
                 await exchange.write(piece)
             head, events = b"", run.take(await feed.take())
     except QuireError as error:
-        exchange.record.error = error.code
+        exchange.record.fail(error)
         await exchange.write(writer.fail(error), more=False)
     except asyncio.CancelledError:  # the server ends, and with it this task, whose last words these are
-        exchange.record.error = ShuttingDown.code
+        exchange.record.fail(ShuttingDown())
         await exchange.write(writer.fail(ShuttingDown()), more=False)
 
 

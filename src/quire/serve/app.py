@@ -93,6 +93,7 @@ class App:
             return
         exchange = Exchange(scope, receive, send, self._dialect_of(scope))
         scope[EXCHANGE], scope["app"] = exchange, self
+        self._service.num_running += 1
         try:
             self._let_in(exchange)
             await self._router(scope, receive, send)
@@ -109,6 +110,9 @@ class App:
             await self._refuse(exchange, InternalError(exchange.id))
         finally:
             exchange.record.ended = time.monotonic()
+            self._service.num_running -= 1
+            if exchange.record.error == ShuttingDown.code and exchange.record.path not in KEYLESS:
+                self._service.num_cut += 1
             self._service.tell(exchange.record)
 
     def _let_in(self, exchange: Exchange) -> None:
@@ -139,10 +143,10 @@ class App:
 
     async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
         """If it is too late for a status, the end of the connection in the middle of the body says it as well."""
-        if exchange.has_begun:
-            exchange.record.error = exchange.record.error or error.code
-        else:
+        if not exchange.has_begun:
             await exchange.refuse(error)
+        elif exchange.record.error is None:
+            exchange.record.fail(error)
 
     def _dialect_of(self, scope: Scope) -> Dialect:
         """Whose path it is; of one that is nobody's, the one with the most paths of those that begin most like it."""

@@ -131,7 +131,7 @@ class Exchange:
 
     async def refuse(self, error: QuireError) -> None:
         """Say in the client's dialect why not."""
-        self.record.error = error.code
+        self.record.fail(error)
         more: dict[str, str] = {}
         retry_after = getattr(error, "retry_after", None)
         if retry_after is not None:

@@ -52,7 +52,7 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
     except QuireError as error:
         if not exchange.has_begun:
             raise
-        exchange.record.error = error.code
+        exchange.record.fail(error)
         await exchange.write(exchange.dialect.error(error) + b"\n", more=False)
         return
     finally:

@@ -40,6 +40,8 @@ class Service:
     library: Library | None = None  # who keeps the models, if they may be changed here
     others: Callable[[], list[Sample]] = list  # what other processes of this server have measured
     is_draining: bool = False
+    num_running: int = 0  # requests that are being answered
+    num_cut: int = 0  # requests that the end of the server has cut off
     router: Router = field(init=False)
     _threads: TextThreads = field(default_factory=TextThreads)
 
