@@ -185,6 +185,12 @@ class ServeConfig:
     )
     max_body_mb: float = setting(32.0, "Largest body of a request, in MB.", low=0.001)
     body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
+    unknown_fields: str = setting(
+        "refuse",
+        "Fields of requests that nobody here knows: refuse, or ignore (logged once for each name). Fields that are "
+        "known and would change the answer are refused either way.",
+        choices=("refuse", "ignore"),
+    )
     header_seconds: float = setting(20.0, "Seconds that a request's headers may take to arrive.", low=0.01)
     stall_seconds: float = setting(
         300.0, "Seconds after which a connection is closed whose client reads nothing of its answer.", low=0.01

@@ -219,3 +219,19 @@ def test_every_dialect_tells_how_many_tokens_a_grammar_forced(server):
         for name in places[path]:
             said = said[name]
         assert said > 3, path
+
+
+def test_a_server_that_is_told_to_ignores_what_it_does_not_know(model_file):
+    more = {"provider": {"order": ["a"]}, "store": True, "max_tokens": 1}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi", "colour": "red"}], "timestamp": 5}]
+    asked = {
+        "/v1/chat/completions": {"messages": messages, **more},
+        "/v1/completions": {"prompt": "a", **more},
+        "/v1/responses": {"input": [{"role": "user", "content": "Hi", "timestamp": 5}], "provider": 1, "store": True},
+        "/v1/messages": {"messages": QUESTION, **more},
+    }
+    with running(model_file, all_dialects(), unknown_fields="ignore") as made:
+        for path, body in asked.items():
+            assert made.http.post(path, json=body).status_code == 200, path
+        wrong = made.http.post("/v1/completions", json={"prompt": "a", "use_beam_search": True})
+        assert wrong.status_code == 400

@@ -12,6 +12,7 @@ from quire.gateway.routing import Choice
 from quire.observe.meters import Meters
 from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
+from quire.serve.body import ignoring_unknown
 from quire.serve.dialect import Dialect, Limits
 from quire.serve.exchange import Exchange
 from quire.serve.keys import EVERYBODY, Key, Keys
@@ -75,7 +76,12 @@ class Service:
     async def decoded(self, exchange: Exchange, decode: Callable[[bytes, Limits], T]) -> T:
         """What a request's body asks for."""
         limits = self.limits(exchange.key)
-        return await self.parsed(exchange, lambda body: decode(body, limits))
+
+        def work(body: bytes) -> T:
+            with ignoring_unknown(self.config.serve.unknown_fields == "ignore"):
+                return decode(body, limits)
+
+        return await self.parsed(exchange, work)
 
     async def route(self, exchange: Exchange, ask: Ask) -> Choice | None:
         """What a request that names an alias is to be tried with. None: it names a model."""

@@ -94,7 +94,7 @@ CHAT_REFUSED = (
     | {
         "audio": Refusal(_ONLY_TEXT),
         "modalities": Refusal(_ONLY_TEXT, (["text"],)),
-        "prediction": Refusal("leave it out: the answer is the same."),
+        "prediction": Refusal("leave it out: the answer is the same.", is_ignorable=True),
         "web_search_options": Refusal("nothing is searched here; give tools."),
         "functions": Refusal("give tools."),
         "function_call": Refusal("give tool_choice."),

@@ -142,8 +142,8 @@ _NO_BEAMS = Refusal("answers are sampled; there is no beam search.", (False,))
 _THOUGHTS = Refusal("thoughts are always told apart from the answer, as they come.", (True,))
 
 REFUSED = {
-    "store": Refusal("nothing is stored here; leave it out or give false.", (False,)),
-    "moderation": Refusal("there is no moderation."),
+    "store": Refusal("nothing is stored here; leave it out or give false.", (False,), is_ignorable=True),
+    "moderation": Refusal("there is no moderation.", is_ignorable=True),
     "structural_tag": Refusal("give response_format, structured_outputs, regex or a grammar."),
     "guided_whitespace_pattern": Refusal("the white space of JSON is the model's choice."),
     "use_beam_search": _NO_BEAMS,
@@ -172,5 +172,5 @@ REFUSED = {
     "separate_reasoning": _THOUGHTS,
     "stream_reasoning": _THOUGHTS,
     "include_reasoning": _THOUGHTS,
-    "cache_prompt": Refusal("prompts are always cached; see cache_salt.", (True,)),
+    "cache_prompt": Refusal("prompts are always cached; see cache_salt.", (True,), is_ignorable=True),
 }

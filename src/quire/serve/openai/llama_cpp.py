@@ -56,8 +56,12 @@ REFUSED = {
     "n_indent": Refusal("see grammar.", (0,)),
     "t_max_predict_ms": Refusal("see max_tokens, and timeout for the whole request.", (0,)),
     "t_max_prompt_ms": Refusal("see timeout for the whole request.", (0, -1)),
-    "id_slot": Refusal("there are no slots: any request finds what is cached; see session_id.", (-1,)),
-    "slot_id": Refusal("there are no slots: any request finds what is cached; see session_id.", (-1,)),
+    "id_slot": Refusal(
+        "there are no slots: any request finds what is cached; see session_id.", (-1,), is_ignorable=True
+    ),
+    "slot_id": Refusal(
+        "there are no slots: any request finds what is cached; see session_id.", (-1,), is_ignorable=True
+    ),
     "lora": Refusal("there are no adapters.", ([],)),
     "image_data": Refusal("only text is taken.", ([],)),
     "return_tokens": Refusal("see return_token_ids.", (False,)),
