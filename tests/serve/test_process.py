@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -42,10 +42,11 @@ class Server:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if message_of(line).startswith("Serving"):
-                self._is_serving.set()
+        with suppress(ValueError):  # it is closed when the test has ended
+            for line in self.process.stderr:
+                self.lines.append(line)
+                if message_of(line).startswith("Serving"):
+                    self._is_serving.set()
         self._is_serving.set()
 
 

@@ -31,7 +31,7 @@ from quire.serve.hosts import AllowedHosts
 from quire.serve.keys import secret_of
 from quire.serve.library import change, take
 from quire.serve.native import NATIVE
-from quire.serve.routes import OWN_ROUTES, method_of
+from quire.serve.routes import OWN_ROUTES, header_of, method_of
 from quire.serve.routing import MODEL, ROUTE
 from quire.serve.service import Service
 from quire.types.errors import QuireError
@@ -80,12 +80,12 @@ class App:
         self._hosts = AllowedHosts(service.config.serve, bool(service.keys))
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
-        by_header = [(_route(service, each), dialect) for each, dialect in endpoints if _header_of(each)]
+        by_header = [(_route(service, each), dialect) for each, dialect in endpoints if header_of(each)]
         self._by_header = by_header  # these paths are another dialect's too, for requests without the header
-        others = (_route(service, each) for each, _ in endpoints if not _header_of(each))
+        others = (_route(service, each) for each, _ in endpoints if not header_of(each))
         self._routes = [*(route for route, _ in by_header), *others, *own]
         self._router = Router(self._routes, redirect_slashes=False)
-        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints if not _header_of(endpoint)}
+        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints if not header_of(endpoint)}
         self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,14 +186,10 @@ class _HeaderRoute(Route):
         return Match.NONE, {}
 
 
-def _header_of(endpoint: Endpoint) -> str:
-    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
-
-
 def _route(service: Service, endpoint: Endpoint) -> Route:
     path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
     handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
-    if header := _header_of(endpoint):
+    if header := header_of(endpoint):
         return _HeaderRoute(header, path, _Handler(handle), method_of(endpoint))
     return Route(path, _Handler(handle), methods=[method_of(endpoint)])
 

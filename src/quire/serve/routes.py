@@ -64,11 +64,18 @@ def method_of(endpoint: Endpoint) -> str:
     return "GET" if is_read else "POST"
 
 
+def header_of(endpoint: Endpoint) -> str:
+    """The header that tells the requests of an endpoint from those of another with the same path."""
+    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
+
+
 def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
     """The whole server in OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
     for dialect in dialects:
         for endpoint in dialect.endpoints:
+            if header_of(endpoint):
+                continue  # OpenAPI has one operation for a path
             method = method_of(endpoint)
             said = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
             types = (JSON, endpoint.streams) if isinstance(endpoint, Generates | Changes) else (JSON,)
