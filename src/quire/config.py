@@ -9,30 +9,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
-from quire.types.errors import InvalidRequest
-
-
-
-class BadSetting(InvalidRequest):
-    """A setting has a value that it cannot have. The message names the setting, the value and what it takes."""
-
-    code = "bad_setting"
-
-
-MOST = 2**31 - 1  # of a number that declares no `high`: what any part of the engine can count
-BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-DECLARED = {"choices": (), "low": None, "high": MOST, "secret": False}  # a secret is shown to nobody
-TYPES: dict[type, Any] = {bool: bool, int: Integral, float: Real, str: str}
-WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text without a NUL character"}
-
-
-def setting(default: Any, help: str, **more: Any) -> Any:
-    """A field with its help text; more: `choices`, `low` and `high` (the least and most it may be), `secret`."""
-    return field(default=default, metadata=DECLARED | more | {"help": help})
+from quire.types.setting import BadSetting, Setting, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +192,23 @@ class ServeConfig:
     tls_cert: str | None = setting(None, "File of the TLS certificate, with the chain to its root. None: plain HTTP.")
     tls_key: str | None = setting(None, "File of the certificate's private key.")
     cors_origins: str = setting("", "Web pages that may call: origins separated by commas, or *.")
+    allowed_hosts: str = setting(
+        "",
+        "Host names of this server, separated by commas; .example.com is every name below it, * any name. Always "
+        "allowed: IP addresses, localhost, this machine's name and --host. Not checked with API keys if this is empty.",
+    )
     max_body_mb: float = setting(32.0, "Largest body of a request, in MB.", low=0.001)
     body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
+    unknown_fields: str = setting(
+        "refuse",
+        "Fields of requests that nobody here knows: refuse, or ignore (logged once for each name). Fields that are "
+        "known and would change the answer are refused either way.",
+        choices=("refuse", "ignore"),
+    )
+    header_seconds: float = setting(20.0, "Seconds that a request's headers may take to arrive.", low=0.01)
+    stall_seconds: float = setting(
+        300.0, "Seconds after which a connection is closed whose client reads nothing of its answer.", low=0.01
+    )
     max_prompts: int = setting(1024, "Prompts in one request.", low=1)
     max_n: int = setting(128, "Samples of one prompt.", low=1)
     max_stops: int = setting(64, "Stop strings of one request.", low=0)
@@ -266,71 +261,6 @@ class Config:
     device: DeviceConfig = field(default_factory=DeviceConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
-
-
-class Setting(NamedTuple):
-    """One declared setting, as help pages show it."""
-
-    section: str
-    name: str
-    type: Any
-    default: Any
-    help: str
-    choices: tuple[Any, ...]
-    low: float | None
-    high: float
-    secret: bool
-
-    @property
-    def flag(self) -> str:
-        """How it is spelled on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """How it is spelled in the environment."""
-        return "QUIRE_" + self.name.upper()
-
-    @property
-    def kind(self) -> type:
-        """The type of its value, None aside."""
-        return next(
-            (each for each in (bool, int, float, str) if each in (self.type, *getattr(self.type, "__args__", ()))), str
-        )
-
-    @property
-    def may_be_none(self) -> bool:
-        """Can it be left to the engine?"""
-        return type(None) in getattr(self.type, "__args__", ())
-
-    def parse(self, text: str) -> Any:
-        """The value that a flag or a variable spells."""
-        if self.may_be_none and text.lower() in ("", "none", "auto"):
-            return None
-        if self.kind is bool:
-            return BOOLS.get(text.lower(), text)  # what is neither is refused by `check`
-        try:
-            return self.kind(text)
-        except ValueError:
-            raise self._wrong(text) from None
-
-    def check(self, value: Any) -> None:
-        """Refuse a value of another type, or outside of the declared choices or range."""
-        if value is None and self.may_be_none:
-            return
-        is_right = isinstance(value, TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
-        if not is_right or value != value or (self.kind is str and "\0" in value):  # NaN is not equal to itself
-            raise self._wrong(value)
-        if self.choices and value not in self.choices:
-            public = f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}."
-            raise BadSetting(public, field=self.name)
-        if self.low is not None and value < self.low:
-            raise BadSetting(f"{self.name} is {value!r}; it must be at least {self.low:g}.", field=self.name)
-        if self.kind in (int, float) and value > self.high:
-            raise BadSetting(f"{self.name} is {value!r}; it must be at most {self.high:.10g}.", field=self.name)
-
-    def _wrong(self, value: Any) -> BadSetting:
-        return BadSetting(f"{self.name} is {value!r}; it must be {WANTED[self.kind]}.", field=self.name)
 
 
 def settings() -> Iterator[Setting]:

@@ -12,6 +12,8 @@ from quire.config import ObserveConfig
 from quire.observe.access import log_access
 from quire.observe.log import LOGGER, start_logging
 from quire.observe.record import Record
+from quire.text.errors import RejectedMessages
+from quire.types.errors import InvalidRequest, Overloaded
 from quire.types.request import SamplingParams
 
 pytestmark = pytest.mark.pure
@@ -42,9 +44,32 @@ def logged(given: Record, **settings: str) -> str:
 ANSWERED = {"model": "m", "submitted": 10.1, "first_token": 10.2, "prompt_tokens": 7, "output_tokens": 3}
 
 
-def test_a_line_for_people_has_the_cost_and_the_id():
-    line = logged(record(**ANSWERED))
-    assert line.endswith("INFO quire.access: POST /v1/completions 200 500 ms 7+3 tokens r-1\n")
+def test_a_line_for_people_has_the_cost_the_model_the_key_and_the_id():
+    line = logged(record(**ANSWERED, key="alice", cached_tokens=2))
+    cost = "200 500 ms, first token 200 ms, 7+3 tokens (2 cached), model m, key alice, id r-1"
+    assert line.endswith(f"INFO quire.access: POST /v1/completions {cost}\n")
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (Overloaded("Try again.", 3.0), "overloaded: Try again."),
+        (
+            InvalidRequest("n is 500; at most 128 are allowed.", "n"),
+            "invalid_request: n is 500; at most 128 are allowed.",
+        ),
+        (InvalidRequest("role is 'my \"secret'; choose 'user'.", "role"), "invalid_request: role is '…'."),
+        (InvalidRequest("Unknown: my-secret 1", "my-secret 1"), "invalid_request: Unknown: …"),
+        (InvalidRequest("The regex cannot be followed: my secret.", "constraint"), "The regex cannot be followed."),
+        (RejectedMessages("my secret"), "rejected_messages"),
+    ],
+)
+def test_a_refusal_has_its_code_and_its_sentence_without_what_the_client_wrote(error, said):
+    refused = record(status=error.status)
+    refused.fail(error)
+    line = logged(refused)
+    assert said in line and "secret" not in line and line.count("\n") == 1
+    assert json.loads(logged(refused, log_format="json"))["error"] == error.code
 
 
 def test_a_line_of_json_has_every_fact_that_there_is_as_a_field():

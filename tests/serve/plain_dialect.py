@@ -21,7 +21,7 @@ class PlainWriter:
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         return _line(open={name: getattr(self._reply, name) for name in ("id", "created", "model")})
 
     def write(self, events: Sequence[Event]) -> bytes:

@@ -36,7 +36,7 @@ def raw(server: Running, data: bytes, patience: float = 5.0) -> bytes:
 
 
 def head(path: str, *lines: str) -> bytes:
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
 
 
 @pytest.mark.parametrize(

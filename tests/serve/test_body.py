@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from quire.serve.body import DOTS, Refusal, Schemas, read, schema_of, shaped
+from quire.serve import body
+from quire.serve.body import DOTS, Refusal, Schemas, ignoring_unknown, read, schema_of, shaped
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -131,3 +132,41 @@ def test_the_schema_of_a_union_has_no_references():
     twig, fork = schema["properties"]["parts"]["items"]["anyOf"]
     assert twig["properties"]["type"] == {"enum": ["twig"]} and fork["required"] == ["type", "weights"]
     assert schema["additionalProperties"] is False and "$" not in str(schema)
+
+
+class Inner(Struct, forbid_unknown_fields=True):
+    a: int = 0
+
+
+class Outer(Struct):
+    many: list[Inner] = []
+    one: Inner | None = None
+
+
+REFUSED_HERE = {"kept": Refusal("it changes the answer."), "store": Refusal("nothing is.", (False,), is_ignorable=True)}
+MORE = b'{"many": [{"a": 1, "x": 2}, {"a": 3, "y": 4}], "one": {"z": [5]}, "provider": {}, "store": true}'
+
+
+def test_unknown_fields_are_dropped_at_every_level_if_that_is_asked_for():
+    with pytest.raises(InvalidRequest):
+        read(MORE, Outer, REFUSED_HERE)
+    with ignoring_unknown(True):
+        assert read(MORE, Outer, REFUSED_HERE) == Outer([Inner(1), Inner(3)], Inner())
+    with pytest.raises(InvalidRequest):  # until the end of the block
+        read(MORE, Outer, REFUSED_HERE)
+
+
+def test_what_is_known_and_wrong_is_refused_all_the_same():
+    with ignoring_unknown(True):
+        with pytest.raises(InvalidRequest, match="kept is not supported"):
+            read(b'{"kept": 1}', Outer, REFUSED_HERE)
+        with pytest.raises(InvalidRequest, match="must be an integer"):
+            read(b'{"many": [{"a": "x", "y": 1}]}', Outer, REFUSED_HERE)
+
+
+def test_a_name_that_is_ignored_is_logged_once(caplog):
+    body._log_ignored.cache_clear()
+    with ignoring_unknown(True):
+        for _ in range(3):
+            read(b'{"provider": 1, "my-secret 1": 2}', Outer, {})
+    assert [record.getMessage().split()[3] for record in caplog.records] == ["provider", "…"]

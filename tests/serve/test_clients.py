@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.serve.app import all_dialects
+from quire.text.infill import Infill
 from tests.serve.running import running
 
 anthropic = pytest.importorskip("anthropic")
@@ -89,6 +90,69 @@ def test_anthropic_messages_stream_and_count(server):
             client.messages.create(**asked | {"model": "nobody"})
 
 
+def test_anthropic_streams_begin_with_the_real_number_of_input_tokens(server):
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        asked = {"model": "toy", "messages": QUESTION, "max_tokens": 4}
+        counted = client.messages.count_tokens(model="toy", messages=QUESTION).input_tokens
+        events = list(client.messages.create(**asked, stream=True))
+        start, delta = (next(e for e in events if e.type == kind) for kind in ("message_start", "message_delta"))
+        for usage in (start.message.usage, delta.usage):
+            assert usage.input_tokens + usage.cache_read_input_tokens == counted
+
+
+def test_anthropic_lists_and_shows_models_in_its_own_shape(server):
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        (listed,) = client.models.list()
+        assert (listed.id, listed.type, listed.display_name) == ("toy", "model", "toy")
+        assert listed.created_at.year > 2020 and listed.lifecycle == "active"
+        first = client.models.list(limit=1)
+        assert (first.has_more, first.first_id, first.last_id) == (False, "toy", "toy")
+        assert list(client.models.list(after_id="toy")) == []
+        assert client.models.retrieve("toy") == listed
+        with pytest.raises(anthropic.NotFoundError) as missing:
+            client.models.retrieve("nobody")
+        assert missing.value.body["error"]["type"] == "not_found_error"
+        with pytest.raises(anthropic.BadRequestError, match="limit"):
+            client.models.list(limit=0)
+
+
+def test_without_a_model_the_only_one_answers(server):
+    for path, body in {
+        "/v1/chat/completions": {"messages": QUESTION, "max_tokens": 1},
+        "/v1/completions": {"prompt": "a", "max_tokens": 1},
+        "/v1/responses": {"input": "a", "max_output_tokens": 1},
+        "/v1/messages": {"messages": QUESTION, "max_tokens": 1},
+    }.items():
+        answer = server.http.post(path, json=body)
+        assert answer.status_code == 200 and answer.json()["model"] == "toy", answer.text
+
+
+def test_openai_answers_have_the_fingerprint_of_what_answered(by_openai):
+    asked = {"model": "toy", "messages": QUESTION, "max_tokens": 2}
+    marks = {chunk.system_fingerprint for chunk in by_openai.chat.completions.create(**asked, stream=True)}
+    marks.add(by_openai.chat.completions.create(**asked).system_fingerprint)
+    marks.add(by_openai.completions.create(model="toy", prompt="a", max_tokens=1).system_fingerprint)
+    assert len(marks) == 1 and marks.pop().startswith("fp_")
+
+
+def test_a_model_with_the_tokens_fills_in_the_middle(server, by_openai):
+    side = next(iter(server.service.models)).engine.speech.side
+    with pytest.raises(openai.BadRequestError, match="filling in the middle"):
+        by_openai.completions.create(model="toy", prompt="a", suffix="b")
+    side.infill = Infill(5, 6, 7, ends=(7,))
+    try:
+        asked = {"model": "toy", "prompt": "def f(", "max_tokens": 3, "temperature": 0}
+        done = by_openai.completions.create(**asked, suffix="return x", extra_body={"return_token_ids": True})
+        tokens = done.choices[0].model_extra["prompt_token_ids"]
+        assert (tokens[0], tokens[-1]) == (5, 7) and side.decode(tokens[1:-1]).endswith("return x")
+        with ollama.Client(host=server.url) as client:
+            options = {"num_predict": 3, "temperature": 0}
+            made = client.generate("toy", "def f(", suffix="return x", options=options)
+            assert made.response == done.choices[0].text and made.prompt_eval_count == len(tokens)
+    finally:
+        side.infill = None
+
+
 def test_ollama_chat_generate_and_lists(server):
     with ollama.Client(host=server.url) as client:
         check_ollama(client)
@@ -155,3 +219,19 @@ def test_every_dialect_tells_how_many_tokens_a_grammar_forced(server):
         for name in places[path]:
             said = said[name]
         assert said > 3, path
+
+
+def test_a_server_that_is_told_to_ignores_what_it_does_not_know(model_file):
+    more = {"provider": {"order": ["a"]}, "store": True, "max_tokens": 1}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi", "colour": "red"}], "timestamp": 5}]
+    asked = {
+        "/v1/chat/completions": {"messages": messages, **more},
+        "/v1/completions": {"prompt": "a", **more},
+        "/v1/responses": {"input": [{"role": "user", "content": "Hi", "timestamp": 5}], "provider": 1, "store": True},
+        "/v1/messages": {"messages": QUESTION, **more},
+    }
+    with running(model_file, all_dialects(), unknown_fields="ignore") as made:
+        for path, body in asked.items():
+            assert made.http.post(path, json=body).status_code == 200, path
+        wrong = made.http.post("/v1/completions", json={"prompt": "a", "use_beam_search": True})
+        assert wrong.status_code == 400

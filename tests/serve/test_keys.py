@@ -1,4 +1,4 @@
-"""API keys: read from a file or given as they are, asked for everywhere but at /health, and their limits."""
+"""API keys: read from a file or given as they are, asked for everywhere but by probes, and their limits."""
 
 from __future__ import annotations
 
@@ -147,22 +147,22 @@ def post(server, name, path="/plain/complete", **body):
 
 
 @pytest.mark.e2e
-def test_every_path_but_one_asks_for_a_key(server):
-    paths = [(each.method, each.path) for each in OWN_ROUTES if each.path != "/health"]
+def test_every_path_but_those_of_probes_asks_for_a_key(server):
+    paths = [(each.method, each.path) for each in OWN_ROUTES if each.path not in ("/health", "/ready")]
     paths += [("POST", "/plain/chat"), ("GET", "/plain/models"), ("GET", "/plain/models/toy"), ("GET", "/nothing")]
     for method, path in paths:
         response = server.http.request(method, path)
         assert response.status_code == 401, path
         assert response.headers["www-authenticate"] == "Bearer"
         assert server.http.request(method, path, headers={"x-api-key": "wrong"}).status_code == 401
-    assert server.http.get("/health").status_code == 200
+    assert server.http.get("/health").status_code == server.http.get("/ready").status_code == 200
     assert server.http.post("/plain/chat").json()["plain_error"] == "invalid_api_key"
 
 
 @pytest.mark.e2e
 def test_both_headers_and_both_kinds_of_keys_are_taken(server):
     assert post(server, "alice").status_code == 200
-    assert server.http.get("/ready", headers={"x-api-key": "secret-alice"}).status_code == 200
+    assert server.http.get("/version", headers={"x-api-key": "secret-alice"}).status_code == 200
     assert server.http.get("/props", headers={"x-api-key": "plain-secret"}).status_code == 200
 
 

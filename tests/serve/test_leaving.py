@@ -26,7 +26,7 @@ def ask(server: Running, body: dict[str, Any], receive_bytes: int | None = None)
     connection.settimeout(30)
     connection.connect((where.hostname, where.port))
     data = json.dumps(body).encode()
-    head = f"POST /plain/complete HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+    head = f"POST /plain/complete HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     connection.sendall(head + data)
     return connection
 
@@ -58,7 +58,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(server):
     where = urlsplit(server.url)
     before = server.counters().num_accepted
     with socket.create_connection((where.hostname, where.port)) as connection:
-        connection.sendall(b"POST /plain/complete HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(b"POST /plain/complete HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     wait_until(lambda: any(record.status == 0 for record in server.records))
     assert server.counters().num_accepted == before
 

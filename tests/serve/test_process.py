@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,8 +37,8 @@ class Server:
         self._is_serving = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
         assert self._is_serving.wait(60), self.lines
-        self.url = next(line.split()[-1] for line in self.lines if line.startswith("Listening"))
-        self.model = next(line.split()[1] for line in self.lines if line.startswith("Serving"))
+        self.url = next(said.split()[-1] for said in map(message_of, self.lines) if said.startswith("Listening"))
+        self.model = next(said.split()[1] for said in map(message_of, self.lines) if said.startswith("Serving"))
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", timeout=60, trust_env=False)
@@ -54,11 +54,17 @@ class Server:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if line.startswith("Serving"):
-                self._is_serving.set()
+        with suppress(ValueError):  # it is closed when the test has ended
+            for line in self.process.stderr:
+                self.lines.append(line)
+                if message_of(line).startswith("Serving"):
+                    self._is_serving.set()
         self._is_serving.set()
+
+
+def message_of(line: str) -> str:
+    """What a line says, in either format of the log."""
+    return json.loads(line)["message"] if line.startswith("{") else line
 
 
 def command(*arguments: object) -> list[str]:
@@ -203,3 +209,27 @@ def test_run_does_not_wait_for_the_packages_of_a_server():
     script = "import sys, quire.cli.app as a; a.make_app(['run']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
     assert {"starlette", "uvicorn", "zmq", "asyncio"} & set(done.stdout.split()) == set()
+
+
+def test_every_line_is_json_if_that_is_asked_for_and_the_last_says_how_it_ended(model_file):
+    with serving(model_file, *SMALL, "--log-format", "json", "--drain-seconds", "1") as server:
+        url = f"{server.url}/v1/completions"
+        httpx.post(url, json={"prompt": "a", "max_tokens": 1, "n": 500}, timeout=60, trust_env=False)
+        body = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", url, json=body, timeout=60, trust_env=False) as stream:
+            wait_for_running(server, 1)
+            server.process.send_signal(signal.SIGTERM)
+            stream.read()
+        assert server.process.wait(60) == 0
+    said = [json.loads(line) for line in server.lines]
+    assert any(each.get("error_message", "").startswith("n is 500") for each in said)
+    begin, end = (next(each for each in said if each["message"].startswith(how)) for how in ("shutting", "shut down"))
+    assert "SIGTERM" in begin["message"] and "1 requests" in begin["message"]
+    assert end["reason"] == "SIGTERM" and end["drained"] + end["cut_off"] == 1
+
+
+def test_a_start_that_fails_is_told_in_json_too(tmp_path):
+    words = command(tmp_path / "none.gguf", "--log-format", "json")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 1 and said[-1]["level"] == "error" and "none.gguf" in said[-1]["message"]

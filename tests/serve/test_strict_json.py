@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quire.serve import strict_json
 from quire.serve.strict_json import MAX_DEPTH, check_depth, parse, shown, text_of
 from quire.types.errors import InvalidRequest
 
@@ -65,3 +66,40 @@ def test_text_is_compact_and_keeps_the_order():
 
 def test_what_is_quoted_is_short():
     assert shown("a") == "'a'" and len(shown("a" * 1000)) < 100
+
+
+READ_ALIKE = [
+    "[]",
+    "[ ]",
+    "[1]",
+    "[1,]",
+    f"[{','.join(map(str, range(-50, 20_000)))}]",
+    f'[{", ".join(["7"] * 40)} , "a", 8, [{",".join(["1"] * 17)}]]',
+    f"[{','.join(['7'] * 40)},]",
+    f"[{','.join(['7'] * 40)}",
+    f"[{','.join(['7'] * 40)},,8]",
+    f"[{','.join(['7'] * 40)},8.5,-9e3,01]",
+    f"[{','.join(['07'] * 40)}]",
+    f"[{','.join(['- 7'] * 40)}]",
+    f"[{','.join(['1' * 30] * 40)}]",
+    '{"a": {"b": [1, {"a": 2}]}, "a": 3}',
+    '{"a": [NaN]}',
+    '{"text": "\\n\\u00e9", "more": [true, false, null, 1.5, {"x": []}]}  ',
+    "{} x",
+]
+
+
+@pytest.mark.parametrize("text", READ_ALIKE, ids=lambda text: text[:12])
+def test_both_decoders_read_the_same(text):
+    def read(decoder):
+        try:
+            return decoder.decode(text)
+        except ValueError as error:
+            return str(error)
+
+    assert read(strict_json._INTERRUPTIBLE_JSON) == read(strict_json._JSON)
+
+
+def test_a_large_text_is_read_by_the_decoder_that_lets_other_threads_run(monkeypatch):
+    monkeypatch.setattr(strict_json, "_JSON", None)
+    assert parse(b'["%b"]' % (b"a" * strict_json.LARGE_TEXT)) == ["a" * strict_json.LARGE_TEXT]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,6 +20,8 @@ from quire.config import Config, Setting, home_folder, load, settings
 from quire.observe.log import start_logging
 from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
+
+logger = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu", "cuda")
 DEVICE_HELP = "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU."
@@ -99,11 +102,17 @@ def command(
         def run(**values: Any) -> None:
             flags = {name: values.pop(name) for name in declared}
             given = Given({name: value for name, value in flags.items() if value is not None})
+            is_json = False
             try:
-                start_logging(given.config.observe)
+                observe = given.config.observe
+                is_json = observe.log_format == "json"
+                start_logging(observe)
                 body(kind(**{name: _frozen(value) for name, value in values.items()}), given)
             except QuireError as error:
-                typer.echo(f"error: {error.public}", err=True)
+                if is_json:
+                    logger.error("%s", error.public, extra={"error": error.code})
+                else:
+                    typer.echo(f"error: {error.public}", err=True)
                 raise typer.Exit(1) from None
             except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None

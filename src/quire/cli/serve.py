@@ -14,10 +14,10 @@ from typing import Any
 
 from quire.cli.completion import stored_models
 from quire.cli.options import DEVICE_HELP, DEVICES, Given, Shown, argument, command, one_of, option
-from quire.cli.progress import shown
+from quire.cli.progress import Say, shown
 from quire.engine.messages import Loading
 from quire.observe.access import log_access
-from quire.observe.log import adopt
+from quire.observe.log import start_logging
 from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to
 from quire.store.names import MODEL_SUFFIXES, ModelName, parse_name
@@ -57,30 +57,32 @@ def serve(options: ServeOptions, given: Given) -> None:
     config = given.config
     # By name, here: no other command waits for the packages of a server.
     keys, engines, shelf = (import_module(f"quire.serve.{name}") for name in ("keys", "engines", "shelf"))
-    adopt("uvicorn.error")
-    adopt("opentelemetry")
+    start_logging(config.observe, is_whole_process=True)
     known = keys.read_keys(config.serve)
     if not known and not config.serve.host.startswith(LOCAL):
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
-    wanted, place = _wanted(options, given.store), engines.Place(options.device)
+    is_json = config.observe.log_format == "json"
+    say: Say = logger.info if is_json else _print
+    wanted, place = _wanted(options, given.store, say if is_json else None), engines.Place(options.device)
     num_stored = 0 if options.only or config.serve.fronts > 1 else len(given.store.list())
-    ready = partial(_print_ready, [model.name for model in wanted], num_stored)
+    ready = partial(_tell_ready, say, [model.name for model in wanted], num_stored)
+    loading = partial(_tell_loading, say)
     if config.serve.fronts > 1:
         if not options.models:
             raise InvalidRequest("Several fronts need to be told which models to serve: quire serve MODEL --fronts 2.")
         fronts = import_module("quire.serve.fronts")
-        _run(fronts.Fronts(wanted, config, place, known, _print_loading, ready))
+        _run(fronts.Fronts(wanted, config, place, known, loading, ready), say)
         return
     app, models, server, service = (
         import_module(f"quire.serve.{name}") for name in ("app", "models", "server", "service")
     )
     offers = None if options.only else shelf.Shelf(given.store)
-    served = models.Models(wanted, config, place, _print_loading, offers)
+    served = models.Models(wanted, config, place, loading, offers)
     library = None if options.only else _library(given.store)
     with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
         house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
-        _run(server.Serving(house, ready))
+        _run(server.Serving(house, ready), say)
 
 
 def _library(store: Store) -> Any:
@@ -88,12 +90,12 @@ def _library(store: Store) -> Any:
     return import_module("quire.gateway.library").StoreLibrary(store, check)
 
 
-def _run(serving: Any) -> None:
-    print(f"Listening at {serving.url}", file=sys.stderr, flush=True)
+def _run(serving: Any, say: Say) -> None:
+    say(f"Listening at {serving.url}")
     serving.run_until_signal()
 
 
-def _wanted(options: ServeOptions, store: Store) -> list[Any]:
+def _wanted(options: ServeOptions, store: Store, say: Say | None) -> list[Any]:
     shelf = import_module("quire.serve.shelf")
     wanted: dict[str, Any] = {}
     texts = options.models or (() if store.list() else (DEFAULT_MODEL,))
@@ -107,7 +109,7 @@ def _wanted(options: ServeOptions, store: Store) -> list[Any]:
         if shown_as in wanted:
             raise InvalidRequest(f"Two models would be served as {shown_as}: write NAME={rest}.", field="models")
         aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases(name)
-        wanted[shown_as] = shelf.Wanted(shown_as, partial(_locate, store, str(name)), aliases)
+        wanted[shown_as] = shelf.Wanted(shown_as, partial(_locate, store, say, str(name)), aliases)
     return list(wanted.values())
 
 
@@ -116,15 +118,19 @@ def _file_name(name: ModelName) -> str:
     return reduce(str.removesuffix, MODEL_SUFFIXES, name.path.name)
 
 
-def _locate(store: Store, name: str) -> Path:
-    with shown() as progress:
+def _locate(store: Store, say: Say | None, name: str) -> Path:
+    with shown(say) as progress:
         return store.resolve(name, progress)
 
 
-def _print_loading(loading: Loading) -> None:
-    print(f"{loading.stage} … ({loading.seconds:.1f} s)", file=sys.stderr, flush=True)
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
-def _print_ready(names: Sequence[str], num_stored: int, url: str) -> None:
+def _tell_loading(say: Say, loading: Loading) -> None:
+    say(f"{loading.stage} … ({loading.seconds:.1f} s)")
+
+
+def _tell_ready(say: Say, names: Sequence[str], num_stored: int, url: str) -> None:
     stored = [f"the store's {num_stored} models when they are asked for"] if num_stored else []
-    print(f"Serving {' and '.join([', '.join(names)] * bool(names) + stored)} at {url}", file=sys.stderr, flush=True)
+    say(f"Serving {' and '.join([', '.join(names)] * bool(names) + stored)} at {url}")

@@ -98,7 +98,7 @@ def _load(sockets: Sockets) -> Loaded | None:
     first = next(iter(sockets.receive(None)), None)
     if not isinstance(first, Configure):
         return None  # told to stop before it began
-    start_logging(first.config.observe)
+    start_logging(first.config.observe, is_whole_process=True)
     try:
         return load(first.model, first.device, first.config, lambda *stage: sockets.send([Loading(*stage)]))
     except QuireError as error:

@@ -21,6 +21,7 @@ from quire.models.config import read_config
 from quire.models.registry import find_architecture
 from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
+from quire.text.infill import Infill, find_infill
 from quire.text.preset import begun, read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
 from quire.text.template import ChatTemplate
@@ -55,8 +56,10 @@ class TextSide:
         eos_ids: Sequence[int],
         preset: Preset = NO_PRESET,
         defaults: SamplingDefaults = NO_DEFAULTS,
+        infill: Infill | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.infill = infill
         self.template = _stored_template(preset.template) if preset.template else template
         self.preset = preset
         self.defaults = defaults
@@ -74,17 +77,34 @@ class TextSide:
         if checkpoint.container == "gguf":
             tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
             template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer.named_tokens)
-            return cls(tokenizer, template, eos_ids, preset, defaults_of(preset))
-        return cls(*_from_folder(folder), eos_ids, preset, defaults_of(preset))
+            infill = find_infill(tokenizer, checkpoint.metadata)
+            return cls(tokenizer, template, eos_ids, preset, defaults_of(preset), infill)
+        found, template = _from_folder(folder)
+        infill = None if found is None else find_infill(found, {})
+        return cls(found, template, eos_ids, preset, defaults_of(preset), infill)
 
-    def encode(self, prompt: Prompt, framed: bool = True) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, framed: bool = True, max_tokens: int | None = None) -> tuple[int, ...]:
         """A prompt's tokens. Names of special tokens in a text are just text.
 
         `framed`: with the tokens that the model's own rule puts before and after a text.
+        `max_tokens`: a text that is far longer is refused before all of it is encoded.
         """
         if not isinstance(prompt, str):
             return tuple(map(int, prompt))  # also out of an array
-        return tuple(self.needed_tokenizer().encode(prompt, add_bos=framed, add_eos=framed))
+        return tuple(self.needed_tokenizer().encode(prompt, add_bos=framed, add_eos=framed, max_tokens=max_tokens))
+
+    def encode_infill(self, prefix: Prompt, suffix: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Tokens that ask for the text between the two."""
+        tokenizer = self.needed_tokenizer()
+        if self.infill is None:
+            raise InvalidRequest(
+                "suffix is not supported by this model: its vocabulary has no tokens for filling in the middle. Use a "
+                "code model that has them, such as Qwen2.5-Coder, or leave suffix out.",
+                field="suffix",
+            )
+        before = self.encode(prefix, framed=False, max_tokens=max_tokens)
+        tokens = self.infill.prompt(before, tokenizer.encode_after(suffix, max_tokens))
+        return (*tokenizer.prefix, *tokens)
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> tuple[int, ...]:
         """A conversation's tokens, up to where the answer begins. The template alone decides how it begins."""
@@ -100,10 +120,11 @@ class TextSide:
         talk = begun(messages, self.preset, lambda each: each.get("role"), _as_mapping)
         return self.template.render(talk, tools=tools, variables=variables)
 
-    def encode_rendered(self, text: str) -> tuple[int, ...]:
-        """Tokens of what the template wrote."""
+    def encode_rendered(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Tokens of what the template wrote. `max_tokens`: as in `encode`."""
         add_bos = not self.template.writes_bos
-        return tuple(self.needed_tokenizer().encode(text, special=True, add_bos=add_bos, add_eos=False))
+        encode = self.needed_tokenizer().encode
+        return tuple(encode(text, special=True, add_bos=add_bos, add_eos=False, max_tokens=max_tokens))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special tokens by their names; none without a tokenizer."""

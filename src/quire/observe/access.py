@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from logging import Logger
 
@@ -22,11 +23,26 @@ def log_access(logger: Logger, record: Record) -> None:
     log = logger.debug if record.path in QUIET and record.error is None else logger.info
     seconds = (record.ended or record.arrived) - record.arrived
     facts = {name: fact for name in SAID if (fact := getattr(record, name)) not in NOTHING}
+    if "message" in facts:
+        facts["error_message"] = facts.pop("message")  # a line of the log has a message of its own
     facts["status"] = record.status or "gone"
     facts["seconds"] = round(seconds, SECONDS_DIGITS)
     if record.first_token is not None:
         facts["first_token_seconds"] = round(record.first_token - record.arrived, SECONDS_DIGITS)
-    cost = f" {record.prompt_tokens}+{record.output_tokens} tokens" if record.submitted is not None else ""
     path = record.path.encode("unicode_escape").decode()  # a line break in it would make a second line of the log
-    said = f"{record.method} {path} {facts['status']} {seconds * 1e3:.0f} ms{cost} {record.request_id}"
+    said = f"{record.method} {path} {facts['status']} {seconds * 1e3:.0f} ms{''.join(_more(record))}"
+    said += f", id {record.request_id}"
     log("%s%s", said, f"\n{record.prompt}" if record.prompt is not None else "", extra=facts)
+
+
+def _more(record: Record) -> Iterator[str]:
+    if record.first_token is not None:
+        yield f", first token {(record.first_token - record.arrived) * 1e3:.0f} ms"
+    if record.submitted is not None:
+        yield f", {record.prompt_tokens}+{record.output_tokens} tokens ({record.cached_tokens} cached)"
+    if record.model is not None:
+        yield f", model {record.model}"
+    if record.key:
+        yield f", key {record.key}"
+    if record.error is not None:
+        yield f", {record.error}: {record.message}"

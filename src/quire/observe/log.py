@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import traceback
+from types import TracebackType
 from typing import TextIO
 
 from quire.config import ObserveConfig
@@ -30,8 +32,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(said, default=str, ensure_ascii=False)
 
 
-def start_logging(config: ObserveConfig, stream: TextIO | None = None) -> None:
-    """Send what quire says to `stream` (standard error). A second call replaces the first."""
+def start_logging(config: ObserveConfig, stream: TextIO | None = None, is_whole_process: bool = False) -> None:
+    """Send what quire says to `stream` (standard error). A second call replaces the first.
+
+    `is_whole_process`: also warnings of other packages, and errors that nobody catches. For processes that are ours.
+    """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     if config.log_format == "json":
         handler.setFormatter(JsonFormatter())
@@ -41,6 +46,26 @@ def start_logging(config: ObserveConfig, stream: TextIO | None = None) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(config.log_level.upper())
     logger.propagate = False
+    if is_whole_process:
+        _take_over()
+
+
+def _take_over() -> None:
+    """Every line of this process is one of the log: of other packages' loggers, of `warnings`, of uncaught errors."""
+    adopt("")
+    logging.captureWarnings(True)
+    logger = logging.getLogger(LOGGER)
+    sys.excepthook = lambda kind, error, where: _log_uncaught(logger, kind, error, where)
+    threading.excepthook = lambda given: _log_uncaught(
+        logger, given.exc_type, given.exc_value or given.exc_type(), given.exc_traceback
+    )
+
+
+def _log_uncaught(
+    logger: logging.Logger, kind: type[BaseException], error: BaseException, where: TracebackType | None
+) -> None:
+    if not issubclass(kind, KeyboardInterrupt | SystemExit):
+        logger.error("an error was not caught", exc_info=(kind, error, where))
 
 
 def adopt(name: str, level: int = logging.WARNING) -> None:

@@ -6,10 +6,16 @@ called is `serve/app.py`. Times are on the monotonic clock; `at` is that of the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quire.types.errors import InvalidRequest, QuireError
 from quire.types.request import SamplingParams
+
+QUOTED = re.compile(r"['\"].*['\"]")  # greedy: a value may have quotes in it
+NAME = re.compile(r"[A-Za-z_]\w{0,39}(?:\.?\[?\w{1,40}\]?){0,8}", re.ASCII)  # that a field can have
+GRAMMAR_FIELD, TEMPLATE_ERROR = "constraint", "rejected_messages"
 
 
 @dataclass(slots=True)
@@ -25,6 +31,7 @@ class Record:
     key: str = ""  # the name of the API key
     status: int = 0  # 0: the client left before it had one
     error: str | None = None  # the code of what went wrong
+    message: str | None = None  # the sentence about it, without what the client wrote
     model: str | None = None
     client_id: str | None = None  # the client's own name for it, out of the body
     traceparent: str = ""  # the caller's place in a trace, as W3C has it
@@ -49,6 +56,28 @@ class Record:
     forced_tokens: int = 0
     reasoning_tokens: int = 0
     endings: list[str] = field(default_factory=list)  # of its choices
+
+    def fail(self, error: QuireError) -> None:
+        """Note what went wrong. Of several errors the last counts."""
+        self.error, self.message = error.code, loggable(error)
+
+
+def loggable(error: QuireError) -> str:
+    """The sentence of an error without the values that a client sent, which may be of a prompt: those are in quotes.
+
+    What a grammar or a chat template says about the client's own text is left out.
+    """
+    text = " ".join(error.public.split())
+    field = getattr(error, "field", None)
+    if error.code == TEMPLATE_ERROR:
+        return "the chat template refuses these messages."
+    if field == GRAMMAR_FIELD and ":" in text:
+        return text.partition(":")[0] + "."
+    if isinstance(error, InvalidRequest):
+        text = QUOTED.sub("'…'", text)
+        if field and not NAME.fullmatch(field):
+            text = text.replace(field, "…")
+    return text
 
 
 Observer = Callable[[Record], None]

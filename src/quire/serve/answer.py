@@ -50,7 +50,8 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
         return
     with service.quotas.running(exchange.key, record.decoded), _watched(exchange) as gone:
         work = partial(_answer, service, exchange, decoded.writer, gone)
-        await tried(service.router, exchange, ask, work, partial(_refund, service, exchange))
+        choice = await service.route(exchange, ask)
+        await tried(choice, exchange, ask, work, partial(_refund, service, exchange))
 
 
 async def _answer(
@@ -66,7 +67,7 @@ async def _answer(
             return
         ask = with_defaults(ask, engine.speech.side.defaults)
         record.sampling, reply = ask.sampling, reply._replace(sampling=ask.sampling)
-        prompts = await service.prompts(ask, engine.speech)
+        prompts = await service.prompts(exchange, ask, engine.speech, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
@@ -103,10 +104,10 @@ async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     async def answer(ask: Ask) -> None:
         async with service.models.using(ask.model) as (model, engine):
             exchange.record.model = model.name
-            prompts = await service.prompts(ask, engine.speech)
+            prompts = await service.prompts(exchange, ask, engine.speech)
         await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
 
-    await tried(service.router, exchange, asked, answer, lambda: None)
+    await tried(await service.route(exchange, asked), exchange, asked, answer, lambda: None)
 
 
 async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:
@@ -114,21 +115,22 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> N
     news = await feed.take(HEAD_PATIENCE)
     _time(exchange, feed)
     await exchange.begin(200, writer.content_type, {"cache-control": "no-cache", "x-accel-buffering": "no"})
-    head = writer.open()
     try:
+        events = run.take(news)
+        head = writer.open(run.usage(feed.first_token))
         while True:
-            piece = head + writer.write(run.take(news))
+            piece = head + writer.write(events)
             if run.is_over:
                 await exchange.write(piece + writer.close(run.usage(feed.first_token)), more=False)
                 return
             if piece:
                 await exchange.write(piece)
-            head, news = b"", await feed.take()
+            head, events = b"", run.take(await feed.take())
     except QuireError as error:
-        exchange.record.error = error.code
+        exchange.record.fail(error)
         await exchange.write(writer.fail(error), more=False)
     except asyncio.CancelledError:  # the server ends, and with it this task, whose last words these are
-        exchange.record.error = ShuttingDown.code
+        exchange.record.fail(ShuttingDown())
         await exchange.write(writer.fail(ShuttingDown()), more=False)
 
 
@@ -143,7 +145,7 @@ async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> No
 async def _say_nothing(exchange: Exchange, writer: Writer, stream: bool) -> None:
     usage = Usage(0, 0, 0, 0.0, 0.0)
     if stream:
-        await exchange.respond(writer.open() + writer.close(usage), writer.content_type)
+        await exchange.respond(writer.open(usage) + writer.close(usage), writer.content_type)
     else:
         await exchange.respond(writer.whole(Answered((), usage)))
 
@@ -154,7 +156,7 @@ def _asks_nothing(ask: Ask) -> bool:
 
 
 def _reply(ask: Ask, model: Model) -> Reply:
-    return Reply(secrets.token_hex(12), time.time(), ask.model or model.name)
+    return Reply(secrets.token_hex(12), time.time(), ask.model or model.name, model.fingerprint)
 
 
 @contextmanager
@@ -212,7 +214,7 @@ def _request(
         id,
         prompt.tokens,
         ask.sampling if limit == longest else _shortened(ask.sampling, limit - len(prompt.tokens)),
-        engine.speech.side.eos_ids,
+        engine.speech.side.eos_ids + prompt.ends,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,

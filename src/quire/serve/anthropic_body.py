@@ -191,8 +191,8 @@ class Metadata(Strict):
 class CountBody(Strict):
     """What makes a prompt."""
 
-    model: Name
     messages: Annotated[list[Turn], msgspec.Meta(min_length=1)]
+    model: Name | None = None
     system: str | list[TextBlock] | None = None
     tools: list[CustomTool] | None = None
     tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice | None = None

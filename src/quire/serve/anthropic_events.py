@@ -1,7 +1,8 @@
 """Writes answers as Anthropic's API does: server-sent events that open and close one content block after another.
 
 A stream is message_start, ping, (content_block_start, content_block_delta*, content_block_stop)*, message_delta and
-message_stop. When it begins nothing is counted yet: message_start says 0 tokens, message_delta has all of the usage.
+message_stop. message_start has the prompt's tokens, as far as they are known when the stream begins: how many of them
+were cached is known with the first token. message_delta has all of the usage.
 """
 
 from __future__ import annotations
@@ -68,10 +69,9 @@ class MessageWriter:
         self._head = b""  # of a delta of the open block
         self._finish: Finish | None = None
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         """The message without its content."""
-        nothing = Usage(0, 0, 0, 0.0, 0.0)
-        return _event("message_start", message=_message(self._reply, [], (None, None), nothing)) + _PING
+        return _event("message_start", message=_message(self._reply, [], (None, None), usage)) + _PING
 
     def write(self, events: Sequence[Event]) -> bytes:
         """One delta for each piece of text, thought or arguments."""

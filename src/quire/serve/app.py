@@ -1,6 +1,6 @@
 """The route table: what each dialect declares, and the endpoints of our own. Every error is told in the path's dialect.
 
-A key is asked for on every path but /health, and /metrics where that is set to be for all.
+A key is asked for on every path but /health and /ready, and /metrics where that is set to be for all.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import quire.serve.dialects
 from quire.observe.log import origin
 from quire.serve.answer import count, generate
-from quire.serve.catalogue import show_all, show_one, tell
-from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
+from quire.serve.catalogue import show_all, show_one, show_page, tell
+from quire.serve.dialect import Changes, Counts, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.exchange import ClientGone, Exchange
+from quire.serve.hosts import AllowedHosts
 from quire.serve.keys import secret_of
 from quire.serve.library import change, take
 from quire.serve.native import NATIVE
-from quire.serve.routes import OWN_ROUTES, method_of
+from quire.serve.routes import OWN_ROUTES, header_of, method_of
 from quire.serve.routing import MODEL, ROUTE
 from quire.serve.service import Service
 from quire.types.errors import QuireError
@@ -42,12 +43,13 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     Generates: generate,
     Counts: count,
     Lists: show_all,
+    Pages: show_page,
     Shows: show_one,
     Tells: tell,
     Changes: change,
     Takes: take,
 }
-KEYLESS = "/health"
+KEYLESS = frozenset(route.path for route in OWN_ROUTES if not route.needs_key)
 METRICS = "/metrics"
 EXCHANGE = "quire.exchange"  # where a scope has it
 EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
@@ -75,18 +77,23 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._hosts = AllowedHosts(service.config.serve, bool(service.keys))
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
-        self._routes = [*(_route(service, each) for each, _ in endpoints), *own]
+        by_header = [(_route(service, each), dialect) for each, dialect in endpoints if header_of(each)]
+        self._by_header = by_header  # these paths are another dialect's too, for requests without the header
+        others = (_route(service, each) for each, _ in endpoints if not header_of(each))
+        self._routes = [*(route for route, _ in by_header), *others, *own]
         self._router = Router(self._routes, redirect_slashes=False)
-        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints}
+        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints if not header_of(endpoint)}
         self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        exchange = Exchange(scope, receive, send, self._dialect_of(scope["path"]))
+        exchange = Exchange(scope, receive, send, self._dialect_of(scope))
         scope[EXCHANGE], scope["app"] = exchange, self
+        self._service.num_running += 1
         try:
             self._let_in(exchange)
             await self._router(scope, receive, send)
@@ -103,12 +110,16 @@ class App:
             await self._refuse(exchange, InternalError(exchange.id))
         finally:
             exchange.record.ended = time.monotonic()
+            self._service.num_running -= 1
+            if exchange.record.error == ShuttingDown.code and exchange.record.path not in KEYLESS:
+                self._service.num_cut += 1
             self._service.tell(exchange.record)
 
     def _let_in(self, exchange: Exchange) -> None:
         path = exchange.record.path
-        if path == KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
+        if path in KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
             return
+        self._hosts.check(exchange.hosts)
         secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
         exchange.key = self._service.keys.find(secret)
         exchange.record.key = exchange.key.name
@@ -132,13 +143,17 @@ class App:
 
     async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
         """If it is too late for a status, the end of the connection in the middle of the body says it as well."""
-        if exchange.has_begun:
-            exchange.record.error = exchange.record.error or error.code
-        else:
+        if not exchange.has_begun:
             await exchange.refuse(error)
+        elif exchange.record.error is None:
+            exchange.record.fail(error)
 
-    def _dialect_of(self, path: str) -> Dialect:
+    def _dialect_of(self, scope: Scope) -> Dialect:
         """Whose path it is; of one that is nobody's, the one with the most paths of those that begin most like it."""
+        for route, dialect in self._by_header:
+            if route.matches(scope)[0] is not Match.NONE:
+                return dialect
+        path: str = scope["path"]
         if path in self._spoken:
             return self._spoken[path]
         shared = {known: _num_shared(path, known) for known in self._spoken}
@@ -157,9 +172,25 @@ class _Handler:
         await self._handle(scope[EXCHANGE])
 
 
+class _HeaderRoute(Route):
+    """A route of requests that have a header."""
+
+    def __init__(self, header: str, path: str, handler: _Handler, method: str) -> None:
+        super().__init__(path, handler, methods=[method])
+        self._header = header.encode()
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As a route does, if the header is there."""
+        if any(name == self._header for name, _ in scope["headers"]):
+            return super().matches(scope)
+        return Match.NONE, {}
+
+
 def _route(service: Service, endpoint: Endpoint) -> Route:
     path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
     handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
+    if header := header_of(endpoint):
+        return _HeaderRoute(header, path, _Handler(handle), method_of(endpoint))
     return Route(path, _Handler(handle), methods=[method_of(endpoint)])
 
 

@@ -6,9 +6,12 @@ Every dialect reads with this; how it spells the place of a field is all that it
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +20,11 @@ from quire.serve.strict_json import MAX_SHOWN, parse
 from quire.types.errors import InvalidRequest
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
+MAX_DROPPED = 1000  # unknown fields below the first level that are dropped from one body
+MAX_LOGGED = 100  # names
+
+logger = logging.getLogger(__name__)
+_ignores_unknown: ContextVar[bool] = ContextVar("ignores_unknown", default=False)
 
 _NOUNS = {
     "str": "a string",
@@ -31,6 +39,8 @@ _ERROR = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>[^`]*
 _EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]*)`(?:, got `(?P<got>[^`]*)`|(?P<rule> .*))?", re.DOTALL)
 _NAMED = re.compile(r"Object (?P<how>missing required|contains unknown) field `(?P<name>.*)`", re.DOTALL)
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
+_PLACE = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
+_PLAIN_NAME = re.compile(r"[A-Za-z_]{1,40}")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
 
 
@@ -39,6 +49,7 @@ class Refusal(NamedTuple):
 
     why: str
     harmless: tuple[object, ...] = ()  # values that ask for nothing; null is always one
+    is_ignorable: bool = False  # the answer is the same without it
 
 
 class Spelling(NamedTuple):
@@ -74,12 +85,47 @@ def read(
 
 def shaped(value: object, shape: type[Shape], field: str, spelling: Spelling = BRACKETS) -> Shape:
     """A value out of a body as this shape, whose errors are told with the path of the field that it came from."""
+    num_dropped = 0
+    while True:
+        try:
+            return msgspec.convert(value, shape, str_keys=True)
+        except msgspec.ValidationError as error:
+            if not _ignores_unknown.get() or num_dropped == MAX_DROPPED or not _drop_unknown(value, error):
+                raise _invalid(error, shape, field, spelling) from None
+            num_dropped += 1
+        except RecursionError:
+            raise InvalidRequest("The body is nested too deeply.", field=field or None) from None
+
+
+@contextmanager
+def ignoring_unknown(is_so: bool) -> Iterator[None]:
+    """Drop fields that nobody declared, in this thread until the end of the block, instead of refusing them."""
+    before = _ignores_unknown.set(is_so)
     try:
-        return msgspec.convert(value, shape, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise _invalid(error, shape, field, spelling) from None
-    except RecursionError:
-        raise InvalidRequest("The body is nested too deeply.", field=field or None) from None
+        yield
+    finally:
+        _ignores_unknown.reset(before)
+
+
+def _drop_unknown(value: Any, error: msgspec.ValidationError) -> bool:
+    """Remove the unknown field that this error is about. False: it is about something else."""
+    found = _ERROR.fullmatch(str(error))
+    named = _NAMED.fullmatch(found["what"]) if found else None
+    if found is None or named is None or named["how"] != "contains unknown" or "[...]" in (found["path"] or ""):
+        return False
+    for step in _PLACE.finditer(found["path"] or ""):
+        value = value[int(step["index"])] if step["index"] else value[step["name"]]
+    del value[named["name"]]
+    _log_ignored(named["name"])
+    return True
+
+
+@lru_cache(MAX_LOGGED)
+def _log_ignored(name: str) -> None:
+    """Once for each name; a name that no field would have may be of a prompt, and is not shown."""
+    if _log_ignored.cache_info().currsize < MAX_LOGGED:
+        shown = name if _PLAIN_NAME.fullmatch(name) else "…"
+        logger.warning("the request field %s is unknown here and ignored, as unknown_fields says", shown)
 
 
 def schema_of(shape: type[msgspec.Struct], refused: Mapping[str, Refusal] | None = None) -> dict[str, Any]:
@@ -108,13 +154,20 @@ class Schemas(Mapping[str, object]):
 
 
 def _check_names(
-    given: Mapping[str, object], shape: type[msgspec.Struct], refused: Mapping[str, Refusal], spelling: Spelling
+    given: dict[str, object], shape: type[msgspec.Struct], refused: Mapping[str, Refusal], spelling: Spelling
 ) -> None:
     known = _names(shape)
-    for name, value in given.items():
+    for name, value in tuple(given.items()):
         if name in refused:
-            if value is not None and not _is_among(value, refused[name].harmless):
+            if value is None or _is_among(value, refused[name].harmless):
+                continue
+            if _ignores_unknown.get() and refused[name].is_ignorable:
+                _log_ignored(name)
+            else:
                 raise InvalidRequest(f"{name} is not supported: {refused[name].why}", field=name)
+        elif name not in known and _ignores_unknown.get():
+            del given[name]
+            _log_ignored(name)
         elif name not in known:
             field = name[:MAX_SHOWN]
             raise InvalidRequest(spelling.unknown.format(field), field=field)

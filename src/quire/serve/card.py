@@ -59,6 +59,8 @@ def _capabilities(speech: Speech) -> tuple[str, ...]:
         found.append("tools")
     if speech.reasoning is not None:
         found.append("thinking")
+    if speech.side.infill is not None:
+        found.append("insert")
     return tuple(found)
 
 

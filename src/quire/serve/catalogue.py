@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from urllib.parse import parse_qsl
 
 from quire import __version__
-from quire.serve.dialect import Lists, Shows, Tells
+from quire.serve.dialect import Lists, Pages, Shows, Tells
 from quire.serve.exchange import Exchange
 from quire.serve.library import modelfile_of
 from quire.serve.service import Service
@@ -17,10 +18,21 @@ async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> Non
     if endpoint.only_loaded:
         await exchange.respond(endpoint.encode(await service.models.running_cards()))
         return
+    await exchange.respond(endpoint.encode(await _all_cards(service)))
+
+
+async def _all_cards(service: Service) -> list[ModelCard]:
+    """Models, then aliases with the card of the model that each leads to."""
     cards = {card.name: card for card in await service.models.cards()}
     for alias, model in service.router.aliases().items():
         cards.setdefault(alias, replace(cards.get(model) or ModelCard(model), name=alias, is_loaded=False))
-    await exchange.respond(endpoint.encode(list(cards.values())))
+    return list(cards.values())
+
+
+async def show_page(service: Service, exchange: Exchange, endpoint: Pages) -> None:
+    """Some of the models and aliases, as the query asks."""
+    query = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
+    await exchange.respond(endpoint.encode(await _all_cards(service), query))
 
 
 async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> None:
@@ -28,7 +40,7 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
     if endpoint.name_of is None:
         name: str = exchange.scope["path_params"]["name"]
     else:
-        name = endpoint.name_of(await service.body(exchange))
+        name = await service.parsed(exchange, endpoint.name_of)
     model = service.router.aliases().get(name)
     card = await service.models.card(name if model is None else model)
     card = card if model is None else replace(card, name=name)

@@ -24,6 +24,7 @@ class Reply(NamedTuple):
     id: str  # unique, without a prefix
     created: float  # seconds since 1970
     model: str  # as the client named it
+    fingerprint: str = ""  # of all that decides about the answer beside the request: version, model, device
     sampling: SamplingParams | None = None  # with the model's defaults; None: nothing is sampled
 
 
@@ -32,8 +33,8 @@ class Writer(Protocol):
 
     content_type: str  # of a stream; a whole answer is application/json
 
-    def open(self) -> bytes:
-        """What comes before the first event."""
+    def open(self, usage: Usage) -> bytes:
+        """What comes before the first event. The usage has what is known then: the prompt."""
 
     def write(self, events: Sequence[Event]) -> bytes:
         """Some events, as one piece of the body. May be empty."""
@@ -96,12 +97,25 @@ class Lists:
 
 
 @dataclass(frozen=True, slots=True)
+class Pages:
+    """An endpoint that shows all models, some at a time, as the query asks. GET.
+
+    `header`: it answers the requests that have this header; others are for another dialect with the same path.
+    """
+
+    path: str
+    encode: Callable[[Sequence[ModelCard], Mapping[str, str]], bytes]
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Shows:
     """An endpoint that shows one model: GET with {name} in its path, or POST with a body that names it."""
 
     path: str
     encode: Callable[[ModelCard], bytes]
     name_of: Callable[[bytes], str] | None = None  # None: GET
+    header: str = ""  # as in Pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +154,7 @@ class Takes:
     method: Literal["POST", "HEAD"] = "POST"
 
 
-Endpoint = Generates | Counts | Lists | Shows | Tells | Changes | Takes
+Endpoint = Generates | Counts | Lists | Pages | Shows | Tells | Changes | Takes
 
 
 @dataclass(frozen=True, slots=True)

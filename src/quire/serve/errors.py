@@ -8,6 +8,7 @@ from quire.store.suggest import did_you_mean
 from quire.types.errors import InvalidRequest, QuireError
 
 MAX_SHOWN = 20  # models
+MAX_HOST_CHARS = 100
 
 
 class NoSuchPath(QuireError):
@@ -172,6 +173,22 @@ class Forbidden(QuireError):
 
     code = "forbidden"
     status = 403
+
+
+class HostNotAllowed(QuireError):
+    """The Host header has a name that is not this server's."""
+
+    code = "host_not_allowed"
+    status = 403
+    may_retry = False
+
+    def __init__(self, host: str) -> None:
+        shown = host[:MAX_HOST_CHARS]
+        super().__init__(
+            f"The request is addressed to the host {shown!r}, which is none of this server's names. If that name is "
+            "meant to lead here, as behind a proxy, start the server with --allowed-hosts NAME (or QUIRE_ALLOWED_HOSTS)"
+            ", or protect it with --api-key."
+        )
 
 
 class QuotaExceeded(QuireError):

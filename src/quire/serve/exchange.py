@@ -35,6 +35,7 @@ class Exchange:
         self.has_begun = False  # the status has been sent: from then on, only the body can tell of an error
         self.timing: dict[str, float] = {}  # stages in seconds, for the Server-Timing header
         self.headers: dict[str, str] = {}  # of the response, beside those that every one has
+        self.num_body_bytes = 0  # of what was read
         self._receive = receive
         self._send = send
         self._headers = dict(scope["headers"])  # of a name that comes twice, the last
@@ -49,6 +50,11 @@ class Exchange:
         """A header of the request."""
         value: bytes | None = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def hosts(self) -> list[str]:
+        """Every Host header of the request: one, unless someone is up to something."""
+        return [value.decode("latin-1") for name, value in self.scope["headers"] if name == b"host"]
 
     async def body(self, max_bytes: int, seconds: float) -> bytes:
         """The whole body."""
@@ -69,6 +75,7 @@ class Exchange:
                 raise ClientGone
             part = message.get("body", b"")
             size += len(part)
+            self.num_body_bytes = size
             if size > max_bytes:
                 raise BodyTooLarge(max_bytes)
             parts.append(part)
@@ -124,7 +131,7 @@ class Exchange:
 
     async def refuse(self, error: QuireError) -> None:
         """Say in the client's dialect why not."""
-        self.record.error = error.code
+        self.record.fail(error)
         more: dict[str, str] = {}
         retry_after = getattr(error, "retry_after", None)
         if retry_after is not None:

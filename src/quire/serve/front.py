@@ -26,7 +26,7 @@ from quire.engine.launch import Progress
 from quire.engine.need import Budget, budget_bytes
 from quire.engine.reading import LoopReader
 from quire.observe.access import log_access
-from quire.observe.log import adopt, start_logging
+from quire.observe.log import start_logging
 from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to
 from quire.serve.app import all_dialects
@@ -134,12 +134,17 @@ class Front(Serving):
             else:
                 self._meters.write(self._service.meters.samples())
 
+    async def _log_throughput(self) -> None:
+        """All fronts have the same engines: one of them writes the lines."""
+        if self._place.orders.place == 0:
+            await super()._log_throughput()
+
     def _end(self) -> None:
         """The hub's end of our standard input is closed."""
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         self._is_lost = True
         self._place.lost()
-        self.stop()
+        self.stop("the hub has gone")
 
     async def _report(self) -> None:
         while True:
@@ -153,9 +158,7 @@ def main(descriptor: int) -> None:
     if orders is None:
         return
     config = orders.config
-    start_logging(config.observe)
-    adopt("uvicorn.error")
-    adopt("opentelemetry")
+    start_logging(config.observe, is_whole_process=True)
     place = AtHub(orders)
     wanted = [Wanted(each.name, Path, each.aliases) for each in orders.models]  # the hub knows where it lies
     folder = Path(orders.folder)

@@ -87,8 +87,10 @@ class Fronts:
         """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
         run_until_signal(self, self._uvicorn, self._reload if self._router.path else None)
 
-    def stop(self) -> None:
+    def stop(self, why: str = "it was told to") -> None:
         """End: first in good order, the second time at once. From any thread: the loop looks soon."""
+        if not self._num_signals:
+            logger.info("shutting down (%s): %d fronts let their requests end", why, len(self._seats))
         self._num_signals += 1
 
     async def run(self) -> None:

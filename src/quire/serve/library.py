@@ -33,7 +33,7 @@ LOOK_SECONDS = 1.0  # until the thread that writes looks whether anybody still s
 async def change(service: Service, exchange: Exchange, endpoint: Changes) -> None:
     """Change what models there are."""
     library = _library(service, exchange)
-    asked = endpoint.decode(await service.body(exchange))
+    asked = await service.parsed(exchange, endpoint.decode)
     if isinstance(asked.change, Delete):
         with suppress(QuireError):
             service.models.forget(asked.change.name)
@@ -53,7 +53,7 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
     except QuireError as error:
         if not exchange.has_begun:
             raise
-        exchange.record.error = error.code
+        exchange.record.fail(error)
         await exchange.write(exchange.dialect.error(error) + b"\n", more=False)
         return
     finally:

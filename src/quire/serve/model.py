@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from quire import __version__
 from quire.config import Config
 from quire.engine.client import Client
 from quire.engine.text_side import TextSide
@@ -86,6 +87,13 @@ class Model:
     def is_ready(self) -> bool:
         """Can it answer now?"""
         return self.engine is not None and self.engine.client.is_alive
+
+    @property
+    def fingerprint(self) -> str:
+        """A mark of this version, these weights and this device: where it is equal, equal seeds give equal answers."""
+        ready = None if self.engine is None else self.engine.client.ready
+        facts = (__version__, self.name, self.facts and self.facts.digest, ready and ready.device)
+        return f"fp_{hashlib.sha256(repr(facts).encode()).hexdigest()[:10]}"
 
     @property
     def is_read(self) -> bool:

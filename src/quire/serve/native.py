@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -121,7 +122,7 @@ async def metrics(service: Service, exchange: Exchange) -> None:
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """A prompt's tokens."""
-    given = read(await service.body(exchange), TokenizeBody)
+    given = await service.parsed(exchange, lambda body: read(body, TokenizeBody))
     if given.content is not None:
         if given.prompt is not None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
@@ -129,20 +130,22 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     async with service.models.using(given.model) as (_, engine):
         side = engine.speech.side
         if isinstance(given.prompt, str) and given.add_special_tokens is not None:
-            tokens = side.encode(given.prompt, framed=given.add_special_tokens)
+            encode = partial(side.encode, given.prompt, framed=given.add_special_tokens)
+            tokens = await service.beside(exchange, encode)
         else:
-            ask = ask_of(given, service.dialects, service.limits(exchange.key))
-            tokens = (await service.prompts(ask, engine.speech))[0].tokens
+            limits = service.limits(exchange.key)
+            ask = await service.beside(exchange, lambda: ask_of(given, service.dialects, limits))
+            tokens = (await service.prompts(exchange, ask, engine.speech))[0].tokens
         said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
-    await exchange.respond(msgspec.json.encode(said))
+    await exchange.respond(await service.beside(exchange, partial(msgspec.json.encode, said)))
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text of tokens, special ones by their names; under the names that vLLM and llama.cpp have for it."""
-    given = read(await service.body(exchange), DetokenizeBody)
+    given = await service.parsed(exchange, lambda body: read(body, DetokenizeBody))
     async with service.models.using(given.model) as (_, engine):
         engine.check_tokens(given.tokens, "tokens")
-        text = engine.speech.side.decode(given.tokens)
+        text = await service.beside(exchange, lambda: engine.speech.side.decode(given.tokens))
     await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
 
 

@@ -58,7 +58,7 @@ class LineWriter:
         self._num_calls = 0
         self._ending = Ending.STOP
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         """Nothing: every line is alike."""
         return b""
 
@@ -143,7 +143,7 @@ class LoadWriter:
         facts = {"model": reply.model, "created_at": time_of(reply.created)}
         self._body = _encode({**facts, **said, "done": True, "done_reason": reason})
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         """Nothing."""
         return b""
 

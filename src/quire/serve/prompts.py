@@ -40,6 +40,7 @@ class Prompt:
     text: str
     pins: tuple[Pin, ...] = ()
     begins_in_thought: bool = False  # the template has opened one
+    ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
 
     @property
     def num_kept(self) -> int:
@@ -47,12 +48,12 @@ class Prompt:
         return max((pin.end for pin in self.pins), default=0)
 
 
-def prompts_of(ask: Ask, speech: Speech) -> list[Prompt]:
-    """All prompts of a request."""
+def prompts_of(ask: Ask, speech: Speech, max_tokens: int | None = None) -> list[Prompt]:
+    """All prompts of a request. `max_tokens`: one that is far longer is refused before all of it is encoded."""
     if isinstance(ask, ChatRequest):
         talk = begun(ask.messages, speech.side.preset, lambda each: each.role, lambda each: each)
-        return [_chat(replace(ask, messages=talk), speech)]
-    return [_plain(prompt, ask, speech.side) for prompt in ask.prompts]
+        return [_chat(replace(ask, messages=talk), speech, max_tokens)]
+    return [_plain(prompt, ask, speech.side, max_tokens) for prompt in ask.prompts]
 
 
 def with_defaults(ask: Ask, defaults: SamplingDefaults) -> Ask:
@@ -61,22 +62,19 @@ def with_defaults(ask: Ask, defaults: SamplingDefaults) -> Ask:
     return ask if sampling is ask.sampling else replace(ask, sampling=sampling)
 
 
-def num_chars(ask: Ask) -> int:
-    """About how much text there is to be tokenized."""
-    if isinstance(ask, ChatRequest):
-        return sum(len(message.text) for message in ask.messages)
-    return sum(len(prompt) for prompt in ask.prompts if isinstance(prompt, str))
-
-
-def _plain(given: str | tuple[int, ...], ask: CompletionRequest, side: TextSide) -> Prompt:
-    tokens = side.encode(given)
+def _plain(given: str | tuple[int, ...], ask: CompletionRequest, side: TextSide, max_tokens: int | None) -> Prompt:
+    if ask.suffix:
+        tokens = side.encode_infill(given, ask.suffix, max_tokens)
+    else:
+        tokens = side.encode(given, max_tokens=max_tokens)
     text = given if isinstance(given, str) else side.decode(tokens) if ask.echo else ""
-    return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)))
+    ends = side.infill.ends if ask.suffix and side.infill else ()
+    return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)), ends=ends)
 
 
-def _chat(ask: ChatRequest, speech: Speech) -> Prompt:
+def _chat(ask: ChatRequest, speech: Speech, max_tokens: int | None) -> Prompt:
     text = _render(ask, speech, ask.messages)
-    tokens = speech.side.encode_rendered(text)
+    tokens = speech.side.encode_rendered(text, max_tokens)
     pins = [
         Pin(0, end, ask.terms.keep_rank, message.keep)
         for count, message in enumerate(ask.messages, 1)

@@ -59,7 +59,7 @@ async def stats(service: Service, exchange: Exchange) -> None:
 
 async def explain(service: Service, exchange: Exchange) -> None:
     """Why would this prompt hit or miss?"""
-    given = read(await service.body(exchange), PromptBody)
+    given = await service.parsed(exchange, lambda body: read(body, PromptBody))
     async with _prompt(service, exchange, given) as (engine, tokens, key):
         why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
@@ -69,7 +69,7 @@ async def explain(service: Service, exchange: Exchange) -> None:
 
 async def pin(service: Service, exchange: Exchange) -> None:
     """Keep what is cached of a prompt."""
-    given = read(await service.body(exchange), PinBody)
+    given = await service.parsed(exchange, lambda body: read(body, PinBody))
     async with _prompt(service, exchange, given) as (engine, tokens, key):
         kept: Changed = await engine.ask(PinPrefix(tokens, key, Pin(0, len(tokens), given.rank, given.seconds)))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_pinned": kept.count}))
@@ -77,7 +77,7 @@ async def pin(service: Service, exchange: Exchange) -> None:
 
 async def unpin(service: Service, exchange: Exchange) -> None:
     """Keep it no longer than other things."""
-    given = read(await service.body(exchange), PromptBody)
+    given = await service.parsed(exchange, lambda body: read(body, PromptBody))
     async with _prompt(service, exchange, given) as (engine, tokens, key):
         lifted: Changed = await engine.ask(UnpinPrefix(tokens, key))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_unpinned_blocks": lifted.count}))
@@ -86,7 +86,7 @@ async def unpin(service: Service, exchange: Exchange) -> None:
 async def flush(service: Service, exchange: Exchange) -> None:
     """Forget everything."""
     only_admin(exchange)
-    given = read(await service.body(exchange) or b"{}", FlushBody)
+    given = await service.parsed(exchange, lambda body: read(body or b"{}", FlushBody))
     async with service.models.using(given.model) as (_, engine):
         dropped: Changed = await engine.ask(Flush())
     await exchange.respond(msgspec.json.encode({"num_flushed_blocks": dropped.count}))
@@ -97,9 +97,10 @@ async def _prompt(
     service: Service, exchange: Exchange, given: PromptBody
 ) -> AsyncIterator[tuple[Engine, tuple[int, ...], CacheKey]]:
     """The engine, which stays meanwhile; the prompt, and whose it is."""
-    ask = ask_of(given, service.dialects, service.limits(exchange.key))
+    limits = service.limits(exchange.key)
+    ask = await service.beside(exchange, lambda: ask_of(given, service.dialects, limits))
     async with service.models.using(ask.model) as (_, engine):
-        prompts = await service.prompts(ask, engine.speech)
+        prompts = await service.prompts(exchange, ask, engine.speech, engine.client.ready.max_context)
         if len(prompts) != 1 or not prompts[0].tokens:
             raise InvalidRequest("Give one prompt of at least one token.", field="prompt")
         engine.check_tokens(prompts[0].tokens, "prompt")

@@ -11,7 +11,7 @@ from quire import __version__
 from quire.serve import native, requests, retention
 from quire.serve.asked import PromptBody
 from quire.serve.body import schema_of
-from quire.serve.dialect import Changes, Dialect, Endpoint, Generates, Lists, Shows, Takes, Tells
+from quire.serve.dialect import Changes, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
 from quire.serve.exchange import JSON, Exchange
 from quire.serve.requests import LINES
 from quire.serve.service import Service
@@ -29,6 +29,7 @@ class OwnRoute(NamedTuple):
     shape: type[msgspec.Struct] | None = None  # of its body
     content_type: str = JSON  # of what it answers
     needs_body: bool = True  # where there is a shape
+    needs_key: bool = True  # False: for probes, which have no key and may use any host name
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
@@ -38,8 +39,8 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 
 OWN_ROUTES = (
     OwnRoute("GET", "/", native.root, content_type=PLAIN),
-    OwnRoute("GET", "/health", native.health),
-    OwnRoute("GET", "/ready", native.ready),
+    OwnRoute("GET", "/health", native.health, needs_key=False),
+    OwnRoute("GET", "/ready", native.ready, needs_key=False),
     OwnRoute("GET", "/version", native.version),
     OwnRoute("GET", "/props", native.props),
     OwnRoute("GET", "/metrics", native.metrics, content_type=PLAIN),
@@ -59,8 +60,13 @@ def method_of(endpoint: Endpoint) -> str:
     """The verb of a dialect's endpoint."""
     if isinstance(endpoint, Changes | Takes):
         return endpoint.method
-    is_read = isinstance(endpoint, Lists | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
+    is_read = isinstance(endpoint, Lists | Pages | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
     return "GET" if is_read else "POST"
+
+
+def header_of(endpoint: Endpoint) -> str:
+    """The header that tells the requests of an endpoint from those of another with the same path."""
+    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
 
 
 def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
@@ -68,6 +74,8 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for dialect in dialects:
         for endpoint in dialect.endpoints:
+            if header_of(endpoint):
+                continue  # OpenAPI has one operation for a path
             method = method_of(endpoint)
             said = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
             types = (JSON, endpoint.streams) if isinstance(endpoint, Generates | Changes) else (JSON,)
@@ -77,6 +85,7 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
         said = _operation(own.method, own.path, (own.handle.__doc__ or "").split("\n")[0])
         said |= _body(None if own.shape is None else schema_of(own.shape), own.needs_body)
         said |= _responses((own.content_type,)) | {"tags": ["quire"]}
+        said |= {} if own.needs_key else {"security": []}
         paths.setdefault(own.path, {})[own.method.lower()] = said
     secured: dict[str, Any] = {
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,11 +59,15 @@ class Router:
         logger.info("the routes were read again from %s", self._path)
         return True
 
-    def choose(self, ask: Ask, exchange: Exchange) -> Choice | None:
-        """What a request is to be tried with. None: it names a model."""
+    def chooser(self, ask: Ask, key: str) -> Callable[[], Choice | None] | None:
+        """A function that returns what a request is to be tried with; for a thread, as rules may read the whole prompt.
+
+        None, here or there: the request names a model.
+        """
         if self._routes is None:
             return None
-        return self._routes.choose(ask.model, lambda: facts_of(ask, exchange.key.name, self._models))
+        loaded = frozenset(model.name for model in self._models if model.is_ready)
+        return partial(self._routes.choose, ask.model, lambda: facts_of(ask, key, loaded))
 
     def aliases(self) -> Mapping[str, str]:
         """Names that requests may use beside those of models, and the model that each leads to by default."""
@@ -89,13 +94,12 @@ class Router:
 
 
 async def tried(
-    router: Router, exchange: Exchange, ask: T, answer: Callable[[T], Awaitable[None]], undo: Callable[[], None]
+    choice: Choice | None, exchange: Exchange, ask: T, answer: Callable[[T], Awaitable[None]], undo: Callable[[], None]
 ) -> None:
     """Have a request answered by the model that it names; or by the first that can, of those that its alias leads to.
 
     `undo` takes back what an attempt has cost that came to nothing.
     """
-    choice = router.choose(ask, exchange)
     if choice is None:
         await answer(ask)
         return
@@ -124,7 +128,7 @@ def may_fall_back(error: QuireError) -> bool:
     return error.status >= 500 and not is_final
 
 
-def facts_of(ask: Ask, key: str, models: Iterable[Any]) -> Facts:
+def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> Facts:
     """What rules may look at."""
     said = _said(ask)
     return replace(
@@ -133,7 +137,7 @@ def facts_of(ask: Ask, key: str, models: Iterable[Any]) -> Facts:
         user=ask.terms.user,
         session=ask.terms.session or "",
         metadata=ask.terms.metadata,
-        loaded=frozenset(model.name for model in models if model.is_ready),
+        loaded=loaded,
     )
 
 

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import resource
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from quire.config import BadSetting, ServeConfig
+from quire.engine.messages import EngineDied, Snapshot
+from quire.observe.throughput import INTERVAL_SECONDS, Throughput
 from quire.serve.app import make_app
+from quire.serve.connection import connection_for
+from quire.serve.errors import EngineBusy
 from quire.serve.service import Service
+
+logger = logging.getLogger(__name__)
+throughput_logger = logging.getLogger("quire.throughput")
 
 BACKLOG = 2048
 MAX_FILES = 1 << 16
@@ -37,6 +46,14 @@ class _Server(uvicorn.Server):
         yield
 
 
+class Ending(NamedTuple):
+    """Why a server ends, since when, and how many requests ran then."""
+
+    why: str
+    since: float
+    num_running: int
+
+
 class Serving:
     """One server. It listens from the beginning, and answers once it runs."""
 
@@ -47,6 +64,7 @@ class Serving:
         self._ready = ready
         self._server = _Server(uvicorn_config(make_app(service), service.config.serve))
         self._socket = listen(service.config.serve) if listener is None else listener
+        self._ending: Ending | None = None
 
     @property
     def url(self) -> str:
@@ -61,22 +79,48 @@ class Serving:
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded."""
         loading = asyncio.create_task(self._load())
-        watching = asyncio.create_task(self._service.models.watch())
+        beside = [asyncio.create_task(work) for work in (self._service.models.watch(), self._log_throughput())]
         try:
             await self._server.serve([self._socket])
         finally:
             loading.cancel()
-            watching.cancel()
-            await asyncio.gather(loading, watching, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(loading, *beside, return_exceptions=True)
             await self._service.models.close()
+            self._log_end()
         if not loading.cancelled() and (error := loading.exception()) is not None:
             raise error
 
-    def stop(self) -> None:
+    def stop(self, why: str = "it was told to") -> None:
         """End: first in good order, the second time at once. From any thread: the loop looks every 0.1 s."""
         if self._server.should_exit:
             self._server.force_exit = True
+        else:
+            self._ending = Ending(why, time.monotonic(), self._service.num_running)
+            seconds = self._service.config.serve.drain_seconds
+            logger.info("shutting down (%s): %d requests have %g s to end", why, self._ending.num_running, seconds)
         self._service.is_draining = self._server.should_exit = True
+
+    async def _log_throughput(self) -> None:
+        lines: dict[str, Throughput] = {}
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            for model in tuple(self._service.models):
+                if model.engine is not None:
+                    line = lines.setdefault(model.name, Throughput(model.name, throughput_logger))
+                    with suppress(EngineBusy, EngineDied):
+                        line.log(await model.engine.ask(Snapshot()), INTERVAL_SECONDS)
+
+    def _log_end(self) -> None:
+        if self._ending is None:
+            return
+        why, since, num_running = self._ending
+        num_cut = min(self._service.num_cut, num_running)
+        said = "shut down (%s) after %.1f s: %d requests were drained, %d were cut off"
+        facts = {"reason": why, "drained": num_running - num_cut, "cut_off": num_cut}
+        seconds = time.monotonic() - since
+        logger.info(said, why, seconds, facts["drained"], num_cut, extra=facts)
 
     async def _load(self) -> None:
         try:
@@ -93,13 +137,14 @@ class Life(Protocol):
     """What runs until it is told to stop."""
 
     async def run(self) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self, why: str = ...) -> None: ...
 
 
 def run_until_signal(life: Life, config: uvicorn.Config, reload: Callable[[], object] | None = None) -> None:
     """Run it in the main thread. SIGHUP calls `reload`; without one it ends the process, as when a terminal closes."""
     _allow_files()
-    before = {number: signal.signal(number, lambda *_: life.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda number, _: life.stop(signal.Signals(number).name)) for each in ends}
     if reload is not None:
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: reload())
     try:
@@ -147,7 +192,7 @@ def uvicorn_config(app: ASGIApp, serve: ServeConfig) -> uvicorn.Config:
         raise BadSetting("tls_cert and tls_key go together: give both, or none.", field="tls_cert")
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=connection_for(serve),
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from quire.config import Config
+from quire.gateway.routing import Choice
 from quire.observe.meters import Meters
 from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
+from quire.serve.body import ignoring_unknown
 from quire.serve.dialect import Dialect, Limits
 from quire.serve.exchange import Exchange
 from quire.serve.form import constraint_of
 from quire.serve.keys import EVERYBODY, Key, Keys
 from quire.serve.models import Models
-from quire.serve.prompts import Prompt, Speech, num_chars, prompts_of
+from quire.serve.prompts import Prompt, Speech, prompts_of
 from quire.serve.quota import Quotas
 from quire.serve.routing import Router
+from quire.serve.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
 from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
 from quire.types.request import Constraint
 
 T = TypeVar("T")
-LONG_TEXT = 4096  # characters, from which on a prompt is tokenized in a thread: the loop must not wait for it
-LARGE_BODY = 1 << 17  # bytes, from which on a body is decoded in one
-NUM_TEXT_THREADS = 2
 
 
 @dataclass(slots=True)
@@ -45,10 +43,10 @@ class Service:
     library: Library | None = None  # who keeps the models, if they may be changed here
     others: Callable[[], list[Sample]] = list  # what other processes of this server have measured
     is_draining: bool = False
+    num_running: int = 0  # requests that are being answered
+    num_cut: int = 0  # requests that the end of the server has cut off
     router: Router = field(init=False)
-    _threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="quire-text")
-    )
+    _threads: TextThreads = field(default_factory=TextThreads)
 
     def __post_init__(self) -> None:
         self.router = Router(self.config.serve.routes, self.models)
@@ -71,21 +69,21 @@ class Service:
         )
         return limits if key.max_n is None else replace(limits, max_n=min(limits.max_n, key.max_n))
 
-    async def body(self, exchange: Exchange) -> bytes:
-        """A request's body, within the limits."""
+    async def parsed(self, exchange: Exchange, parse: Callable[[bytes], T]) -> T:
+        """Read a request's body, within the limits, and parse it."""
         serve = self.config.serve
-        return await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
+        body = await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
+        return await self._threads.run(partial(parse, body), len(body), LARGE_BODY)
 
     async def decoded(self, exchange: Exchange, decode: Callable[[bytes, Limits], T]) -> T:
         """What a request's body asks for."""
-        body = await self.body(exchange)
-        work = partial(decode, body, self.limits(exchange.key))
-        return await self._beside(work) if len(body) >= LARGE_BODY else work()
+        limits = self.limits(exchange.key)
 
-    async def prompts(self, ask: Ask, speech: Speech) -> list[Prompt]:
-        """What is asked, as tokens."""
-        work = partial(prompts_of, ask, speech)
-        return await self._beside(work) if num_chars(ask) >= LONG_TEXT else work()
+        def work(body: bytes) -> T:
+            with ignoring_unknown(self.config.serve.unknown_fields == "ignore"):
+                return decode(body, limits)
+
+        return await self.parsed(exchange, work)
 
     async def constraints(self, ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> list[Constraint | None]:
         """The form of each prompt's answer. Schemas of tools that must be called may take a while."""
@@ -95,10 +93,22 @@ class Service:
             return [constraint_of(ask, prompt, speech, setting) for prompt in prompts]
 
         must_call = isinstance(ask, ChatRequest) and ask.tool_choice.mode == "required"
-        return await self._beside(work) if must_call else work()
+        return await self._threads.run(work, LONG_TEXT if must_call else 0, LONG_TEXT)
 
-    async def _beside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def route(self, exchange: Exchange, ask: Ask) -> Choice | None:
+        """What a request that names an alias is to be tried with. None: it names a model."""
+        choose = self.router.chooser(ask, exchange.key.name)
+        return None if choose is None else await self.beside(exchange, choose)
+
+    async def prompts(
+        self, exchange: Exchange, ask: Ask, speech: Speech, max_tokens: int | None = None
+    ) -> list[Prompt]:
+        """What is asked, as tokens. `max_tokens`: a prompt that is far longer is refused early."""
+        return await self.beside(exchange, partial(prompts_of, ask, speech, max_tokens))
+
+    async def beside(self, exchange: Exchange, work: Callable[[], T]) -> T:
+        """Do what takes time with the size of a request's body: in a thread if the body is large."""
+        return await self._threads.run(work, exchange.num_body_bytes, LONG_TEXT)
 
     def samples(self) -> list[Sample]:
         """What was measured, in all processes of this server."""

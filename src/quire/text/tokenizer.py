@@ -16,9 +16,14 @@ from tokenizers import AddedToken, models
 
 from quire.text import gguf_vocab, json_vocab
 from quire.text.errors import UnsupportedTokenizer
-from quire.text.pieces import PieceStyle, WordStyle
+from quire.text.pieces import Lead, PieceStyle, WordStyle
 from quire.text.vocabulary import Vocabulary
-from quire.types.errors import InvalidRequest
+from quire.types.errors import ContextTooLong, InvalidRequest
+
+LONG_TEXT = 4096  # characters from which on the GIL is released
+CHARS_PER_TOKEN = 8  # a text with more characters than this per allowed token is first counted in pieces
+PIECE_CHARS = 1 << 16
+NEIGHBOUR = "☺"  # merges with no other character in the vocabularies that begin texts with a space
 
 
 class Tokenizer:
@@ -47,21 +52,42 @@ class Tokenizer:
         """From `tokenizer.json` and what stands beside it, such as `tokenizer_config.json`."""
         return cls(json_vocab.vocabulary(Path(folder), extra_eos))
 
-    def encode(self, text: str, *, special: bool = False, add_bos: bool = True, add_eos: bool = True) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        *,
+        special: bool = False,
+        add_bos: bool = True,
+        add_eos: bool = True,
+        max_tokens: int | None = None,
+    ) -> list[int]:
         """Tokens of `text`. With `special`, the names of special tokens in it are those tokens (a rendered template).
 
         Before and after it come the tokens that the model's own rule puts there, unless `add_bos` or `add_eos` is
         false. What a rendered template already begins with is not put there twice.
+        A text that is far longer than `max_tokens` raises ContextTooLong before all of it is encoded.
         """
         encoder = self._searching if special else self._literal
         try:
-            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+            if max_tokens is not None and len(text) > CHARS_PER_TOKEN * max_tokens:
+                _check_length(encoder, text, max_tokens)
+            ids = _ids(encoder, text)
         except (UnicodeEncodeError, TypeError) as error:
             raise _not_text(text) from error
         has_prefix = special and tuple(ids[: len(self.prefix)]) == self.prefix
         if self.prefix and add_bos and not has_prefix:
             ids = [*self.prefix, *ids]
         return [*ids, *self._vocabulary.suffix] if self._vocabulary.suffix and add_eos else ids
+
+    def encode_after(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Tokens of a text that other text stands before: without the space that SentencePiece begins a text with."""
+        style = self._vocabulary.style
+        has_lead = isinstance(style, PieceStyle) and style.lead is not Lead.NOTHING
+        before = self.encode(NEIGHBOUR, add_bos=False, add_eos=False) if has_lead else []
+        joined = self.encode(NEIGHBOUR * bool(before) + text, add_bos=False, add_eos=False, max_tokens=max_tokens)
+        if joined[: len(before)] == before:
+            return joined[len(before) :]
+        return self.encode(text, add_bos=False, add_eos=False, max_tokens=max_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD. `continues`: other text stands before it."""
@@ -110,6 +136,29 @@ class Tokenizer:
             return text.encode()
         piece = self._vocabulary.piece(token)
         return b"" if piece is None else piece
+
+
+def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The batch call releases the GIL and skips offsets; for a short text the plain call wakes no other threads."""
+    if len(text) < LONG_TEXT:
+        encoding = encoder.encode(text, add_special_tokens=False)
+    else:
+        (encoding,) = encoder.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
+
+
+def _check_length(encoder: tokenizers.Tokenizer, text: str, max_tokens: int) -> None:
+    """Raise ContextTooLong once the pieces so far have twice the tokens that may be.
+
+    A cut changes the tokens next to it alone, and a piece has thousands: the factor of two is more than all cuts add.
+    """
+    count = 0
+    for start in range(0, len(text), PIECE_CHARS):
+        piece = text[start : start + PIECE_CHARS]
+        count += len(encoder.encode_batch_fast([piece], add_special_tokens=False)[0])
+        if count > 2 * max_tokens + PIECE_CHARS // LONG_TEXT:
+            raise ContextTooLong(count // 2, max_tokens, is_whole=False)
 
 
 def _literal(vocabulary: Vocabulary) -> tokenizers.Tokenizer:

@@ -88,6 +88,7 @@ class CompletionRequest:
     stream: bool = False
     echo: bool = False  # tell the prompt first, in a PromptEcho; whether it becomes part of the text is the writer's
     terms: Terms = field(default_factory=Terms)
+    suffix: str = ""  # what stands after the answer, which is to fill the gap between the prompt and this
 
 
 Ask = ChatRequest | CompletionRequest

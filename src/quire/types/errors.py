@@ -35,10 +35,11 @@ class ContextTooLong(InvalidRequest):
 
     code = "context_too_long"
 
-    def __init__(self, num_prompt: int, max_context: int, of_request: bool = False) -> None:
+    def __init__(self, num_prompt: int, max_context: int, *, of_request: bool = False, is_whole: bool = True) -> None:
         cure = "raise num_ctx" if of_request else "serve the model with a larger context"
+        count = f"{num_prompt}" if is_whole else f"more than {num_prompt}"  # the rest was not counted
         super().__init__(
-            f"The prompt has {num_prompt} tokens and the context, which must also hold the answer, {max_context}: "
+            f"The prompt has {count} tokens and the context, which must also hold the answer, {max_context}: "
             f"send at most {max_context - 1} tokens, or {cure}.",
             field="prompt",
         )

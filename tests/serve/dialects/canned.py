@@ -71,7 +71,7 @@ class Canned:
         writer = decoded.writer(Reply("0123", 1_700_000_000.5, decoded.ask.model))
         is_empty = not isinstance(decoded.ask, ChatRequest) and not decoded.ask.prompts
         if decoded.ask.stream:
-            pieces = [writer.open(), *(writer.write([event]) for event in self.events)]
+            pieces = [writer.open(self.usage), *(writer.write([event]) for event in self.events)]
             pieces.append(writer.fail(self.fails) if self.fails else writer.close(self.usage))
             return 200, writer.content_type, [piece for piece in pieces if piece]
         answered = Answered((), Usage(0, 0, 0, 0.0, 0.0)) if is_empty else gather(self.events, self.usage)

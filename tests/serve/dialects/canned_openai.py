@@ -21,7 +21,7 @@ from quire.types.chat import (
 )
 from quire.types.errors import QuireError
 
-REPLY = Reply("0123abcd", 1_700_000_000.25, "tiny")
+REPLY = Reply("0123abcd", 1_700_000_000.25, "tiny", "fp_1")
 USAGE = Usage(prompt=11, cached=8, output=7, first_token_seconds=0.1, seconds=2.0, forced=2, reasoning=3, kept=1)
 CARDS = (ModelCard("tiny", created=5.5, max_context=2048), ModelCard("hf.co/org/repo:q4_0"))
 PATHS = {endpoint.path: endpoint for dialect in (chat.DIALECT, responses.DIALECT) for endpoint in dialect.endpoints}
@@ -71,7 +71,7 @@ class Canned:
         return _json(writer.whole(gathered(self.events)))
 
     def _stream(self, writer: Writer) -> Iterator[bytes]:
-        yield writer.open()
+        yield writer.open(USAGE)
         yield writer.write(self.events[:1])
         yield writer.write(self.events[1:])
         yield writer.fail(self.failure) if self.failure is not None else writer.close(USAGE)

@@ -14,7 +14,7 @@ from quire.types.answer import Usage
 from quire.types.chat import Answered, Choice, Ending, Finish, ReasoningDelta, TextDelta, ToolDelta
 from quire.types.errors import DeadlineExceeded, InvalidRequest, Overloaded, QuireError, StepFailed
 from quire.types.message import Message, ToolCall
-from tests.serve.dialects.canned import Canned
+from tests.serve.dialects.canned import USAGE, Canned
 
 pytestmark = pytest.mark.pure
 
@@ -179,10 +179,13 @@ def test_many_events_in_one_piece_are_the_same_bytes():
     assert b"".join(one.write([event]) for event in CALLS) == all_.write(CALLS)
 
 
-def test_a_stream_begins_with_a_ping_and_no_tokens():
-    opened = decode(json.dumps(ASK).encode(), Limits()).writer(Reply("0", 0.0, "m")).open().decode()
+def test_a_stream_begins_with_the_tokens_of_the_prompt_and_a_ping():
+    opened = decode(json.dumps(ASK).encode(), Limits()).writer(Reply("0", 0.0, "m")).open(USAGE).decode()
     start, ping, rest = opened.split("\n\n")
-    assert start.startswith("event: message_start\ndata: {") and '"input_tokens":0' in start
+    assert start.startswith("event: message_start\ndata: {")
+    counts = json.loads(start.partition("data: ")[2])["message"]["usage"]
+    assert counts["input_tokens"] == USAGE.prompt - USAGE.cached - USAGE.kept > 0
+    assert (counts["cache_read_input_tokens"], counts["cache_creation_input_tokens"]) == (USAGE.cached, USAGE.kept)
     assert ping == 'event: ping\ndata: {"type":"ping"}' and rest == ""
 
 

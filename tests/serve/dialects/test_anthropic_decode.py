@@ -334,7 +334,12 @@ def test_refusals_name_the_field(fields, field, said):
     assert error and error.field == field and error.public.startswith(field) and said in error.public
 
 
-@pytest.mark.parametrize("name", ["model", "messages", "max_tokens"])
+def test_without_a_model_the_only_one_is_meant():
+    ask = decode(json.dumps({key: value for key, value in HELLO.items() if key != "model"}).encode(), Limits()).ask
+    assert ask.model == ""
+
+
+@pytest.mark.parametrize("name", ["messages", "max_tokens"])
 def test_what_is_required(name):
     error = refusal(decode, {key: value for key, value in HELLO.items() if key != name})
     assert error and error.public == f"{name}: Field required"
@@ -362,7 +367,6 @@ def test_counting_takes_what_makes_a_prompt_and_nothing_else():
 
 
 def test_schemas_stand_alone():
-    for endpoint in DIALECT.endpoints:
-        schema = DIALECT.schemas[endpoint.path]
+    for schema in DIALECT.schemas.values():
         assert "$ref" not in json.dumps(schema) and schema["additionalProperties"] is False
-    assert set(DIALECT.schemas["/v1/messages"]["required"]) == {"model", "messages", "max_tokens"}
+    assert set(DIALECT.schemas["/v1/messages"]["required"]) == {"messages", "max_tokens"}

@@ -52,5 +52,9 @@ def test_no_body_is_too_odd_to_be_refused(name: str):
 
 
 def test_no_two_endpoints_are_one():
-    ends = [(method_of(endpoint), endpoint.path) for name in NAMES for endpoint in dialect(name).endpoints]
+    ends = [
+        (method_of(endpoint), endpoint.path, getattr(endpoint, "header", ""))
+        for name in NAMES
+        for endpoint in dialect(name).endpoints
+    ]
     assert len(set(ends)) == len(ends)

@@ -290,7 +290,7 @@ def test_what_only_a_chat_can_have_wrong(fields, field):
 @pytest.mark.parametrize(
     "fields, field",
     [
-        ({"suffix": "x"}, "suffix"),
+        ({"suffix": "x", "system": "s"}, "system"),
         ({"template": "{{ .Prompt }}"}, "template"),
         ({"context": [1, 2]}, "context"),
         ({"images": ["aGk="]}, "images"),
@@ -307,6 +307,12 @@ def test_what_only_generate_can_have_wrong(fields, field):
 @pytest.mark.parametrize("empty", [{"suffix": "", "template": "", "context": [], "images": [], "system": ""}])
 def test_go_has_no_difference_between_empty_and_absent(empty):
     assert generate(**empty) == generate()
+
+
+def test_a_suffix_asks_for_the_middle():
+    ask = generate(suffix="end")
+    assert isinstance(ask, CompletionRequest) and (ask.prompts, ask.suffix) == ((GENERATE["prompt"],), "end")
+    assert generate(prompt="", suffix="end").prompts == ("",)  # which loads nothing but the model, without a suffix
 
 
 def test_which_model_to_show():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quire.serve.dialect import Limits, Reply
 from quire.serve.dialects import openai, responses
+from quire.types.answer import Usage
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.pure
 MANY, SOME = (settings(max_examples=n, deadline=None, suppress_health_check=list(HealthCheck)) for n in (500, 150))
 LIMITS = Limits()
 REPLY = Reply("0", 0.0, "m")
+USAGE = Usage(1, 0, 0, 0.0, 0.0)
 BASES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"model": "m", "prompt": "Hi"},
@@ -136,7 +138,7 @@ def survive(path: str, body: bytes) -> None:
     except InvalidRequest as error:
         assert error.public
     else:
-        assert isinstance(decoded.writer(REPLY).open(), bytes)
+        assert isinstance(decoded.writer(REPLY).open(USAGE), bytes)
 
 
 def names(path: str) -> st.SearchStrategy[str]:

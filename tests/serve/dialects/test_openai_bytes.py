@@ -17,7 +17,7 @@ from quire.types.errors import StepFailed
 
 pytestmark = pytest.mark.pure
 
-REPLY = Reply("7", 12.9, 'my "model"')
+REPLY = Reply("7", 12.9, 'my "model"', "fp_7")
 USAGE = Usage(prompt=3, cached=2, output=1, first_token_seconds=0.0, seconds=0.0)
 CHAT, COMPLETIONS, RESPONSES = "chat", "completions", "responses"
 PLAIN = {
@@ -32,7 +32,10 @@ def writer(name: str, **fields: Any) -> Writer:
     return decode(json.dumps({"model": "m", "stream": True, **body, **fields}).encode(), Limits()).writer(REPLY)
 
 
-HEAD = b'data: {"id":"chatcmpl-7","created":12,"model":"my \\"model\\"","object":"chat.completion.chunk","choices":['
+HEAD = (
+    b'data: {"id":"chatcmpl-7","created":12,"model":"my \\"model\\"","system_fingerprint":"fp_7",'
+    b'"object":"chat.completion.chunk","choices":['
+)
 
 
 def test_the_stream_of_a_chat():
@@ -43,7 +46,7 @@ def test_the_stream_of_a_chat():
     begin = b'{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":""}}'
     end = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}'
     assert w.content_type == "text/event-stream"
-    assert w.open() == HEAD + role + b"]}\n\n"
+    assert w.open(USAGE) == HEAD + role + b"]}\n\n"
     assert w.write([TextDelta(0, '"\n')]) == HEAD + text + b"]}\n\n"
     assert w.write([ReasoningDelta(0, "r")]) == HEAD + thought + b"]}\n\n"
     assert w.write([ToolDelta(0, 0, "", "c", "f")]) == HEAD + (
@@ -66,9 +69,10 @@ def test_the_usage_of_a_chat():
 
 
 def test_the_stream_of_a_completion():
-    head = b'data: {"id":"cmpl-7","object":"text_completion","created":12,"model":"my \\"model\\"","choices":['
+    head = b'data: {"id":"cmpl-7","object":"text_completion","created":12,"model":"my \\"model\\"",'
+    head += b'"system_fingerprint":"fp_7","choices":['
     w = writer(COMPLETIONS)
-    assert w.open() == b""
+    assert w.open(USAGE) == b""
     text = b'{"index":3,"text":"a","logprobs":null,"finish_reason":null}]}\n\n'
     assert w.write([TextDelta(3, "a")]) == head + text
     end = b'{"index":3,"text":"","logprobs":null,"finish_reason":"length"}]}\n\n'
@@ -78,7 +82,7 @@ def test_the_stream_of_a_completion():
 
 def test_the_text_of_a_response():
     w = writer(RESPONSES)
-    w.open()
+    w.open(USAGE)
     w.write([TextDelta(0, "a")])
     data = b'{"type":"response.output_text.delta","item_id":"msg_7_0","output_index":0,"content_index":0,"logprobs":[],'
     assert w.write([TextDelta(0, '"\n')]) == (
@@ -121,7 +125,7 @@ TOLD = {
 @given(pieces=st.lists(texts, min_size=1, max_size=5))
 def test_any_text_comes_through(name, fields, pieces):
     w = writer(name, **(fields if name != RESPONSES else {}))
-    stream = w.open() + w.write([TextDelta(0, piece, (1,)) for piece in pieces])
+    stream = w.open(USAGE) + w.write([TextDelta(0, piece, (1,)) for piece in pieces])
     assert "".join(map(TOLD[name], events(stream))) == "".join(pieces)
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: /v1/messages and /v1/messages/count_tokens.
+"""Anthropic's API: /v1/messages, /v1/messages/count_tokens, and /v1/models for clients that send `anthropic-version`.
 
 `cache_control` pins: the prompt up to the marked message is kept for its five minutes or its hour, and the usage says
 how much of it was read (cache_read_input_tokens) and how much was computed to be kept (cache_creation_input_tokens).
@@ -25,14 +25,16 @@ from quire.serve.anthropic_body import (
 )
 from quire.serve.anthropic_conversation import conversation
 from quire.serve.anthropic_events import MessageWriter, error_body
+from quire.serve.anthropic_models import page, shown
 from quire.serve.body import DOTS, Schemas, shaped
-from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits
+from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits, Pages, Shows
 from quire.serve.request_limits import check_tools, schema_text, stops
 from quire.serve.strict_json import parse
 from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 
+VERSION_HEADER = "anthropic-version"  # what every client of Anthropic's sends
 _LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
 
 
@@ -86,7 +88,7 @@ def _request(asked: CountBody, limits: Limits, sampling: SamplingParams, stream:
     messages, keep = conversation(asked)
     effort = asked.output_config and asked.output_config.effort
     return ChatRequest(
-        model=asked.model,
+        model=asked.model or "",
         messages=messages,
         sampling=sampling,
         tools=_tools(asked.tools or [], limits),
@@ -154,6 +156,8 @@ DIALECT = Dialect(
     endpoints=(
         Generates("/v1/messages", decode),
         Counts("/v1/messages/count_tokens", decode_count, encode_count),
+        Pages("/v1/models", page, VERSION_HEADER),
+        Shows("/v1/models/{name}", shown, header=VERSION_HEADER),
     ),
     error=error_body,
     headers={},

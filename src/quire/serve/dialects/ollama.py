@@ -75,24 +75,28 @@ def decode_generate(body: bytes, limits: Limits) -> Decoded:
     for name, instead in _REFUSED.items():
         if getattr(asked, name):
             raise InvalidRequest(f"{name}: Not supported. {instead}", field=name)
-    if not asked.prompt:
+    if asked.suffix and asked.system:
+        raise InvalidRequest("system: Does not go with suffix: no template is used to fill in the middle", "system")
+    if not asked.prompt and not asked.suffix:
         return _load(asked, chats=False)
     sampling, constraint = _sampling(asked, limits), _constraint(asked, limits)
     ask: ChatRequest | CompletionRequest
-    if asked.raw:
+    prompt = asked.prompt or ""
+    if asked.raw or asked.suffix:
         ask = CompletionRequest(
             model=asked.model,
-            prompts=(asked.prompt,),
+            prompts=(prompt,),
             **sampling,
             constraint=constraint,
             stream=asked.stream is not False,
             terms=_terms(asked),
+            suffix=asked.suffix or "",
         )
     else:
         system = (Message("system", asked.system),) if asked.system else ()
         ask = ChatRequest(
             model=asked.model,
-            messages=(*system, Message("user", asked.prompt)),
+            messages=(*system, Message("user", prompt)),
             **sampling,
             constraint=constraint,
             stream=asked.stream is not False,
@@ -104,7 +108,6 @@ def decode_generate(body: bytes, limits: Limits) -> Decoded:
 
 
 _REFUSED = {
-    "suffix": "This server does not fill in the middle.",
     "template": "The model's own template is used; with raw, none is.",
     "context": "Send the conversation to /api/chat: its tokens are found in the cache.",
     "images": "This server reads text.",

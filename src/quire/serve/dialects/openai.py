@@ -10,10 +10,21 @@ from msgspec import Meta, Struct
 
 from quire.serve.body import Refusal, Schemas, read
 from quire.serve.dialect import Decoded, Dialect, Generates, Limits, Lists, Shows
+from quire.serve.openai import llama_cpp
 from quire.serve.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.openai.completion_writer import CompletionForm, CompletionWriter
 from quire.serve.openai.constraints import constraint_of
-from quire.serve.openai.fields import REFUSED, Count, CountOrZero, Effort, Fields, Reasoning, ResponseFormat, TokenId
+from quire.serve.openai.fields import (
+    REFUSED,
+    Count,
+    CountOrZero,
+    Effort,
+    Limit,
+    Reasoning,
+    ResponseFormat,
+    TokenId,
+)
+from quire.serve.openai.llama_cpp import LlamaCppFields, penalty_of, same
 from quire.serve.openai.messages import ChatMessage, messages_of
 from quire.serve.openai.replies import encode, error_body
 from quire.serve.openai.sampling import num_logprobs, num_samples, said_by, sampling_of
@@ -37,12 +48,12 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     continuous_usage_stats: bool | None = None  # vLLM
 
 
-class GenerationBody(Fields, kw_only=True):
+class GenerationBody(LlamaCppFields, kw_only=True):
     """What the two endpoints have in common."""
 
-    model: str
+    model: str | None = None  # None: the only one that is served
     n: Count | None = None
-    max_tokens: CountOrZero | None = None
+    max_tokens: Limit | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -52,7 +63,7 @@ class ChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: CountOrZero | None = None
     tools: list[ChatTool] | None = None
@@ -74,42 +85,58 @@ class CompletionBody(GenerationBody, kw_only=True):
     best_of: Count | None = None
     logprobs: CountOrZero | None = None
     echo: bool | None = None
+    suffix: str | None = None
 
 
 _ONLY_TEXT = "answers are text."
-CHAT_REFUSED = REFUSED | {
-    "audio": Refusal(_ONLY_TEXT),
-    "modalities": Refusal(_ONLY_TEXT, (["text"],)),
-    "prediction": Refusal("leave it out: the answer is the same."),
-    "web_search_options": Refusal("nothing is searched here; give tools."),
-    "functions": Refusal("give tools."),
-    "function_call": Refusal("give tool_choice."),
-    "best_of": Refusal("give n.", (1,)),
-    "echo": Refusal("only the answer is told.", (False,)),
-    "chat_template": Refusal("the model's own template is used; see chat_template_kwargs."),
-    "add_special_tokens": Refusal("the template alone writes special tokens.", (False,)),
-}
-COMPLETION_REFUSED = REFUSED | {
-    "suffix": Refusal("text is not filled in; put all that the model must see into the prompt."),
-    "add_special_tokens": Refusal("to decide about special tokens, give the prompt as token ids.", (True,)),
-}
+CHAT_REFUSED = (
+    REFUSED
+    | llama_cpp.REFUSED
+    | {
+        "audio": Refusal(_ONLY_TEXT),
+        "modalities": Refusal(_ONLY_TEXT, (["text"],)),
+        "prediction": Refusal("leave it out: the answer is the same.", is_ignorable=True),
+        "web_search_options": Refusal("nothing is searched here; give tools."),
+        "functions": Refusal("give tools."),
+        "function_call": Refusal("give tool_choice."),
+        "best_of": Refusal("give n.", (1,)),
+        "echo": Refusal("only the answer is told.", (False,)),
+        "chat_template": Refusal("the model's own template is used; see chat_template_kwargs."),
+        "add_special_tokens": Refusal("the template alone writes special tokens.", (False,)),
+    }
+)
+COMPLETION_REFUSED = (
+    REFUSED
+    | llama_cpp.REFUSED
+    | {
+        "add_special_tokens": Refusal("to decide about special tokens, give the prompt as token ids.", (True,)),
+    }
+)
 
 
 def decode_chat(body: bytes, limits: Limits) -> Decoded:
     """A chat completion."""
     given = read(body, ChatBody, CHAT_REFUSED)
     n = num_samples(given.n, limits)
-    wants_logprobs = bool(given.logprobs)
-    top = num_logprobs(given.top_logprobs, limits, "top_logprobs")
+    wants_logprobs = bool(given.logprobs) or bool(given.n_probs)
+    top = same(("top_logprobs", given.top_logprobs), ("n_probs", given.n_probs or None))
+    top = num_logprobs(top, limits, "top_logprobs")
     if top is not None and not wants_logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true.", field="top_logprobs")
     given_tools = chat_tools(given.tools or (), limits)
     offer = offer_of(given_tools, given.tool_choice, given.parallel_tool_calls, limits)
     think, variables = _template(given)
     ask = ChatRequest(
-        given.model,
+        given.model or "",
         messages_of(given.messages),
-        sampling_of(given, limits, n=n, max_tokens=_chat_tokens(given), logprobs=top or 0 if wants_logprobs else None),
+        sampling_of(
+            given,
+            limits,
+            n=n,
+            max_tokens=_chat_tokens(given),
+            logprobs=top or 0 if wants_logprobs else None,
+            repetition_penalty=penalty_of(given),
+        ),
         said_by(given),
         tools=offer.tools,
         tool_choice=offer.choice,
@@ -131,24 +158,38 @@ def decode_completion(body: bytes, limits: Limits) -> Decoded:
     n = num_samples(given.n, limits)
     if given.best_of is not None and given.best_of != n:
         raise InvalidRequest(f"best_of is {given.best_of} and n is {n}; they must be the same.", field="best_of")
-    logprobs = num_logprobs(given.logprobs, limits, "logprobs")
+    logprobs = same(("logprobs", given.logprobs), ("n_probs", given.n_probs or None))
+    logprobs = num_logprobs(logprobs, limits, "logprobs")
     echo = bool(given.echo)
-    max_tokens = DEFAULT_COMPLETION_TOKENS if given.max_tokens is None else given.max_tokens
+    if echo and given.suffix:
+        raise InvalidRequest("echo does not go with suffix: the text between the two is told alone.", field="echo")
+    max_tokens = _limit(given, given.max_tokens)
+    if max_tokens is None:
+        max_tokens = DEFAULT_COMPLETION_TOKENS
     if max_tokens == 0 and not echo:
         raise InvalidRequest("max_tokens is 0; it must be at least 1, unless echo is true.", field="max_tokens")
     of_prompt = {"prompt_logprobs": logprobs} if echo and given.prompt_logprobs is None else {}
     ask = CompletionRequest(
-        given.model,
+        given.model or "",
         _prompts(given.prompt, limits),
-        sampling_of(given, limits, n=n, max_tokens=max(max_tokens, 1), logprobs=logprobs, **of_prompt),
+        sampling_of(
+            given,
+            limits,
+            n=n,
+            max_tokens=None if max_tokens < 0 else max(max_tokens, 1),
+            logprobs=logprobs,
+            repetition_penalty=penalty_of(given),
+            **of_prompt,
+        ),
         said_by(given),
         constraint=constraint_of(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         echo=echo or _shows_prompt(given),
         terms=terms_of(given),
+        suffix=given.suffix or "",
     )
     shown = (logprobs is not None, bool(given.return_token_ids), given.prompt_logprobs is not None)
-    form = CompletionForm(_usage(given), *shown, echo=echo, answer=max_tokens > 0)
+    form = CompletionForm(_usage(given), *shown, echo=echo, answer=max_tokens != 0)
     return Decoded(ask, partial(CompletionWriter, form))
 
 
@@ -200,9 +241,16 @@ def _chat_tokens(given: ChatBody) -> int | None:
     new, old = given.max_completion_tokens, given.max_tokens
     if new is not None and old is not None and new != old:
         raise InvalidRequest("max_tokens and max_completion_tokens differ: give one of them.", field="max_tokens")
-    if old == 0:
+    limit = _limit(given, old if new is None else new)
+    if limit == 0:
         raise InvalidRequest("max_tokens is 0; it must be at least 1.", field="max_tokens")
-    return old if new is None else new
+    return None if limit is None or limit < 0 else limit
+
+
+def _limit(given: GenerationBody, max_tokens: int | None) -> int | None:
+    """Under OpenAI's name or llama.cpp's. Below 0: until the context is full. None: neither is there."""
+    limit: int | None = same(("max_tokens", max_tokens), ("n_predict", given.n_predict))
+    return limit
 
 
 def _template(given: ChatBody) -> tuple[bool | None, dict[str, Any]]:

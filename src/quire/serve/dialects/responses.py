@@ -55,7 +55,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 class ResponseBody(Fields, kw_only=True):
     """POST /v1/responses"""
 
-    model: str
+    model: str | None = None  # None: the only one that is served
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: Count | None = None
@@ -100,7 +100,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
     strict = bool(given.text and given.text.format and given.text.format.strict)
     logprobs = top or 0 if wants_logprobs else None
     ask = ChatRequest(
-        given.model,
+        given.model or "",
         conversation(given.input, given.instructions),
         sampling_of(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
         said_by(given),

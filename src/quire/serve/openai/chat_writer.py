@@ -38,13 +38,14 @@ class ChatWriter:
         self._form = form
         self._is_plain = not form.logprobs and not form.token_ids
         self._facts = {"id": f"chatcmpl-{reply.id}", "created": int(reply.created), "model": reply.model}
+        self._facts["system_fingerprint"] = reply.fingerprint
         self._chunk = {**self._facts, "object": "chat.completion.chunk"}
         self._head = b"data: " + encode(self._chunk)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if form.usage else b"]}\n\n"
         self._text_head = self._head + b'{"index":'
         self._text_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         """Every choice begins with its role."""
         delta = {"role": "assistant", "content": "", "refusal": None}
         return b"".join(self._choice_chunk(choice, delta) for choice in range(self._form.n))

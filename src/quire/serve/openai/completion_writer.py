@@ -35,13 +35,14 @@ class CompletionWriter:
         self._is_plain = not form.logprobs and not form.token_ids and form.answer
         created = int(reply.created)
         self._facts = {"id": f"cmpl-{reply.id}", "object": "text_completion", "created": created, "model": reply.model}
+        self._facts["system_fingerprint"] = reply.fingerprint
         self._head = b"data: " + encode(self._facts)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if form.usage else b"]}\n\n"
         self._text_head = self._head + b'{"index":'
         self._text_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
         self._offsets: dict[int, int] = {}
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         """Nothing comes before the text."""
         return b""
 

@@ -1,7 +1,7 @@
 """The fields that chat completions, completions and responses have in common, and those that we refuse.
 
-OpenAI's own names come first, then those that vLLM, SGLang, TensorRT-LLM and llama.cpp have added, then ours. `null`
-is always the same as no field. What the fields mean is in sampling.py, constraints.py and terms.py.
+OpenAI's own names come first, then those that vLLM, SGLang and TensorRT-LLM have added, then ours; llama.cpp's are in
+llama_cpp.py. `null` is always the same as no field. What they mean is in sampling.py, constraints.py and terms.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from quire.serve.body import Refusal
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Count = Annotated[int, Meta(ge=1, lt=1 << 31)]
+Limit = Annotated[int, Meta(ge=-1, lt=1 << 31)]  # -1: none
 CountOrZero = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
+MAX_BIAS = 100
+Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+Biases = dict[TokenId, Bias] | list[tuple[TokenId | str, float | bool]]  # llama.cpp: pairs; false: never
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Id = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,256}$")]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
@@ -85,7 +88,7 @@ class Fields(Struct, kw_only=True):
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[TokenId, Bias] | None = None
+    logit_bias: Biases | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # -1 and 0: off
     sampling_seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None  # SGLang
@@ -139,8 +142,8 @@ _NO_BEAMS = Refusal("answers are sampled; there is no beam search.", (False,))
 _THOUGHTS = Refusal("thoughts are always told apart from the answer, as they come.", (True,))
 
 REFUSED = {
-    "store": Refusal("nothing is stored here; leave it out or give false.", (False,)),
-    "moderation": Refusal("there is no moderation."),
+    "store": Refusal("nothing is stored here; leave it out or give false.", (False,), is_ignorable=True),
+    "moderation": Refusal("there is no moderation.", is_ignorable=True),
     "structural_tag": Refusal("give response_format, structured_outputs, regex or a grammar."),
     "guided_whitespace_pattern": Refusal("the white space of JSON is the model's choice."),
     "use_beam_search": _NO_BEAMS,
@@ -169,5 +172,5 @@ REFUSED = {
     "separate_reasoning": _THOUGHTS,
     "stream_reasoning": _THOUGHTS,
     "include_reasoning": _THOUGHTS,
-    "cache_prompt": Refusal("prompts are always cached; see cache_salt.", (True,)),
+    "cache_prompt": Refusal("prompts are always cached; see cache_salt.", (True,), is_ignorable=True),
 }

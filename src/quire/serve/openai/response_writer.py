@@ -73,7 +73,7 @@ class ResponseWriter:
         self._open: _Open | None = None
         self._ending = Ending.CANCELLED
 
-    def open(self) -> bytes:
+    def open(self, usage: Usage) -> bytes:
         """The object without any output, twice."""
         whole = objects.response(self._form, self._reply, "in_progress", ())
         return self._say("response.created", response=whole) + self._say("response.in_progress", response=whole)

@@ -1,0 +1,92 @@
+"""One declared setting: how it is spelled, what values it takes, and what its help says."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+from quire.types.errors import InvalidRequest
+
+
+class BadSetting(InvalidRequest):
+    """A setting has a value that it cannot have. The message names the setting, the value and what it takes."""
+
+    code = "bad_setting"
+
+
+MOST = 2**31 - 1  # of a number that declares no `high`: what any part of the engine can count
+BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+DECLARED = {"choices": (), "low": None, "high": MOST, "secret": False}  # a secret is shown to nobody
+TYPES: dict[type, Any] = {bool: bool, int: Integral, float: Real, str: str}
+WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text without a NUL character"}
+
+
+def setting(default: Any, help: str, **more: Any) -> Any:
+    """A field with its help text; more: `choices`, `low` and `high` (the least and most it may be), `secret`."""
+    return field(default=default, metadata=DECLARED | more | {"help": help})
+
+
+class Setting(NamedTuple):
+    """One declared setting, as help pages show it."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    help: str
+    choices: tuple[Any, ...]
+    low: float | None
+    high: float
+    secret: bool
+
+    @property
+    def flag(self) -> str:
+        """How it is spelled on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """How it is spelled in the environment."""
+        return "QUIRE_" + self.name.upper()
+
+    @property
+    def kind(self) -> type:
+        """The type of its value, None aside."""
+        return next(
+            (each for each in (bool, int, float, str) if each in (self.type, *getattr(self.type, "__args__", ()))), str
+        )
+
+    @property
+    def may_be_none(self) -> bool:
+        """Can it be left to the engine?"""
+        return type(None) in getattr(self.type, "__args__", ())
+
+    def parse(self, text: str) -> Any:
+        """The value that a flag or a variable spells."""
+        if self.may_be_none and text.lower() in ("", "none", "auto"):
+            return None
+        if self.kind is bool:
+            return BOOLS.get(text.lower(), text)  # what is neither is refused by `check`
+        try:
+            return self.kind(text)
+        except ValueError:
+            raise self._wrong(text) from None
+
+    def check(self, value: Any) -> None:
+        """Refuse a value of another type, or outside of the declared choices or range."""
+        if value is None and self.may_be_none:
+            return
+        is_right = isinstance(value, TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
+        if not is_right or value != value or (self.kind is str and "\0" in value):  # NaN is not equal to itself
+            raise self._wrong(value)
+        if self.choices and value not in self.choices:
+            public = f"{self.name} is {value!r}; choose from {', '.join(map(str, self.choices))}."
+            raise BadSetting(public, field=self.name)
+        if self.low is not None and value < self.low:
+            raise BadSetting(f"{self.name} is {value!r}; it must be at least {self.low:g}.", field=self.name)
+        if self.kind in (int, float) and value > self.high:
+            raise BadSetting(f"{self.name} is {value!r}; it must be at most {self.high:.10g}.", field=self.name)
+
+    def _wrong(self, value: Any) -> BadSetting:
+        return BadSetting(f"{self.name} is {value!r}; it must be {WANTED[self.kind]}.", field=self.name)
