@@ -77,7 +77,7 @@ def test_answers_that_come_back_in_the_next_turn_are_hits(model_file, tmp_path):
 
 def test_the_log_of_a_busy_server_is_simulated_as_the_server_measured(model_file, tmp_path):
     """Four at once, two tenants, and a cache that cannot hold it all; read by `quire advise --url`."""
-    log, num_blocks = tmp_path / "requests.jsonl", 120
+    log, num_blocks = tmp_path / "requests.jsonl", 90
     bodies = shared_prompts(random.Random(3)) + shared_prompts(random.Random(4))
     for place, body in enumerate(bodies):
         body["cache_salt"] = f"tenant-{place % 2}"

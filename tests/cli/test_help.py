@@ -18,7 +18,7 @@ OWN = {
     "ps": {"--url", "--json", "--host", "--port", "--api-key"},
     "stop": {"--url", "--home", "--host", "--port", "--api-key"},
     "doctor": {"--network", "--json", "--home", "--memory-share", "--host", "--port", "--api-key"},
-    "list": {"--all", "-a", "--json", "--home"},
+    "list": {"--all", "--json", "--home"},
     "show": {"--modelfile", "--template", "--system", "--parameters", "--license", "--json", "--home"},
     "rm": {"--home"},
     "cp": {"--home"},

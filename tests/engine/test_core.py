@@ -62,7 +62,7 @@ def test_the_context_is_the_models_unless_the_settings_say_less() -> None:
     [
         ([1, VOCAB], {}, "prompt"),
         ([1], {"logit_bias": {VOCAB + 3: 1.0}}, "logit_bias"),
-        ([1], {"allowed_token_ids": (1, -1)}, "allowed_token_ids"),
+        ([1], {"allowed_token_ids": (1, VOCAB)}, "allowed_token_ids"),
         ([1], {"bad_words": ((1, 2), (3, 5000))}, "bad_words"),
         ([1], {"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
     ],

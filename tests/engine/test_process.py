@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,16 @@ from tests.waiting import wait_until
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
+import zmq
+
 from quire.config import Config, load
 from quire.devices.base import DeviceUnavailable
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
 from quire.engine.llm import LLM, Opened, Place
-from quire.engine.messages import Configure, EngineDied, Failed, Loading, News
+from quire.engine.messages import Accepted, Configure, EngineDied, Failed, Loading, News
+from quire.engine.process import Sockets
 from quire.types.answer import Delta
 from quire.types.errors import ContextTooLong
 from quire.types.request import GenerateRequest, SamplingParams
@@ -197,3 +201,21 @@ def test_a_child_does_not_outlive_its_parent(
     parent.stdout.close()
     wait_until(lambda: is_gone(pid))
     wait_until(lambda: list(short_tmp.iterdir()) == [])
+
+
+def test_messages_for_a_parent_that_goes_while_they_are_sent_are_dropped() -> None:
+    """Between the look whether someone listens and the sending the parent may go: the child must not wait for it."""
+
+    class Outbox:
+        num_tried = 0
+
+        def send(self, frame: bytes, flags: int) -> None:
+            assert flags == zmq.NOBLOCK
+            self.num_tried += 1
+            raise zmq.Again
+
+    sockets, outbox = object.__new__(Sockets), Outbox()
+    looks = iter([{outbox: zmq.POLLOUT}, {outbox: zmq.POLLOUT}, {0: zmq.POLLIN}])
+    sockets._outbox, sockets._listener = outbox, SimpleNamespace(poll=lambda: next(looks))
+    sockets.send([Accepted("a")])
+    assert outbox.num_tried == 2 and next(looks, None) is None

@@ -81,7 +81,7 @@ def test_chat_takes_vllms_words_too(model):
         ({"max_model_len": 64, "max_context": 64}, "give one of them"),
         ({"max_model_len": "long"}, "max_context is 'long'"),
         ({"max_model_len": 1}, "max_context is 1"),
-        ({"max_rows": 2.5}, "max_rows is '2.5'; it must be a whole number"),
+        ({"max_rows": 2.5}, "max_rows is 2.5; it must be a whole number"),
         ({"captures": "maybe"}, "true or false"),
         ({"no_such_word": 1}, "no_such_word"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -260,8 +261,8 @@ def test_the_command_line_makes_shows_copies_and_removes(home, tmp_path):
     assert quire(home, "show", "cli", "--license").stdout == "Apache-2.0\n"
     assert "im_start" in quire(home, "show", "cli", "--template").stdout
     assert quire(home, "show", "cli", "--parameters").stdout.split() == ["num_predict", "5", "temperature", "0"]
-    facts = dict(line.split(maxsplit=1) for line in quire(home, "show", "cli").stdout.splitlines())
-    assert facts["sampling"] == "num_predict 5, temperature 0" and facts["system"] == PIRATE
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in quire(home, "show", "cli").stdout.splitlines())
+    assert facts["sampling defaults"] == "max_tokens 5, temperature 0 (Modelfile)" and facts["system"] == PIRATE
     again = quire(home, "create", "cli2", "-f", "-", stdin=quire(home, "show", "cli", "--modelfile").stdout)
     assert again.returncode == 0 and quire(home, "show", "cli2", "--system").stdout == PIRATE + "\n"
     said = quire(home, "run", "cli", "Who are you?")

@@ -131,7 +131,7 @@ async def _clients(url: str, num_streams: int, num_tokens: int) -> tuple[float, 
         "stream": True,
     }
     body = json.dumps(asked).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     clients = [_Client(head + body, loop.create_future()) for _ in range(num_streams)]
     for client in clients:
         await loop.create_connection(partial(_itself, client), where.hostname or "", where.port or 0)

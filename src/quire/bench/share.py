@@ -91,7 +91,8 @@ class OverHttp:
         """An event is at least one token; how many there were, the usage says at the end."""
         asked = {"model": "m", "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
         body = json.dumps(asked | {"stream": True, "stream_options": {"include_usage": True}}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
             writer.write(head.encode() + body)

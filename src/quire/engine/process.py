@@ -63,10 +63,16 @@ class Sockets:
         return said
 
     def send(self, said: Sequence[Outward]) -> None:
-        """Say it. Waits only for a parent that is not there yet; to one that is gone, it is said in vain."""
-        ready: dict[Any, int] = dict(self._listener.poll())
-        if self._outbox in ready:
-            self._outbox.send(encode(said))
+        """Send messages. Waits for a parent that is not there yet; for one that is gone, they are dropped.
+
+        Never blocks in the socket itself: a parent that goes between the look and the sending would be waited for
+        forever.
+        """
+        frame = encode(said)
+        while self._outbox in dict(self._listener.poll()):
+            with suppress(zmq.Again):
+                self._outbox.send(frame, zmq.NOBLOCK)
+                return
 
     def close(self) -> None:
         """Let the last words out, then close."""
