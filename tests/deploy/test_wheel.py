@@ -79,7 +79,7 @@ def run(installed: Path, *command: str) -> str:
 
 
 def test_it_is_tagged_for_systems_older_than_this_one(wheel):
-    assert f"manylinux_2_28_{os.uname().machine}" in wheel.name, wheel.name
+    assert f"manylinux_2_34_{os.uname().machine}" in wheel.name, wheel.name
 
 
 def test_it_runs_every_variant_without_a_compiler(installed):
@@ -94,6 +94,6 @@ def test_its_command_works_there(installed):
 
 
 def test_what_an_image_has_of_it_fits_into_200_mb(installed):
-    folder = installed.parent
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    assert size < 200e6
+    """Beside Python and the system, which take 150; the image leaves out pip and the tests of packages."""
+    files = (path for path in installed.parent.rglob("*") if path.is_file() and not path.is_symlink())
+    assert sum(path.stat().st_size for path in files if not {"tests", "pip"} & set(path.parts)) < 200e6

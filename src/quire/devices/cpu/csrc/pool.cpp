@@ -3,6 +3,7 @@
 #include "pool.h"
 
 #if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
 #include <unistd.h>
 #endif
 
@@ -19,6 +20,15 @@ void relax() {
     _mm_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
+#endif
+}
+
+// GCC 12 binds condition_variable::wait to a version that systems before 2022 lack; what it calls is as old as threads.
+void sleep_on(std::condition_variable &changed, std::unique_lock<std::mutex> &lock) {
+#if defined(__GLIBCXX__) && defined(__linux__)
+    pthread_cond_wait(changed.native_handle(), lock.mutex()->native_handle());
+#else
+    changed.wait(lock);
 #endif
 }
 
@@ -48,7 +58,7 @@ void Epoch::wait_beyond(uint32_t seen, int spins) {
     }
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1);
-    changed_.wait(lock, [&] { return value_.load() != seen; });
+    while (value_.load() == seen) sleep_on(changed_, lock);
     sleepers_.fetch_sub(1);
 }
 
