@@ -170,19 +170,6 @@ def test_langchain_answers_with_the_model(server, method, strict):
     assert isinstance(answer, Person)
 
 
-@pytest.mark.parametrize("mode", ["TOOLS", "TOOLS_STRICT", "JSON_SCHEMA", "RESPONSES_TOOLS"])
-def test_instructor_answers_with_the_model(server, mode):
-    """Its modes JSON and MD_JSON tell the schema to the model alone, which must then be able to follow it by itself."""
-    instructor = pytest.importorskip("instructor")
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        wrapped = instructor.from_openai(made, mode=instructor.Mode[mode])
-        limit = "max_output_tokens" if mode.startswith("RESPONSES") else "max_tokens"
-        answer = wrapped.chat.completions.create(
-            model="toy", messages=QUESTION, response_model=Person, max_retries=0, temperature=0, **{limit: LIMIT}
-        )
-    assert isinstance(answer, Person)
-
-
 def test_the_setting_leaves_objects_open_and_strict_closes_them(model_file):
     empty = {"type": "object", "properties": {}}
     with running(model_file, all_dialects(), open_objects=True) as made:
