@@ -201,7 +201,7 @@ class ServeConfig:
     body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
     unknown_fields: str = setting(
         "refuse",
-        "Fields of requests that nobody here knows: refuse, or ignore (logged once for each name). Fields that are "
+        "Unknown fields of requests: refuse, or ignore (logged once for each name). Fields that are "
         "known and would change the answer are refused either way.",
         choices=("refuse", "ignore"),
     )

@@ -1,4 +1,4 @@
-"""Whatever a user gives from Python, only a QuireError comes out, and the model goes on."""
+"""Whatever a user gives from Python, only a QuireError comes out, and the model keeps answering."""
 
 from __future__ import annotations
 

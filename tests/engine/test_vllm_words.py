@@ -1,4 +1,4 @@
-"""A script for vLLM runs, or is told which of its words has another name here."""
+"""A script for vLLM runs, or gets an error with our name for its word."""
 
 from __future__ import annotations
 

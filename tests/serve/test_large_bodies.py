@@ -1,4 +1,4 @@
-"""Bodies of megabytes hold up nobody: not /health, and not a request of ordinary size."""
+"""Bodies of megabytes delay neither /health nor a request of ordinary size."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_the_command_line_makes_shows_copies_and_removes(home, tmp_path):
 
 
 def unsupported(folder: Path) -> Path:
-    """A GGUF file that is sound, of a model that nobody can run."""
+    """A GGUF file that is sound, of a model that cannot be run."""
     path = folder / "strange.gguf"
     path.write_bytes(gguf_bytes({"general.architecture": (8, "rwkv9")}))
     return path

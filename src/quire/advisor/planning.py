@@ -118,7 +118,7 @@ def _published(name: str, shape: Shape, precision: str) -> _Model:
 
 
 def _spelled(name: str, store: Store) -> str:
-    """As a command names it; empty if nobody knows where it is."""
+    """The name for a command; empty if no source of the model is known."""
     return name if _find(store, name) is not None else name_to_serve(name, "bf16") or ""
 
 

@@ -32,7 +32,7 @@ REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def name_to_serve(name: str, precision: str) -> str | None:
-    """The name under which a model with this name can be fetched, with weights in this precision; None: nobody knows.
+    """The name under which a model with this name can be fetched, with weights in this precision; None: unknown.
 
     A name that says where the model is (hf.co/…, a registry's name:tag) stays what it is.
     """

@@ -1,4 +1,4 @@
-"""Who is best in what: of the engines that were compared, else of the ways to run that were simulated."""
+"""The winner of each measure: among the engines that were compared, else among the simulated ways to run."""
 
 from __future__ import annotations
 

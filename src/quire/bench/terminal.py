@@ -29,7 +29,7 @@ def told(outcome: Outcome) -> str:
 
 
 def _winners(outcome: Outcome) -> list[str]:
-    """The answer in one line, and who is best in what."""
+    """The answer in one line, and a table of winners."""
     line, found = answer_line(outcome), winners(outcome)
     table = ["", aligned(HEADS, found), ""] if found else []
     return [line, *table] if line else []

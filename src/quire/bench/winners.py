@@ -33,7 +33,7 @@ class Winner(NamedTuple):
 
 
 def winners(outcome: Outcome) -> list[Winner]:
-    """For each workload at its highest load, who is best in each measure. Of one engine alone there are none."""
+    """For each workload at its highest load, the winner of each measure. A single engine has none."""
     found: list[Winner] = []
     for workload in outcome.plan.workloads:
         groups = [(load, points) for name, load, points in outcome.groups() if name == workload and len(points) > 1]

@@ -68,7 +68,7 @@ def _words(line: str) -> list[str]:
     words: list[str] = []
     try:
         words.extend(lexer)
-    except ValueError:  # an open quote: what is in it is a prompt, which nobody can complete
+    except ValueError:  # an open quote: its content is a prompt, which cannot be completed
         return []
     return [*words, ""] if not line or line[-1].isspace() else words
 

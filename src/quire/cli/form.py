@@ -27,7 +27,7 @@ class Form:
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """The variables by which chat templates are told to think. Templates differ in the name they read."""
+        """Variables that switch thinking in chat templates. Templates differ in the name they read."""
         if self.think is None:
             return {}
         level = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}

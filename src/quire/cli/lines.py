@@ -1,6 +1,6 @@
 """What a user types: messages of one line or of several.
 
-A message goes on over several lines between two \"\"\", or while its lines end with a backslash. A pasted block is one
+A message spans several lines between two \"\"\", or while its lines end with a backslash. A pasted block is one
 message, newlines and all.
 """
 

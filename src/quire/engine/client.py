@@ -130,7 +130,7 @@ class Client:
         self._cancels: dict[str, deque[_Waiting]] = {}
         self._questions: deque[Future[Any]] = deque()  # answered in their order
         self._is_over = threading.Event()  # no engine, and there will be none
-        self._away: str | None = None  # whoever has the engine restarts it, and says why
+        self._away: str | None = None  # the engine is being restarted by its owner; this is the reason
         self._last_words = "it has not been started yet"  # of the last engine that died
         self._is_stillborn = False  # an engine died before it was ours
         self._restarter: threading.Thread | None = None

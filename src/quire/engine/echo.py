@@ -11,7 +11,7 @@ ECHO = ".echo"  # what is added to the address of the child's inbox
 
 
 class Echo:
-    """Answers until `close`. It goes on while Python code, a kernel or a compilation holds the interpreter's lock."""
+    """Answers until `close`, also while Python code, a kernel or a compilation holds the interpreter's lock."""
 
     def __init__(self, address: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -104,7 +104,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Send Alive: the step loop goes on. From whoever watches the process (watch.py)."""
+    """Ask for Alive, which the step loop sends between two steps. From the process watcher (watch.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The step loop goes on."""
+    """The step loop is running."""
 
 
 class EngineDied(QuireError):

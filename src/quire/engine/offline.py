@@ -93,9 +93,9 @@ def complete(client: Client, room: Room, answers: list[Answer], progress: bool |
 
 
 class _Held:
-    """News of a request whose text nobody reads while it comes: its first tokens, then all others with its end.
+    """Collects the messages of a request that is not streamed: sends its first tokens, then all others with its end.
 
-    Whoever is woken for each token takes a core from the engine. Only a stop string has to be looked for at once.
+    Waking a thread for each token would take a core from the engine. Only stop strings need every token at once.
     """
 
     def __init__(self, request: GenerateRequest, send: Callable[[Sequence[News]], None]) -> None:

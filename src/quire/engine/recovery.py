@@ -260,7 +260,7 @@ class Recovery:
             return min(max(LONG_TRIAL_MIN, 1.5 * live.exposure), LONG_TRIAL_MAX)
         return min(max(PATIENCE_MIN, 2 * live.exposure), PATIENCE_MAX)
 
-    # ── who is sent ──
+    # ── which requests are sent ──
 
     def _send_due(self) -> None:
         """Send suspects as far as they may be tried together; then newcomers; then, one by one, what was set aside."""

@@ -5,7 +5,7 @@ long a step, a load or a compilation takes. The answer to a Probe comes between 
 misses it. A step may take long, so that alone is only reported. The process is killed if it misses echoes, if it uses
 no CPU time while it misses a Probe, or if one step takes longer than the setting `max_step_seconds`.
 
-Time is counted in looks of this thread: a parent that was stopped itself, or had no CPU, blames nobody for that.
+Time is counted in iterations of this thread, so a parent that was itself stopped or had no CPU reports no hang.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 def start_logging(config: ObserveConfig, stream: TextIO | None = None, is_whole_process: bool = False) -> None:
     """Send what quire says to `stream` (standard error). A second call replaces the first.
 
-    `is_whole_process`: also warnings of other packages, and errors that nobody catches. For processes that are ours.
+    `is_whole_process`: also warnings of other packages, and uncaught errors. For processes of our own.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     if config.log_format == "json":

@@ -9,7 +9,7 @@ INTERVAL_SECONDS = 10.0
 
 
 class Counts(Protocol):
-    """What of an engine's counters is told. Tokens are counted from its start."""
+    """The engine counters that a line is made from. Tokens are counted from the engine's start."""
 
     @property
     def computed_tokens(self) -> int: ...
@@ -38,7 +38,7 @@ class Throughput:
         self._before: Counts | None = None
 
     def log(self, now: Counts, seconds: float) -> None:
-        """Write a line, unless nothing was computed and nobody waits."""
+        """Write a line, unless nothing was computed and no request waits."""
         before, self._before = self._before, now
         if before is None or now.computed_tokens < before.computed_tokens:  # new, or started again
             return

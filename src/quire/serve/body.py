@@ -99,7 +99,7 @@ def shaped(value: object, shape: type[Shape], field: str, spelling: Spelling = B
 
 @contextmanager
 def ignoring_unknown(is_so: bool) -> Iterator[None]:
-    """Drop fields that nobody declared, in this thread until the end of the block, instead of refusing them."""
+    """Drop undeclared fields, in this thread until the end of the block, instead of refusing them."""
     before = _ignores_unknown.set(is_so)
     try:
         yield

@@ -26,7 +26,7 @@ def connection_for(serve: ServeConfig) -> type[Connection]:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with limits. Three timers: for headers, for a body that nobody waits for, for a client's reading."""
+    """uvicorn's, with limits. Three timers: for headers, for a body that no handler reads, for a client's reading."""
 
     settings: ServeConfig
 

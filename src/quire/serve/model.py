@@ -49,7 +49,7 @@ class Slot:
 
     @property
     def first(self) -> Model | None:
-        """Of its models that are loaded, the one that the engine's figures are told under."""
+        """Of its models that are loaded, the one whose name labels the engine's figures."""
         return next((model for model in self.models if model.engine is not None), None)
 
 

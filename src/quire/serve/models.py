@@ -88,7 +88,7 @@ class Models:
         known = self._models.get(offered.name)
         if known is None or known.wanted.identity != offered.identity:
             if known is not None:
-                self._forget(known)  # whoever uses the one before ends there, and it goes
+                self._forget(known)  # requests that use the old one end there; then it is unloaded
             self._models[offered.name] = Model(offered, is_named=False)
         return self._models[offered.name]
 

@@ -157,7 +157,7 @@ class Residents:
             await asyncio.wait(set(self._tasks), timeout=RETRY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     def forget(self, model: Model) -> None:
-        """A model is no longer served: its engine goes as soon as nobody uses it, if no other model has the same."""
+        """A model is no longer served: unload its engine once no request uses it, unless another model shares it."""
         if (slot := model.slot) is None or model not in slot.models:
             return
         slot.models.remove(model)

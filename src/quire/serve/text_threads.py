@@ -1,4 +1,4 @@
-"""Threads for work on text, so that the event loop goes on: JSON decoding, templates, tokenizing.
+"""Threads for work on text, which keep the event loop free: JSON decoding, templates, tokenizing.
 
 A large body has a thread of its own: requests of ordinary size never wait behind one.
 """

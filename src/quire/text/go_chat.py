@@ -68,7 +68,7 @@ class GoChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """The prompt's text up to the end of the last message's words: the answer goes on with them."""
+        """The prompt's text up to the end of the last message's words, which the answer continues."""
         words = messages[-1].get("content") or ""
         return self.render(messages[:-1], tools=tools, variables=variables) + str(words)
 

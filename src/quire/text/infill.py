@@ -1,4 +1,4 @@
-"""Filling in the middle: the tokens by which code models are told what stands before and after the text they write.
+"""Filling in the middle: the tokens that mark, for code models, the text before and after the gap.
 
 <prefix> text before <suffix> text after <middle>   most models
 <suffix> text after <prefix> text before            Codestral
@@ -26,7 +26,7 @@ KEYS = (
     ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.fim_mid_token_id"),
     ("tokenizer.ggml.prefix_token_id", "tokenizer.ggml.suffix_token_id", "tokenizer.ggml.middle_token_id"),
 )
-# What a model writes once the gap is filled: it goes on with padding, or with another file.
+# What a model writes once the gap is filled: then padding or another file follows.
 END_NAMES = (
     *("<|fim_pad|>", "<fim_pad>", "<|repo_name|>", "<repo_name>", "<reponame>", "<|file_sep|>", "<file_sep>"),
     *("<filename>", "<|file_separator|>", "<EOT>", "▁<EOT>", "<|endoftext|>"),

@@ -85,7 +85,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """The prompt's text up to the end of the last message's words: the answer goes on with them.
+        """The prompt's text up to the end of the last message's words, which the answer continues.
 
         A tag behind these words shows where the template wrote them, as `transformers` does it. Where a template
         leaves the message out, the words stand where an answer would begin.

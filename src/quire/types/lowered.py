@@ -1,4 +1,4 @@
-"""How files of lowered weights are called, so that whoever removes a checkpoint finds what devices made of it."""
+"""How files of lowered weights are named, so that removing a checkpoint also finds what devices made of it."""
 
 from __future__ import annotations
 

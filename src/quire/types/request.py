@@ -84,7 +84,7 @@ def _remembers_given(kind: type[T]) -> type[T]:
         object.__setattr__(self, "_given", frozenset(given))
         make(self, **given)
 
-    setattr(kind, "__init__", __init__)  # noqa: B010  # mypy lets nobody assign to a method
+    setattr(kind, "__init__", __init__)  # noqa: B010  # mypy forbids assigning to a method
     return kind
 
 

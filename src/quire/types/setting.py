@@ -17,7 +17,7 @@ class BadSetting(InvalidRequest):
 
 MOST = 2**31 - 1  # of a number that declares no `high`: what any part of the engine can count
 BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-DECLARED = {"choices": (), "low": None, "high": MOST, "secret": False}  # a secret is shown to nobody
+DECLARED = {"choices": (), "low": None, "high": MOST, "secret": False}  # a secret is never printed
 TYPES: dict[type, Any] = {bool: bool, int: Integral, float: Real, str: str}
 WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text without a NUL character"}
 

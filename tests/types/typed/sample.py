@@ -1,4 +1,4 @@
-"""A user's program, which type checkers read and nobody runs."""
+"""A user's program, which type checkers read and which is never run."""
 
 from collections.abc import Generator
 from typing import assert_type

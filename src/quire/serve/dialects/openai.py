@@ -100,7 +100,7 @@ CHAT_REFUSED = (
         "functions": Refusal("give tools."),
         "function_call": Refusal("give tool_choice."),
         "best_of": Refusal("give n.", (1,)),
-        "echo": Refusal("only the answer is told.", (False,)),
+        "echo": Refusal("only the answer is returned.", (False,)),
         "chat_template": Refusal("the model's own template is used; see chat_template_kwargs."),
         "add_special_tokens": Refusal("the template alone writes special tokens.", (False,)),
     }
@@ -162,7 +162,7 @@ def decode_completion(body: bytes, limits: Limits) -> Decoded:
     logprobs = num_logprobs(logprobs, limits, "logprobs")
     echo = bool(given.echo)
     if echo and given.suffix:
-        raise InvalidRequest("echo does not go with suffix: the text between the two is told alone.", field="echo")
+        raise InvalidRequest("echo does not go with suffix: only the text between the two is returned.", field="echo")
     max_tokens = _limit(given, given.max_tokens)
     if max_tokens is None:
         max_tokens = DEFAULT_COMPLETION_TOKENS
