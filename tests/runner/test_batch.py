@@ -145,8 +145,8 @@ def chosen(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple[int,
     built.launched(rows)
     built.batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
     assert built.batch.draws is not None and not len(built.batch.wanted)
-    hosted = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not by_device(p)]
-    assert list(built.hosted) == hosted
+    host_sampled = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not by_device(p)]
+    assert list(built.host_sampled) == host_sampled
     return built.batch, built.batch.draws
 
 

@@ -122,7 +122,7 @@ def test_a_failure_is_raised_after_what_came_before_it_and_the_others_can_be_can
 def test_an_engine_that_dies_is_the_failure_of_all():
     async def scene() -> None:
         world = World(request("a"), request("b"))
-        world.client._bury(EngineDied("It is gone."))
+        world.client._on_engine_death(EngineDied("It is gone."))
         with pytest.raises(EngineDied):
             await world.feed.take()
 

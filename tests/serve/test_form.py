@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.serve.form import constraint_of
-from quire.serve.prompts import Prompt, Speech
+from quire.serve.prompts import ModelText, Prompt
 from quire.text.parsers.registry import by_name
 from quire.types.chat import ChatRequest, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
@@ -25,9 +25,9 @@ class NoText:
 
 def arguments(tool: Tool, open_objects: bool = False, **more: Any) -> dict[str, Any]:
     """The schema that the grammar of a call has for its arguments."""
-    speech = Speech(NoText(), by_name("llama3"), None)  # type: ignore[arg-type]
+    model_text = ModelText(NoText(), by_name("llama3"), None)  # type: ignore[arg-type]
     ask = ChatRequest("m", (), tools=(tool,), tool_choice=ToolChoice("required", parallel=False), **more)
-    constraint = constraint_of(ask, Prompt((), ""), speech, open_objects)
+    constraint = constraint_of(ask, Prompt((), ""), model_text, open_objects)
     assert constraint is not None and constraint.kind is ConstraintKind.LARK
     found: dict[str, Any] = json.JSONDecoder().raw_decode(constraint.text.partition("%json ")[2])[0]
     return found

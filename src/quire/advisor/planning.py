@@ -21,8 +21,8 @@ from quire.config import Config
 from quire.engine.text_side import TextSide
 from quire.report.trace import Trace
 from quire.runner.memory import kv_dtype
-from quire.serve.engines import speech_of
-from quire.serve.prompts import Speech
+from quire.serve.engines import model_text_of
+from quire.serve.prompts import ModelText
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest, QuireError
 from quire.weights.checkpoint import open_checkpoint
@@ -46,7 +46,7 @@ class Wanted:
 class _Model:
     name: str  # as a command names it
     shape: Shape
-    speech: Speech | None = None
+    model_text: ModelText | None = None
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
@@ -72,7 +72,7 @@ def advise_on(
         wanted.trace_file,
     )
     say("counting tokens")
-    return advise(workload_of(trace, Marker(model.speech)), planned, say)
+    return advise(workload_of(trace, Marker(model.model_text)), planned, say)
 
 
 def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model:
@@ -100,14 +100,14 @@ def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model
 
 def _stored(name: str, path: Path, precision: str, config: Config) -> _Model:
     """A model that is here."""
-    shape, speech = shape_of(path, config), speech_of(TextSide.of(open_checkpoint(path)))
+    shape, model_text = shape_of(path, config), model_text_of(TextSide.of(open_checkpoint(path)))
     if precision in ("", shape.precision):
-        return _Model(name, shape, speech)
+        return _Model(name, shape, model_text)
     wanted = shape.in_precision(precision)
     if precision == GPU_PRECISION:
-        return _Model(name, wanted, speech, flags=QUANTIZED)
+        return _Model(name, wanted, model_text, flags=QUANTIZED)
     note = f"{name} is here in {shape.precision}: to run it in {precision}, fetch or make such weights first."
-    return _Model(name, wanted, speech, (note,))
+    return _Model(name, wanted, model_text, (note,))
 
 
 def _published(name: str, shape: Shape, precision: str) -> _Model:

@@ -21,7 +21,7 @@ from quire.report.trace import TracedRequest
 from quire.serve.app import all_dialects
 from quire.serve.dialect import Generates, Limits
 from quire.serve.form import offered
-from quire.serve.prompts import Speech, prompts_of
+from quire.serve.prompts import ModelText, prompts_of
 from quire.types.chat import Ask, ChatRequest
 from quire.types.errors import QuireError
 
@@ -49,10 +49,10 @@ class Marked:
 
 
 class Marker:
-    """Makes marks of requests; with a `speech`, those of its model."""
+    """Makes marks of requests; with a `model_text`, those of its model."""
 
-    def __init__(self, speech: Speech | None = None) -> None:
-        self._speech = speech
+    def __init__(self, model_text: ModelText | None = None) -> None:
+        self._model_text = model_text
         endpoints = (each for dialect in all_dialects() for each in dialect.endpoints)
         self._decoders = {each.path: each.decode for each in endpoints if isinstance(each, Generates)}
 
@@ -68,15 +68,15 @@ class Marker:
         return [Marked(array("I"), Exactness.UNKNOWN)]
 
     def _of_text(self, text: str) -> Marked:
-        if self._speech is not None and self._speech.side.tokenizer is not None:
-            return self._exact(self._speech.side.encode_rendered(text))
+        if self._model_text is not None and self._model_text.side.tokenizer is not None:
+            return self._exact(self._model_text.side.encode_rendered(text))
         return _estimate(text)
 
     def _of_body(self, request: TracedRequest) -> list[Marked]:
         ask = self._ask(request)
-        if ask is not None and self._speech is not None:
+        if ask is not None and self._model_text is not None:
             try:
-                return [self._exact(prompt.tokens) for prompt in prompts_of(ask, self._speech)]
+                return [self._exact(prompt.tokens) for prompt in prompts_of(ask, self._model_text)]
             except QuireError:  # a template that refuses it, say
                 pass
         return list(_vague(ask)) if ask is not None else [_estimate("\n".join(_strings(request.body)))]
@@ -93,8 +93,8 @@ class Marker:
             return None
 
     def _exact(self, tokens: tuple[int, ...]) -> Marked:
-        assert self._speech is not None
-        side = self._speech.side
+        assert self._model_text is not None
+        side = self._model_text.side
         return Marked(
             marks_of(tokens), Exactness.EXACT, lambda start: side.decode(list(tokens[start : start + EXCERPT_TOKENS]))
         )

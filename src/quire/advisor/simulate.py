@@ -80,7 +80,7 @@ class _Story:
     came: float
     first: float | None = None
     last: float = 0.0
-    num_told: int = 0
+    num_sent_blocks: int = 0
     num_hit: int = 0
 
 
@@ -137,8 +137,8 @@ class _Device:
         return count
 
     def _result(self, story: _Story) -> PartResult:
-        story.num_told += 1
-        place = min(story.num_told, story.call.num_output) - 1
+        story.num_sent_blocks += 1
+        place = min(story.num_sent_blocks, story.call.num_output) - 1
         return PartResult((story.call.output[place] if place >= 0 else 0,))
 
 

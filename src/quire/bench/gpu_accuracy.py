@@ -36,7 +36,7 @@ Array = NDArray[Any]
 class Numbers(NamedTuple):
     """What a model is computed in."""
 
-    wishes: base.Wishes
+    wishes: base.LoweringOptions
     kv_dtype: str = "bf16"
 
 

@@ -96,12 +96,12 @@ class OverHttp:
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
             writer.write(head.encode() + body)
-            num_told, last = 0, b""
+            num_sent_blocks, last = 0, b""
             while data := await reader.read(1 << 16):
                 num_events = data.count(b'"finish_reason":null')
-                num_told, last = num_told + num_events, last[-1000:] + data
+                num_sent_blocks, last = num_sent_blocks + num_events, last[-1000:] + data
                 yield [UNNAMED] * num_events
         finally:
             writer.close()
         found = COUNTED.search(last)
-        yield [UNNAMED] * (int(found[1]) - num_told if found else 0)
+        yield [UNNAMED] * (int(found[1]) - num_sent_blocks if found else 0)

@@ -44,7 +44,7 @@ class OpenedModel:
         return self.located.name
 
 
-class Wishes(Protocol):
+class RunFlags(Protocol):
     """What `quire run` was told about the model and its sampling."""
 
     @property
@@ -60,7 +60,7 @@ class Wishes(Protocol):
 class Opener:
     """Opens models by name, all with the same flags."""
 
-    options: Wishes
+    options: RunFlags
     given: Given
 
     def locate(self, name: str) -> LocatedModel:

@@ -198,7 +198,7 @@ class Device(Protocol):
         ...
 
 
-class Wishes(TypedDict, total=False):
+class LoweringOptions(TypedDict, total=False):
     """What whoever runs a model wants of a device, beyond the limits."""
 
     dtype: str | None  # of activations; None: what suits the device
@@ -225,7 +225,7 @@ class HasMemory(Protocol):
         weights: Weights,
         limits: Limits,
         kept: KeptWeights | None = None,
-        **wishes: Unpack[Wishes],
+        **wishes: Unpack[LoweringOptions],
     ) -> SizedProgram:
         """As a Device's."""
         ...

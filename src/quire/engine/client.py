@@ -132,7 +132,7 @@ class Client:
         self._is_over = threading.Event()  # no engine, and there will be none
         self._away: str | None = None  # the engine is being restarted by its owner; this is the reason
         self._last_words = "it has not been started yet"  # of the last engine that died
-        self._is_stillborn = False  # an engine died before it was ours
+        self._died_during_start = False  # an engine died before it was ours
         self._restarter: threading.Thread | None = None
         self._is_timed = False  # a thread looks at the deadlines of those who wait for an engine
         self._mail: _Mail | None = None
@@ -203,7 +203,7 @@ class Client:
         if self._restarter is not None:
             self._restarter.join(CLOSE_SECONDS)
         self._link.close()
-        self._bury(EngineDied("The engine was closed."))
+        self._on_engine_death(EngineDied("The engine was closed."))
 
     # ── iterators ──
 
@@ -284,17 +284,17 @@ class Client:
                 if asked.set_running_or_notify_cancel():
                     asked.set_exception(error)
             case Dead(error):
-                self._bury(error)
+                self._on_engine_death(error)
             case Loading() | Ready():
                 self._away = message.stage if isinstance(message, Loading) else None
             case Alive():
                 pass  # for the link
 
-    def _bury(self, error: Exception) -> None:
+    def _on_engine_death(self, error: Exception) -> None:
         """The engine is gone: answer whoever asked it, and start another; or tell everyone."""
         died = error if isinstance(error, EngineDied) else EngineDied(str(error))
         with self._lock:
-            self._is_stillborn = True
+            self._died_during_start = True
             self._last_words = died.public.rstrip(".")
             if not self._recovery.is_up and not self._is_over.is_set():
                 return  # it was not ours yet, or is not any more
@@ -321,7 +321,7 @@ class Client:
     def _adopt(self, link: Link) -> bool:
         """An engine that is ready becomes ours. False: it has died meanwhile, or is not needed any more."""
         with self._lock:
-            if not self._is_stillborn and not self._is_over.is_set():
+            if not self._died_during_start and not self._is_over.is_set():
                 self._link = link
                 self._recovery.restored()
                 return True
@@ -340,7 +340,7 @@ class Client:
         self._link.close()
         while not self._is_over.is_set():
             with self._lock:
-                self._is_stillborn = False
+                self._died_during_start = False
                 lost = self._recovery.give_up(EngineDied(HOPELESS)) if self._recovery.is_hopeless else []
             self._post(lost)
             if self._is_over.wait(self._recovery.pause):

@@ -12,7 +12,7 @@ from quire import __version__
 from quire.cache.kv_cache import KVCache
 from quire.config import BadSetting, Config, home_folder
 from quire.devices import base as devices
-from quire.devices.base import Device, HasMemory, KeptWeights, Limits, NamesKernels, Program, Wishes
+from quire.devices.base import Device, HasMemory, KeptWeights, Limits, LoweringOptions, NamesKernels, Program
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
@@ -118,7 +118,7 @@ def lower(
                 field="quantize",
             )
         return place.lower(model.graph, model.weights, limits, kept), limits
-    wishes = Wishes(
+    wishes = LoweringOptions(
         dtype=config.device.dtype,
         quantize=config.weights.quantize,
         deterministic=config.device.deterministic,

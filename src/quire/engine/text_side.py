@@ -132,10 +132,10 @@ class TextSide:
 
     def detokenizer(
         self, sampling: SamplingParams, *, continues: bool = False, shown: Collection[int] = ()
-    ) -> Detokenizer | Wordless:
+    ) -> Detokenizer | NullDetokenizer:
         """For one answer, as `Detokenizer` says."""
         if self.tokenizer is None:
-            return Wordless()
+            return NullDetokenizer()
         stop, least = tuple(sampling.stop), sampling.min_tokens
         return Detokenizer(self.tokenizer, stop, min_tokens=least, continues=continues, shown=shown)
 
@@ -176,7 +176,7 @@ def _from_folder(folder: Path) -> tuple[Tokenizer | None, ChatTemplate]:
     return tokenizer, ChatTemplate.from_folder(folder, tokenizer.named_tokens)
 
 
-class Wordless:
+class NullDetokenizer:
     """Stands for a detokenizer where there is no tokenizer: tokens are counted, and no text comes of them."""
 
     stopped_by: str | None = None
@@ -198,7 +198,7 @@ class Wordless:
 class _Sample:
     """One sample while it grows."""
 
-    detokenizer: Detokenizer | Wordless
+    detokenizer: Detokenizer | NullDetokenizer
     text: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)

@@ -33,14 +33,14 @@ class Built(NamedTuple):
     rows: Array  # int32 [R] of its parts
     # Every part yields one token, which the device chooses, or which is the likeliest where the host does.
     is_simple: bool
-    hosted: tuple[int, ...] = ()  # where the device chooses: the parts that it leaves to the host
+    host_sampled: tuple[int, ...] = ()  # where the device chooses: the parts that it leaves to the host
     kept: Array = NONE  # int32 the rows whose tokens it chooses, and has for the next step
 
     def launched(self, rows: Rows) -> None:
         """The device has the step, which is built for the last time: say who will have its tokens."""
         if self.batch.draws is not None:
             rows.is_on_device[self.kept] = True
-            rows.is_on_device[self.rows[list(self.hosted)]] = False
+            rows.is_on_device[self.rows[list(self.host_sampled)]] = False
 
 
 class _Entries(NamedTuple):
@@ -157,7 +157,7 @@ class BatchBuilder:
         np.multiply(tables[row_of_token, block], self._block_tokens, out=slots)
         slots += offset
         entries = self._entries(parts, starts)
-        draws, hosted, kept = self._draws(entries, row, rows, lengths, masked)
+        draws, host_sampled, kept = self._draws(entries, row, rows, lengths, masked)
         wanted = NONE if self._device_chooses else self._wanted(parts, entries, row, rows)
         batch = Batch(
             token_ids=self._token_ids[:num_tokens],
@@ -173,8 +173,8 @@ class BatchBuilder:
             wanted=wanted,
             draws=draws,
         )
-        is_simple = entries.is_one_each and not hosted and np.count_nonzero(wanted == 1) == len(wanted)
-        return Built(batch, row, is_simple, hosted, kept)
+        is_simple = entries.is_one_each and not host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
+        return Built(batch, row, is_simple, host_sampled, kept)
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
         """Known tokens come with the part; where there are none, the token is the one that the row sampled last."""
@@ -250,12 +250,12 @@ class BatchBuilder:
         if not self._device_chooses:
             return None, (), NONE
         counts = entries.counts
-        is_there = rows.draws.is_plain[row] & (counts == 1)
-        is_there[entries.scoring] = False
-        draws = rows.draws.draws(np.repeat(row, counts), np.repeat(is_there, counts), np.repeat(lengths, counts))
-        draws.masked[[entries.ends[index] - 1 for index in masked if is_there[index]]] = True
+        device_sampled = rows.draws.is_plain[row] & (counts == 1)
+        device_sampled[entries.scoring] = False
+        draws = rows.draws.draws(np.repeat(row, counts), np.repeat(device_sampled, counts), np.repeat(lengths, counts))
+        draws.masked[[entries.ends[index] - 1 for index in masked if device_sampled[index]]] = True
         yields = counts > 0
-        return draws, tuple(np.flatnonzero(yields & ~is_there).tolist()), row[yields & is_there]
+        return draws, tuple(np.flatnonzero(yields & ~device_sampled).tolist()), row[yields & device_sampled]
 
 
 def logits_of(part: Part) -> int:

@@ -32,10 +32,10 @@ class DrawTable:
         self._top_k[row], self._top_p[row], self._min_p[row] = params.top_k, params.top_p, params.min_p
         self._streams[row] = sampler.stream
 
-    def draws(self, rows: Array, is_there: Array, positions: Array) -> Draws:
+    def draws(self, rows: Array, device_sampled: Array, positions: Array) -> Draws:
         """Of a step: of each entry the row, whether the device chooses it, and the position of its token."""
         return Draws(
-            rows=np.where(is_there, rows, np.int32(-1)),
+            rows=np.where(device_sampled, rows, np.int32(-1)),
             temperature=self._temperature[rows],
             top_k=self._top_k[rows],
             top_p=self._top_p[rows],

@@ -20,13 +20,13 @@ Array = NDArray[Any]
 class Row:
     """The part of a row's state that is not an array."""
 
-    __slots__ = ("join", "num_told", "remembers", "sampler")
+    __slots__ = ("join", "num_sent_blocks", "remembers", "sampler")
 
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.join = join
         self.sampler = Sampler(join, vocab_size)
         self.remembers = self.sampler.remembers
-        self.num_told = len(join.tokens)  # tokens of the text that a sampler that remembers them has heard of
+        self.num_sent_blocks = len(join.tokens)  # tokens of the text that a sampler that remembers them has heard of
 
     def hear(self, part: Part) -> None:
         """Tokens that a grammar forced come with the part, not from the sampler: they count for penalties too."""
@@ -34,9 +34,9 @@ class Row:
             return
         num_drafts = max(part.num_logits - 1, 0)
         known = part.tokens[: len(part.tokens) - num_drafts]
-        news = known[self.num_told - part.start :] if part.start + len(known) > self.num_told else ()
+        news = known[self.num_sent_blocks - part.start :] if part.start + len(known) > self.num_sent_blocks else ()
         self.sampler.hear(news)
-        self.num_told += len(news)
+        self.num_sent_blocks += len(news)
 
 
 class Rows:

@@ -113,8 +113,10 @@ class Runner:
         """Does a part begin with a token that the host has yet to choose?"""
         if self._chooser is None:
             return True
-        hosted = {flight.plan.parts[i].row for flight in self._flights if flight.built for i in flight.built.hosted}
-        return bool(hosted) and any(part.tokens is None and part.row in hosted for part in plan.parts)
+        host_sampled = {
+            flight.plan.parts[i].row for flight in self._flights if flight.built for i in flight.built.host_sampled
+        }
+        return bool(host_sampled) and any(part.tokens is None and part.row in host_sampled for part in plan.parts)
 
     def _start(self, flight: Flight) -> None:
         """The device gets the step, and the masks of what it is to choose."""
@@ -149,8 +151,8 @@ class Runner:
     def _give_masks(self, flight: Flight, masks: Masks) -> None:
         """Hand the device the masks of what it chooses. It waits for them, so it gets some whatever happens."""
         assert flight.built is not None and flight.built.batch.draws is not None
-        hosted = set(flight.built.hosted)
-        whose = [index for index in masks.parts if index not in hosted]
+        host_sampled = set(flight.built.host_sampled)
+        whose = [index for index in masks.parts if index not in host_sampled]
         bits = blank(len(whose), self._vocab_size)
         try:
             found = masks.wait()
@@ -196,8 +198,8 @@ class Runner:
         tokens = output.tokens.tolist()
         if flight.built.is_simple and not masks and min(tokens) >= 0:
             return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
-        hosted = flight.built.hosted
-        by_host = dict(zip(hosted, self._sample(flight, hosted, output.logits, None, masks), strict=True))
+        host_sampled = flight.built.host_sampled
+        by_host = dict(zip(host_sampled, self._sample(flight, host_sampled, output.logits, None, masks), strict=True))
         results, at = [], 0
         for index, part in enumerate(flight.plan.parts):
             count = logits_of(part)
@@ -235,7 +237,7 @@ class Runner:
                 results[place] = PartResult(error=choice.error)
                 continue
             self._rows.last_tokens[part.row] = choice.tokens[-1]
-            row.num_told += len(choice.tokens)
+            row.num_sent_blocks += len(choice.tokens)
             results[place] = PartResult(choice.tokens, choice.logprobs, None, results[place].prompt_logprobs)
         return results
 

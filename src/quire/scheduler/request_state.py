@@ -47,14 +47,14 @@ class RequestState:
     waits: bool = False  # for a result: what comes next depends on the tokens of the step in flight
     is_streaming: bool = False  # it has nothing but its newest tokens to compute
     is_on_device: bool = False  # the next token to compute is the one its row samples last
-    flows: bool = False  # its next part is that one token and nothing else: `settle` says so
+    is_plain_decode: bool = False  # its next part is one sampled token and nothing else; kept by `refresh`
     is_over: bool = False
 
     row: int = NO_ROW
     hit: Hit | None = None  # of one that waits: what was found of it in the prefix tree last
     lease: Lease | None = None
     capacity: int = 0  # tokens that its blocks have room for
-    num_told: int = 0  # blocks that the runner knows of
+    num_sent_blocks: int = 0  # blocks that the runner knows of
     seal_at: int = 0  # computed tokens at which there is something to seal
     drafts: tuple[int, ...] = ()  # tried in the next step
     num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
@@ -122,7 +122,7 @@ class RequestState:
                 computed -= 1
                 self.void()
                 self.scheduled = computed
-            self.settle()
+            self.refresh()
         if self.lease is None:  # preempted meanwhile
             self.scheduled = 0
             return
@@ -160,17 +160,17 @@ class RequestState:
                 return tokens[:index], FinishReason.LENGTH
         return tokens, None
 
-    def untold_blocks(self) -> tuple[int, ...]:
+    def unsent_blocks(self) -> tuple[int, ...]:
         """Blocks that the runner does not know of yet, and does from now on."""
         assert self.lease is not None
-        blocks = tuple(self.lease.blocks[self.num_told :])
-        self.num_told += len(blocks)
+        blocks = tuple(self.lease.blocks[self.num_sent_blocks :])
+        self.num_sent_blocks += len(blocks)
         return blocks
 
-    def settle(self) -> None:
-        """Say again whether it flows, after something that decides it has changed."""
+    def refresh(self) -> None:
+        """Recompute `is_plain_decode` after a change to what it depends on."""
         is_plain = not (self.waits or self.drafts or self.num_stale or self.request.constrained)
-        self.flows = is_plain and self.is_streaming and self.is_on_device
+        self.is_plain_decode = is_plain and self.is_streaming and self.is_on_device
 
     def check(self) -> None:
         """The counts are in their order, and a row goes with a lease."""
@@ -178,9 +178,9 @@ class RequestState:
         assert (self.row == NO_ROW) == (self.lease is None), self.id
         assert self.num_in_flight > 0 or (self.expected == 0 and self.computed == self.scheduled), self.id
         assert self.num_stale <= self.num_in_flight
-        flowed = self.flows
-        self.settle()
-        assert self.flows == flowed and (not self.flows or self.remaining == 1), self.id
+        was_plain_decode = self.is_plain_decode
+        self.refresh()
+        assert self.is_plain_decode == was_plain_decode and (not self.is_plain_decode or self.remaining == 1), self.id
         if self.lease is not None:
-            assert self.num_told <= len(self.lease.blocks) and self.scheduled <= self.capacity, self.id
-            assert not self.flows or self.num_told == len(self.lease.blocks), self.id
+            assert self.num_sent_blocks <= len(self.lease.blocks) and self.scheduled <= self.capacity, self.id
+            assert not self.is_plain_decode or self.num_sent_blocks == len(self.lease.blocks), self.id

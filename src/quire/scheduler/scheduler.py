@@ -88,7 +88,7 @@ class Scheduler:
         """Output that a grammar leaves no choice about: it is known at once, and computed together in the next step."""
         state = self._book.idle_sample(request_id, sample)
         state.is_on_device = False
-        state.settle()
+        state.refresh()
         self._accept(state, PartResult(tokens), now, is_forced=True)
 
     def suggest(self, request_id: str, sample: int, drafts: tuple[int, ...]) -> None:
@@ -99,7 +99,7 @@ class Scheduler:
         state = self._book.idle_sample(request_id, sample)
         if state.is_streaming:
             state.drafts = drafts[: max(0, state.max_total - len(state.tokens) - 1)]
-            state.settle()
+            state.refresh()
 
     def drain(self) -> list[Outcome]:
         """What became of requests since the last call."""
@@ -133,7 +133,7 @@ class Scheduler:
         for state, part, came in zip(step.states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
             tokens, logprobs, error, _ = came
-            if state.flows and part.tokens is None and len(tokens) == 1 and error is None:
+            if state.is_plain_decode and part.tokens is None and len(tokens) == 1 and error is None:
                 # One token more of a stream that goes on: what nearly every part of a full house is, hence by itself.
                 known = state.tokens
                 if tokens[0] not in state.stops and len(known) + 1 < state.max_total:
@@ -165,7 +165,7 @@ class Scheduler:
             return  # it ended while this step was in flight
         if state.num_stale:
             state.num_stale -= 1
-            state.settle()
+            state.refresh()
         elif came.error is not None:
             self._end(state, now, state.failure(came.error))
         else:
@@ -209,7 +209,7 @@ class Scheduler:
         spare = step.budget - len(running)  # beyond one token each: for drafts and forced tokens
         number, tell, whose, num_next = step.number, step.parts.append, step.states.append, 0
         for state in running:
-            if state.flows:  # a thousand times a step, hence without calls but of tuples' own constructor
+            if state.is_plain_decode:  # a thousand times a step, hence without calls but of tuples' own constructor
                 start = state.scheduled
                 if start + 1 >= state.max_total:
                     continue  # its last token is on the way
@@ -217,7 +217,7 @@ class Scheduler:
                 if start >= state.capacity:
                     if not self._make_room(state, start + 1, step, now):
                         continue
-                    new_blocks = state.untold_blocks()
+                    new_blocks = state.unsent_blocks()
                 tell(new_tuple(Part, (state.id, state.row, start, None, 1, new_blocks, False)))
                 whose(state)
                 state.scheduled = start + 1
@@ -337,7 +337,7 @@ class Scheduler:
         self._running.remove(state)
         self._vacate(state, now, session=None)
         state.urgency = state.request.priority
-        state.is_streaming = state.is_on_device = state.waits = state.flows = False
+        state.is_streaming = state.is_on_device = state.waits = state.is_plain_decode = False
         state.drafts = ()
         self._num_preemptions += 1
         self._waiting.add(state)
@@ -351,7 +351,7 @@ class Scheduler:
         else:
             self._running.remove(state)
             self._vacate(state, now, state.request.session if not state.sample else None)
-        state.is_over, state.flows = True, False
+        state.is_over, state.is_plain_decode = True, False
         self._charge_output(state)
         self._book.leave(state)
         self._shares.leave(state.request.key)
@@ -368,7 +368,7 @@ class Scheduler:
         self._leaves.append(state.row)
         self._groups.left(state.row)
         state.lease, state.row = None, NO_ROW
-        state.computed = state.scheduled = state.capacity = state.num_told = 0
+        state.computed = state.scheduled = state.capacity = state.num_sent_blocks = 0
 
     def _expire(self, now: float) -> None:
         self._cache.expire_sessions(now)

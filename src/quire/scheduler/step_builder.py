@@ -56,7 +56,7 @@ class StepBuilder:
                 start,
                 known + drafts,
                 1 + len(drafts) if reaches_end else 0,
-                state.untold_blocks(),
+                state.unsent_blocks(),
                 scores,
             )
         )
@@ -69,7 +69,7 @@ class StepBuilder:
             state.is_streaming = state.is_on_device = True
             state.waits = bool(drafts) or state.request.constrained
             state.drafts = ()
-            state.settle()
+            state.refresh()
         self.budget -= count + len(drafts)
 
     def promise(self, cache: KVCache, now: float) -> None:

@@ -20,13 +20,13 @@ from quire.serve.engines import Engine
 from quire.serve.errors import ShuttingDown
 from quire.serve.exchange import Exchange
 from quire.serve.feed import Feed
-from quire.serve.form import manner_of, offered
-from quire.serve.gathering import Gathering
+from quire.serve.form import offered, output_format_of
 from quire.serve.keys import Key
 from quire.serve.model import Model
 from quire.serve.prompts import Prompt, with_defaults
-from quire.serve.routing import tried
-from quire.serve.run import Run
+from quire.serve.response_collector import ResponseCollector
+from quire.serve.response_state import ResponseState
+from quire.serve.routing import with_fallback
 from quire.serve.service import Service
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest
@@ -51,7 +51,7 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
     with service.quotas.running(exchange.key, record.decoded), _watched(exchange) as gone:
         work = partial(_answer, service, exchange, decoded.writer, gone)
         choice = await service.route(exchange, ask)
-        await tried(choice, exchange, ask, work, partial(_refund, service, exchange))
+        await with_fallback(choice, exchange, ask, work, partial(_refund, service, exchange))
 
 
 async def _answer(
@@ -65,14 +65,14 @@ async def _answer(
         if _asks_nothing(ask):
             await _say_nothing(exchange, writer_of(reply), ask.stream)
             return
-        ask = with_defaults(ask, engine.speech.side.defaults)
+        ask = with_defaults(ask, engine.model_text.side.defaults)
         record.sampling, reply = ask.sampling, reply._replace(sampling=ask.sampling)
-        prompts = await service.prompts(exchange, ask, engine.speech, engine.client.ready.max_context)
+        prompts = await service.prompts(exchange, ask, engine.model_text, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text for prompt in prompts)
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
-        forms = await service.constraints(ask, prompts, engine.speech)
+        forms = await service.constraints(ask, prompts, engine.model_text)
         requests = [
             _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key, form)
             for place, (prompt, form) in enumerate(zip(prompts, forms, strict=True))
@@ -81,7 +81,7 @@ async def _answer(
         wakes_late = not ask.stream and not ask.sampling.stop
         feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
         gone.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
-        run = Run(prompts, requests, manner_of(ask, prompts, engine.speech), feed.stop)
+        run = ResponseState(prompts, requests, output_format_of(ask, prompts, engine.model_text), feed.stop)
         try:
             with _followed(exchange, feed, run):
                 feed.submit()
@@ -104,13 +104,13 @@ async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     async def answer(ask: Ask) -> None:
         async with service.models.using(ask.model) as (model, engine):
             exchange.record.model = model.name
-            prompts = await service.prompts(exchange, ask, engine.speech)
+            prompts = await service.prompts(exchange, ask, engine.model_text)
         await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
 
-    await tried(await service.route(exchange, asked), exchange, asked, answer, lambda: None)
+    await with_fallback(await service.route(exchange, asked), exchange, asked, answer, lambda: None)
 
 
-async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:
+async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseState) -> None:
     """Write events as they come. Whatever has come while the client did not read is one piece."""
     news = await feed.take(HEAD_PATIENCE)
     _time(exchange, feed)
@@ -134,8 +134,8 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> N
         await exchange.write(writer.fail(ShuttingDown()), more=False)
 
 
-async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: Run) -> None:
-    gathering = Gathering()
+async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseState) -> None:
+    gathering = ResponseCollector()
     while not run.is_over:
         gathering.take(run.take(await feed.take()))
     _time(exchange, feed)
@@ -170,7 +170,7 @@ def _watched(exchange: Exchange) -> Iterator[asyncio.Future[None]]:
 
 
 @contextmanager
-def _followed(exchange: Exchange, feed: Feed, run: Run) -> Iterator[None]:
+def _followed(exchange: Exchange, feed: Feed, run: ResponseState) -> Iterator[None]:
     """See to it that nothing runs on for nobody, and that the record is complete, whatever happens."""
     record = exchange.record
     try:
@@ -214,7 +214,7 @@ def _request(
         id,
         prompt.tokens,
         ask.sampling if limit == longest else _shortened(ask.sampling, limit - len(prompt.tokens)),
-        engine.speech.side.eos_ids + prompt.ends,
+        engine.model_text.side.eos_ids + prompt.ends,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,

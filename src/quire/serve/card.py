@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from quire.serve.prompts import Speech
+from quire.serve.prompts import ModelText
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import Checkpoint
 
@@ -15,10 +15,10 @@ MAX_FACT_CHARS = 4096
 LICENSE_KEYS = ("general.license", "license")
 
 
-def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int) -> ModelCard:
+def card_of(name: str, checkpoint: Checkpoint, model_text: ModelText, max_context: int) -> ModelCard:
     """The card of a model, whether it is loaded or not."""
     tensors = checkpoint.tensors.values()
-    preset = speech.side.preset
+    preset = model_text.side.preset
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
@@ -32,14 +32,14 @@ def card_of(name: str, checkpoint: Checkpoint, speech: Speech, max_context: int)
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
         max_context=max_context,
-        template="" if speech.side.template.is_default else speech.side.template.sources.get("default", ""),
+        template="" if model_text.side.template.is_default else model_text.side.template.sources.get("default", ""),
         system=preset.system,
         parameters=preset.parameters,
-        sampling_defaults=speech.side.defaults,
+        sampling_defaults=model_text.side.defaults,
         messages=preset.messages,
         license="\n\n".join(preset.licences)
         or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
-        capabilities=_capabilities(speech),
+        capabilities=_capabilities(model_text),
         metadata=_plain(checkpoint.metadata),
         is_loaded=False,
     )
@@ -52,14 +52,14 @@ def _architecture(checkpoint: Checkpoint) -> str:
     return str(named or next(iter(metadata.get("architectures") or ()), ""))
 
 
-def _capabilities(speech: Speech) -> tuple[str, ...]:
+def _capabilities(model_text: ModelText) -> tuple[str, ...]:
     """Any model may be given tools; what is told is whether its own template knows them."""
     found = ["completion"]
-    if any("tools" in source.lower() for source in speech.side.template.sources.values()):
+    if any("tools" in source.lower() for source in model_text.side.template.sources.values()):
         found.append("tools")
-    if speech.reasoning is not None:
+    if model_text.reasoning is not None:
         found.append("thinking")
-    if speech.side.infill is not None:
+    if model_text.side.infill is not None:
         found.append("insert")
     return tuple(found)
 

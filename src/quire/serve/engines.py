@@ -20,7 +20,7 @@ from quire.engine.need import Budget, Need, Share, budget_of, measure
 from quire.engine.reading import LoopReader
 from quire.engine.text_side import TextSide
 from quire.serve.errors import EngineBusy
-from quire.serve.prompts import Speech
+from quire.serve.prompts import ModelText
 from quire.text.parsers.reasoning import reasoning_of
 from quire.text.parsers.registry import style_of
 from quire.types.errors import InvalidRequest
@@ -34,7 +34,7 @@ class Engine:
     """What a loaded model consists of."""
 
     client: Client
-    speech: Speech
+    model_text: ModelText
 
     def check_tokens(self, tokens: Sequence[int], field: str) -> None:
         """Refuse ids that the model does not have."""
@@ -101,10 +101,10 @@ async def ask(client: Client, question: Question) -> Any:
         raise EngineBusy(ANSWER_SECONDS) from None
 
 
-def speech_of(side: TextSide) -> Speech:
+def model_text_of(side: TextSide) -> ModelText:
     """How a model with this text side speaks."""
     sources = side.template.sources.values()
-    return Speech(side, style_of(sources), reasoning_of(sources))
+    return ModelText(side, style_of(sources), reasoning_of(sources))
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda made: None) -> T:

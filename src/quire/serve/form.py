@@ -10,8 +10,8 @@ from typing import Any
 from quire.grammar.alternatives import Rules
 from quire.grammar.schema import read
 from quire.grammar.writing import exact
-from quire.serve.prompts import Prompt, Speech
-from quire.serve.scribe import Manner
+from quire.serve.choice_decoder import OutputFormat
+from quire.serve.prompts import ModelText, Prompt
 from quire.serve.strict_json import text_of
 from quire.text.parsers.compose import constraint_for, parser_for
 from quire.types.chat import Ask, ChatRequest, Tool
@@ -26,7 +26,7 @@ def offered(ask: Ask) -> Ask:
     return ask
 
 
-def constraint_of(ask: Ask, prompt: Prompt, speech: Speech, open_objects: bool = False) -> Constraint | None:
+def constraint_of(ask: Ask, prompt: Prompt, model_text: ModelText, open_objects: bool = False) -> Constraint | None:
     """The grammar that the answer must follow: the client's own, if it is text, or that of a call which it requires."""
     if not isinstance(ask, ChatRequest) or ask.tool_choice.mode != "required":
         return ask.constraint
@@ -37,22 +37,22 @@ def constraint_of(ask: Ask, prompt: Prompt, speech: Speech, open_objects: bool =
         raise InvalidRequest("A call is required, and there are no tools.", field="tool_choice")
     tools = [replace(tool, parameters=_arguments(tool, open_objects)) for tool in ask.tools]
     return constraint_for(
-        speech.style, tools, ask.tool_choice, _marks(speech), speech.reasoning, prompt.begins_in_thought
+        model_text.style, tools, ask.tool_choice, _marks(model_text), model_text.reasoning, prompt.begins_in_thought
     )
 
 
-def manner_of(ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> Manner:
+def output_format_of(ask: Ask, prompts: Sequence[Prompt], model_text: ModelText) -> OutputFormat:
     """How the answer is to be told. In a form that the client prescribes there is no room for thoughts and calls."""
     if not isinstance(ask, ChatRequest):
-        return Manner(ask.sampling, speech.side, continues=True, echo=ask.echo)
-    plain = Manner(
-        ask.sampling, speech.side, continues=ask.continue_last, echo=ask.echo, parallel=ask.tool_choice.parallel
+        return OutputFormat(ask.sampling, model_text.side, continues=True, echo=ask.echo)
+    plain = OutputFormat(
+        ask.sampling, model_text.side, continues=ask.continue_last, echo=ask.echo, parallel=ask.tool_choice.parallel
     )
     is_text = ask.constraint is not None and ask.tool_choice.mode != "required"
-    if is_text or not (ask.tools or speech.reasoning):
+    if is_text or not (ask.tools or model_text.reasoning):
         return plain
-    parser = partial(parser_for, speech.style, speech.reasoning, ask.tools, prompts[0].begins_in_thought)
-    return replace(plain, parser=parser, shown=tuple(_marks(speech).values()))
+    parser = partial(parser_for, model_text.style, model_text.reasoning, ask.tools, prompts[0].begins_in_thought)
+    return replace(plain, parser=parser, shown=tuple(_marks(model_text).values()))
 
 
 def _arguments(tool: Tool, open_objects: bool) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _exact(text: str, rules: Rules) -> dict[str, Any]:
     return exact(read(text), rules)
 
 
-def _marks(speech: Speech) -> dict[str, int]:
+def _marks(model_text: ModelText) -> dict[str, int]:
     """Those marks of the model that are tokens of its vocabulary."""
-    names = (*speech.style.marks, *(speech.reasoning.marks if speech.reasoning else ()))
-    return speech.side.tokenizer.tokens_named(names) if speech.side.tokenizer is not None else {}
+    names = (*model_text.style.marks, *(model_text.reasoning.marks if model_text.reasoning else ()))
+    return model_text.side.tokenizer.tokens_named(names) if model_text.side.tokenizer is not None else {}

@@ -167,7 +167,7 @@ class Fronts:
 
     def _look(self, seat: Seat) -> None:
         if seat.process is not None and seat.process.poll() is not None:
-            self._bury(seat)
+            self._on_engine_death(seat)
         if seat.process is None and time.monotonic() >= seat.next_start:
             self._start(seat)
 
@@ -181,7 +181,7 @@ class Fronts:
         with suppress(BrokenPipeError):  # it has ended already, as will be seen
             orders.write(seat.process.stdin)
 
-    def _bury(self, seat: Seat) -> None:
+    def _on_engine_death(self, seat: Seat) -> None:
         """Another takes its place: at once, unless it died before it had found the hub."""
         assert seat.process is not None and seat.process.stdin is not None
         seat.process.stdin.close()
@@ -196,11 +196,11 @@ class Fronts:
 
     async def _end_fronts(self) -> None:
         """Let them drain. What they have been asked is answered by the engines, which live meanwhile."""
-        num_told = 0
+        num_sent_blocks = 0
         deadline = time.monotonic() + self._config.serve.drain_seconds + END_SECONDS
         while living := [seat.process for seat in self._seats if seat.process and seat.process.poll() is None]:
-            if num_told < max(1, self._num_signals):
-                num_told += 1
+            if num_sent_blocks < max(1, self._num_signals):
+                num_sent_blocks += 1
                 for process in living:
                     process.terminate()
             if time.monotonic() > deadline:

@@ -18,9 +18,9 @@ from quire.config import Config
 from quire.engine.client import Client
 from quire.engine.text_side import TextSide
 from quire.serve.card import card_of
-from quire.serve.engines import Engine, speech_of
+from quire.serve.engines import Engine, model_text_of
 from quire.serve.fitting import Fitted, OnGpu
-from quire.serve.prompts import Speech
+from quire.serve.prompts import ModelText
 from quire.serve.shelf import Wanted
 from quire.text.preset import FILES
 from quire.types.chat import ModelCard
@@ -62,9 +62,9 @@ class Model:
         self.is_named = is_named  # when the server was started
         self.slot: Slot | None = None  # once it was measured
         self.path: Path | None = None  # the same
-        self.speech: Speech | None = None  # once it was loaded
+        self.model_text: ModelText | None = None  # once it was loaded
         self.measuring: asyncio.Task[None] | None = None
-        self.reading: asyncio.Task[Speech] | None = None
+        self.reading: asyncio.Task[ModelText] | None = None
         self.facts: ModelCard | None = wanted.card
         self._engine: Engine | None = None
 
@@ -72,10 +72,10 @@ class Model:
     def engine(self) -> Engine | None:
         """What answers its requests, while it is loaded."""
         client = None if self.slot is None else self.slot.client
-        if client is None or self.speech is None:
+        if client is None or self.model_text is None:
             return None
         if self._engine is None or self._engine.client is not client:
-            self._engine = Engine(client, self.speech)
+            self._engine = Engine(client, self.model_text)
         return self._engine
 
     @property
@@ -100,15 +100,15 @@ class Model:
         """Is all known that its files say?"""
         return self.facts is not None and bool(self.facts.architecture)
 
-    def read(self, path: Path, max_context: int, config: Config) -> Speech:
+    def read(self, path: Path, max_context: int, config: Config) -> ModelText:
         """Learn what its files say of it, and how it speaks. In a thread."""
         checkpoint = open_checkpoint(path, config.weights.load_format)
-        speech = speech_of(TextSide.of(checkpoint, config.sampling.sampling_defaults))
-        card, known = card_of(self.name, checkpoint, speech, max_context), self.wanted.card
+        model_text = model_text_of(TextSide.of(checkpoint, config.sampling.sampling_defaults))
+        card, known = card_of(self.name, checkpoint, model_text, max_context), self.wanted.card
         if known is not None:  # the store knows better who it is
             card = replace(card, created=known.created, num_bytes=known.num_bytes, digest=known.digest)
         self.facts = card
-        return speech
+        return model_text
 
 
 def weights_path(path: Path) -> Path:

@@ -102,7 +102,7 @@ async def props(service: Service, exchange: Exchange) -> None:
 
 
 def _facts(engine: Engine) -> dict[str, Any]:
-    defaults = engine.speech.side.defaults
+    defaults = engine.model_text.side.defaults
     told = {name: {"value": value, "source": defaults.sources[name]} for name, value in defaults.values.items()}
     return asdict(engine.client.ready) | {"sampling_defaults": told}
 
@@ -128,14 +128,14 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
         given.prompt = given.content
     async with service.models.using(given.model) as (_, engine):
-        side = engine.speech.side
+        side = engine.model_text.side
         if isinstance(given.prompt, str) and given.add_special_tokens is not None:
             encode = partial(side.encode, given.prompt, framed=given.add_special_tokens)
             tokens = await service.beside(exchange, encode)
         else:
             limits = service.limits(exchange.key)
             ask = await service.beside(exchange, lambda: ask_of(given, service.dialects, limits))
-            tokens = (await service.prompts(exchange, ask, engine.speech))[0].tokens
+            tokens = (await service.prompts(exchange, ask, engine.model_text))[0].tokens
         said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
     await exchange.respond(await service.beside(exchange, partial(msgspec.json.encode, said)))
 
@@ -145,7 +145,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
     given = await service.parsed(exchange, lambda body: read(body, DetokenizeBody))
     async with service.models.using(given.model) as (_, engine):
         engine.check_tokens(given.tokens, "tokens")
-        text = await service.beside(exchange, lambda: engine.speech.side.decode(given.tokens))
+        text = await service.beside(exchange, lambda: engine.model_text.side.decode(given.tokens))
     await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
 
 

@@ -24,7 +24,7 @@ from quire.types.request import Pin
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class ModelText:
     """How a model speaks: its text side, and the marks that it puts around calls and thoughts."""
 
     side: TextSide
@@ -48,12 +48,12 @@ class Prompt:
         return max((pin.end for pin in self.pins), default=0)
 
 
-def prompts_of(ask: Ask, speech: Speech, max_tokens: int | None = None) -> list[Prompt]:
+def prompts_of(ask: Ask, model_text: ModelText, max_tokens: int | None = None) -> list[Prompt]:
     """All prompts of a request. `max_tokens`: one that is far longer is refused before all of it is encoded."""
     if isinstance(ask, ChatRequest):
-        talk = begun(ask.messages, speech.side.preset, lambda each: each.role, lambda each: each)
-        return [_chat(replace(ask, messages=talk), speech, max_tokens)]
-    return [_plain(prompt, ask, speech.side, max_tokens) for prompt in ask.prompts]
+        talk = begun(ask.messages, model_text.side.preset, lambda each: each.role, lambda each: each)
+        return [_chat(replace(ask, messages=talk), model_text, max_tokens)]
+    return [_plain(prompt, ask, model_text.side, max_tokens) for prompt in ask.prompts]
 
 
 def with_defaults(ask: Ask, defaults: SamplingDefaults) -> Ask:
@@ -72,15 +72,15 @@ def _plain(given: str | tuple[int, ...], ask: CompletionRequest, side: TextSide,
     return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)), ends=ends)
 
 
-def _chat(ask: ChatRequest, speech: Speech, max_tokens: int | None) -> Prompt:
-    text = _render(ask, speech, ask.messages)
-    tokens = speech.side.encode_rendered(text, max_tokens)
+def _chat(ask: ChatRequest, model_text: ModelText, max_tokens: int | None) -> Prompt:
+    text = _render(ask, model_text, ask.messages)
+    tokens = model_text.side.encode_rendered(text, max_tokens)
     pins = [
         Pin(0, end, ask.terms.keep_rank, message.keep)
         for count, message in enumerate(ask.messages, 1)
-        if message.keep is not None and (end := _num_common(tokens, _head(ask, speech, count)))
+        if message.keep is not None and (end := _num_common(tokens, _head(ask, model_text, count)))
     ]
-    begins_in_thought = speech.reasoning is not None and speech.reasoning.begins_in(text)
+    begins_in_thought = model_text.reasoning is not None and model_text.reasoning.begins_in(text)
     return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begins_in_thought)
 
 
@@ -88,23 +88,23 @@ def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:
     return () if terms.keep is None or not num_tokens else (Pin(0, num_tokens, terms.keep_rank, terms.keep),)
 
 
-def _render(ask: ChatRequest, speech: Speech, messages: Sequence[Message], opens: bool = True) -> str:
+def _render(ask: ChatRequest, model_text: ModelText, messages: Sequence[Message], opens: bool = True) -> str:
     """`opens`: end where the answer begins, or goes on."""
     variables: dict[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
     variables |= ask.template_variables
-    ready = speech.style.prepare(messages, ask.tools) if ask.tools else Prepared(tuple(messages), ())
+    ready = model_text.style.prepare(messages, ask.tools) if ask.tools else Prepared(tuple(messages), ())
     talk, tools = as_template_messages(ready.messages), as_template_tools(ready.tools)
     if opens and ask.continue_last:
-        return speech.side.template.render_open(talk, tools=tools, variables=variables)
-    return speech.side.template.render(talk, tools=tools, add_generation_prompt=opens, variables=variables)
+        return model_text.side.template.render_open(talk, tools=tools, variables=variables)
+    return model_text.side.template.render(talk, tools=tools, add_generation_prompt=opens, variables=variables)
 
 
-def _head(ask: ChatRequest, speech: Speech, count: int) -> tuple[int, ...]:
+def _head(ask: ChatRequest, model_text: ModelText, count: int) -> tuple[int, ...]:
     """The tokens of the first `count` messages. What a template refuses alone it may take with a question after it."""
     head = ask.messages[:count]
     for messages in (head, (*head, Message("user", "\x00"))):
         try:
-            return speech.side.encode_rendered(_render(ask, speech, messages, opens=False))
+            return model_text.side.encode_rendered(_render(ask, model_text, messages, opens=False))
         except InvalidRequest:
             continue
     return ()

@@ -236,7 +236,7 @@ class Residents:
 
     async def _spoken(self, model: Model) -> None:
         """Read how a model speaks, once for all who wait. Its engine may have been loaded for another one."""
-        if model.speech is not None:
+        if model.model_text is not None:
             return
         slot = model.slot
         assert slot is not None and slot.client is not None and model.path is not None, "it was admitted"
@@ -245,7 +245,7 @@ class Residents:
             read = partial(model.read, path, slot.client.ready.max_context, self._config)
             model.reading = asyncio.create_task(in_thread(read))
         try:
-            model.speech = await asyncio.shield(model.reading)
+            model.model_text = await asyncio.shield(model.reading)
         finally:
             if model.reading is not None and model.reading.done():
                 model.reading = None

@@ -64,7 +64,7 @@ async def explain(service: Service, exchange: Exchange) -> None:
         why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
         why = replace(why, cause="unseen")  # what others have asked is nobody's business
-    await exchange.respond(msgspec.json.encode(_explanation(why, engine.speech.side)))
+    await exchange.respond(msgspec.json.encode(_explanation(why, engine.model_text.side)))
 
 
 async def pin(service: Service, exchange: Exchange) -> None:
@@ -100,7 +100,7 @@ async def _prompt(
     limits = service.limits(exchange.key)
     ask = await service.beside(exchange, lambda: ask_of(given, service.dialects, limits))
     async with service.models.using(ask.model) as (_, engine):
-        prompts = await service.prompts(exchange, ask, engine.speech, engine.client.ready.max_context)
+        prompts = await service.prompts(exchange, ask, engine.model_text, engine.client.ready.max_context)
         if len(prompts) != 1 or not prompts[0].tokens:
             raise InvalidRequest("Give one prompt of at least one token.", field="prompt")
         engine.check_tokens(prompts[0].tokens, "prompt")

@@ -93,7 +93,7 @@ class Router:
         return True
 
 
-async def tried(
+async def with_fallback(
     choice: Choice | None, exchange: Exchange, ask: T, answer: Callable[[T], Awaitable[None]], undo: Callable[[], None]
 ) -> None:
     """Have a request answered by the model that it names; or by the first that can, of those that its alias leads to.

@@ -18,7 +18,7 @@ from quire.serve.exchange import Exchange
 from quire.serve.form import constraint_of
 from quire.serve.keys import EVERYBODY, Key, Keys
 from quire.serve.models import Models
-from quire.serve.prompts import Prompt, Speech, prompts_of
+from quire.serve.prompts import ModelText, Prompt, prompts_of
 from quire.serve.quota import Quotas
 from quire.serve.routing import Router
 from quire.serve.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
@@ -85,12 +85,12 @@ class Service:
 
         return await self.parsed(exchange, work)
 
-    async def constraints(self, ask: Ask, prompts: Sequence[Prompt], speech: Speech) -> list[Constraint | None]:
+    async def constraints(self, ask: Ask, prompts: Sequence[Prompt], model_text: ModelText) -> list[Constraint | None]:
         """The form of each prompt's answer. Schemas of tools that must be called may take a while."""
         setting = self.config.grammar.open_objects
 
         def work() -> list[Constraint | None]:
-            return [constraint_of(ask, prompt, speech, setting) for prompt in prompts]
+            return [constraint_of(ask, prompt, model_text, setting) for prompt in prompts]
 
         must_call = isinstance(ask, ChatRequest) and ask.tool_choice.mode == "required"
         return await self._threads.run(work, LONG_TEXT if must_call else 0, LONG_TEXT)
@@ -101,10 +101,10 @@ class Service:
         return None if choose is None else await self.beside(exchange, choose)
 
     async def prompts(
-        self, exchange: Exchange, ask: Ask, speech: Speech, max_tokens: int | None = None
+        self, exchange: Exchange, ask: Ask, model_text: ModelText, max_tokens: int | None = None
     ) -> list[Prompt]:
         """What is asked, as tokens. `max_tokens`: a prompt that is far longer is refused early."""
-        return await self.beside(exchange, partial(prompts_of, ask, speech, max_tokens))
+        return await self.beside(exchange, partial(prompts_of, ask, model_text, max_tokens))
 
     async def beside(self, exchange: Exchange, work: Callable[[], T]) -> T:
         """Do what takes time with the size of a request's body: in a thread if the body is large."""

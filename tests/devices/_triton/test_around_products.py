@@ -9,7 +9,7 @@ import torch
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, Rounded, add_norm, to_fp8
-from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.ops.norm import rms_norm, rms_norm_heads
 from quire.ops.registry import find_op, relative_error
 from quire.ops.rope import rope
@@ -79,11 +79,11 @@ def test_heads_are_normed_turned_and_written_to_their_slots(has_norm, rotary, dt
     raw = numbers(torch.from_numpy(raw).to(DTYPES[dtype]))
     frequencies = (10000.0 ** -(np.arange(0, rotary, 2) / rotary)).astype(np.float32)
     angles = np.arange(128, dtype=np.float32)[:, None] * frequencies
-    turns = Turns(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
+    turns = RopeTables(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
     weights = rng.standard_normal((2, dim), np.float32) if has_norm else None
     norm = None if weights is None else HeadNorm(*torch.from_numpy(weights).to(place), eps=1e-6)
     cache = tuple(torch.zeros((4, kv_heads, block_tokens, dim), dtype=DTYPES[dtype], device=place) for _ in range(2))
-    where = Where(*(torch.from_numpy(each).to(place) for each in (positions, slots)))
+    where = TokenPlacement(*(torch.from_numpy(each).to(place) for each in (positions, slots)))
     product = Product(torch.from_numpy(raw).to(place, DTYPES[dtype]))
     q = rope_write(product, Heads(heads, kv_heads, dim), turns, where, cache, norm)
     parts = np.split(raw, [heads * dim, (heads + kv_heads) * dim], axis=1)

@@ -11,7 +11,7 @@ import torch
 from quire.devices._triton.attend_few import attend_few
 from quire.devices._triton.attention import Work, attend, configs_for
 from quire.devices._triton.norm import Product
-from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.ops.attention import attention
 from quire.ops.cache import CacheSpec, PagedCache
 from quire.ops.norm import rms_norm_heads
@@ -87,10 +87,12 @@ class Case:
 
     def on(self, place: str, dtype: torch.dtype, cache_dtype: torch.dtype, num_ctas: int = 28) -> Placed:
         angles = np.arange(1 + self.step.batch.positions.max(), dtype=np.float32)[:, None] * self.frequencies
-        turns = Turns(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
+        turns = RopeTables(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
         caches = (x.transpose(0, 2, 1, 3).copy() for x in (self.step.keys, self.step.values))
         k, v = (torch.from_numpy(x).to(place, cache_dtype) for x in caches)
-        where = Where(*(torch.from_numpy(x).to(place) for x in (self.step.batch.positions, self.step.batch.slots)))
+        where = TokenPlacement(
+            *(torch.from_numpy(x).to(place) for x in (self.step.batch.positions, self.step.batch.slots))
+        )
         scales = [torch.from_numpy(x).to(place) for x in self.scales or ()]
         product = Product(torch.from_numpy(self.raw).to(place, dtype), *scales)
         norm = None if self.norms is None else HeadNorm(*torch.from_numpy(self.norms).to(place), eps=EPS)
@@ -106,8 +108,8 @@ class Placed:
 
     case: Case
     product: Product
-    turns: Turns
-    where: Where
+    turns: RopeTables
+    where: TokenPlacement
     cache: tuple[torch.Tensor, torch.Tensor]
     norm: HeadNorm | None
     work: Work

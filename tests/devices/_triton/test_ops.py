@@ -20,7 +20,7 @@ import torch
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, add_norm
-from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.devices._triton.stream import Around, Scratch, Tile, stream
 from quire.ops.registry import Args, all_ops, find_op, relative_error
 from tests.devices.interpreted import in_interpreter
@@ -47,11 +47,13 @@ class Here:
         around, scratch = Around(bias=bias, **more), Scratch(torch.device(self.place))
         return stream(self(x), self(np.concatenate(weights)), None, around, TILE, scratch, self.dtype)
 
-    def heads(self, x: np.ndarray, dim: int, turns: Turns, positions: np.ndarray, norm: np.ndarray | None, eps: float):
+    def heads(
+        self, x: np.ndarray, dim: int, turns: RopeTables, positions: np.ndarray, norm: np.ndarray | None, eps: float
+    ):
         """What becomes of query heads [T, heads * dim], with one key head beside them."""
         raw = self(np.concatenate([x, x[:, :dim], x[:, :dim]], 1))
         cache = tuple(torch.zeros((5, 1, 16, dim), dtype=self.dtype, device=self.place) for _ in range(2))
-        where = Where(self(positions, torch.int32), self(np.arange(len(x)), torch.int32))
+        where = TokenPlacement(self(positions, torch.int32), self(np.arange(len(x)), torch.int32))
         head_norm = None if norm is None else HeadNorm(self(norm), self(norm), eps)
         return rope_write(Product(raw), Heads(x.shape[1] // dim, 1, dim), turns, where, cache, head_norm)
 
@@ -99,13 +101,13 @@ def _logits(args: Args, here: Here) -> torch.Tensor:
 
 def _rms_norm_heads(args: Args, here: Here) -> torch.Tensor:
     x, dim = args["x"], len(args["weight"])
-    still = Turns(*(torch.full((1, dim // 2), value, device=here.place) for value in (1.0, 0.0)))
+    still = RopeTables(*(torch.full((1, dim // 2), value, device=here.place) for value in (1.0, 0.0)))
     return here.heads(x, dim, still, np.zeros(len(x)), args["weight"], args["eps"])
 
 
 def _rope(args: Args, here: Here) -> torch.Tensor:
     angles = (np.arange(4096, dtype=np.float32)[:, None] * args["frequencies"]).astype(np.float64)
-    turns = Turns(*(here(f(angles) * args["scaling"], torch.float32) for f in (np.cos, np.sin)))
+    turns = RopeTables(*(here(f(angles) * args["scaling"], torch.float32) for f in (np.cos, np.sin)))
     return here.heads(args["x"], args["head_dim"], turns, args["positions"], None, 0.0)
 
 

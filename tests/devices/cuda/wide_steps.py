@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.devices._triton.attention import Configs, attend, configs_for
 from quire.devices._triton.attention_work import ROW, WorkCounts
-from quire.devices._triton.rope import Heads, Where
+from quire.devices._triton.rope import Heads, TokenPlacement
 from quire.devices.cuda.instructions import AttendsWide, Caches, Run
 from tests.devices._triton.paged import Step, planned
 
@@ -39,7 +39,7 @@ class WideStep:
         whole = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=place)
         for i, numbers in enumerate((step.keys, step.values)):
             whole[LAYER, i, :-1] = torch.from_numpy(numbers.transpose(0, 2, 1, 3).copy()).to(place, torch.bfloat16)
-        where = Where(torch.from_numpy(step.batch.positions).to(place), torch.zeros(0, device=place))
+        where = TokenPlacement(torch.from_numpy(step.batch.positions).to(place), torch.zeros(0, device=place))
         nothing = torch.zeros(0, dtype=torch.int32, device=place)
         run = Run(nothing, where, tables.reshape(-1), {None: work}, nothing, None)
         q = torch.from_numpy(step.q).to(place, torch.bfloat16).view(len(step.q), -1, dim)

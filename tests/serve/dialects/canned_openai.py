@@ -10,7 +10,7 @@ import openai
 from quire.serve.dialect import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
 from quire.serve.dialects import openai as chat
 from quire.serve.dialects import responses
-from quire.serve.gathering import Gathering
+from quire.serve.response_collector import ResponseCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
@@ -83,6 +83,6 @@ def _json(body: bytes, status: int = 200) -> httpx2.Response:
 
 def gathered(events: Sequence[Event]) -> Answered:
     """What the events amount to."""
-    gathering = Gathering()
+    gathering = ResponseCollector()
     gathering.take(events)
     return Answered(gathering.choices(), USAGE)

@@ -19,7 +19,7 @@ from torch import Tensor
 from .attention import LOG2_E, Work, blocks, configs_for, fold, mean_of, padded, walk
 from .chain import Shape, fetch, follow, launch
 from .norm import Product
-from .rope import HeadNorm, Heads, Turns, Where, numbers
+from .rope import HeadNorm, Heads, RopeTables, TokenPlacement, numbers
 
 MOST_ROWS = 16  # with more, the time that a kernel takes to start is a small part of the step
 BLOCK_M = tl.constexpr(16)  # queries of a program
@@ -170,8 +170,8 @@ def _attend_few(
 
 
 def attend_few(
-    product: Product, heads: Heads, turns: Turns, where: Where, cache: tuple[Tensor, Tensor], tables: Tensor,
-    work: Work, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None,
+    product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
+    tables: Tensor, work: Work, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None,
     norm: HeadNorm | None = None,
 ) -> None:  # fmt: skip
     """Every token attends to its row, up to its own key, which goes into the cache: into `out` [T, num_heads * dim].

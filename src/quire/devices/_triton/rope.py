@@ -32,7 +32,7 @@ class HeadNorm(NamedTuple):
     eps: float
 
 
-class Turns(NamedTuple):
+class RopeTables(NamedTuple):
     """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled as yarn wants them."""
 
     cos: Tensor
@@ -101,7 +101,7 @@ def _rope_write(
     tl.store(v_cache + at + high, second.to(v_cache.dtype.element_ty), mask=mask_v)
 
 
-class Where(NamedTuple):
+class TokenPlacement(NamedTuple):
     """Of the step's tokens."""
 
     positions: Tensor  # int32 [T]
@@ -109,7 +109,7 @@ class Where(NamedTuple):
 
 
 def rope_write(
-    product: Product, heads: Heads, turns: Turns, where: Where, cache: tuple[Tensor, Tensor],
+    product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
     norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
     """q [T, num_heads * dim], turned; k, turned, and v go into the cache [blocks, kv_heads, block_tokens, dim] each."""

@@ -22,7 +22,7 @@ from .threads import allowed_threads, pool_for
 logger = logging.getLogger("quire.devices.cpu")
 
 
-class Choices(TypedDict, total=False):
+class CpuOptions(TypedDict, total=False):
     """What a caller may want otherwise than this machine and the files suggest."""
 
     precision: Precision  # "native" (not given): weights stay in the format of their file, and quantized ones are
@@ -43,7 +43,7 @@ class CpuDevice:
         weights: Weights,
         limits: Limits,
         kept: KeptWeights | None = None,
-        **choices: Unpack[Choices],
+        **choices: Unpack[CpuOptions],
     ) -> Program:
         """A program that runs a whole step in one native call. What was packed before is used where it lies."""
         module = native()

@@ -14,7 +14,7 @@ import torch
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
 from quire.devices._triton.chain import compile_ahead
-from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, Wishes
+from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, LoweringOptions
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
@@ -53,7 +53,7 @@ class CudaDevice:
         weights: Weights,
         limits: Limits,
         kept: KeptWeights | None = None,
-        **wishes: Unpack[Wishes],
+        **wishes: Unpack[LoweringOptions],
     ) -> CudaProgram:
         """Place the weights, measure a step of the largest size, and fill what is left with KV blocks.
 

@@ -19,7 +19,7 @@ from quire.devices._triton.attention import Work, attend, configs_for
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, Rounded, add_norm
-from quire.devices._triton.rope import HeadNorm, Heads, Turns, Where, rope_write
+from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.devices._triton.stream import Around
 
 from .linear import Multiplies
@@ -36,7 +36,7 @@ class Run:
     """One pass over the instructions."""
 
     ids: Tensor  # int32 [T]
-    where: Where
+    where: TokenPlacement
     tables: Tensor  # int32, flat; items of work know where a row's begins
     work: dict[int | None, Work]  # by the window of the layers
     last_tokens: Tensor  # int32 [rows of the device's table]
@@ -140,7 +140,7 @@ class Attend:
     linear: Multiplies
     heads: Heads
     head_norm: HeadNorm | None
-    turns: Turns
+    turns: RopeTables
     caches: Caches
     layer: int
     scale: float

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.devices._triton.rope import HeadNorm, Heads, Turns
+from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 from quire.graph.graph import Graph, Node, Value
 
 from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Norm
@@ -41,7 +41,7 @@ class Lowering:
         self.instructions: list[Instruction] = []
         self._maker = {value.id: node for node in graph.nodes for value in node.outputs}
         self._num_readers = Counter(value.id for node in graph.nodes for value in node.inputs)
-        self._turns: dict[tuple[str, float], Turns] = {}
+        self._turns: dict[tuple[str, float], RopeTables] = {}
         self._tail = max((i for i, node in enumerate(graph.nodes) if node.op.name == "attention"), default=-1)
 
     def walk(self) -> list[Instruction]:
@@ -66,7 +66,7 @@ class Lowering:
     def embed(self, node: Node) -> None:
         self.instructions.append(Embed(self.placer.table(_name(node, "table")), node.outputs[0].id))
 
-    def later(self, node: Node) -> None:
+    def fused_into_consumer(self, node: Node) -> None:
         """Emitted by the op that reads it."""
 
     def attention(self, node: Node) -> None:
@@ -157,7 +157,7 @@ class Lowering:
             node = self._maker[value.id]
         return value.id
 
-    def _turns_of(self, rope: Node) -> Turns:
+    def _turns_of(self, rope: Node) -> RopeTables:
         """Cosines and sines of all positions, made once: in float64, as the reference."""
         name, scaling = _name(rope, "frequencies"), float(rope.attrs["scaling"])
         if rope.attrs["interleaved"]:
@@ -166,17 +166,17 @@ class Lowering:
             frequencies = self.placer.weights[name].float32()
             angles = (np.arange(self.num_positions, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
             both = ((f(angles) * scaling).astype(np.float32) for f in (np.cos, np.sin))
-            self._turns[name, scaling] = Turns(*(torch.from_numpy(each).to(self.placer.device) for each in both))
+            self._turns[name, scaling] = RopeTables(*(torch.from_numpy(each).to(self.placer.device) for each in both))
         return self._turns[name, scaling]
 
 
 _EMIT: dict[str, Any] = {
     "embed": Lowering.embed,
-    "rms_norm": Lowering.later,
-    "rms_norm_heads": Lowering.later,
-    "rope": Lowering.later,
-    "linear": Lowering.later,
-    "linear_split": Lowering.later,
+    "rms_norm": Lowering.fused_into_consumer,
+    "rms_norm_heads": Lowering.fused_into_consumer,
+    "rope": Lowering.fused_into_consumer,
+    "linear": Lowering.fused_into_consumer,
+    "linear_split": Lowering.fused_into_consumer,
     "attention": Lowering.attention,
     "add": Lowering.add,
     "silu_gate": Lowering.silu_gate,

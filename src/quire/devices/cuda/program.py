@@ -23,7 +23,7 @@ from torch import Tensor
 from quire.devices._triton.attention import Work
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, size_of
 from quire.devices._triton.chain import compile_ahead
-from quire.devices._triton.rope import Where
+from quire.devices._triton.rope import TokenPlacement
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
@@ -251,12 +251,14 @@ class CudaProgram:
     def _for_host(self, batch: Batch, logits: Tensor | None) -> ForHost:
         """Room for what the host needs of a step's logits."""
         vocab, count = self.chooser.vocab_size, len(batch.logits_at)
-        hosted = None if batch.draws is None else np.flatnonzero(batch.draws.rows < 0)
-        if logits is None or (hosted is not None and not len(hosted)):
+        host_sampled = None if batch.draws is None else np.flatnonzero(batch.draws.rows < 0)
+        if logits is None or (host_sampled is not None and not len(host_sampled)):
             return ForHost(torch.empty((0, vocab)))
-        if hosted is None:
+        if host_sampled is None:
             return ForHost(logits.new_empty((count, vocab)), logits)
-        return ForHost(logits.new_empty((len(hosted), vocab)), logits, torch.from_numpy(hosted).to(self.device))
+        return ForHost(
+            logits.new_empty((len(host_sampled), vocab)), logits, torch.from_numpy(host_sampled).to(self.device)
+        )
 
     def _room_for_masks(self, draws: Draws | None) -> Tensor:
         """[masks, words], uint32 as int32."""
@@ -286,7 +288,7 @@ class CudaProgram:
                 views.counts, views.narrow[: count.narrow], views.wide[: count.wide], views.members, *parts,
                 self._partial_out, self._partial_lse,
             )  # fmt: skip
-        where = Where(inputs.positions, inputs.slots)
+        where = TokenPlacement(inputs.positions, inputs.slots)
         at = inputs.logits_at if sizes.logits != sizes.tokens else None
         run = Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
         run.merges = any(each.partials for each in counts.values())

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices._triton.rope import Where
+from quire.devices._triton.rope import TokenPlacement
 
 from .candidates import Candidate, candidates
 from .capture import record
@@ -55,7 +55,7 @@ class Pass:
 def _perform(instruction: Multiplying, x: Tensor, residual: Tensor) -> Any:
     """The part of an instruction that is its product, with what stands around it."""
     none = x.new_empty(0, dtype=torch.int32)
-    run = Run(none, Where(none, none), none, {}, none, None, values={instruction.value: x})
+    run = Run(none, TokenPlacement(none, none), none, {}, none, None, values={instruction.value: x})
     if isinstance(instruction, Attend):
         return multiply(run, instruction.value, instruction.norm, instruction.linear)
     if isinstance(instruction, AddProduct):

@@ -36,7 +36,7 @@ class _Growing:
         self.logprobs += event.logprobs
 
 
-class Gathering:
+class ResponseCollector:
     """All choices of an answer."""
 
     def __init__(self) -> None:

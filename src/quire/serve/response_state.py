@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from quire.engine.messages import Finished, Tokens
+from quire.serve.choice_decoder import ChoiceDecoder, OutputFormat
 from quire.serve.prompts import Prompt
-from quire.serve.scribe import Manner, Scribe
 from quire.types.answer import Usage
 from quire.types.chat import Event, Finish, PromptEcho
 from quire.types.request import GenerateRequest
@@ -33,21 +33,25 @@ class _Echo:
         return len(self.logprobs) >= self._num_wanted or is_over
 
 
-class Run:
+class ResponseState:
     """Choice `i * n + s` is sample s of request i."""
 
     def __init__(
-        self, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], manner: Manner, stop_found: StopFound
+        self,
+        prompts: Sequence[Prompt],
+        requests: Sequence[GenerateRequest],
+        output_format: OutputFormat,
+        stop_found: StopFound,
     ) -> None:
         self._prompts = prompts
-        self._manner = manner
+        self._manner = output_format
         self._stop_found = stop_found
-        self._n = manner.sampling.n
+        self._n = output_format.sampling.n
         self._places = {request.id: place for place, request in enumerate(requests)}
-        self._scribes = [Scribe(choice, manner) for choice in range(len(requests) * self._n)]
+        self._scribes = [ChoiceDecoder(choice, output_format) for choice in range(len(requests) * self._n)]
         self._num_open = len(self._scribes)
-        is_scored = manner.sampling.prompt_logprobs is not None
-        self._echoes = {place: _Echo(prompt, is_scored) for place, prompt in enumerate(prompts) if manner.echo}
+        is_scored = output_format.sampling.prompt_logprobs is not None
+        self._echoes = {place: _Echo(prompt, is_scored) for place, prompt in enumerate(prompts) if output_format.echo}
         self._hits = [0] * len(requests)
         self._began = time.monotonic()
         self.waited = 0.0  # in the queue

@@ -25,7 +25,7 @@ ENDINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class OutputFormat:
     """How the answers of an exchange are to be told."""
 
     sampling: SamplingParams
@@ -54,22 +54,24 @@ class Manner:
         return ScoredToken(token, data.decode("utf-8", "replace"), data, logprob, top)
 
 
-class Scribe:
+class ChoiceDecoder:
     """One choice's. `is_over` says that it has ended; whatever still comes is dropped."""
 
-    def __init__(self, choice: int, manner: Manner) -> None:
+    def __init__(self, choice: int, output_format: OutputFormat) -> None:
         self.choice = choice
         self.is_over = False
         self.num_tokens = 0
         self.num_reasoning = 0
-        self._stop_ids = frozenset(manner.sampling.stop_token_ids)
-        self._end_ids = self._stop_ids.union(manner.side.eos_ids)
-        self._scores = manner.scores if manner.sampling.logprobs is not None else None
-        self._detokenizer = manner.side.detokenizer(manner.sampling, continues=manner.continues, shown=manner.shown)
-        self._parser = manner.parser() if manner.parser is not None else None
+        self._stop_ids = frozenset(output_format.sampling.stop_token_ids)
+        self._end_ids = self._stop_ids.union(output_format.side.eos_ids)
+        self._scores = output_format.scores if output_format.sampling.logprobs is not None else None
+        self._detokenizer = output_format.side.detokenizer(
+            output_format.sampling, continues=output_format.continues, shown=output_format.shown
+        )
+        self._parser = output_format.parser() if output_format.parser is not None else None
         self._tokens: tuple[int, ...] = ()  # those whose text has not come yet
         self._scored: tuple[ScoredToken, ...] = ()
-        self._is_parallel = manner.parallel
+        self._is_parallel = output_format.parallel
         self._num_calls = 0
         self._is_in_call = False  # what was told last
         self._has_enough = False  # of calls
