@@ -103,3 +103,14 @@ def test_both_decoders_read_the_same(text):
 def test_a_large_text_is_read_by_the_decoder_that_lets_other_threads_run(monkeypatch):
     monkeypatch.setattr(strict_json, "_JSON", None)
     assert parse(b'["%b"]' % (b"a" * strict_json.LARGE_TEXT)) == ["a" * strict_json.LARGE_TEXT]
+
+
+@pytest.mark.parametrize("item", ["7", '{"role": "user"}', '"x"'])
+def test_a_long_array_of_a_large_body_is_refused_before_anything_walks_through_it(monkeypatch, item):
+    monkeypatch.setattr(strict_json, "MAX_ITEMS", 1000)
+    monkeypatch.setattr(strict_json, "LARGE_TEXT", 100)
+    body = f'{{"prompt": [{", ".join([item] * 1001)}]}}'.encode()
+    with pytest.raises(InvalidRequest, match="more than 1,000 items"):
+        strict_json.parse(body)
+    with strict_json.for_context(2000):
+        assert len(strict_json.parse(body)["prompt"]) == 1001

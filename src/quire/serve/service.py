@@ -21,6 +21,7 @@ from quire.serve.models import Models
 from quire.serve.prompts import ModelText, Prompt, prompts_of
 from quire.serve.quota import Quotas
 from quire.serve.routing import Router
+from quire.serve.strict_json import for_context
 from quire.serve.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
 from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
@@ -80,7 +81,8 @@ class Service:
         limits = self.limits(exchange.key)
 
         def work(body: bytes) -> T:
-            with ignoring_unknown(self.config.serve.unknown_fields == "ignore"):
+            ignores = self.config.serve.unknown_fields == "ignore"
+            with ignoring_unknown(ignores), for_context(self.config.scheduler.max_context):
                 return decode(body, limits)
 
         return await self.parsed(exchange, work)
