@@ -35,7 +35,8 @@ class Server:
         self.process = process
         self.lines: list[str] = []
         self._is_serving = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
         assert self._is_serving.wait(60), self.lines
         self.url = next(said.split()[-1] for said in map(message_of, self.lines) if said.startswith("Listening"))
         self.model = next(said.split()[1] for said in map(message_of, self.lines) if said.startswith("Serving"))
@@ -74,11 +75,15 @@ def command(*arguments: object) -> list[str]:
 @contextmanager
 def serving(*arguments: object) -> Iterator[Server]:
     process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True)
+    server = None
     try:
-        yield Server(process)
+        server = Server(process)
+        yield server
     finally:
         process.kill()
         process.wait()
+        if server is not None:
+            server.reader.join(60)  # until it has read the last line
         if process.stderr is not None:
             process.stderr.close()
 
