@@ -374,9 +374,11 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
     append(std::make_unique<Shared>(
         [=](const Step &step) { return groups * parts(step.count(narrow), chunk); },
         [this, args, groups, chunk, narrow](const Step &step, int item, int end) {
+            // One variant computes both products, so one that was chosen for a single format serves no mixed pair.
+            const Kernels &kernels = args.gate.format == args.up.format ? kernels_for(args.gate) : kernels_;
             for (; item < end; ++item) {
                 const int begin = item / groups * chunk;
-                kernels_for(args.gate).gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
+                kernels.gate(args, item % groups, begin, std::min(begin + chunk, step.count(narrow)));
             }
         },
         [g, u, groups](int item) -> Weights {
