@@ -257,7 +257,7 @@ def test_regular_kills_from_outside_convict_nobody_and_all_go_on(
         if engine.recovery.is_up:
             engine.die(was_killed=not is_disguised)
         if engine.recovery.is_hopeless:
-            return  # nobody gets a token any more: everyone is told that, and it is nobody's fault
+            return  # no request gets tokens any more: all of them fail, and none is blamed
     engine.settle()
     before = {number: len(engine.tokens(str(number))) for number in range(num)}
     engine.run(5)

@@ -38,7 +38,7 @@ def test_published_config_files_are_accepted(name):
 
 @ARCHITECTURES
 def test_every_field_of_the_reference_class_is_read_or_harmless_or_refused(arch: Architecture):
-    """A field that transformers adds to a class makes this fail until somebody has decided what it means."""
+    """A field that transformers adds to a class makes this fail until its meaning has been decided."""
     transformers = pytest.importorskip("transformers")
     reference = getattr(transformers, arch.name.replace("ForCausalLM", "Config"))
     keys = arch.keys.config
