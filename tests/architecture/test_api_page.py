@@ -20,10 +20,10 @@ from quire.cli.app import built
 from quire.config import settings
 from quire.engine.llm import LLM
 from quire.observe import metrics
-from quire.serve.app import all_dialects
-from quire.serve.body import schema_of
-from quire.serve.keys import Key
-from quire.serve.routes import OWN_ROUTES, method_of
+from quire.serve.access.keys import Key
+from quire.serve.admin.routes import OWN_ROUTES, method_of
+from quire.serve.dialects.body import schema_of
+from quire.serve.http.app import all_dialects
 from quire.types import chat, request
 from quire.types.errors import QuireError
 from tests.architecture.sources import ROOT

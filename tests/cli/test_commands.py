@@ -10,7 +10,7 @@ import pytest
 
 from quire import __version__
 from quire.config import ServeConfig, settings
-from quire.serve.keys import read_keys
+from quire.serve.access.keys import read_keys
 from tests.cli.conftest import install_default
 from tests.store.folders import hub_model, ollama_model
 

@@ -18,7 +18,7 @@ import pytest
 
 from quire.cli.ps import until
 from tests.cli.terminal import on_terminal
-from tests.serve.test_residency import TAGS, make_store
+from tests.serve.residency.test_residency import TAGS, make_store
 
 SMALL = ("--max-context", "1024", "--max-rows", "8", "--max-step-tokens", "256")
 

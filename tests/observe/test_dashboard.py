@@ -14,8 +14,8 @@ import yaml
 from quire.config import ServeConfig
 from quire.observe import metrics
 from quire.observe.metrics import Kind, Metric
-from quire.serve.app import all_dialects
-from quire.serve.routes import OWN_ROUTES
+from quire.serve.admin.routes import OWN_ROUTES
+from quire.serve.http.app import all_dialects
 from tests.architecture.sources import ROOT
 from tests.serve.running import running
 

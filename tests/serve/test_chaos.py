@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.serve.engines import Place
+from quire.serve.residency.engines import Place
 from tests.engine.child import POISON, SLOW_POISON
 from tests.serve.running import Running, running
 

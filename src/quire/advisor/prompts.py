@@ -18,10 +18,10 @@ import msgspec
 
 from quire.observe.marks import marks_of
 from quire.report.trace import TracedRequest
-from quire.serve.app import all_dialects
-from quire.serve.dialect import Generates, Limits
-from quire.serve.form import offered
-from quire.serve.prompts import ModelText, prompts_of
+from quire.serve.dialects.contract import Generates, Limits
+from quire.serve.generation.form import offered
+from quire.serve.generation.prompts import ModelText, prompts_of
+from quire.serve.http.app import all_dialects
 from quire.types.chat import Ask, ChatRequest
 from quire.types.errors import QuireError
 

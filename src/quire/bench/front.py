@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 
 from quire.bench.figure import Figure, at_least, at_most
 from quire.config import load
-from quire.serve.app import all_dialects
-from quire.serve.engines import Place
-from quire.serve.models import Models
-from quire.serve.server import Serving
+from quire.serve.http.app import all_dialects
+from quire.serve.processes.server import Serving
+from quire.serve.residency.engines import Place
+from quire.serve.residency.models import Models
+from quire.serve.residency.shelf import Wanted
 from quire.serve.service import Service
-from quire.serve.shelf import Wanted
 
 NUM_STREAMS = 256
 PACE = 16_000.0  # tokens a second

@@ -31,12 +31,12 @@ from quire.bench.machine import machine
 from quire.bench.table import table
 from quire.config import load
 from quire.engine.need import need_of
-from quire.serve.app import all_dialects
-from quire.serve.engines import Place
-from quire.serve.models import Models
-from quire.serve.server import Serving
+from quire.serve.http.app import all_dialects
+from quire.serve.processes.server import Serving
+from quire.serve.residency.engines import Place
+from quire.serve.residency.models import Models
+from quire.serve.residency.shelf import Wanted
 from quire.serve.service import Service
-from quire.serve.shelf import Wanted
 
 NUM_CLIENTS, NUM_PROMPTS = 32, 96
 PROMPT_TOKENS, MAX_TOKENS = 64, 32

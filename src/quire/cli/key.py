@@ -21,7 +21,7 @@ class KeyOptions:
 @command(KeyOptions)
 def key(options: KeyOptions, given: Given) -> None:
     """Make an API key: the lines for the file of --api-keys, and on standard error, this once, the secret."""
-    secret, made = import_module("quire.serve.keys").new_key(options.name)
+    secret, made = import_module("quire.serve.access.keys").new_key(options.name)
     name = made.name.replace("\\", "\\\\").replace('"', '\\"')
     typer.echo(f'[[key]]\nname = "{name}"\nsha256 = "{made.sha256}"')
     print(f"The secret, which is stored nowhere: {secret}", file=sys.stderr)

@@ -56,7 +56,9 @@ def serve(options: ServeOptions, given: Given) -> None:
     """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
     config = given.config
     # By name, here: no other command waits for the packages of a server.
-    keys, engines, shelf = (import_module(f"quire.serve.{name}") for name in ("keys", "engines", "shelf"))
+    keys, engines, shelf = (
+        import_module(f"quire.serve.{name}") for name in ("access.keys", "residency.engines", "residency.shelf")
+    )
     start_logging(config.observe, is_whole_process=True)
     known = keys.read_keys(config.serve)
     if not known and not config.serve.host.startswith(LOCAL):
@@ -70,11 +72,11 @@ def serve(options: ServeOptions, given: Given) -> None:
     if config.serve.fronts > 1:
         if not options.models:
             raise InvalidRequest("Several fronts need to be told which models to serve: quire serve MODEL --fronts 2.")
-        fronts = import_module("quire.serve.fronts")
+        fronts = import_module("quire.serve.processes.hub")
         _run(fronts.Fronts(wanted, config, place, known, loading, ready), say)
         return
     app, models, server, service = (
-        import_module(f"quire.serve.{name}") for name in ("app", "models", "server", "service")
+        import_module(f"quire.serve.{name}") for name in ("http.app", "residency.models", "processes.server", "service")
     )
     offers = None if options.only else shelf.Shelf(given.store)
     served = models.Models(wanted, config, place, loading, offers)
@@ -96,7 +98,7 @@ def _run(serving: Any, say: Say) -> None:
 
 
 def _wanted(options: ServeOptions, store: Store, say: Say | None) -> list[Any]:
-    shelf = import_module("quire.serve.shelf")
+    shelf = import_module("quire.serve.residency.shelf")
     wanted: dict[str, Any] = {}
     texts = options.models or (() if store.list() else (DEFAULT_MODEL,))
     if options.only and not texts:

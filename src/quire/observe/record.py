@@ -1,7 +1,7 @@
 """What became of one HTTP request: filled in on its way, and told to observers once, when it has ended.
 
 Metrics, the access log and traces are observers: each is a function of a `Record`, and the only place where it is
-called is `serve/app.py`. Times are on the monotonic clock; `at` is that of the wall, so a trace can place the others.
+called is `serve/http/app.py`. Times are on the monotonic clock; `at` is wall-clock time, so that traces can be aligned.
 """
 
 from __future__ import annotations

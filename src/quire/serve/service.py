@@ -12,17 +12,17 @@ from quire.gateway.routing import Choice
 from quire.observe.meters import Meters
 from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
-from quire.serve.body import ignoring_unknown
-from quire.serve.dialect import Dialect, Limits
-from quire.serve.exchange import Exchange
-from quire.serve.form import constraint_of
-from quire.serve.keys import EVERYBODY, Key, Keys
-from quire.serve.models import Models
-from quire.serve.prompts import ModelText, Prompt, prompts_of
-from quire.serve.quota import Quotas
-from quire.serve.routing import Router
-from quire.serve.strict_json import for_context
-from quire.serve.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
+from quire.serve.access.keys import EVERYBODY, Key, Keys
+from quire.serve.access.quota import Quotas
+from quire.serve.dialects.body import ignoring_unknown
+from quire.serve.dialects.contract import Dialect, Limits
+from quire.serve.dialects.strict_json import for_context
+from quire.serve.generation.form import constraint_of
+from quire.serve.generation.prompts import ModelText, Prompt, prompts_of
+from quire.serve.generation.routing import Router
+from quire.serve.http.exchange import Exchange
+from quire.serve.http.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
+from quire.serve.residency.models import Models
 from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
 from quire.types.request import Constraint
