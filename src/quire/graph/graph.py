@@ -1,26 +1,26 @@
-"""The graph and the pen that draws it. A model file calls these methods once; what is left is a list of frozen nodes.
+"""The graph and the methods that draw it. A model file calls them once; the result is a list of frozen nodes.
 
-A value is [tokens, dim], or [logits, dim] behind the head; both sizes are known only when a step runs. Nodes name their
-weights, they do not hold them: the same graph is lowered with the weights of a checkpoint, a shard or a test. Shapes
-are checked as each node is drawn, so an error names the weight and not the kernel that would have met it.
+A value is [tokens, dim], or [logits, dim] after `select`; both row counts are known only when a step runs. Nodes name
+their weights and do not hold them: the same graph is lowered with the weights of a checkpoint, a shard or a test.
+Shapes are checked as each node is drawn, so an error names the weight, not the kernel that would fail.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from quire.graph.weight import Weights
-from quire.ops import add as residual
-from quire.ops import attention, embed, gate, head, linear, norm, rope
-from quire.ops.cache import CacheSpec
+from quire.ops import attention, elementwise, embed, linear, norm, rope, select
+from quire.ops.cache import PagedKV
 from quire.ops.registry import Op, Shape, ShapeError, show
 from quire.types.errors import QuireError
 
 WeightNames = str | None | tuple[str | None, ...]  # what is bound to one parameter of an op
+OutputKind = Literal["logits"]
 
 
 class GraphError(QuireError):
@@ -31,7 +31,7 @@ class GraphError(QuireError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a node answers."""
+    """An output of a node."""
 
     id: int
     shape: Shape  # ("tokens", dim) or ("logits", dim)
@@ -43,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op at work. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
+    """One call of an op. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
 
     op: Op
     inputs: tuple[Value, ...]
@@ -52,26 +52,27 @@ class Node:
     outputs: tuple[Value, ...]
     cache: int | None = None  # index into Graph.caches
 
+    @property
+    def output(self) -> Value:
+        """The only output."""
+        (out,) = self.outputs
+        return out
+
+    def input(self, name: str) -> Value:
+        """The value bound to this parameter of the op."""
+        return self.inputs[self.op.inputs.index(name)]
+
     def __str__(self) -> str:
         outputs = ", ".join(f"%{v.id} {show(v.shape)}" for v in self.outputs)
-        said = [f"%{v.id}" for v in self.inputs] + [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items()]
-        said += [] if self.cache is None else [f"cache={self.cache}"]
-        return f"{outputs} = {self.op.name}({', '.join(said)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What all layers of a model have in common, so that its declaration need not repeat it."""
-
-    head_dim: int
-    norm_eps: float
-    attention_scale: float
-    rope_scaling: float = 1.0
+        arguments = [f"%{v.id}" for v in self.inputs]
+        arguments += [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items() if v is not None]
+        arguments += [] if self.cache is None else [f"cache={self.cache}"]
+        return f"{outputs} = {self.op.name}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer while it is drawn: it completes the names of its weights and owns its cache."""
+    """One layer while it is drawn: it completes the names of its weights."""
 
     index: int
 
@@ -79,78 +80,140 @@ class Layer:
         return f"layers.{self.index}.{word}"
 
 
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A KV cache of the graph. One attention writes it; attention_shared of later layers may read it too."""
+
+    index: int
+    spec: PagedKV
+
+
+@dataclass(slots=True)
 class Graph:
-    """Nodes in the order in which they can run. Only the model that draws it, and passes, add to it."""
+    """Nodes in an order in which they can run. Only the model that draws it and passes add to it."""
 
-    def __init__(self, weights: Weights, defaults: Defaults) -> None:
-        self.nodes: list[Node] = []
-        self.caches: list[CacheSpec] = []
-        self.defaults = defaults
-        self._shapes: dict[str, Shape] = {name: tuple(weight.shape) for name, weight in weights.items()}
-        self._cached_layers: set[int] = set()
-        self._num_values = 0
+    shapes: Mapping[str, Shape]  # of the weights, by name
+    nodes: list[Node] = field(default_factory=list)
+    caches: list[PagedKV] = field(default_factory=list)
+    outputs: dict[OutputKind, Value] = field(default_factory=dict)
+    _written: set[int] = field(default_factory=set)
+    _num_values: int = 0
 
-    # --- the pen
+    @classmethod
+    def over(cls, weights: Weights) -> Graph:
+        """An empty graph whose nodes may name these weights."""
+        return cls({name: tuple(weight.shape) for name, weight in weights.items()})
+
+    def rewritten(self, nodes: Iterable[Node]) -> Graph:
+        """A graph with the same caches and outputs, and these nodes."""
+        return Graph(self.shapes, list(nodes), self.caches, dict(self.outputs), set(self._written), self._num_values)
+
+    # --- drawing
 
     def layers(self, count: int) -> Iterator[Layer]:
-        """One after the other."""
+        """The layers in order."""
         return map(Layer, range(count))
 
     def embed(self, table: str) -> Value:
         """The step's tokens as vectors."""
-        return self._draw(embed.embed, {}, {"table": table})
+        return self.draw(embed.embed, {}, {"table": table})
 
-    def rms_norm(self, x: Value, weight: str) -> Value:
-        """Unit root mean square, times weight."""
-        return self._draw(norm.rms_norm, {"x": x}, {"weight": weight}, eps=self.defaults.norm_eps)
+    def embed_positions(self, table: str, *, offset: int = 0) -> Value:
+        """Learned vectors of the step's positions."""
+        return self.draw(embed.embed_positions, {}, {"table": table}, offset=offset)
 
-    def rms_norm_heads(self, x: Value, weight: str) -> Value:
-        """rms_norm of each head with the same weight."""
-        return self._draw(norm.rms_norm_heads, {"x": x}, {"weight": weight}, eps=self.defaults.norm_eps)
+    def rms_norm(self, x: Value, weight: str | None, *, eps: float, group: int = 0) -> Value:
+        """Unit root mean square of x, or of each `group` of its numbers, times a weight."""
+        return self.draw(norm.rms_norm, {"x": x}, {"weight": weight}, eps=eps, group=group)
+
+    def layer_norm(self, x: Value, weight: str | None, *, eps: float, group: int = 0) -> Value:
+        """Mean 0 and variance 1, times a weight, plus its bias if the checkpoint has one."""
+        bound = {"weight": weight, "bias": self._bias(weight)}
+        return self.draw(norm.layer_norm, {"x": x}, bound, eps=eps, group=group)
 
     def linear(self, x: Value, weight: str) -> Value:
         """x times a weight, plus its bias if the checkpoint has one."""
-        return self._draw(linear.linear, {"x": x}, {"weight": weight, "bias": self._bias(weight)})
+        return self.draw(linear.linear, {"x": x}, {"weight": weight, "bias": self._bias(weight)})
 
-    def linear_split(self, x: Value, *weights: str) -> tuple[Value, ...]:
-        """Several linears of one x."""
-        bound: dict[str, WeightNames] = {"weights": weights, "biases": tuple(self._bias(name) for name in weights)}
-        return self._draw_all(linear.linear_split, {"x": x}, bound)
+    def rope(
+        self, x: Value, frequencies: str, *, head_dim: int, scaling: float = 1.0, interleaved: bool = False
+    ) -> Value:
+        """Rotate every head of x by its token's position."""
+        attrs = {"head_dim": head_dim, "scaling": scaling, "interleaved": interleaved}
+        return self.draw(rope.rope, {"x": x}, {"frequencies": frequencies}, **attrs)
 
-    def rope(self, x: Value, frequencies: str = "rope.frequencies") -> Value:
-        """Turn every head of x by its token's position."""
-        attrs = {"head_dim": self.defaults.head_dim, "scaling": self.defaults.rope_scaling, "interleaved": False}
-        return self._draw(rope.rope, {"x": x}, {"frequencies": frequencies}, **attrs)
+    def scale_by_position(self, x: Value, *, beta: float, span: int, shift: int = 0) -> Value:
+        """x times a factor that grows with the logarithm of the position."""
+        return self.draw(rope.scale_by_position, {"x": x}, {}, beta=beta, span=span, shift=shift)
 
-    def attention(self, q: Value, k: Value, v: Value, *, cache: Layer, window: int | None = None) -> Value:
-        """Keep k and v in the layer's cache, and let q see all that came before, or the last `window` of it."""
-        if cache.index in self._cached_layers:
-            raise GraphError(f"layer {cache.index} attends twice: the second would overwrite the cache of the first")
-        self._cached_layers.add(cache.index)
-        head_dim = self.defaults.head_dim
-        self.caches.append(CacheSpec("window" if window else "paged", k.dim // head_dim, head_dim, window))
-        inputs = {"q": q, "k": k, "v": v}
-        return self._draw(attention.attention, inputs, {}, scale=self.defaults.attention_scale)
+    def cache(self, spec: PagedKV) -> Cache:
+        """Declare a KV cache."""
+        self.caches.append(spec)
+        return Cache(len(self.caches) - 1, spec)
 
-    def silu_gate(self, x: Value, gate_weight: str, up_weight: str) -> Value:
-        """silu(linear(x, gate)) * linear(x, up)."""
-        biases = {"gate_bias": self._bias(gate_weight), "up_bias": self._bias(up_weight)}
-        return self._draw(gate.silu_gate, {"x": x}, {"gate": gate_weight, "up": up_weight, **biases})
+    def attention(self, q: Value, k: Value, v: Value, cache: Cache, *, scale: float, **extras: Any) -> Value:
+        """Store k and v in the cache, then attend to what q may read. `extras`: softcap; names of sinks, slopes, …"""
+        if cache.index in self._written:
+            raise GraphError(f"two layers write the cache {cache.index}: the second would overwrite the first")
+        self._written.add(cache.index)
+        return self._attend(attention.attention, {"q": q, "k": k, "v": v}, cache, scale=scale, **extras)
+
+    def attention_shared(self, q: Value, cache: Cache, *, scale: float, **extras: Any) -> Value:
+        """Attend over a cache that an earlier layer writes."""
+        if cache.index not in self._written:
+            raise GraphError(f"a layer reads the cache {cache.index} before any layer writes it")
+        return self._attend(attention.attention_shared, {"q": q}, cache, scale=scale, **extras)
+
+    def activation(self, x: Value, kind: str) -> Value:
+        """A function of every number: silu, gelu, …"""
+        return self.draw(elementwise.activation, {"x": x}, {}, kind=kind)
+
+    def xielu(self, x: Value, positive: str, negative: str, *, beta: float, eps: float) -> Value:
+        """The activation of Apertus."""
+        weights = {"positive": positive, "negative": negative}
+        return self.draw(elementwise.xielu, {"x": x}, weights, beta=beta, eps=eps)
 
     def add(self, x: Value, y: Value) -> Value:
         """x + y"""
-        return self._draw(residual.add, {"x": x, "y": y}, {})
+        return self.draw(elementwise.add, {"x": x, "y": y}, {})
 
-    def logits(self, x: Value, weight: str) -> Value:
-        """The distribution over the vocabulary, for the tokens that the step chose."""
-        return self._draw(head.logits, {"x": x}, {"weight": weight})
+    def multiply(self, x: Value, y: Value) -> Value:
+        """x * y"""
+        return self.draw(elementwise.multiply, {"x": x, "y": y}, {})
+
+    def scale(self, x: Value, factor: float) -> Value:
+        """x times a number; x itself if that is 1."""
+        return x if factor == 1.0 else self.draw(elementwise.scale, {"x": x}, {}, factor=factor)
+
+    def scale_by(self, x: Value, weight: str) -> Value:
+        """x times a weight of one number, or of one for each column."""
+        return self.draw(elementwise.scale_by, {"x": x}, {"weight": weight})
+
+    def softcap(self, x: Value, cap: float | None) -> Value:
+        """cap * tanh(x / cap); x itself without a cap."""
+        return x if not cap else self.draw(elementwise.softcap, {"x": x}, {}, cap=cap)
+
+    def clamp(self, x: Value, limit: float | None) -> Value:
+        """x between -limit and limit; x itself without a limit."""
+        return x if not limit else self.draw(elementwise.clamp, {"x": x}, {}, limit=limit)
+
+    def columns(self, x: Value, start: int, width: int) -> Value:
+        """Some columns of x."""
+        return self.draw(elementwise.columns, {"x": x}, {}, start=start, width=width)
+
+    def logits(self, x: Value, head: str, *, factor: float = 1.0, cap: float | None = None) -> Value:
+        """The scores over the vocabulary, of the tokens that the step selects: the graph's output."""
+        chosen = self.draw(select.select, {"x": x}, {})
+        out = self.softcap(self.scale(self.linear(chosen, head), factor), cap)
+        self.outputs["logits"] = out
+        return out
 
     # --- what is drawn
 
     @property
     def output(self) -> Value:
-        """The last value: a model ends with its logits."""
-        return self.nodes[-1].outputs[0]
+        """The logits, or the last value of a graph that has none."""
+        return self.outputs.get("logits") or self.nodes[-1].outputs[0]
 
     def weight_names(self) -> tuple[str, ...]:
         """Every weight that a node uses, once, in order of first use."""
@@ -159,58 +222,77 @@ class Graph:
         return tuple(dict.fromkeys(name for name in flat if name is not None))
 
     def digest(self) -> str:
-        """Equal for equal graphs: part of the key under which a device keeps what it lowered."""
+        """Equal for equal graphs: part of the key under which a device keeps lowered weights."""
         return hashlib.sha256(str(self).encode()).hexdigest()
 
     def __str__(self) -> str:
-        weights = [f"{name} {show(self._shapes[name])}" for name in self.weight_names()]
+        weights = [f"{name} {show(self.shapes[name])}" for name in self.weight_names()]
         caches = [f"cache {index} = {spec}" for index, spec in enumerate(self.caches)]
         return "\n".join([*weights, *caches, *map(str, self.nodes)])
 
-    # --- drawing
+    # --- nodes
 
-    def _draw(self, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames], **attrs: Any) -> Value:
-        (out,) = self._draw_all(op, inputs, weights, **attrs)
-        return out
+    def draw(self, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames], **attrs: Any) -> Value:
+        """Add a node with one output."""
+        node = self.node(op, inputs, weights, attrs)
+        self.nodes.append(node)
+        return node.output
 
-    def _draw_all(
-        self, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames], **attrs: Any
-    ) -> tuple[Value, ...]:
-        """Check the shapes, then record the node."""
+    def node(
+        self,
+        op: Op,
+        inputs: Mapping[str, Value],
+        weights: Mapping[str, WeightNames],
+        attrs: Mapping[str, Any],
+        *,
+        cache: int | None = None,
+        outputs: Sequence[Value] | None = None,
+    ) -> Node:
+        """Make a node after checking its shapes. `outputs`: the values that it stands for, if they exist already."""
         args: dict[str, Any] = {name: value.shape for name, value in inputs.items()}
         args |= {name: self._shape_of(names) for name, names in weights.items()}
         args |= {name: ("logits" if name == "logits_at" else "tokens",) for name in op.reads}
-        cache = len(self.caches) - 1 if op.uses_cache else None
-        if cache is not None:
+        if op.uses_cache and cache is not None:
             args["cache"] = self.caches[cache]
         try:
             shapes = op.infer(**args, **attrs)
         except ShapeError as error:
             raise self._explained(error, op, inputs, weights) from None
-        outputs = tuple(Value(self._num_values + i, shape) for i, shape in enumerate(shapes))
-        self._num_values += len(outputs)
-        frozen = (MappingProxyType(dict(weights)), MappingProxyType(attrs))
-        self.nodes.append(Node(op, tuple(inputs[name] for name in op.inputs), *frozen, outputs, cache))
-        return outputs
+        if outputs is None:
+            outputs = [Value(self._num_values + i, shape) for i, shape in enumerate(shapes)]
+            self._num_values += len(outputs)
+        elif [value.shape for value in outputs] != list(shapes):
+            raise GraphError(f"{op.name} cannot stand for values of other shapes")
+        frozen = (MappingProxyType(dict(weights)), MappingProxyType(dict(attrs)))
+        return Node(op, tuple(inputs[name] for name in op.inputs), *frozen, tuple(outputs), cache)
+
+    def _attend(self, op: Op, inputs: Mapping[str, Value], cache: Cache, **given: Any) -> Value:
+        weights = {name: given.pop(name, None) for name in op.weights}
+        attrs = {"scale": given.pop("scale"), "softcap": given.pop("softcap", None) or 0.0}
+        if given:
+            raise TypeError(f"{op.name} has no parameter {', '.join(given)}")
+        node = self.node(op, inputs, weights, attrs, cache=cache.index)
+        self.nodes.append(node)
+        return node.output
 
     def _shape_of(self, names: WeightNames) -> Any:
         if isinstance(names, tuple):
             return tuple(self._shape_of(name) for name in names)
         if names is None:
             return None
-        if names not in self._shapes:
+        if names not in self.shapes:
             raise GraphError(f"the model uses a weight {names!r} that the checkpoint does not have")
-        return self._shapes[names]
+        return self.shapes[names]
 
-    def _bias(self, weight: str) -> str | None:
-        return f"{weight}.bias" if f"{weight}.bias" in self._shapes else None
+    def _bias(self, weight: str | None) -> str | None:
+        return f"{weight}.bias" if f"{weight}.bias" in self.shapes else None
 
     def _explained(
         self, error: ShapeError, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames]
     ) -> GraphError:
-        """A parameter's name means nothing to a user: say which weight, or which value, it is."""
+        """Say which weight or value a parameter is: its own name means nothing to a user."""
         parameter, _, index = error.parameter.partition("[")
         bound = weights.get(parameter)
         name = bound[int(index[:-1])] if isinstance(bound, tuple) and index else bound
-        who = f"weight {name!r}" if name else f"input {parameter!r} (%{inputs[parameter].id})"
-        return GraphError(f"{op.name}: {who} must be {show(error.expected)} and is {show(error.found)}")
+        operand = f"weight {name!r}" if name else f"input {parameter!r} (%{inputs[parameter].id})"
+        return GraphError(f"{op.name}: {operand} must be {show(error.expected)} and is {show(error.found)}")

@@ -1,7 +1,12 @@
-"""Causal attention over a paged cache. It writes the step's K and V first, all rows of them, then every token attends.
+"""Attention: causal over a paged cache, with or without writing to it, and bidirectional within a step.
 
-A token is computed alone, over exactly the keys that it may see: its answer depends on its row's text and on nothing
-else, neither on the chunk it came in, nor on its blocks' places, nor on other rows (law 8).
+`attention` writes the K and V of all rows first, then every token attends. A token is computed alone, over exactly the
+keys that it may read. So its output depends on its row's text only: not on its chunk, its blocks or other rows (law 8).
+
+A score is scale * q·k, then softcap * tanh(score / softcap) if there is a softcap, plus an additive bias by distance:
+`slopes` (ALiBi) adds -slope * (query position - key position); `distances` [heads, 2D + 1] adds the entry at
+clip(key position - query position, -D, D) + D (T5 buckets, which are constant beyond a distance). `sinks` [heads] are
+scores of a key whose value is zero.
 """
 
 from __future__ import annotations
@@ -12,46 +17,150 @@ from itertools import product
 import numpy as np
 
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import CacheSpec, PagedCache
+from quire.ops.cache import PagedCache, PagedKV
 from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
 
+TOLERANCE = {"f32": 2e-5, "f16": 3e-3, "bf16": 2e-2}
+_EXTRAS = ("sinks", "slopes", "distances")
 
-@op(tolerance={"f32": 2e-5, "f16": 3e-3, "bf16": 2e-2})
-def attention(q: Array, k: Array, v: Array, cache: PagedCache, batch: Batch, *, scale: float) -> Array:
-    """q [T, heads * dim], k and v [T, kv_heads * dim]: the weighted values [T, heads * dim].
 
-    Query heads h * group .. (h + 1) * group - 1 share the key head h. The cache's window, if it has one, counts the
-    tokens that a query sees, itself included.
+@op(weights=_EXTRAS, tolerance=TOLERANCE)
+def attention(
+    q: Array, k: Array, v: Array, cache: PagedCache, batch: Batch,
+    sinks: Array | None, slopes: Array | None, distances: Array | None, *, scale: float, softcap: float = 0.0,
+) -> Array:  # fmt: skip
+    """q [T, heads * key_dim], k [T, kv_heads * key_dim], v [T, kv_heads * value_dim]: [T, heads * value_dim].
+
+    Query heads h * group .. (h + 1) * group - 1 read the key head h.
     """
-    spec = cache.spec
     cache.write(batch.slots, k, v)
-    queries = q.reshape(len(q), spec.num_heads, -1, spec.head_dim) * np.float32(scale)  # [T, kv_heads, group, dim]
-    out = np.empty_like(queries)
+    return _attend_cache(q, cache, batch, (sinks, slopes, distances), scale, softcap)
+
+
+@op(weights=_EXTRAS, tolerance=TOLERANCE)
+def attention_shared(
+    q: Array, cache: PagedCache, batch: Batch,
+    sinks: Array | None, slopes: Array | None, distances: Array | None, *, scale: float, softcap: float = 0.0,
+) -> Array:  # fmt: skip
+    """attention over a cache that an earlier layer of the same step has written."""
+    return _attend_cache(q, cache, batch, (sinks, slopes, distances), scale, softcap)
+
+
+@op(weights=_EXTRAS, tolerance=TOLERANCE)
+def attention_bidirectional(
+    q: Array, k: Array, v: Array, batch: Batch,
+    sinks: Array | None, slopes: Array | None, distances: Array | None,
+    *, scale: float, num_heads: int, softcap: float = 0.0, window: int | None = None,
+) -> Array:  # fmt: skip
+    """Every token attends to all tokens of its row, or to those at most `window` positions away. Nothing is stored.
+
+    `num_heads` are key heads. The whole row is in the step.
+    """
+    keys, values = (x.reshape(len(x), num_heads, -1) for x in (k, v))
+    queries = q.reshape(len(q), num_heads, -1, keys.shape[-1]) * np.float32(scale)
+    out = np.empty((*queries.shape[:3], values.shape[-1]), np.float32)
+    for row in range(len(batch.lengths)):
+        start, end = batch.starts[row], batch.starts[row + 1]
+        for token in range(start, end):
+            first, last = (start, end) if window is None else (max(start, token - window), min(end, token + window + 1))
+            bias = _bias(slopes, distances, np.arange(first, last) - token)
+            out[token] = _attend(queries[token], keys[first:last], values[first:last], bias, sinks, softcap)
+    return out.reshape(len(q), -1)
+
+
+def _attend_cache(
+    q: Array, cache: PagedCache, batch: Batch, extras: tuple[Array | None, ...], scale: float, softcap: float
+) -> Array:
+    spec = cache.spec
+    sinks, slopes, distances = extras
+    queries = q.reshape(len(q), spec.num_heads, -1, spec.key_dim) * np.float32(scale)  # [T, kv_heads, group, key_dim]
+    out = np.empty((*queries.shape[:3], spec.value_dim), np.float32)
     for row, length in enumerate(batch.lengths):
         keys, values = cache.read(batch.block_tables[row], length)  # [length, kv_heads, dim]
         for token in range(batch.starts[row], batch.starts[row + 1]):
-            end = batch.positions[token] + 1
-            begin = 0 if spec.window is None else max(0, end - spec.window)
-            out[token] = _attend(queries[token], keys[begin:end], values[begin:end])
-    return out.reshape(q.shape)
+            position = int(batch.positions[token])
+            begin, end = spec.first_visible(position), position + 1
+            bias = _bias(slopes, distances, np.arange(begin, end) - position)
+            out[token] = _attend(queries[token], keys[begin:end], values[begin:end], bias, sinks, softcap)
+    return out.reshape(len(q), -1)
 
 
-def _attend(query: Array, keys: Array, values: Array) -> Array:
-    """One token: query [kv_heads, group, dim], keys and values [n, kv_heads, dim]; answers like the query."""
+def _bias(slopes: Array | None, distances: Array | None, offsets: Array) -> Array | None:
+    """Additive bias [heads, n] for keys at these offsets from the query."""
+    if slopes is None and distances is None:
+        return None
+    bias = np.float32(0.0)
+    if slopes is not None:
+        bias = bias - slopes[:, None] * np.abs(offsets).astype(np.float32)
+    if distances is not None:
+        reach = distances.shape[1] // 2
+        bias = bias + distances[:, np.clip(offsets, -reach, reach) + reach]
+    return np.asarray(bias, np.float32)
+
+
+def _attend(
+    query: Array, keys: Array, values: Array, bias: Array | None, sinks: Array | None, softcap: float
+) -> Array:
+    """One token: query [kv_heads, group, key_dim], keys and values [n, kv_heads, dim]: [kv_heads, group, value_dim]."""
     scores = query @ keys.transpose(1, 2, 0)  # [kv_heads, group, n]
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    if softcap:
+        scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+    if bias is not None:
+        scores = scores + bias.reshape(*scores.shape)
+    most = scores.max(-1, keepdims=True)
+    if sinks is not None:
+        sink = sinks.reshape(*scores.shape[:2], 1)
+        most = np.maximum(most, sink)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sink - most)
+    weights /= total
     seen: Array = weights @ values.transpose(1, 0, 2)
     return seen
 
 
 @attention.shape
-def _(q: Shape, k: Shape, v: Shape, cache: CacheSpec, *, scale: float) -> Shape:
-    expect("k", k, q[0], cache.num_heads * cache.head_dim)
-    expect("v", v, q[0], cache.num_heads * cache.head_dim)
-    if int(q[1]) % int(k[1]):
-        raise ShapeError("q", (q[0], f"group * {k[1]}"), q)
-    return q
+def _(
+    q: Shape, k: Shape, v: Shape, cache: PagedKV,
+    sinks: Shape | None, slopes: Shape | None, distances: Shape | None, *, scale: float, softcap: float = 0.0,
+) -> Shape:  # fmt: skip
+    expect("k", k, q[0], cache.num_heads * cache.key_dim)
+    expect("v", v, q[0], cache.num_heads * cache.value_dim)
+    return _output_shape(q, cache.num_heads, cache.key_dim, cache.value_dim, (sinks, slopes, distances))
+
+
+@attention_shared.shape
+def _(
+    q: Shape, cache: PagedKV,
+    sinks: Shape | None, slopes: Shape | None, distances: Shape | None, *, scale: float, softcap: float = 0.0,
+) -> Shape:  # fmt: skip
+    return _output_shape(q, cache.num_heads, cache.key_dim, cache.value_dim, (sinks, slopes, distances))
+
+
+@attention_bidirectional.shape
+def _(
+    q: Shape, k: Shape, v: Shape, sinks: Shape | None, slopes: Shape | None, distances: Shape | None,
+    *, scale: float, num_heads: int, softcap: float = 0.0, window: int | None = None,
+) -> Shape:  # fmt: skip
+    for name, shape in (("k", k), ("v", v)):
+        if int(shape[1]) % num_heads:
+            raise ShapeError(name, (q[0], f"{num_heads} * head_dim"), shape)
+    dims = int(k[1]) // num_heads, int(v[1]) // num_heads
+    return _output_shape(q, num_heads, *dims, (sinks, slopes, distances))
+
+
+def _output_shape(q: Shape, kv_heads: int, key_dim: int, value_dim: int, extras: tuple[Shape | None, ...]) -> Shape:
+    if int(q[1]) % (kv_heads * key_dim):
+        raise ShapeError("q", (q[0], f"group * {kv_heads * key_dim}"), q)
+    heads = int(q[1]) // key_dim
+    sinks, slopes, distances = extras
+    for name, shape in (("sinks", sinks), ("slopes", slopes)):
+        if shape is not None:
+            expect(name, shape, heads)
+    if distances is not None:
+        expect("distances", distances, heads, "*")
+    return (q[0], heads * value_dim)
 
 
 # (tokens in the cache already, tokens of this step) of every row
@@ -61,25 +170,62 @@ _STEPS: tuple[Sequence[tuple[int, int]], ...] = (
     [(45, 1), (3, 1), (16, 1)],
     [(0, 5), (30, 1), (12, 20), (15, 2)],
 )
+_KINDS: tuple[Args, ...] = (
+    {},
+    {"softcap": 3.0},
+    {"sinks": True},
+    {"slopes": True},
+    {"distances": True},
+    {"softcap": 2.0, "sinks": True, "slopes": True, "distances": True},
+)
 
 
 @attention.examples
 def _(make: Make) -> Iterator[Args]:
     for rows, (kv_heads, group), window in product(_STEPS, ((1, 4), (2, 3), (3, 1)), (None, 9)):
-        spec = CacheSpec("paged" if window is None else "window", kv_heads, 32, window)
-        cache, batch = _scattered(make, spec, rows)
-        k, v = (make(len(batch.token_ids), kv_heads * 32) for _ in range(2))
-        q = make(len(batch.token_ids), kv_heads * group * 32)
-        yield {"q": q, "k": k, "v": v, "cache": cache, "batch": batch, "scale": 32**-0.5}
+        yield _example(make, PagedKV(kv_heads, 32, 32, window), group, rows, {})
+    for rows, kind in product(_STEPS[1:], _KINDS[1:]):
+        yield _example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
+    for rows, spec in product(_STEPS, (PagedKV(2, 32, 64), PagedKV(2, 48, 16), PagedKV(1, 32, 32, None, 8))):
+        yield _example(make, spec, 2, rows, {})
 
 
-def _scattered(make: Make, spec: CacheSpec, rows: Sequence[tuple[int, int]]) -> tuple[PagedCache, Batch]:
+@attention_shared.examples
+def _(make: Make) -> Iterator[Args]:
+    for rows, kind in product(_STEPS, _KINDS):
+        args = _example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
+        yield {name: value for name, value in args.items() if name not in ("k", "v")}
+
+
+@attention_bidirectional.examples
+def _(make: Make) -> Iterator[Args]:
+    for rows, kind, window in product(([(0, 1)], [(0, 5), (0, 17), (0, 1)]), _KINDS, (None, 4)):
+        args = _example(make, PagedKV(2, 32, 48), 2, rows, kind)
+        del args["cache"]
+        yield {**args, "num_heads": 2, "window": window}
+
+
+def _example(make: Make, spec: PagedKV, group: int, rows: Sequence[tuple[int, int]], kind: Args) -> Args:
     """A cache that holds noise, as after long use, and a batch with its blocks all over it."""
     num_blocks, block_tokens = 24, 16
-    shape = (num_blocks, block_tokens, spec.num_heads, spec.head_dim)
     free = iter(make.rng.permutation(num_blocks))
     parts = []
     for computed, new in rows:
         blocks = [int(next(free)) for _ in range(-(-(computed + new) // block_tokens))]
         parts.append(RowPart([0] * new, computed, blocks))
-    return PagedCache(spec, make(*shape), make(*shape)), Batch.of(parts, block_tokens)
+    shape = (num_blocks, block_tokens, spec.num_heads)
+    cache = PagedCache(spec, make(*shape, spec.key_dim), make(*shape, spec.value_dim))
+    batch, heads = Batch.of(parts, block_tokens), spec.num_heads * group
+    num_tokens = len(batch.token_ids)
+    return {
+        "q": make(num_tokens, heads * spec.key_dim),
+        "k": make(num_tokens, spec.num_heads * spec.key_dim),
+        "v": make(num_tokens, spec.num_heads * spec.value_dim),
+        "cache": cache,
+        "batch": batch,
+        "sinks": make(heads) if kind.get("sinks") else None,
+        "slopes": np.abs(make(heads)) if kind.get("slopes") else None,
+        "distances": make(heads, 13) if kind.get("distances") else None,
+        "scale": spec.key_dim**-0.5,
+        "softcap": kind.get("softcap", 0.0),
+    }

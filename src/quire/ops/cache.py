@@ -1,12 +1,12 @@
-"""State that outlives a step: what a layer declares (`CacheSpec`) and the arrays behind it (`PagedCache`).
+"""State that outlives a step: what a layer declares (`PagedKV`) and the reference's arrays for it (`PagedCache`).
 
-The layout here is the reference's. A device chooses its own; only what attention answers has to be the same.
+The array layout here is the reference's. A device chooses its own; only the output of attention must be the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,45 +15,52 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSpec:
-    """What one attention layer keeps of every token. A new kind of state (cross, conv, SSM) is a new kind here."""
+class PagedKV:
+    """The keys and values that one attention layer stores of every token, and which of them a query may read."""
 
-    kind: Literal["paged", "window"]
     num_heads: int  # key and value heads
-    head_dim: int
-    window: int | None = None  # a query sees this many tokens, itself included; None: all
+    key_dim: int
+    value_dim: int
+    window: int | None = None  # a query reads this many tokens, its own included; None: all before it
+    chunk: int | None = None  # a query reads only tokens of its own chunk of this many positions; None: one chunk
 
     @property
     def values_per_token(self) -> int:
-        """How many numbers one token costs; times the bytes of the device's KV format it is a slot's size."""
-        return 2 * self.num_heads * self.head_dim
+        """Numbers stored per token; times the bytes of the KV format, this is the size of a slot."""
+        return self.num_heads * (self.key_dim + self.value_dim)
+
+    def first_visible(self, position: int) -> int:
+        """The first position that a query at `position` reads."""
+        first = 0 if self.window is None else max(0, position + 1 - self.window)
+        return first if self.chunk is None else max(first, position // self.chunk * self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """K and V of one layer, in blocks. Written by attention alone, or by `copy`."""
+    """K and V of one layer, in blocks. Written only by attention and by `copy`."""
 
-    spec: CacheSpec
-    keys: Array  # float32 [num_blocks, block_tokens, num_heads, head_dim]
-    values: Array  # float32, the same
+    spec: PagedKV
+    keys: Array  # float32 [num_blocks, block_tokens, num_heads, key_dim]
+    values: Array  # float32 [num_blocks, block_tokens, num_heads, value_dim]
 
     @classmethod
-    def empty(cls, spec: CacheSpec, num_blocks: int, block_tokens: int) -> PagedCache:
-        """All zeros."""
-        shape = (num_blocks, block_tokens, spec.num_heads, spec.head_dim)
-        return cls(spec, np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+    def empty(cls, spec: PagedKV, num_blocks: int, block_tokens: int) -> PagedCache:
+        """A cache of zeros."""
+        shape = (num_blocks, block_tokens, spec.num_heads)
+        return cls(spec, np.zeros((*shape, spec.key_dim), np.float32), np.zeros((*shape, spec.value_dim), np.float32))
 
     def write(self, slots: Array, k: Array, v: Array) -> None:
-        """Put k and v [T, num_heads * head_dim] into their slots [T]."""
-        token = (-1, self.spec.num_heads, self.spec.head_dim)
-        self.keys.reshape(token)[slots] = k.reshape(token)
-        self.values.reshape(token)[slots] = v.reshape(token)
+        """Store k [T, num_heads * key_dim] and v [T, num_heads * value_dim] in their slots [T]."""
+        for array, numbers in ((self.keys, k), (self.values, v)):
+            token = (-1, *array.shape[2:])
+            array.reshape(token)[slots] = numbers.reshape(token)
 
     def read(self, blocks: Array, num_tokens: int) -> tuple[Array, Array]:
-        """The first `num_tokens` K and V of a block table, in the order of the text: [num_tokens, heads, dim] each."""
-        token = (-1, self.spec.num_heads, self.spec.head_dim)
+        """Return the first `num_tokens` K and V of a block table, in text order: [num_tokens, heads, dim] each."""
         held = blocks[: -(-num_tokens // self.keys.shape[1])]
-        return self.keys[held].reshape(token)[:num_tokens], self.values[held].reshape(token)[:num_tokens]
+        pair = (array[held].reshape(-1, *array.shape[2:])[:num_tokens] for array in (self.keys, self.values))
+        keys, values = pair
+        return keys, values
 
     def copy(self, copies: Array) -> None:
         """Copy the head of one block to another, for every (from, to, num tokens) of [C, 3], in order."""

@@ -1,4 +1,4 @@
-"""Token ids become vectors."""
+"""Token ids and positions become vectors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import numpy as np
 
 from quire.ops.registry import Args, Array, Make, Shape, expect, op
 
+_TOLERANCE = {"f32": 0.0, "f16": 1e-3, "bf16": 8e-3}
 
-@op(weights=("table",), tolerance={"f32": 0.0, "f16": 1e-3, "bf16": 8e-3})
+
+@op(weights=("table",), tolerance=_TOLERANCE)
 def embed(token_ids: Array, table: Array) -> Array:
     """Rows token_ids [T] of table [vocab, dim], as float32 [T, dim]."""
     return table[token_ids].astype(np.float32)
+
+
+@op(weights=("table",), tolerance=_TOLERANCE)
+def embed_positions(positions: Array, table: Array, *, offset: int = 0) -> Array:
+    """Rows positions [T] + offset of table [num_positions, dim], as float32 [T, dim]."""
+    return table[positions + offset].astype(np.float32)
 
 
 @embed.shape
@@ -22,7 +30,20 @@ def _(token_ids: Shape, table: Shape) -> Shape:
     return (token_ids[0], table[1])
 
 
+@embed_positions.shape
+def _(positions: Shape, table: Shape, *, offset: int = 0) -> Shape:
+    expect("table", table, "*", "*")
+    return (positions[0], table[1])
+
+
 @embed.examples
 def _(make: Make) -> Iterator[Args]:
     for num_tokens, dim in product((1, 9), (64, 96)):
         yield {"token_ids": make.rng.integers(0, 50, num_tokens, dtype=np.int32), "table": make(50, dim)}
+
+
+@embed_positions.examples
+def _(make: Make) -> Iterator[Args]:
+    for num_tokens, offset in product((1, 9), (0, 2)):
+        positions = make.rng.integers(0, 50, num_tokens, dtype=np.int32)
+        yield {"positions": positions, "table": make(52, 64), "offset": offset}

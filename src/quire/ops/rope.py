@@ -1,8 +1,7 @@
-"""Rotary positions. The frequencies are computed once, by the model's configuration, and come in like a weight.
+"""Positions: rotary, and by a factor that grows with the position.
 
-Two conventions pair the numbers of a head. Our graphs rotate halves, (i, i + dim / 2); a checkpoint made for pairs,
-(2i, 2i + 1), is brought to halves by reordering weight rows when they are read (graph/weight.py), so a device may do
-with halves alone. `interleaved` is here for models whose weights cannot be reordered.
+The frequencies of rope are computed once, from the model's configuration, and bound like a weight. Two conventions pair
+the numbers of a head: halves, (i, i + dim / 2), and `interleaved`, (2i, 2i + 1).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
 def rope(
     x: Array, frequencies: Array, positions: Array, *, head_dim: int, scaling: float = 1.0, interleaved: bool = False
 ) -> Array:
-    """Turn the pair i of every head of x [T, heads * head_dim] by positions [T] * frequencies [rotary / 2].
+    """Rotate pair i of every head of x [T, heads * head_dim] by positions [T] * frequencies [rotary / 2].
 
-    The numbers of a head beyond the first `rotary` stay. `scaling` multiplies the turned ones (yarn).
+    Numbers of a head beyond the first `rotary` are not rotated. `scaling` multiplies the rotated ones (YaRN).
     """
     angles = positions.astype(np.float32)[:, None] * frequencies  # [T, rotary / 2]; float32, as in training
     wide = angles.astype(np.float64)  # sine and cosine in float64 are the same on every machine
@@ -60,3 +59,24 @@ def _(make: Make) -> Iterator[Args]:
             "scaling": 1.0 + num_tokens / 10,
             "interleaved": interleaved,
         }
+
+
+@op(tolerance={"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3})
+def scale_by_position(x: Array, positions: Array, *, beta: float, span: int, shift: int = 0) -> Array:
+    """x [T, dim] times 1 + beta * log(1 + floor((position + shift) / span)), in float32."""
+    steps = np.floor((positions + shift) / np.float64(span)).astype(np.float32)
+    factors = (np.float32(1.0) + np.float32(beta) * np.log1p(steps)).astype(np.float32)
+    scaled: Array = x * factors[:, None]
+    return scaled
+
+
+@scale_by_position.shape
+def _(x: Shape, positions: Shape, *, beta: float, span: int, shift: int = 0) -> Shape:
+    return x
+
+
+@scale_by_position.examples
+def _(make: Make) -> Iterator[Args]:
+    for num_tokens, shift in product((1, 7), (0, 1)):
+        positions = make.rng.integers(0, 4096, num_tokens, dtype=np.int32)
+        yield {"x": make(num_tokens, 64), "positions": positions, "beta": 0.1, "span": 100, "shift": shift}
