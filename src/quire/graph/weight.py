@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,61 +29,83 @@ class StoredTensor(Protocol):
     def dequantize(self) -> Array: ...  # float32, of `shape`
 
 
-@dataclass(frozen=True, slots=True)
-class PairedRows:
-    """The file has the rows of every head as rope in pairs wants them: 0, D/2, 1, D/2 + 1, …; our graphs rotate halves.
+@dataclass(frozen=True, slots=True, eq=False)
+class Transform:
+    """How the stored tensor becomes the graph's weight: transpose, then take rows, then add a number.
 
-    Rows are whole in every format, so the order can be restored without touching a number, in quantized files too.
+    Rows are whole in every number format, so quantized rows are moved without touching a number. The other two need
+    plain floats.
     """
 
-    num_heads: int
+    transposed: bool = False
+    rows: Array | None = (
+        None  # int64 [shape[0]]: for every row of the weight, the row of the tensor; None: all in order
+    )
+    added: float = 0.0
 
-    def row_order(self, num_rows: int) -> Array:
-        """For every row of the graph's weight, the row of the file that it is. int64 [num_rows]"""
-        pairs = np.arange(num_rows).reshape(self.num_heads, -1, 2)  # [head, i, half]
-        return pairs.swapaxes(1, 2).reshape(-1)  # [head, half, i]
+
+PLAIN = Transform()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
-    """One weight under its name in the model's words. Two names of one weight (tied embeddings) are one object."""
+    """One weight under its name in the model. Two names of one weight (tied embeddings) are one object."""
 
     name: str
     shape: tuple[int, ...]
     format: str
     source: StoredTensor
-    transform: PairedRows | None = None
+    transform: Transform = PLAIN
 
     @property
     def num_bytes(self) -> int:
-        """As it is stored. Touches nothing."""
-        return self.source.num_bytes
+        """Bytes of the weight in its stored format. Reads nothing."""
+        stored = math.prod(self.source.shape)
+        return (
+            self.source.num_bytes
+            if stored == math.prod(self.shape)
+            else (self.source.num_bytes * math.prod(self.shape) // stored)
+        )
 
     @property
     def row_order(self) -> Array | None:
-        """Rows of the file in the order of the graph, [shape[0]]; None if that is the file's own order.
-
-        A device that repacks weights folds this into its copy.
-        """
-        return None if self.transform is None else self.transform.row_order(self.shape[0])
+        """Rows of the tensor in the graph's order, [shape[0]]; None: the tensor's own order."""
+        return self.transform.rows
 
     def raw(self) -> Array:
-        """The bytes in the file's format, in the graph's order of rows: uint8 [shape[0], bytes of a row].
+        """The bytes in the weight's format, rows in the graph's order: uint8 [shape[0], bytes of a row].
 
-        A view of the mapped file, unless rows have to move.
+        A view of the mapped file, unless numbers have to move.
         """
-        rows = self.source.data.reshape(self.shape[0], -1)
+        if self.format != self.source.format:  # see `transformed`
+            return self.float32().reshape(self.shape[0], -1).view(np.uint8)
+        rows = self.source.data.reshape(self.source.shape[0], -1)
+        if self.transform.transposed:
+            rows = np.ascontiguousarray(rows.view(f"u{_ELEMENT_BYTES[self.format]}").T).view(np.uint8)
         order = self.row_order
         return rows if order is None else rows[order]
 
     def float32(self) -> Array:
-        """The numbers, [*shape]. Not kept: who needs them twice keeps them."""
-        numbers = self.source.dequantize().reshape(self.shape)
-        order = self.row_order
-        return np.ascontiguousarray(numbers if order is None else numbers[order], np.float32)
+        """The numbers, [*shape]. Not kept: a caller that needs them twice keeps them."""
+        numbers = self.source.dequantize()
+        if self.transform.transposed:
+            numbers = numbers.T
+        if self.row_order is not None:
+            numbers = numbers[self.row_order]
+        if self.transform.added:
+            numbers = numbers + np.float32(self.transform.added)
+        return np.ascontiguousarray(numbers, np.float32).reshape(self.shape)
 
 
 Weights = Mapping[str, Weight]
+
+_ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # formats whose numbers stand alone, so that they can be transposed
+
+
+def transformed(name: str, shape: tuple[int, ...], source: StoredTensor, transform: Transform = PLAIN) -> Weight:
+    """A weight made of a stored tensor. It becomes float32 where the transform needs numbers and not only rows."""
+    needs_numbers = transform.added or (transform.transposed and source.format not in _ELEMENT_BYTES)
+    return Weight(name, shape, "f32" if needs_numbers else source.format, source, transform)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from quire.graph.weight import StoredTensor
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import Keys, KeySet
 from quire.models.quantization import Quantization, read_quantization
-from quire.models.rope import RopeConfig, rope_from_config, rope_from_gguf
+from quire.models.rope import ALL, RopeConfig, rope_from_gguf, ropes_from_config
 from quire.models.values import LONGEST_SHOWN, MAX_HEAD_DIM, MAX_LAYERS, Values, brief
 
 Metadata = Mapping[str, Any]
 
+FULL, SLIDING = "full_attention", "sliding_attention"  # layer types
 _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
@@ -29,9 +30,9 @@ class CheckpointSource(Protocol):
     def tensors(self) -> Mapping[str, StoredTensor]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The numbers of one model. Everything an architecture's file may look at while it draws."""
+    """The numbers that every decoder has. An architecture with more of them has a subclass that reads them."""
 
     num_layers: int
     hidden: int
@@ -42,58 +43,74 @@ class ModelConfig:
     vocab_size: int
     norm_eps: float
     max_context: int
-    rope: RopeConfig
-    windows: tuple[int | None, ...]  # per layer: how many tokens attention sees; None: all
+    ropes: Mapping[str, RopeConfig]  # by layer type, or one under ALL; empty: no rotary positions
+    layer_types: tuple[str, ...]  # per layer: FULL or SLIDING, or a type of the architecture's own
+    windows: tuple[int | None, ...]  # per layer: how many tokens attention reads; None: all
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
-    biased: frozenset[str] = frozenset()  # words of linears whose bias config.json promises
+    biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
     initial_spread: float = 0.02  # standard deviation of the weights before training
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
-    def sizes(self) -> dict[str, int]:
-        """The words in which names.py states shapes."""
+    @classmethod
+    def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
+        """Make the configuration from what all decoders have, and from keys that only this one has."""
+        return cls(**base)
+
+    def rope_of(self, layer: int) -> str:
+        """The key of a layer's rope in `ropes`."""
+        return self.layer_types[layer] if self.layer_types[layer] in self.ropes else ALL
+
+    def sizes(self, layer: int | None = None) -> dict[str, int]:
+        """The words in which architectures state shapes; with a layer, those of that layer."""
         return {
+            "one": 1,
             "vocab": self.vocab_size,
             "hidden": self.hidden,
             "ffn": self.ffn,
+            "heads": self.num_heads,
+            "kv_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
             "q": self.num_heads * self.head_dim,
             "kv": self.num_kv_heads * self.head_dim,
-            "head_dim": self.head_dim,
+            "positions": self.max_context,
         }
 
 
-def read_config(checkpoint: CheckpointSource, keys: Keys) -> ModelConfig:
-    """`keys` are the architecture's. Every error names the key that is wrong."""
+def read_config(checkpoint: CheckpointSource, keys: Keys, kind: type[ModelConfig] = ModelConfig) -> ModelConfig:
+    """Read a checkpoint's configuration by the keys of its architecture. Every error names the key that is wrong."""
     if checkpoint.container == "gguf":
-        return _from_gguf(checkpoint, keys.gguf)
-    return _from_config_json(checkpoint.metadata, keys.config)
+        return _from_gguf(checkpoint, keys.gguf, kind)
+    return _from_config_json(checkpoint.metadata, keys.config, kind)
 
 
-def _from_config_json(given: Metadata, keys: KeySet) -> ModelConfig:
+def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     c = keys.values(given, architecture=_named(given.get("architectures")))
     num_layers = c.size("num_hidden_layers", most=MAX_LAYERS)
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
     num_heads = c.size("num_attention_heads")
-    num_kv_heads = c.size("num_key_value_heads", num_heads)
     head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-    return ModelConfig(
-        num_layers=num_layers,
-        hidden=hidden,
-        ffn=c.size("intermediate_size"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        vocab_size=c.size("vocab_size"),
-        norm_eps=c.share("rms_norm_eps", 1e-6),
-        max_context=max_context,
-        rope=rope_from_config({key: given[key] for key in given if key in keys.read}, head_dim, max_context),
-        windows=_windows(c, given, keys, num_layers),
-        tied=c.flag("tie_word_embeddings"),
-        eos_ids=c.token_ids("eos_token_id"),
-        biased=_biased(c),
-        initial_spread=c.share("initializer_range", 0.02),
-        quantization=read_quantization(c.mapping("quantization_config")),
-    )
+    layer_types, windows = _windows(c, given, keys, num_layers)
+    base: dict[str, Any] = {
+        "num_layers": num_layers,
+        "hidden": hidden,
+        "ffn": c.size("intermediate_size"),
+        "num_heads": num_heads,
+        "num_kv_heads": c.size("num_key_value_heads", num_heads),
+        "head_dim": head_dim,
+        "vocab_size": c.size("vocab_size"),
+        "norm_eps": c.share("rms_norm_eps", 1e-6),
+        "max_context": max_context,
+        "ropes": ropes_from_config(c, head_dim, max_context) if "rope_theta" in keys.read else {},
+        "layer_types": layer_types,
+        "windows": windows,
+        "tied": c.flag("tie_word_embeddings"),
+        "eos_ids": c.token_ids("eos_token_id"),
+        "biased": _biased(c),
+        "initial_spread": c.share("initializer_range", 0.02),
+        "quantization": read_quantization(c.mapping("quantization_config")),
+    }
+    return kind.read(base, c, is_gguf=False)
 
 
 def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:
@@ -114,7 +131,9 @@ def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) 
     return found
 
 
-def _windows(c: Values, given: Metadata, keys: KeySet, num_layers: int) -> tuple[int | None, ...]:
+def _windows(
+    c: Values, given: Metadata, keys: KeySet, num_layers: int
+) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
     """Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers.
 
     `layer_types` decide in an architecture that reads them; in others they must say the same as the other keys.
@@ -125,20 +144,20 @@ def _windows(c: Values, given: Metadata, keys: KeySet, num_layers: int) -> tuple
     windows = tuple(window if i >= first_layer else None for i in range(num_layers))
     kinds = Values(given).texts("layer_types")
     if kinds is None:
-        return windows
-    known = {"full_attention": None, "attention": None, "sliding_attention": window}
+        return tuple(FULL if window is None else SLIDING for window in windows), windows
+    known = {FULL: None, "attention": None, SLIDING: window}
     if unknown := set(kinds) - set(known):
         raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
     if len(kinds) != num_layers:
         raise UnsupportedModel(f"layer_types has {len(kinds)} entries; by num_hidden_layers there are {num_layers}.")
-    if "sliding_attention" in kinds and window is None:
+    if SLIDING in kinds and window is None:
         raise UnsupportedModel("layer_types has sliding_attention, and the model's configuration sets no window.")
     listed = tuple(known[kind] for kind in kinds)
     if "layer_types" not in keys.read and listed != windows:
         raise UnsupportedModel(
             f"layer_types has full_attention, and by sliding_window all layers have a window of {window} tokens."
         )
-    return listed
+    return tuple(FULL if each == "attention" else each for each in kinds), listed
 
 
 def _biased(c: Values) -> frozenset[str]:
@@ -147,14 +166,13 @@ def _biased(c: Values) -> frozenset[str]:
     return frozenset(attention | mlp)
 
 
-def _from_gguf(checkpoint: CheckpointSource, keys: KeySet) -> ModelConfig:
+def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     metadata, arch = checkpoint.metadata, str(checkpoint.metadata.get("general.architecture"))
     prefix = f"{arch}."
     given = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
     c = keys.values(given, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
-    num_kv_heads = c.uniform_size("attention.head_count_kv", num_heads)
     heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
     head_dim = _head_dim(c, *heads, "attention.key_length")
     if c.size("attention.value_length", head_dim) != head_dim:
@@ -165,22 +183,26 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet) -> ModelConfig:
     if table is None or not table.shape:
         raise UnsupportedModel("The file has no table token_embd.weight: it is not a whole language model.")
     ids = Values({key: metadata[key] for key in _GGUF_END_TOKENS if key in metadata})
-    return ModelConfig(
-        num_layers=num_layers,
-        hidden=hidden,
-        ffn=c.uniform_size("feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        # the table may have more rows than the tokenizer has tokens, and it is what the logits are made of
-        vocab_size=table.shape[0],
-        norm_eps=c.share("attention.layer_norm_rms_epsilon"),
-        max_context=max_context,
-        rope=rope_from_gguf(given, head_dim, max_context, prefix),
-        windows=_gguf_windows(c, given, num_layers),
-        tied="output.weight" not in checkpoint.tensors,
-        eos_ids=tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
-    )
+    windows = _gguf_windows(c, given, num_layers)
+    eps = "attention.layer_norm_rms_epsilon"
+    base: dict[str, Any] = {
+        "num_layers": num_layers,
+        "hidden": hidden,
+        "ffn": c.uniform_size("feed_forward_length"),
+        "num_heads": num_heads,
+        "num_kv_heads": c.uniform_size("attention.head_count_kv", num_heads),
+        "head_dim": head_dim,
+        # the table may have more rows than the tokenizer has tokens, and the logits are as many as its rows
+        "vocab_size": table.shape[0],
+        "norm_eps": c.share(eps if eps in keys.read else "attention.layer_norm_epsilon"),
+        "max_context": max_context,
+        "ropes": {ALL: rope_from_gguf(c, head_dim, max_context)} if "rope.freq_base" in keys.read else {},
+        "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
+        "windows": windows,
+        "tied": "output.weight" not in checkpoint.tensors,
+        "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
+    }
+    return kind.read(base, c, is_gguf=True)
 
 
 def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | None, ...]:

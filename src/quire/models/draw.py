@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.graph.graph import Defaults, Graph
+from quire.graph.graph import Graph
 from quire.graph.weight import Weights, computed
 from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
 from quire.models.names import resolve
 from quire.models.registry import find_architecture
+from quire.models.rope import RopeConfig
 from quire.ops.registry import show
 
 Array = NDArray[Any]
@@ -29,35 +30,39 @@ class Model:
     weights: Weights
 
 
-def draw(checkpoint: CheckpointSource) -> Model:
-    """Find the architecture, bind its names, check every shape, draw the graph."""
+def draw(checkpoint: CheckpointSource, context: int | None = None) -> Model:
+    """Find the architecture, bind its names, check every shape, draw the graph.
+
+    `context` is the longest text that will be served; None: the model's own limit. Ropes whose factors depend on the
+    length of the text choose them by it.
+    """
     arch = find_architecture(checkpoint)
-    config = read_config(checkpoint, arch.keys)
+    config = read_config(checkpoint, arch.keys, arch.config)
     weights = resolve(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"])
-    weights["rope.frequencies"] = computed("rope.frequencies", _frequencies(checkpoint, config))
-    defaults = Defaults(
-        head_dim=config.head_dim,
-        norm_eps=config.norm_eps,
-        attention_scale=config.head_dim**-0.5,
-        rope_scaling=config.rope.scaling,
-    )
-    graph = Graph(weights, defaults)
+    for kind, rope in config.ropes.items():
+        name = f"rope.{kind}"
+        frequencies = _frequencies(checkpoint, rope, context or config.max_context)
+        weights[name] = computed(name, frequencies)
+    graph = Graph.over(weights)
     arch.draw(graph, config)
     if unused := set(weights) - set(graph.weight_names()):
         raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(unused))}")
     return Model(arch.name, config, graph, weights)
 
 
-def _frequencies(checkpoint: CheckpointSource, config: ModelConfig) -> Array:
-    """float32 [rotary / 2]. GGUF says llama3's scaling as a divisor for each frequency."""
-    frequencies = config.rope.frequencies()
-    if checkpoint.container != "gguf" or "rope_freqs.weight" not in checkpoint.tensors:
+def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -> Array:
+    """float32 [pairs]. GGUF files have the factors of llama3 and longrope as a tensor with a divisor for each pair."""
+    frequencies = rope.frequencies(context)
+    length = "long" if context > rope.original_context else "short"
+    names = ("rope_freqs.weight", f"rope_factors_{length}.weight")
+    name = next((each for each in names if checkpoint.container == "gguf" and each in checkpoint.tensors), None)
+    if name is None:
         return frequencies
-    divisors = checkpoint.tensors["rope_freqs.weight"].dequantize()
+    divisors = checkpoint.tensors[name].dequantize()
     if divisors.shape != frequencies.shape:
         found, expected = show(divisors.shape), show(frequencies.shape)
-        raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it is {expected}.")
+        raise BadCheckpoint(f"The tensor {name} is {found}; by the configuration it is {expected}.")
     if not (np.isfinite(divisors) & (divisors > 0)).all():
-        raise BadCheckpoint("The tensor rope_freqs.weight has divisors that are not above 0.")
+        raise BadCheckpoint(f"The tensor {name} has divisors that are not above 0.")
     return (frequencies / divisors).astype(np.float32)

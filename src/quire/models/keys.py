@@ -75,6 +75,7 @@ class KeySet:
     fixed: Mapping[str, Neutral] = field(default_factory=dict)  # of the architecture; supported with these values alone
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
+    spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
     is_closed: bool = False  # a key that is not declared must be zero
 
     def but(
@@ -82,23 +83,35 @@ class KeySet:
         *,
         reads: Iterable[str] = (),
         ignores: Iterable[str] = (),
+        lacks: Iterable[str] = (),
+        fixed: Mapping[str, Neutral] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        spelling: Mapping[str, str] | None = None,
     ) -> KeySet:
-        """The keys of an architecture that reads some more of them, or ignores some of these."""
-        reads, ignores = frozenset(reads), frozenset(ignores)
+        """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
+
+        `spelling` gives the file's names for keys that are read. A fixed value of None makes a key not fixed.
+        """
+        reads, ignores, lacks = frozenset(reads), frozenset(ignores), frozenset(lacks)
+        merged = {**self.fixed, **(fixed or {})}
         return replace(
             self,
-            read=self.read.union(reads).difference(ignores),
-            harmless=self.harmless.difference(reads).union(ignores),
+            read=self.read.union(reads).difference(ignores, lacks),
+            harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
+            fixed={key: merged[key] for key in merged if merged[key] is not None and key not in reads | lacks},
             defaults={**self.defaults, **(defaults or {})},
+            spelling={**self.spelling, **(spelling or {})},
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
         """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
+        standard = {file: ours for ours, file in self.spelling.items()}
+        found = {standard.get(key, key): given[key] for key in given if standard.get(key, key) in self.read}
         for key in given:
-            if key not in self.read and key not in self.harmless:
+            is_read = key in standard or (key in self.read and key not in self.spelling)
+            if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
-        return Values({**self.defaults, **{key: given[key] for key in given if key in self.read}}, prefix)
+        return Values({**self.defaults, **found}, prefix, self.spelling)
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

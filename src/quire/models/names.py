@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quire.graph.weight import PairedRows, StoredTensor, Weight
+from quire.graph.weight import StoredTensor, Transform, Weight, transformed
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, joined
@@ -17,74 +18,145 @@ from quire.ops.registry import show
 from quire.weights.joined import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4
 
-COMPARED_BYTES = 1 << 20  # at a time: stays in the CPU's cache
+Array = NDArray[Any]
+Sizes = Mapping[str, int]
+RowRule = Callable[[Sizes], Array]  # the rows of the stored tensor that are the weight's, in the graph's order
 
-# Old checkpoints carry what every reader computes; GGUF carries rope factors, which draw.py takes.
-_NOT_WEIGHTS = re.compile(r"rotary_emb\.inv_freq$|^rope_freqs\.weight$")
+COMPARED_BYTES = 1 << 20  # at a time: fits in the CPU's cache
+GGUF, SAFETENSORS = "gguf", "safetensors"
+
+
+def pairs_to_halves(heads: str, rows: str) -> RowRule:
+    """The rows of every head, stored as rope in pairs has them (0, D/2, 1, D/2 + 1, …), in order of halves."""
+
+    def order(sizes: Sizes) -> Array:
+        pairs = np.arange(sizes[rows]).reshape(sizes[heads], -1, 2)  # [head, i, half]
+        return pairs.swapaxes(1, 2).reshape(-1)  # [head, half, i]
+
+    return order
+
+
+def part(index: int, *rows: str) -> RowRule:
+    """Part `index` of a tensor that stacks parts of these sizes: fused qkv, fused gate and up."""
+
+    def order(sizes: Sizes) -> Array:
+        ends = np.cumsum([0, *(sizes[word] for word in rows)])
+        return np.arange(ends[index], ends[index + 1])
+
+    return order
+
+
+def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
+    """Part `index` of every group of a tensor that stacks groups, each with parts of these sizes (in all groups)."""
+
+    def order(sizes: Sizes) -> Array:
+        num_groups = sizes[groups]
+        widths = [sizes[word] // num_groups for word in rows]
+        begin, width = sum(widths[:index]), widths[index]
+        starts = np.arange(num_groups) * sum(widths) + begin
+        return (starts[:, None] + np.arange(width)).reshape(-1)
+
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a container has a weight, and how the tensor becomes the weight."""
+
+    name: str  # without the layer's prefix and without `.weight`
+    rows: RowRule | None = None
+    transposed: bool = False
+    added: float = 0.0
+
+    def transform(self, sizes: Sizes) -> Transform:
+        """For a weight of these sizes."""
+        return Transform(self.transposed, None if self.rows is None else self.rows(sizes), self.added)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """A weight's name in each container, without the layer's prefix and without `.weight`, and what it is.
+    """A weight in each container, and its shape. A word with a dot belongs to every layer, one without to the model."""
 
-    A word with a dot belongs to every layer; one without belongs to the model.
-    """
-
-    safetensors: str
-    gguf: str
+    safetensors: str | Stored
+    gguf: str | Stored | None  # None: GGUF files do not have it
     shape: tuple[str, ...]  # words of ModelConfig.sizes
     biased: bool = False  # the architecture has a bias here, whatever the configuration says
-    paired: bool = False  # GGUF files of this architecture have the rows as rope in pairs wants them
+    only: Callable[[Any, int], bool] | None = None  # of a model's layers, those that have it; None: all
+    kind: str = "weight"  # the end of the tensor's name; "" for none
 
-    def tensor(self, container: str, layer: int | None, kind: str) -> str:
-        """The full name of the weight or bias (`kind`)."""
-        name, prefix = (self.gguf, "blk") if container == "gguf" else (self.safetensors, "model.layers")
-        return f"{name}.{kind}" if layer is None else f"{prefix}.{layer}.{name}.{kind}"
-
-
-Names = Mapping[str, TensorName]
-
-
-def marked(names: Names, *words: str, **fields: Any) -> Names:
-    """The same names, with these fields of these words set."""
-    return {**names, **{word: replace(names[word], **fields) for word in words}}
+    def stored(self, container: str) -> Stored | None:
+        """Where this container has it."""
+        found = self.gguf if container == GGUF else self.safetensors
+        return Stored(found) if isinstance(found, str) else found
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Names:
+    """The tensors of an architecture, by the model's words."""
+
+    entries: Mapping[str, TensorName]
+    layers: str = "model.layers"  # the prefix of layers in safetensors
+    # Tensors that are no weights: what every reader computes, GGUF's rope factors (draw.py reads them).
+    ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
+
+    def but(self, entries: Mapping[str, TensorName | None] | None = None, **fields: Any) -> Names:
+        """The same with other entries (None: without it) and fields."""
+        merged = {**self.entries, **(entries or {})}
+        return replace(self, entries={word: each for word, each in merged.items() if each is not None}, **fields)
+
+    def marked(self, *words: str, **fields: Any) -> Names:
+        """The same, with these fields of these words set."""
+        return self.but({word: replace(self.entries[word], **fields) for word in words})
+
+    def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
+        """The name of the tensor in the container; `kind` is weight or bias."""
+        prefix = "blk" if container == GGUF else self.layers
+        name = stored if layer is None else f"{prefix}.{layer}.{stored}"
+        return f"{name}.{kind}" if kind else name
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
     """One tensor that the model has, or may have."""
 
     name: str  # in the model's words: layers.3.attn.q
     tensor: str  # in the container's
     shape: tuple[int, ...]
-    transform: PairedRows | None
+    transform: Transform
     required: bool = True
 
 
 def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
-    """Handles of all weights, by the model's names. Reads no tensor but a head that may be the embedding table."""
+    """Return handles of all weights, by the model's names. Reads no tensor but a head that may be the embedding."""
     container = checkpoint.container
     tensors = joined(checkpoint.tensors, config.quantization)
     if config.tied:
-        tensors, tied = _tie(tensors, *(names[word].tensor(container, None, "weight") for word in ("embed", "head")))
+        both = (_first(container, names, word) for word in ("embed", "head"))
+        tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
     layers = (None, *range(config.num_layers))
-    wanted = [want for layer in layers for want in _wanted(container, config, names, layer)]
+    expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
-        tensors = _made_up(wanted, config)
-    if missing := [want.tensor for want in wanted if want.required and want.tensor not in tensors]:
+        tensors = _made_up(expected, config)
+    if missing := [each.tensor for each in expected if each.required and each.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_listed(missing)}.")
-    known = {want.tensor for want in wanted}
-    if unknown := [name for name in tensors if name not in known and not _NOT_WEIGHTS.search(name)]:
+    known = {each.tensor for each in expected}
+    if unknown := [name for name in tensors if name not in known and not names.ignored.search(name)]:
         raise BadCheckpoint(f"The checkpoint has {_listed(unknown)} with no place in this architecture.")
-    weights = {want.name: _handle(want, tensors[want.tensor]) for want in wanted if want.tensor in tensors}
+    weights = {each.name: _handle(each, tensors[each.tensor]) for each in expected if each.tensor in tensors}
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
 
 
+def _first(container: str, names: Names, word: str) -> str:
+    stored = names.entries[word].stored(container)
+    assert stored is not None
+    return names.full_name(container, stored.name, None, "weight")
+
+
 def _tie(tensors: Mapping[str, StoredTensor], embed: str, head: str) -> tuple[Mapping[str, StoredTensor], bool]:
-    """The tensors of a model whose head is said to be its embedding table, and whether it is.
+    """The tensors of a model whose head is declared to be its embedding table, and whether it is.
 
     As in transformers: a head that is stored and differs is used. If one of the two is missing, the other is both.
     """
@@ -97,9 +169,9 @@ def _tie(tensors: Mapping[str, StoredTensor], embed: str, head: str) -> tuple[Ma
 
 
 def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
-    """Have both the same bytes? Reads up to the first difference; 1 GB that is equal takes 0.4 s, packing it more.
+    """Have both the same bytes? Reads up to the first difference; 1 GB of equal bytes takes 0.4 s.
 
-    A tensor of several parts is taken to differ from any other: to keep both is right in any case.
+    A tensor of several parts counts as different from any other: keeping both is always right.
     """
     is_whole = not isinstance(one, ScaledTensor | GroupedInt4) and not isinstance(other, ScaledTensor | GroupedInt4)
     if not is_whole or (one.format, one.shape) != (other.format, other.shape):
@@ -109,46 +181,61 @@ def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
     return all(np.array_equal(left[at : at + COMPARED_BYTES], right[at : at + COMPARED_BYTES]) for at in pieces)
 
 
-def _wanted(container: str, config: ModelConfig, names: Names, layer: int | None) -> Iterator[_Wanted]:
+def _expected(container: str, config: ModelConfig, names: Names, layer: int | None) -> Iterator[_Expected]:
     """The tensors of one layer, or with None those of the model."""
-    sizes, heads = config.sizes(), {"q": config.num_heads, "kv": config.num_kv_heads}
-    for word, entry in names.items():
-        if ("." in word) != (layer is not None) or (word == "head" and config.tied):
+    sizes = config.sizes(layer)
+    for word, entry in names.entries.items():
+        stored = entry.stored(container)
+        if stored is None or ("." in word) != (layer is not None) or (word == "head" and config.tied):
+            continue
+        if entry.only is not None and not entry.only(config, layer or 0):
             continue
         name = word if layer is None else f"layers.{layer}.{word}"
-        shape = tuple(sizes[size] for size in entry.shape)
-        transform = PairedRows(heads[entry.shape[0]]) if entry.paired and container == "gguf" else None
-        yield _Wanted(name, entry.tensor(container, layer, "weight"), shape, transform)
-        # config.json says which biases there are; GGUF says it by having them
+        shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
+        yield _Expected(name, names.full_name(container, stored.name, layer, entry.kind), shape, transform)
+        # config.json says which biases there are; GGUF files say it by having them
         required = entry.biased or word in config.biased
-        if required or (container == "gguf" and layer is not None and len(shape) == 2):
-            yield _Wanted(f"{name}.bias", entry.tensor(container, layer, "bias"), shape[:1], transform, required)
+        if required or (container == GGUF and layer is not None and len(shape) == 2):
+            bias = names.full_name(container, stored.name, layer, "bias")
+            yield _Expected(f"{name}.bias", bias, shape[:1], Transform(rows=transform.rows), required)
 
 
-def _made_up(wanted: list[_Wanted], config: ModelConfig) -> dict[str, StoredTensor]:
-    """A random tensor for every one that is wanted: norms near 1, all else near 0, matrices of layers as configured."""
+def _made_up(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
+    """A random tensor for each: norms near 1, all else near 0, matrices of layers as configured."""
 
-    def make(want: _Wanted) -> StoredTensor:
+    def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
         spread, quantization = config.initial_spread, config.quantization
-        if len(want.shape) == 1:
-            return RandomTensor(want.tensor, want.shape, spread, 0.0 if want.name.endswith(".bias") else 1.0)
-        is_covered = "." in want.name and quantization is not None
-        if quantization is None or not is_covered or not quantization.covers(want.tensor.removesuffix(".weight")):
-            return RandomTensor(want.tensor, want.shape, spread)
+        if len(shape) == 1:
+            return RandomTensor(each.tensor, shape, spread, 0.0 if each.name.endswith(".bias") else 1.0)
+        is_covered = "." in each.name and quantization is not None
+        if quantization is None or not is_covered or not quantization.covers(each.tensor.removesuffix(".weight")):
+            return RandomTensor(each.tensor, shape, spread)
         if quantization.kind == FP8:
-            return RandomTensor(want.tensor, want.shape, spread, format=FLOAT8)
-        return random_int4(want.tensor, want.shape, spread, quantization.group)
+            return RandomTensor(each.tensor, shape, spread, format=FLOAT8)
+        return random_int4(each.tensor, shape, spread, quantization.group)
 
-    return {want.tensor: make(want) for want in wanted}
+    rows: dict[str, int] = {}
+    for each in expected:  # parts of one tensor: it is as tall as its last part
+        last = each.shape[0] if each.transform.rows is None else int(each.transform.rows.max()) + 1
+        rows[each.tensor] = max(rows.get(each.tensor, 0), last)
+    made: dict[str, StoredTensor] = {}
+    for each in expected:
+        shape = (rows[each.tensor], *each.shape[1:])
+        made.setdefault(each.tensor, make(each, shape[::-1] if each.transform.transposed else shape))
+    return made
 
 
-def _handle(want: _Wanted, tensor: StoredTensor) -> Weight:
-    found = tuple(tensor.shape)
-    if found != want.shape:
+def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
+    stored = tuple(tensor.shape)
+    found = stored[::-1] if each.transform.transposed else stored
+    rows = each.transform.rows
+    if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
+        found = (len(rows), *found[1:])
+    if found != each.shape:
         raise BadCheckpoint(
-            f"The tensor {want.tensor} is {show(found)}; by the configuration it is {show(want.shape)}."
+            f"The tensor {each.tensor} is {show(stored)}; by the configuration it is {show(each.shape)}."
         )
-    return Weight(want.name, want.shape, tensor.format, tensor, want.transform)
+    return transformed(each.name, each.shape, tensor, each.transform)
 
 
 def _listed(names: list[str], most: int = 5) -> str:

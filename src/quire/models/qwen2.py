@@ -6,10 +6,9 @@ from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
 from quire.models.keys import Keys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
-from quire.models.names import marked
 from quire.models.registry import architecture
 
-NAMES = marked(LLAMA_NAMES, "attn.q", "attn.k", "attn.v", biased=True)
+NAMES = LLAMA_NAMES.marked("attn.q", "attn.k", "attn.v", biased=True)
 KEYS = LLAMA_CONFIG.but(
     reads=["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
     ignores=["attention_bias", "mlp_bias"],

@@ -9,11 +9,12 @@ from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
 from quire.models.names import TensorName
 from quire.models.registry import architecture
 
-NAMES = {
-    **LLAMA_NAMES,
-    "attn.q_norm": TensorName("self_attn.q_norm", "attn_q_norm", ("head_dim",)),
-    "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("head_dim",)),
-}
+NAMES = LLAMA_NAMES.but(
+    {
+        "attn.q_norm": TensorName("self_attn.q_norm", "attn_q_norm", ("head_dim",)),
+        "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("head_dim",)),
+    }
+)
 KEYS = LLAMA_CONFIG.but(
     reads=["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
     ignores=["mlp_bias"],
@@ -30,4 +31,4 @@ KEYS = LLAMA_CONFIG.but(
 @architecture("Qwen3ForCausalLM", model_type="qwen3", gguf="qwen3", names=NAMES, keys=Keys(KEYS, LLAMA_GGUF))
 def qwen3(g: Graph, c: ModelConfig) -> Value:
     """The norms are the only step that Llama does not have."""
-    return llama(g, c, norm_heads=True)
+    return llama(g, c, norms_heads=True)

@@ -15,7 +15,7 @@ from quire.models.keys import Keys
 from quire.models.names import Names
 from quire.models.values import LONGEST_SHOWN, Values, brief
 
-Draw = Callable[[Graph, ModelConfig], Value]
+Draw = Callable[[Graph, Any], Value]  # the second is of the architecture's own kind of configuration
 AnyDraw = TypeVar("AnyDraw", bound=Draw)
 
 
@@ -28,6 +28,7 @@ class Architecture:
     gguf: str | None  # in GGUF's `general.architecture`; None: GGUF files of it say another's name
     names: Names
     keys: Keys  # of a configuration: those that are read, those that do not matter
+    config: type[ModelConfig]
     draw: Draw
 
 
@@ -35,12 +36,18 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    name: str, *, model_type: str, names: Names, keys: Keys, gguf: str | None = None
+    name: str,
+    *,
+    model_type: str,
+    names: Names,
+    keys: Keys,
+    config: type[ModelConfig] = ModelConfig,
+    gguf: str | None = None,
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, model_type, gguf, names, keys, draw)
+        _ARCHITECTURES[name] = Architecture(name, model_type, gguf, names, keys, config, draw)
         return draw
 
     return register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from quire.models.errors import UnsupportedModel
 from quire.models.values import Values, brief
 
 Array = NDArray[Any]
+
+ALL = "all"  # the key of the rope of a model that has one for all layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,83 +32,118 @@ class RopeConfig:
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn
-    scaling: float = 1.0  # yarn: what cosine and sine are multiplied by
+    scaling: float = 1.0  # yarn, longrope: what cosine and sine are multiplied by
+    trained_context: int = 0  # dynamic: positions for which the plain frequencies are right
+    short_factors: tuple[float, ...] = ()  # longrope: divisors for contexts up to original_context
+    long_factors: tuple[float, ...] = ()  # longrope: divisors for longer ones
+    full_dim: int = 0  # proportional: the head size that exponents refer to; pairs beyond rotary_dim have frequency 0
 
-    def frequencies(self) -> Array:
-        """Radians per position of every pair, float32 [rotary_dim / 2]."""
-        return _KINDS[self.kind](self, _plain(self)).astype(np.float32)
+    def frequencies(self, context: int = 0) -> Array:
+        """Radians per position of every pair, float32 [rotary_dim / 2].
+
+        `context` is the longest text that will be served: dynamic and longrope choose their factors by it, once.
+        """
+        return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
 
-def rope_from_config(c: Mapping[str, Any], head_dim: int, max_context: int) -> RopeConfig:
+def ropes_from_config(c: Values, head_dim: int, max_context: int) -> dict[str, RopeConfig]:
+    """The ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
+    table = c.mapping("rope_parameters")
+    if not c.mapping("rope_scaling") and table and all(isinstance(each, Mapping) for each in table.values()):
+        inner = c.table("rope_parameters")
+        return {kind: _rope(inner.table(kind), c, head_dim, max_context) for kind in table}
+    return {ALL: rope_from_config(c, head_dim, max_context)}
+
+
+def rope_from_config(c: Values, head_dim: int, max_context: int) -> RopeConfig:
     """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
 
     So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
     """
-    outer = Values(c)
-    key = "rope_scaling" if outer.mapping("rope_scaling") else "rope_parameters"
-    r = outer.table(key)
-    if unknown := sorted(set(outer.mapping(key)) - _READ):
-        raise UnsupportedModel(f"The model's configuration has {key}.{unknown[0]}, which is not supported.")
+    return _rope(c.table("rope_scaling" if c.mapping("rope_scaling") else "rope_parameters"), c, head_dim, max_context)
+
+
+def _rope(r: Values, outer: Values, head_dim: int, max_context: int) -> RopeConfig:
+    if unknown := sorted(r.keys() - _READ):
+        raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
     kind = _known(r.text("rope_type", r.text("type", "default")))
+    share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _whole_head(r, outer, head_dim),
+        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim),
         "kind": kind,
     }
-    if kind == "default":
-        return RopeConfig(**base)
-    if kind == "linear":
-        return RopeConfig(**base, factor=r.number("factor"))
+    if kind == "proportional":
+        return RopeConfig(**base, full_dim=head_dim, factor=r.number("factor", 1.0))
+    if kind in ("default", "linear"):
+        return RopeConfig(**base, **({"factor": r.number("factor")} if kind == "linear" else {}))
+    if kind == "dynamic":
+        return RopeConfig(**base, factor=r.number("factor"), trained_context=max_context)
     original = outer.size("original_max_position_embeddings", r.size("original_max_position_embeddings", max_context))
+    if kind == "longrope":
+        return _longrope(r, base, original, max_context)
     if kind == "llama3":
         low, high = r.number("low_freq_factor"), r.number("high_freq_factor")
         if high <= low:
             raise r.refusal("high_freq_factor", f"greater than low_freq_factor, {low:g}")
         numbers: dict[str, Any] = {"factor": r.number("factor"), "low_freq_factor": low, "high_freq_factor": high}
         return RopeConfig(**base, original_context=original, **numbers)
-    factor = r.number("factor", max_context / original if "factor" in outer.mapping(key) else None)  # null: the ratio
+    factor = r.number("factor", max_context / original if "factor" in r.keys() else None)  # null: the ratio
     return RopeConfig(
         **base,
         factor=factor,
         original_context=original,
         beta_fast=r.number_unless_zero("beta_fast", 32.0),
         beta_slow=r.number_unless_zero("beta_slow", 1.0),
-        truncate=r.flag("truncate", default="truncate" not in outer.mapping(key)),  # null: false, as in transformers
+        truncate=r.flag("truncate", default="truncate" not in r.keys()),  # null: false, as in transformers
         scaling=_yarn_scaling(r, factor),
     )
 
 
-def _whole_head(r: Values, outer: Values, head_dim: int) -> int:
-    """Readers of the same key disagree: transformers turns the whole head of these models, others a part of it."""
-    for values in (r, outer):
-        if values.number("partial_rotary_factor", 1.0) != 1.0:
-            raise values.refusal("partial_rotary_factor", "1, as rope turns whole heads in this architecture")
-    return head_dim
+def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) -> RopeConfig:
+    """Phi-3's: divisors for short and for long contexts."""
+    factors = {}
+    for name in ("short", "long"):
+        found = r.numbers(f"{name}_factor")
+        if len(found) != base["rotary_dim"] // 2:
+            raise r.refusal(f"{name}_factor", f"a list of {base['rotary_dim'] // 2} numbers, one for each pair")
+        factors[f"{name}_factors"] = found
+    factor = r.number("factor", max_context / original)
+    plain = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    scaling = r.number("attention_factor", plain)
+    return RopeConfig(**base, **factors, factor=factor, original_context=original, scaling=scaling)
 
 
-def rope_from_gguf(c: Mapping[str, Any], head_dim: int, max_context: int, prefix: str = "") -> RopeConfig:
+def _rotary_dim(values: Values, share: float, head_dim: int) -> int:
+    found = int(head_dim * share)
+    if not 0 < found <= head_dim or found % 2:
+        raise values.refusal("partial_rotary_factor", f"a share of the {head_dim} numbers of a head that is even")
+    return found
+
+
+def rope_from_gguf(c: Values, head_dim: int, max_context: int) -> RopeConfig:
     """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
 
     A factor without a type is linear. Zero is a factor that was left out.
     """
-    r = Values(c, prefix)
-    key = "rope.scaling.factor" if "rope.scaling.factor" in r else "rope.scale_linear"  # how the first files said it
-    factor = r.number_unless_zero(key, 1.0)
-    kind = r.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
-    if (rotary_dim := r.size("rope.dimension_count", head_dim)) != head_dim:
-        raise r.refusal("rope.dimension_count", f"{head_dim}, as rope turns whole heads in this architecture")
+    key = "rope.scaling.factor" if "rope.scaling.factor" in c else "rope.scale_linear"  # the key of the first files
+    factor = c.number_unless_zero(key, 1.0)
+    kind = c.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
+    rotary_dim = c.size("rope.dimension_count", head_dim)
+    if rotary_dim > head_dim or rotary_dim % 2:
+        raise c.refusal("rope.dimension_count", f"an even number up to {head_dim}, the size of a head")
     scaling = 1.0
     if kind == "yarn":
-        scaling = r.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
-        scaling *= r.number("rope.scaling.attn_factor", 1.0)
+        scaling = c.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
+    scaling *= c.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
-        theta=r.number("rope.freq_base", 10000.0, above=1.0),
+        theta=c.number("rope.freq_base", 10000.0, above=1.0),
         rotary_dim=rotary_dim,
-        kind=_known("default" if kind == "none" else kind),
+        kind=_known("default" if kind in ("none", "longrope") else kind),  # longrope: see draw.py
         factor=factor,
-        original_context=r.size("rope.scaling.original_context_length", max_context),
-        beta_fast=r.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=r.number("rope.scaling.yarn_beta_slow", 1.0),
+        original_context=c.size("rope.scaling.original_context_length", max_context),
+        beta_fast=c.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=c.number("rope.scaling.yarn_beta_slow", 1.0),
         scaling=scaling,
     )
 
@@ -121,18 +158,18 @@ def _known(kind: str) -> str:
 
 def _plain(rope: RopeConfig) -> Array:
     """theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
-    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.full_dim or rope.rotary_dim)
     return 1.0 / rope.theta ** exponents.astype(np.float64)
 
 
-def _llama3(rope: RopeConfig, plain: Array) -> Array:
+def _llama3(rope: RopeConfig, plain: Array, context: int) -> Array:
     """Long waves are stretched by the factor, short ones stay, those between move from one to the other."""
     turns = rope.original_context * plain / (2 * math.pi)  # of each pair over the original context
     keep: Array = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0)
     return keep * plain + (1 - keep) * plain / rope.factor
 
 
-def _yarn(rope: RopeConfig, plain: Array) -> Array:
+def _yarn(rope: RopeConfig, plain: Array, context: int) -> Array:
     """As llama3, with a ramp over the index of the pair; the bounds are given as turns over the original context."""
 
     def pair_that_turns(times: float) -> float:
@@ -158,11 +195,34 @@ def _magnitude(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-_KINDS: dict[str, Callable[[RopeConfig, Array], Array]] = {
-    "default": lambda rope, plain: plain,
-    "linear": lambda rope, plain: plain / rope.factor,
+def _dynamic(rope: RopeConfig, plain: Array, context: int) -> Array:
+    """NTK: a larger base for contexts beyond the trained one."""
+    if context <= rope.trained_context:
+        return plain
+    stretch = rope.factor * context / rope.trained_context - (rope.factor - 1)
+    theta = rope.theta * stretch ** (rope.rotary_dim / (rope.rotary_dim - 2))
+    return _plain(replace(rope, theta=theta))
+
+
+def _long(rope: RopeConfig, plain: Array, context: int) -> Array:
+    factors = rope.long_factors if context > rope.original_context else rope.short_factors
+    return plain / np.asarray(factors, np.float64)
+
+
+def _proportional(rope: RopeConfig, plain: Array, context: int) -> Array:
+    """Gemma 4: the first pairs turn with the frequencies of the whole head, the others do not."""
+    still = np.zeros((rope.full_dim - rope.rotary_dim) // 2)
+    return np.concatenate([plain, still]) / rope.factor
+
+
+_KINDS: dict[str, Callable[[RopeConfig, Array, int], Array]] = {
+    "default": lambda rope, plain, context: plain,
+    "linear": lambda rope, plain, context: plain / rope.factor,
     "llama3": _llama3,
     "yarn": _yarn,
+    "dynamic": _dynamic,
+    "longrope": _long,
+    "proportional": _proportional,
 }
 
 # Keys of `rope_scaling`; each kind reads those that it needs.
@@ -171,6 +231,7 @@ _READ = frozenset(
         *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
         *("low_freq_factor", "high_freq_factor"),
         *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
+        *("short_factor", "long_factor"),
         "finetuned",  # how the model came to be
     }
 )

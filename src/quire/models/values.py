@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,20 @@ LONGEST_SHOWN = 60  # characters of a value in a message
 class Values:
     """Keys and their values. A key whose value is null counts as left out."""
 
-    def __init__(self, given: Mapping[str, Any], prefix: str = "") -> None:
+    def __init__(
+        self, given: Mapping[str, Any], prefix: str = "", spelling: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._given = given
         self._prefix = prefix  # of the keys in messages: `rope_scaling.`, `llama.`
+        self._spelling = spelling  # our key -> the file's, where they differ
+
+    def keys(self) -> set[str]:
+        """All keys, also those whose value is null."""
+        return set(self._given)
+
+    def shown(self, key: str) -> str:
+        """The key as the file has it."""
+        return f"{self._prefix}{self._spelling.get(key, key)}"
 
     def __contains__(self, key: str) -> bool:
         return self._given.get(key) is not None
@@ -62,8 +74,16 @@ class Values:
             return self.size(key, default, most)
         numbers = {self._whole(key, each, 1, most) for each in value}
         if len(numbers) != 1:
-            raise UnsupportedModel(f"Layers that differ in '{self._prefix}{key}' are not supported.")
+            raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
         return numbers.pop()
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers above 0. The key is required."""
+        value = self._given[key] if key in self else self._required(key, None)
+        found = [_finite(each) for each in value] if isinstance(value, list | tuple) else [None]
+        if any(each is None or not TINY < each < HUGE for each in found):
+            raise self.refusal(key, "a list of numbers above 0")
+        return tuple(each for each in found if each is not None)
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A number greater than `above`, neither huge nor tiny."""
@@ -133,7 +153,7 @@ class Values:
     def refusal(self, key: str, expected: str) -> UnsupportedModel:
         """The error for a value that is not what it must be."""
         shown = brief(self._given.get(key))
-        return UnsupportedModel(f"The model's configuration has {self._prefix}{key} = {shown}: it must be {expected}.")
+        return UnsupportedModel(f"The model's configuration has {self.shown(key)} = {shown}: it must be {expected}.")
 
     def _whole(self, key: str, value: Any, least: int, most: int) -> int:
         is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
@@ -144,7 +164,7 @@ class Values:
 
     def _required(self, key: str, default: Any) -> Any:
         if default is None:
-            raise UnsupportedModel(f"The model's configuration does not say '{self._prefix}{key}'.")
+            raise UnsupportedModel(f"The model's configuration does not say '{self.shown(key)}'.")
         return default
 
 

@@ -98,9 +98,7 @@ def _bias(slopes: Array | None, distances: Array | None, offsets: Array) -> Arra
     return np.asarray(bias, np.float32)
 
 
-def _attend(
-    query: Array, keys: Array, values: Array, bias: Array | None, sinks: Array | None, softcap: float
-) -> Array:
+def _attend(query: Array, keys: Array, values: Array, bias: Array | None, sinks: Array | None, softcap: float) -> Array:
     """One token: query [kv_heads, group, key_dim], keys and values [n, kv_heads, dim]: [kv_heads, group, value_dim]."""
     scores = query @ keys.transpose(1, 2, 0)  # [kv_heads, group, n]
     if softcap:
