@@ -22,7 +22,8 @@ class Buffer:
     kind: Kind
     for_logits: bool  # a row for each logit, not for each token
     dim: int
-    num_live: int = 1  # values in it that somebody still has to read
+    num_live: int = 1  # values in it that are still to be read
+    has_parts: bool = False  # do values in it overlap?
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Buffers:
             return Place(self.own(dim, kind, for_logits=for_logits, num_values=num_values).buffer, 0, dim)
         found = min(fitting, key=lambda b: b.dim) if fitting else max(free, key=lambda b: b.dim)
         self._free.remove(found)
-        found.dim, found.num_live = max(found.dim, dim), num_values
+        found.dim, found.num_live, found.has_parts = max(found.dim, dim), num_values, False
         return Place(found, 0, dim)
 
     def own(self, dim: int, kind: Kind = "rows", *, for_logits: bool = False, num_values: int = 1) -> Place:
@@ -62,6 +63,16 @@ class Buffers:
         of_kind = self.rows if kind == "rows" else self.quants
         of_kind.append(Buffer(len(of_kind), kind, for_logits, dim, num_values))
         return Place(of_kind[-1], 0, dim)
+
+    def part(self, whole: Place, start: int, dim: int) -> Place:
+        """Some columns of a value, as a value of its own in the same buffer."""
+        whole.buffer.num_live += 1
+        whole.buffer.has_parts = True
+        return Place(whole.buffer, whole.offset + start, dim)
+
+    def is_shared(self, place: Place) -> bool:
+        """May another value lie in the same columns?"""
+        return place.buffer.has_parts
 
     def release(self, place: Place) -> None:
         """One value of this buffer has been read for the last time."""

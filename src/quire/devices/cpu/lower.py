@@ -1,14 +1,10 @@
-"""From a graph to the instructions of a native program, in one walk.
+"""From a graph to the instructions of a native program, in one walk over its nodes.
 
-What is fused, and how:
-    rms_norm, attention, silu_gate   write blocks for the quantized product that reads them, and floats only if somebody
-                                     else needs those
-    linear_split                     one instruction over all its matrices, one buffer for all its outputs
-    add of a linear                  the product's own last step, in place where the residual is not read again
-    all after the last attention     only for the tokens that yield logits
-    rope, rms_norm_heads             in place
-    rope's angles                    once a step, not once a layer
-    token-wise neighbours            (norms of heads, rope, KV write) are one instruction, token by token
+Passes have fused what kernels do in one go (linear_split, gated_linear, linear_add, head) and have narrowed the tail to
+the tokens that yield logits. Here values get buffers. An instruction writes the representation that the readers of its
+output need: float32 rows, blocks for a quantized product, or both. Norms of heads and rope work in place where the input
+is not read again. The angles of a rope are computed once a step. Token-wise neighbours (norms of heads, rope, KV write)
+run as one instruction, token by token.
 """
 
 from __future__ import annotations
@@ -19,12 +15,17 @@ from typing import Any
 
 from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node, Value
+from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_linears
+from quire.graph.passes.narrow import narrow_tail
+from quire.graph.passes.rewrite import rewrite
 
 from .buffers import NOWHERE, Buffers, Columns, Place
 from .pack import BLOCK, Packer
 from .program import NativeProgram
 
-NO_QUANTS = -1
+NO_QUANTS = NO_VECTOR = -1
+RULES = (fuse_head, fuse_gate, fuse_residual, merge_linears)
+FUSED = frozenset({"linear_split", "gated_linear", "linear_add", "head"})
 
 
 class NoKernel(Exception):
@@ -34,20 +35,28 @@ class NoKernel(Exception):
         super().__init__(f"The op {op} has no native kernel on this device.")
 
 
-def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits) -> NativeProgram:
-    """Fill an empty native program, which is the packer's too."""
+def supports(node: Node) -> bool:
+    """Is there a kernel for this fused node? Those of the CPU take every format and every attribute."""
+    return node.op.name in FUSED
+
+
+def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
+    """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
+    graph = narrow_tail(graph)
+    graph = rewrite(graph, RULES, supports) if fuse else graph
     for node in graph.nodes:
         if node.op.name not in KERNELS:
             raise NoKernel(node.op.name)
     for spec in graph.caches:
-        program.cache(limits.kv_dtype, spec.num_heads, spec.head_dim, spec.window or 0)
+        dims = (spec.num_heads, spec.key_dim, spec.value_dim)
+        program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
     lowering = _Lowering(graph, packer)
     lowering.walk()
     lowering.buffers.make(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
-    has_head = graph.nodes[-1].op.name == "logits"
-    return NativeProgram(program, graph.output.dim if has_head else 0, {**lowering.given, **lowering.places})
+    vocab = graph.output.dim if "logits" in graph.outputs else 0
+    return NativeProgram(program, vocab, {**lowering.given, **lowering.places})
 
 
 class _Lowering:
@@ -58,64 +67,37 @@ class _Lowering:
         self.buffers = Buffers()
         self.instructions: list[tuple[str, dict[str, Any]]] = []
         self.given: dict[int, Place] = {}  # values that no node makes: what a test feeds
-        self.places: dict[int, Place] = {}  # float32, of the values that somebody still reads, or that nobody does
+        self.places: dict[int, Place] = {}  # float32, of values that are still read, or that nothing reads
         self.quants: dict[int, Place] = {}
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
                 self._readers.setdefault(value.id, []).append(node)
-        self._tail = _tail_of(graph)  # from this node on, rows are those of logits_at alone
-        self._late = {id(node) for node in graph.nodes[self._tail :]}
-        self._is_narrow = False
         self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
-        self._residual_of: dict[int, tuple[Node, Value]] = {}  # a linear's output -> the linear, what is added to it
         self._angles: dict[tuple[str, float], tuple[Place, Place]] = {}
 
     def walk(self) -> None:
         made = {value.id for node in self.graph.nodes for value in node.outputs}
         given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
         for value in given.values():
-            self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim)
+            self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim, for_logits=_is_narrow(value))
             self._ensure_quants(value)
-        self._find_residuals()
-        for place, node in enumerate(self.graph.nodes):
-            if place == self._tail:
-                self._narrow()
+        for node in self.graph.nodes:
             KERNELS[node.op.name](self, node)
-
-    def _narrow(self) -> None:
-        """What the tail reads of before is gathered: of many tokens of a prompt, one goes on."""
-        self._is_narrow = True
-        crossing = {v.id: v for node in self.graph.nodes[self._tail :] for v in node.inputs if v.id in self.places}
-        for value in crossing.values():
-            wide = self.places.pop(value.id)
-            out, quants = self._place_both(value)
-            self._emit("gather", x=wide.columns, out=out, quants=quants)
-            self.buffers.release(wide)
+        logits = self.graph.outputs.get("logits")
+        if logits is not None and logits.id in self.places:  # an op other than `head` made them
+            self._emit("output", x=self._read(logits))
 
     # --- what is needed of a value
 
-    def _find_residuals(self) -> None:
-        """Adds of which one side is a linear that nobody else reads: the linear is left for the add to emit."""
-        linears = {node.outputs[0].id: node for node in self.graph.nodes if node.op.name == "linear"}
-        for node in self.graph.nodes:
-            sides = (node.inputs, node.inputs[::-1]) if node.op.name == "add" else ()
-            for product, other in sides:
-                if product.id in linears and len(self._readers[product.id]) == 1:
-                    self._residual_of[product.id] = (linears[product.id], other)
-                    break
-
     def _needs(self, value: Value) -> tuple[bool, bool]:
-        """Whether somebody reads it as float32, and whether somebody reads it in blocks."""
+        """Is it read as float32, and is it read in blocks?"""
         readers = self._readers.get(value.id, [])
-        as_rows, as_blocks = not readers, False
+        as_rows, as_blocks = not readers or value == self.graph.outputs.get("logits"), False
         for node in readers:
-            if not self._is_narrow and id(node) in self._late:
-                as_rows = True  # it is gathered first
-                continue
-            kinds = [self.packer.is_quantized(name) for name in _matrices(node)]
+            kinds = [self.packer.is_quantized(name) for name in _matrices(node)] if _reads_blocks(node, value) else []
             as_blocks |= any(kinds)
-            as_rows |= not all(kinds) or not kinds
+            as_rows |= not all(kinds) or not kinds or value in node.inputs[1:]
         return as_rows, as_blocks
 
     # --- places
@@ -139,7 +121,7 @@ class _Lowering:
                         self.buffers.release(placed.pop(value.id))
 
     def _place(self, value: Value) -> Columns:
-        self.places[value.id] = self.buffers.take(value.dim, for_logits=self._is_narrow)
+        self.places[value.id] = self.buffers.take(value.dim, for_logits=_is_narrow(value))
         return self.places[value.id].columns
 
     def _place_both(self, value: Value) -> tuple[Columns, int]:
@@ -149,7 +131,7 @@ class _Lowering:
         return out, self._place_quants(value) if as_blocks else NO_QUANTS
 
     def _place_quants(self, value: Value) -> int:
-        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=self._is_narrow)
+        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=_is_narrow(value))
         return self.quants[value.id].buffer.index
 
     def _ensure_quants(self, value: Value) -> None:
@@ -161,32 +143,72 @@ class _Lowering:
     # --- ops
 
     def _embed(self, node: Node) -> None:
-        (out,) = node.outputs
-        self._emit("embed", table=self.packer.matrix(_name(node, "table")), out=self._place(out))
+        out = node.output
+        method = {"embed": {}, "embed_positions": {"offset": node.attrs.get("offset")}}[node.op.name]
+        self._emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **method, out=self._place(out))
         self._ensure_quants(out)
 
-    def _rms_norm(self, node: Node) -> None:
-        (x,), (out,) = node.inputs, node.outputs
+    def _select(self, node: Node) -> None:
+        (x,), out = node.inputs, node.output
         columns, quants = self._place_both(out)
-        weight = self.packer.vector(_name(node, "weight"))
-        self._emit("rms_norm", x=self._read(x), weight=weight, eps=node.attrs["eps"], out=columns, quants=quants)
+        self._emit("gather", x=self._read(x), out=columns, quants=quants)
         self._release(x)
 
+    def _columns(self, node: Node) -> None:
+        """The same buffer, other columns."""
+        (x,), out = node.inputs, node.output
+        place = self.places[x.id]
+        self.places[out.id] = self.buffers.part(place, node.attrs["start"], out.dim)
+        self._ensure_quants(out)
+        self._release(x)
+
+    def _norm(self, node: Node) -> None:
+        (x,), out = node.inputs, node.output
+        group = node.attrs["group"] or x.dim
+        if group != x.dim and self._is_last_read(x):
+            columns, quants = self._in_place(node), NO_QUANTS
+            source = columns
+        else:
+            is_direct = group % BLOCK == 0
+            columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
+            source = self._read(x)
+            self._release(x)
+        bias = self.packer.vector(node.weights["bias"]) if "bias" in node.weights else NO_VECTOR
+        weights = {"weight": self.packer.vector(node.weights["weight"]), "bias": bias}
+        attrs = {"eps": node.attrs["eps"], "group": group, "is_layer": node.op.name == "layer_norm"}
+        self._emit("norm", x=source, **weights, **attrs, out=columns, quants=quants)
+        self._ensure_quants(out)
+
+    def _map(self, node: Node) -> None:
+        """What is done to each number by itself."""
+        out, kind = node.output, node.attrs.get("kind", node.op.name)
+        x, y = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+        weight, numbers = NO_VECTOR, [float(node.attrs.get(name, 0.0)) for name in ("factor", "cap", "limit")]
+        values = [sum(numbers), 0.0, 0.0, 0.0]
+        if kind == "scale_by":
+            weight = self.packer.vector(node.weights["weight"], x.dim)
+        elif kind == "xielu":
+            both = [float(self.packer.numbers(_name(node, name))[0]) for name in ("positive", "negative")]
+            values = [*both, float(node.attrs["beta"]), float(node.attrs["eps"])]
+        columns, quants = self._place_both(out)
+        operands = {"x": self._read(x), "y": NOWHERE if y is None else self._read(y), "weight": weight}
+        self._emit("map", kind=kind, **operands, numbers=values, out=columns, quants=quants)
+        self._release(*node.inputs)
+
+    def _is_last_read(self, x: Value) -> bool:
+        """Is the next read of x its last, and is it stored as float32 alone?"""
+        return self._left[x.id] == 1 and x.id not in self.quants and not self.buffers.is_shared(self.places[x.id])
+
     def _in_place(self, node: Node) -> Columns:
-        """The output lies where the input lay, or, if that is still read, in a copy of it."""
-        (x,), (out,) = node.inputs, node.outputs
-        if self._left[x.id] == 1 and x.id not in self.quants:
+        """The output's columns: those of the input, or a copy of them if the input is still read."""
+        x, out = node.inputs[0], node.output
+        if self._is_last_read(x):
             self._left[x.id] = 0
             self.places[out.id] = self.places.pop(x.id)
         else:
             self._emit("gather", x=self._read(x), out=self._place(out), quants=NO_QUANTS)
             self._release(x)
         return self.places[out.id].columns
-
-    def _rms_norm_heads(self, node: Node) -> None:
-        weight = self.packer.vector(_name(node, "weight"))
-        self._emit("rms_norm_heads", x=self._in_place(node), weight=weight, eps=node.attrs["eps"])
-        self._ensure_quants(node.outputs[0])
 
     def _rope(self, node: Node) -> None:
         frequencies, scaling = _name(node, "frequencies"), float(node.attrs["scaling"])
@@ -199,30 +221,33 @@ class _Lowering:
         cos, sin = self._angles[frequencies, scaling]
         attrs = {"head_dim": node.attrs["head_dim"], "interleaved": node.attrs["interleaved"]}
         self._emit("rope", x=self._in_place(node), cos=cos.columns, sin=sin.columns, **attrs)
-        self._ensure_quants(node.outputs[0])
+        self._ensure_quants(node.output)
+
+    def _scale_by_position(self, node: Node) -> None:
+        columns = self._in_place(node)
+        self._emit("scale_by_position", x=columns, **node.attrs, out=columns)
+        self._ensure_quants(node.output)
 
     def _attention(self, node: Node) -> None:
-        (q, k, v), (out,) = node.inputs, node.outputs
-        self._emit("write_kv", cache=node.cache, k=self._read(k), v=self._read(v))
+        q, out = node.inputs[0], node.output
         assert node.cache is not None
-        fused = self.graph.caches[node.cache].head_dim % BLOCK == 0
-        columns, quants = self._place_both(out) if fused else (self._place(out), NO_QUANTS)
-        attend = {"q": self._read(q), "scale": node.attrs["scale"], "out": columns, "quants": quants}
-        self._emit("attend", cache=node.cache, **attend)
+        if node.op.name == "attention":
+            k, v = node.inputs[1:]
+            self._emit("write_kv", cache=node.cache, k=self._read(k), v=self._read(v))
+        is_direct = self.graph.caches[node.cache].value_dim % BLOCK == 0
+        columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
+        extras = {name: self.packer.vector(node.weights[name]) for name in ("sinks", "slopes", "distances")}
+        attrs = {"scale": node.attrs["scale"], "softcap": node.attrs["softcap"]}
+        self._emit("attend", cache=node.cache, q=self._read(q), **attrs, **extras, out=columns, quants=quants)
         self._ensure_quants(out)
-        self._release(q, k, v)
+        self._release(*node.inputs)
 
-    def _linear(self, node: Node) -> None:
-        if node.outputs[0].id not in self._residual_of:
-            self._product(node, (_bound(node, "weight"), _bound(node, "bias")))
-
-    def _linear_split(self, node: Node) -> None:
-        self._product(node, (_bound(node, "weights"), _bound(node, "biases")))
-
-    def _product(self, node: Node, bound: tuple[list[Any], list[Any]]) -> None:
-        names, biases = bound
-        width = sum(out.dim for out in node.outputs)
-        buffer = self.buffers.take(width, for_logits=self._is_narrow, num_values=len(node.outputs))
+    def _product(self, node: Node) -> None:
+        """linear and linear_split."""
+        plural = "s" if node.op.name == "linear_split" else ""
+        names, biases = _bound(node, f"weight{plural}"), _bound(node, "biases" if plural else "bias")
+        width, value = sum(out.dim for out in node.outputs), node.outputs[0]
+        buffer = self.buffers.take(width, for_logits=_is_narrow(value), num_values=len(node.outputs))
         offset = 0
         for out in node.outputs:
             self.places[out.id] = Place(buffer.buffer, offset, out.dim)
@@ -238,50 +263,41 @@ class _Lowering:
         self._emit("product", matrices=matrices, biases=vectors, **source, out=out, residual=residual)
         self._release(x)
 
-    def _silu_gate(self, node: Node) -> None:
-        (x,), (out,) = node.inputs, node.outputs
+    def _linear_add(self, node: Node) -> None:
+        """The sum is stored where the residual was, unless that is still read."""
+        x, residual, out = node.input("x"), node.input("residual"), node.output
+        added = self._read(residual)
+        if residual.id != x.id and self._is_last_read(residual):
+            self._left[residual.id] = 0
+            self.places[out.id] = self.places.pop(residual.id)
+        else:
+            self._place(out)
+        bound = (_bound(node, "weight"), _bound(node, "bias"))
+        self._emit_product(x, *bound, self.places[out.id].columns, added)
+        if residual.id in self.places:
+            self._release(residual)
+        self._ensure_quants(out)
+
+    def _gated_linear(self, node: Node) -> None:
+        (x,), out = node.inputs, node.output
         columns, quants = self._place_both(out)
         matrices = [self.packer.matrix(name) for name in _matrices(node)]
         biases = [self.packer.vector(_bound(node, name)[0]) for name in ("gate_bias", "up_bias")]
         source = {"x": self._read(x), "quants": self._read_quants(x)}
-        self._emit("gate", matrices=matrices, biases=biases, **source, out=columns, out_quants=quants)
+        product = {"matrices": matrices, "biases": biases, **source}
+        self._emit("gate", kind=node.attrs["kind"], **product, out=columns, out_quants=quants)
         self._release(x)
 
-    def _add(self, node: Node) -> None:
-        (x, y), (out,) = node.inputs, node.outputs
-        product = next((v for v in (x, y) if v.id in self._residual_of), None)
-        if product is None:
-            self._emit("add", x=self._read(x), y=self._read(y), out=self._place(out))
-            self._release(x, y)
-        else:
-            linear, other = self._residual_of[product.id]
-            residual = self._read(other)
-            if self._left[other.id] == 1 and other.id not in self.quants:  # the sum may lie where it lay
-                self._left[other.id] = 0
-                self.places[out.id] = self.places.pop(other.id)
-            else:
-                self._place(out)
-            bound = (_bound(linear, "weight"), _bound(linear, "bias"))
-            self._emit_product(linear.inputs[0], *bound, self.places[out.id].columns, residual)
-            if other.id in self.places:
-                self._release(other)
-        self._ensure_quants(out)
-
-    def _logits(self, node: Node) -> None:
+    def _head(self, node: Node) -> None:
         (x,), (name,) = node.inputs, _matrices(node)
-        self._emit("logits", matrix=self.packer.matrix(name), x=self._read(x), quants=self._read_quants(x))
+        weights = {"matrix": self.packer.matrix(name), "bias": self.packer.vector(node.weights["bias"])}
+        self._emit("head", **weights, **node.attrs, x=self._read(x), quants=self._read_quants(x))
         self._release(x)
 
 
-def _tail_of(graph: Graph) -> int:
-    """The first of the nodes at the end that look at each token by itself and lead to the head; none without a head.
-
-    Attention looks at other tokens; embed and rope are told what a token is by the step, which knows all of them.
-    """
-    if graph.nodes[-1].op.name != "logits":
-        return len(graph.nodes)
-    mixing = [place for place, node in enumerate(graph.nodes) if node.op.name in ("attention", "embed", "rope")]
-    return max(mixing, default=-1) + 1
+def _is_narrow(value: Value) -> bool:
+    """Has it a row for each token that yields logits, and not for each token?"""
+    return value.shape[0] == "logits"
 
 
 def _bound(node: Node, parameter: str) -> list[Any]:
@@ -299,9 +315,15 @@ def _name(node: Node, parameter: str) -> str:
 _PRODUCTS = {
     "linear": ("weight",),
     "linear_split": ("weights",),
-    "silu_gate": ("gate", "up"),
-    "logits": ("weight",),
+    "linear_add": ("weight",),
+    "gated_linear": ("gate", "up"),
+    "head": ("weight",),
 }
+
+
+def _reads_blocks(node: Node, value: Value) -> bool:
+    """Does the node multiply this value with its matrices?"""
+    return node.op.name in _PRODUCTS and node.inputs[0].id == value.id
 
 
 def _matrices(node: Node) -> list[str]:
@@ -311,14 +333,17 @@ def _matrices(node: Node) -> list[str]:
 
 # Every op that has a native kernel, and how it becomes instructions.
 KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
-    "add": _Lowering._add,
-    "attention": _Lowering._attention,
-    "embed": _Lowering._embed,
-    "linear": _Lowering._linear,
-    "linear_split": _Lowering._linear_split,
-    "logits": _Lowering._logits,
-    "rms_norm": _Lowering._rms_norm,
-    "rms_norm_heads": _Lowering._rms_norm_heads,
+    **dict.fromkeys(("embed", "embed_positions"), _Lowering._embed),
+    **dict.fromkeys(("rms_norm", "layer_norm"), _Lowering._norm),
+    **dict.fromkeys(("activation", "xielu", "add", "multiply"), _Lowering._map),
+    **dict.fromkeys(("scale", "scale_by", "softcap", "clamp"), _Lowering._map),
+    **dict.fromkeys(("attention", "attention_shared"), _Lowering._attention),
+    **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
+    "columns": _Lowering._columns,
+    "gated_linear": _Lowering._gated_linear,
+    "head": _Lowering._head,
+    "linear_add": _Lowering._linear_add,
     "rope": _Lowering._rope,
-    "silu_gate": _Lowering._silu_gate,
+    "scale_by_position": _Lowering._scale_by_position,
+    "select": _Lowering._select,
 }

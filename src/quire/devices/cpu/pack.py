@@ -67,7 +67,7 @@ class Packer:
         self._program, self._weights, self._precision = program, weights, precision
         self._found = panels
         self._matrices: dict[int, int] = {}
-        self._vectors: dict[int, int] = {}
+        self._vectors: dict[tuple[int, int | None], int] = {}
         self._labels: dict[str, int] = {}
         self._added: list[tuple[str, tuple[int, int], int]] = []  # format, shape, index
         self.num_packed = 0  # matrices that were not found
@@ -108,11 +108,17 @@ class Packer:
         self._added.append((target, (rows, cols), index))
         return int(index)
 
-    def vector(self, name: str | None) -> int:
-        """The program's index of a weight with one axis; -1 for none."""
+    def numbers(self, name: str) -> Array:
+        """The numbers of a weight, flat, float32."""
+        return self._weights[name].float32().reshape(-1)
+
+    def vector(self, name: Any, width: int | None = None) -> int:
+        """The program's index of a weight's numbers; -1 for none. One number is repeated to `width`."""
         if name is None:
             return -1
-        weight = self._weights[name]
-        if id(weight) not in self._vectors:
-            self._vectors[id(weight)] = self._program.vector(weight.float32())
-        return self._vectors[id(weight)]
+        key = (id(self._weights[name]), width)
+        if key not in self._vectors:
+            numbers = self.numbers(name)
+            repeated = np.repeat(numbers, width) if width is not None and len(numbers) == 1 else numbers
+            self._vectors[key] = self._program.vector(np.ascontiguousarray(repeated))
+        return self._vectors[key]

@@ -11,15 +11,15 @@
 // being in a group (which ends where a stretch does), or on where its blocks lie.
 
 struct Queries {
-    int dim, num_heads;                  // padded; heads of each token
-    float *q, *seen;                     // [query][dim] scaled queries; weighted values so far
+    int dim, value_dim, num_heads;       // padded; heads of each token
+    float *q, *seen;                     // [query][dim] scaled queries; [query][value_dim] weighted values so far
     float *p;                            // [query][STRETCH] scores, then weights
     float *most, *total;                 // [query]
-    float *keys, *values;                // [dim][16] a tile, [STRETCH][dim] a stretch: unpacked
+    float *keys, *values;                // [dim][16] a tile, [STRETCH][value_dim] a stretch: unpacked
     int32_t positions[MAX_ITEM_TOKENS];  // of the item's tokens
 
     float *query(int i) const { return q + static_cast<size_t>(i) * dim; }
-    float *seen_of(int i) const { return seen + static_cast<size_t>(i) * dim; }
+    float *seen_of(int i) const { return seen + static_cast<size_t>(i) * value_dim; }
     float *weights(int i, int tile) const { return p + static_cast<size_t>(i) * STRETCH + tile * TILE; }
 };
 
@@ -32,7 +32,7 @@ struct Tile {
 struct Stretch {
     Tile tiles[STRETCH / TILE];
     int count;
-    size_t tile_bytes;
+    size_t key_bytes, value_bytes;  // of a tile
 
     int begin() const { return tiles[0].base; }
     int end() const { return tiles[count - 1].base + tiles[count - 1].length; }
@@ -51,17 +51,17 @@ struct Sight {
 
 // --- what is not computed with as it is stored
 
-inline void unpack_bf16(const KvCache &c, const uint8_t *place, float *out) {
+inline void unpack_bf16(const KvPlane &c, const uint8_t *place, float *out) {
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(place);
     const int count = static_cast<int>(c.tile_numbers());
     for (int i = 0; i < count; i += LANES) store(out + i, load(halves + i, true));
 }
 
-inline void unpack_keys(const KvCache &c, const uint8_t *place, float *out) {
+inline void unpack_keys(const KvPlane &c, const uint8_t *place, float *out) {
     if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
-    for (int d = 0; d < c.head_dim; d += BLOCK, scales += TILE) {
+    for (int d = 0; d < c.dim; d += BLOCK, scales += TILE) {
         const F8 low = load(scales, false), high = load(scales + LANES, false);
         for (int at = TILE * d; at < TILE * (d + BLOCK); at += TILE) {
             store(out + at, load(numbers + at) * low);
@@ -70,7 +70,7 @@ inline void unpack_keys(const KvCache &c, const uint8_t *place, float *out) {
     }
 }
 
-inline void unpack_values(const KvCache &c, const uint8_t *place, float *out) {
+inline void unpack_values(const KvPlane &c, const uint8_t *place, float *out) {
     if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
@@ -133,7 +133,7 @@ inline void know_most(const Queries &s, int query, float most) {
     if (most <= s.most[query] + LITTLE) return;
     float by[LANES], *seen = s.seen_of(query);
     store(by, power(set1(s.most[query] - most)));
-    for (int d = 0; d < s.dim; d += LANES) store(seen + d, load(seen + d) * set1(by[0]));
+    for (int d = 0; d < s.value_dim; d += LANES) store(seen + d, load(seen + d) * set1(by[0]));
     s.total[query] *= by[0];
     s.most[query] = most;
 }
@@ -186,12 +186,12 @@ inline void gather_values(const Queries &s, const Sight *sights, const Stretch &
     QUIRE_UNROLL for (int n = 0; n < N; ++n)
         QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(sights[n].query) + d + STEP * i);
     for (int tile = 0; tile < stretch.count; ++tile) {
-        if (leads) fetch_tile(stretch.tile_bytes, stretch.tiles[tile].next);
+        if (leads) fetch_tile(stretch.key_bytes, stretch.tiles[tile].next);
         const int begin = sights[0].begin_in(stretch.tiles[tile]), end = sights[0].end_in(stretch.tiles[tile]);
-        const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.dim + d;
+        const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.value_dim + d;
         const float *p[N];
         QUIRE_UNROLL for (int n = 0; n < N; ++n) p[n] = s.weights(sights[n].query, tile);
-        for (int key = begin; key < end; ++key, row += s.dim) {
+        for (int key = begin; key < end; ++key, row += s.value_dim) {
             if constexpr (N < WIDTH) {  // what there is less of stays in registers
                 W weight[N];
                 QUIRE_UNROLL for (int n = 0; n < N; ++n) weight[n] = set1<W>(p[n][key]);
@@ -218,12 +218,12 @@ template <int N, class Number>
 inline void see_values(const Queries &s, const Sight *sights, const Stretch &stretch, bool leads) {
     constexpr int WIDTH = N == 1 ? 8 : N > 3 && WIDEST == LANES ? 2 : 4;
     int d = 0;
-    for (; d + WIDTH * WIDEST <= s.dim; d += WIDTH * WIDEST)
+    for (; d + WIDTH * WIDEST <= s.value_dim; d += WIDTH * WIDEST)
         gather_values<N, Widest, WIDTH, Number>(s, sights, stretch, d, leads && d == 0);
-    for (; d + WIDEST <= s.dim; d += WIDEST)
+    for (; d + WIDEST <= s.value_dim; d += WIDEST)
         gather_values<N, Widest, 1, Number>(s, sights, stretch, d, leads && d == 0);
     if constexpr (WIDEST > LANES)
-        for (; d < s.dim; d += LANES) gather_values<N, F8, 1, Number>(s, sights, stretch, d, leads && d == 0);
+        for (; d < s.value_dim; d += LANES) gather_values<N, F8, 1, Number>(s, sights, stretch, d, leads && d == 0);
 }
 
 template <class Number>
@@ -252,10 +252,10 @@ struct Walk {
 };
 
 // What the walk's tokens see of the stretch.
-inline int look(const Queries &s, const Walk &w, int window, const Stretch &stretch, Sight *sights) {
+inline int look(const KvCache &c, const Queries &s, const Walk &w, const Stretch &stretch, Sight *sights) {
     int count = 0;
     for (int token = w.first; token < w.last; ++token) {
-        const int last = s.positions[token] + 1, first = window && last > window ? last - window : 0;
+        const int last = s.positions[token] + 1, first = c.first_visible(s.positions[token]);
         const int begin = first > stretch.begin() ? first : stretch.begin(), end = smaller(last, stretch.end());
         for (int head = 0; head < s.num_heads && begin < end; ++head)
             sights[count++] = {token * s.num_heads + head, begin, end};
@@ -265,16 +265,15 @@ inline int look(const Queries &s, const Walk &w, int window, const Stretch &stre
 
 inline Tile tile_of(const KvCache &c, const Walk &w, int kv_head, int index) {
     const int block = index / c.tiles(), tile = index % c.tiles();
-    const size_t place = c.tile_at(w.table[block], kv_head, tile);
-    return {c.keys + place, c.values + place, block * c.block_tokens + tile * TILE,
-            smaller(TILE, c.block_tokens - tile * TILE), nullptr};
+    return {c.keys.tile_at(w.table[block], kv_head, tile), c.values.tile_at(w.table[block], kv_head, tile),
+            block * c.block_tokens + tile * TILE, smaller(TILE, c.block_tokens - tile * TILE), nullptr};
 }
 
 // The tiles from `index` on, up to `end` or to where the next stretch begins.
 inline Stretch stretch_of(const KvCache &c, const Walk &w, int kv_head, int index, int end) {
     constexpr int TILES = STRETCH / TILE;
     Stretch out;
-    out.tile_bytes = c.tile_bytes();
+    out.key_bytes = c.keys.tile_bytes(), out.value_bytes = c.values.tile_bytes();
     const int last = smaller(end, (index / TILES + 1) * TILES);
     for (out.count = 0; index < last; ++index) out.tiles[out.count++] = tile_of(c, w, kv_head, index);
     for (int i = 0; i < out.count && index < end; ++i, ++index) out.tiles[i].next = tile_of(c, w, kv_head, index).keys;
@@ -284,25 +283,58 @@ inline Stretch stretch_of(const KvCache &c, const Walk &w, int kv_head, int inde
 inline void score_tile(const KvCache &c, const Queries &s, const Sight *sights, int count, const Tile &tile, int i) {
     while (count && !sights[0].sees(tile)) ++sights, --count;
     while (count && !sights[count - 1].sees(tile)) --count;
-    if (c.format == KvFormat::F16)
+    if (c.keys.format == KvFormat::F16)
         return all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(tile.keys), i);
-    if (c.format == KvFormat::F32)
+    if (c.keys.format == KvFormat::F32)
         return all_scores(s, sights, count, reinterpret_cast<const float *>(tile.keys), i);
-    unpack_keys(c, tile.keys, s.keys);
+    unpack_keys(c.keys, tile.keys, s.keys);
     all_scores(s, sights, count, s.keys, i);
 }
 
 inline void take_values(const KvCache &c, const Queries &s, const Sight *sights, int count, Stretch &stretch) {
-    if (c.format == KvFormat::F16) return all_values<uint16_t>(s, sights, count, stretch);
-    for (int i = 0; i < stretch.count && c.format != KvFormat::F32; ++i) {
-        float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.dim;
-        unpack_values(c, stretch.tiles[i].values, unpacked);
+    if (c.values.format == KvFormat::F16) return all_values<uint16_t>(s, sights, count, stretch);
+    for (int i = 0; i < stretch.count && c.values.format != KvFormat::F32; ++i) {
+        float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.value_dim;
+        unpack_values(c.values, stretch.tiles[i].values, unpacked);
         stretch.tiles[i].values = reinterpret_cast<const uint8_t *>(unpacked);
     }
     all_values<float>(s, sights, count, stretch);
 }
 
-inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk &w) {
+constexpr float LOG2_E = 1.44269504f;  // weights are powers of two instead of e
+
+inline int head_of(const AttendArgs &a, const AttendItem &item, int query) {
+    return item.kv_head * a.group + item.first_head + query % item.num_heads;
+}
+
+// Softcap and bias of one query's scores.
+inline void adjust(const AttendArgs &a, const Queries &s, const Sight &sight, const Stretch &stretch, int head) {
+    static const float LANE[TILE] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const int position = s.positions[sight.query / s.num_heads];
+    for (int i = 0; i < stretch.count; ++i) {
+        const Tile &tile = stretch.tiles[i];
+        if (!sight.sees(tile)) continue;
+        float *p = s.weights(sight.query, i);
+        for (int at = 0; at < TILE; at += LANES) {
+            F8 score = load(p + at);
+            if (a.softcap != 0.0f) score = set1(a.softcap * LOG2_E) * tangent(score);
+            if (a.slopes) {
+                const F8 offset = load(LANE + at) + set1(static_cast<float>(tile.base - position));
+                score = score + set1(a.slopes[head] * LOG2_E) * min(offset, set1(0.0f) - offset);
+            }
+            store(p + at, score);
+        }
+        for (int key = 0; a.distances && key < TILE; ++key) {
+            const int offset = tile.base + key - position;
+            const int clipped = offset < -a.reach ? -a.reach : smaller(offset, a.reach);
+            p[key] += LOG2_E * a.distances[static_cast<size_t>(head) * (2 * a.reach + 1) + clipped + a.reach];
+        }
+    }
+}
+
+inline void walk(const AttendArgs &a, const AttendItem &item, const Queries &s, const Walk &w) {
+    const int kv_head = item.kv_head;
+    const bool is_adjusted = a.softcap != 0.0f || a.slopes || a.distances;
     const KvCache &c = a.cache;
     Sight sights[MAX_QUERIES];
     const int end = w.end * c.tiles();
@@ -310,13 +342,15 @@ inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk 
         const bool is_first = index == w.begin * c.tiles();
         Stretch stretch = stretch_of(c, w, kv_head, index, end);
         index += stretch.count;
-        const int count = look(s, w, c.window, stretch, sights);
+        const int count = look(c, s, w, stretch, sights);
         if (count == 0) continue;
         for (int i = 0; i < stretch.count; ++i) {
-            if (is_first && i + 1 < stretch.count) fetch_tile(stretch.tile_bytes, stretch.tiles[i + 1].keys);
-            fetch_tile(stretch.tile_bytes, stretch.tiles[i].values);
+            if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
+            fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
             score_tile(c, s, sights, count, stretch.tiles[i], i);
         }
+        for (int i = 0; is_adjusted && i < count; ++i)
+            adjust(a, s, sights[i], stretch, head_of(a, item, sights[i].query));
         for (int i = 0; i < count; ++i)
             if (sights[i].is_whole())
                 soften_all(s, sights[i].query);
@@ -327,30 +361,32 @@ inline void walk(const AttendArgs &a, int kv_head, const Queries &s, const Walk 
 }
 
 inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s) {
-    const int dim = a.cache.head_dim;
-    const float scale = a.scale * 1.44269504f;  // for weights that are powers of two instead of e
+    const int dim = a.cache.keys.dim;
+    const float scale = a.softcap != 0.0f ? a.scale / a.softcap : a.scale * LOG2_E;  // see `adjust`
     int at = 0;
     for (int i = 0; i < item.num_tiles; ++i)
         for (int token = item.tiles[i].begin; token < item.tiles[i].end; ++token, ++at) {
             s.positions[at] = a.positions[token];
             for (int head = 0; head < item.num_heads; ++head) {
                 const int query = at * item.num_heads + head;
-                const float *from = a.q.row(token) + (item.kv_head * a.group + item.first_head + head) * dim;
+                const int of_all = item.kv_head * a.group + item.first_head + head;
+                const float *from = a.q.row(token) + of_all * dim;
                 float *to = s.query(query);
                 for (int d = 0; d < s.dim; ++d) to[d] = d < dim ? from[d] * scale : 0.0f;
-                for (int d = 0; d < s.dim; ++d) s.seen_of(query)[d] = 0.0f;
-                s.most[query] = -3.0e38f, s.total[query] = 0.0f;
+                for (int d = 0; d < s.value_dim; ++d) s.seen_of(query)[d] = 0.0f;
+                s.most[query] = a.sinks ? a.sinks[of_all] * LOG2_E : -3.0e38f;
+                s.total[query] = a.sinks ? 1.0f : 0.0f;
             }
         }
 }
 
 inline void store_query(const AttendArgs &a, const Queries &s, int query, int token, int column) {
-    const int dim = a.cache.head_dim;
+    const int dim = a.cache.values.dim;
     float *seen = s.seen_of(query);
     const F8 total = set1(s.total[query]);
-    for (int d = 0; d < s.dim; d += LANES) store(seen + d, load(seen + d) / total);
+    for (int d = 0; d < s.value_dim; d += LANES) store(seen + d, load(seen + d) / total);
     if (a.out.rows.data) std::memcpy(a.out.rows.row(token) + column, seen, sizeof(float) * dim);
-    if (a.out.quants.values)  // then head_dim is a whole number of blocks
+    if (a.out.quants.values)  // then value_dim is a whole number of blocks
         for (int d = 0; d < dim; d += BLOCK) quantize_block(seen + d, a.out.quants, token, (column + d) / BLOCK);
 }
 
@@ -359,7 +395,7 @@ inline void store_queries(const AttendArgs &a, const AttendItem &item, const Que
     for (int i = 0; i < item.num_tiles; ++i)
         for (int token = item.tiles[i].begin; token < item.tiles[i].end; ++token)
             for (int head = 0; head < item.num_heads; ++head, ++query)
-                store_query(a, s, query, token, (item.kv_head * a.group + item.first_head + head) * a.cache.head_dim);
+                store_query(a, s, query, token, (item.kv_head * a.group + item.first_head + head) * a.cache.values.dim);
 }
 
 // Without the blocks that none of the walk's tokens sees.
@@ -369,7 +405,7 @@ inline Walk walk_of(const AttendArgs &a, const Queries &s, Walk w) {
         least = smaller(least, s.positions[token]);
         most = s.positions[token] > most ? s.positions[token] : most;
     }
-    const int window = a.cache.window, seen_from = window && least >= window ? least + 1 - window : 0;
+    const int seen_from = a.cache.first_visible(least);
     if (seen_from / a.cache.block_tokens > w.begin) w.begin = seen_from / a.cache.block_tokens;
     w.end = smaller(w.end, most / a.cache.block_tokens + 1);
     return w;
@@ -386,30 +422,31 @@ inline Walk own_walk(const AttendArgs &a, const AttendItem &item, const Queries 
 }
 
 void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
-    const size_t dim = static_cast<size_t>(a.cache.padded_dim());
+    const size_t dim = static_cast<size_t>(a.cache.keys.padded_dim());
+    const size_t value_dim = static_cast<size_t>(a.cache.values.padded_dim());
     Queries s{};
-    s.dim = static_cast<int>(dim), s.num_heads = item.num_heads;
+    s.dim = static_cast<int>(dim), s.value_dim = static_cast<int>(value_dim), s.num_heads = item.num_heads;
     s.keys = scratch;
     s.values = s.keys + TILE * dim;
-    s.q = s.values + STRETCH * dim;
+    s.q = s.values + STRETCH * value_dim;
     s.seen = s.q + MAX_QUERIES * dim;
-    s.p = s.seen + MAX_QUERIES * dim;
+    s.p = s.seen + MAX_QUERIES * value_dim;
     s.most = s.p + MAX_QUERIES * STRETCH;
     s.total = s.most + MAX_QUERIES;
     load_queries(a, item, s);
     int num_tokens = 0;
     for (int i = 0; i < item.num_tiles; ++i) num_tokens += item.tiles[i].end - item.tiles[i].begin;
-    walk(a, item.kv_head, s, walk_of(a, s, {0, num_tokens, table_of(a, item, 0), 0, item.num_shared}));
+    walk(a, item, s, walk_of(a, s, {0, num_tokens, table_of(a, item, 0), 0, item.num_shared}));
     Walk next = own_walk(a, item, s, 0, 0);
     for (int i = 0; i < item.num_tiles; ++i) {
         const Walk now = next;
         if (i + 1 < item.num_tiles) {
             next = own_walk(a, item, s, i + 1, now.last);
             if (next.begin < next.end)
-                fetch_tile(a.cache.tile_bytes(),
+                fetch_tile(a.cache.keys.tile_bytes(),
                            tile_of(a.cache, next, item.kv_head, next.begin * a.cache.tiles()).keys);
         }
-        walk(a, item.kv_head, s, now);
+        walk(a, item, s, now);
     }
     store_queries(a, item, s);
 }

@@ -132,11 +132,11 @@ class Attend final : public Instruction {
         const double tokens = static_cast<double>(step.num_tokens) / num_bundles;
         double least = 0.0;
         for (int heads = std::min(args_.group, MAX_ITEM_HEADS); heads >= 1; --heads) {
-            const int items = num_bundles * args_.cache.num_heads * parts(args_.group, heads);
+            const int items = num_bundles * args_.cache.num_heads() * parts(args_.group, heads);
             const double cost = parts(items, threads) * (1.5 + heads * tokens);
             if (least == 0.0 || cost < least) least = cost, heads_ = heads;
         }
-        return num_bundles * args_.cache.num_heads * parts(args_.group, heads_);
+        return num_bundles * args_.cache.num_heads() * parts(args_.group, heads_);
     }
 
     void run(const Step &step, int begin, int end, int thread) override {
@@ -144,7 +144,7 @@ class Attend final : public Instruction {
     }
 
     void attend(const Step &step, int item, int thread) const {
-        const int splits = parts(args_.group, heads_), each = args_.cache.num_heads * splits;
+        const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
         const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];  // the longest first
         const int kv_head = item % each / splits, first = item % splits * heads_;
         AttendArgs now = args_;
@@ -157,7 +157,7 @@ class Attend final : public Instruction {
     // The last blocks of each row, where this step's keys are written too. In long rows attention itself asks for most.
     void foresee(const Step &step, int thread) const override {
         constexpr size_t ENOUGH = 48 * 1024;
-        const int splits = parts(args_.group, heads_), each = args_.cache.num_heads * splits;
+        const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
         size_t fetched = 0;
         for (int item = first_of(thread); item < past_of(thread); ++item) {
             const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];
@@ -174,9 +174,14 @@ class Attend final : public Instruction {
     // One head's keys and values; answers how many bytes they are.
     size_t fetch_block(int block, int head) const {
         const KvCache &c = args_.cache;
-        const size_t place = c.tile_at(block, head, 0), size = c.tile_bytes() * c.tiles();
-        for (size_t at = place; at < place + size; at += 64) prefetch(c.keys + at), prefetch(c.values + at);
-        return 2 * size;
+        size_t fetched = 0;
+        for (const KvPlane *plane : {&c.keys, &c.values}) {
+            const uint8_t *first = plane->tile_at(block, head, 0);
+            const size_t size = plane->tile_bytes() * plane->tiles;
+            for (size_t at = 0; at < size; at += 64) prefetch(first + at);
+            fetched += size;
+        }
+        return fetched;
     }
 
     Program &program_;
@@ -239,41 +244,72 @@ void Program::embed(int table, View out) {
     });
 }
 
-void Program::rms_norm(View x, int weight, float eps, View out, int out_quants) {
-    const Output to{rows(out), quants(out_quants, x.dim)};
-    const NormArgs args{rows(x), nullptr, vector(weight, x.dim), x.dim, eps, to};
-    require(args.x.data && args.weight && (to.rows.data || to.quants.values), "rms_norm: an operand is missing");
-    require(!out.given() || out.dim == x.dim, "rms_norm: the output has another width than the input");
-    const bool narrow = at_logits(out, out_quants), chooses = narrow && !at_logits(x);
-    require(narrow || !at_logits(x), "rms_norm: from logits back to tokens");
-    append_token_wise(narrow, [this, args, chooses](const Step &step, int begin, int end) {
-        NormArgs now = args;
-        now.at = chooses ? step.logits_at : nullptr;
-        kernels_.rms_norm(now, begin, end);
+// Positions beyond the table are refused when the step is launched.
+void Program::embed_positions(int table, int offset, View out) {
+    const Matrix m = matrix(table);
+    const Rows to = rows(out);
+    require(to.data && out.dim == m.cols, "embed_positions: the output has another width than the table");
+    require(offset >= 0 && offset < m.rows, "embed_positions: the offset is beyond the table");
+    position_rows_ = position_rows_ ? std::min(position_rows_, m.rows - offset) : m.rows - offset;
+    append_token_wise(false, [this, m, to, offset](const Step &step, int begin, int end) {
+        for (int token = begin; token < end; ++token) {
+            const int32_t row = step.positions[token] + offset;
+            kernels_.embed(m, &row - token, to, token, token + 1);
+        }
     });
 }
 
-void Program::rms_norm_heads(View x, int weight, float eps) {
-    require(weight >= 0 && static_cast<size_t>(weight) < vectors_.size(), "rms_norm_heads: there is no such vector");
-    const int dim = vectors_[static_cast<size_t>(weight)].count;
-    const Rows heads = rows(x);
-    require(heads.data && dim > 0 && x.dim % dim == 0, "rms_norm_heads: not a whole number of heads");
-    const NormArgs args{heads, nullptr, vector(weight, dim), dim, eps, {heads, {}}};
-    const int num_heads = x.dim / dim;
-    append_token_wise(at_logits(x), [this, args, num_heads](const Step &, int begin, int end) {
-        kernels_.rms_norm_heads(args, num_heads, begin, end);
+void Program::norm(View x, int weight, int bias, float eps, int group, bool is_layer, View out, int out_quants) {
+    require(group > 0 && x.dim % group == 0, "norm: not a whole number of groups");
+    const Output to{rows(out), quants(out_quants, x.dim)};
+    const int count = weight < 0 ? group : at_vector(weight).count;
+    const NormArgs args{rows(x), nullptr, vector(weight, count), vector(bias, count), x.dim,
+                        group,   count == group, is_layer, eps, to};
+    require(count == group || count == x.dim, "norm: a weight for a group, or for all columns");
+    require(args.x.data && (to.rows.data || to.quants.values), "norm: an operand is missing");
+    require(to.rows.data || group % BLOCK == 0, "norm: groups are no whole blocks");
+    require(!out.given() || out.dim == x.dim, "norm: the output has another width than the input");
+    require(at_logits(out, out_quants) == at_logits(x), "norm: rows of tokens and of logits");
+    append_token_wise(at_logits(x), [this, args](const Step &, int begin, int end) { kernels_.norm(args, begin, end); });
+}
+
+void Program::map(MapKind kind, View x, View y, int weight, const std::array<float, 4> &numbers, View out,
+                  int out_quants) {
+    const Output to{rows(out), quants(out_quants, x.dim)};
+    const auto [a, b, c, d] = numbers;
+    const MapArgs args{kind, rows(x), rows(y), vector(weight, x.dim), a, b, c, d, x.dim, to};
+    const bool is_pair = kind == MapKind::ADD || kind == MapKind::MULTIPLY;
+    require(args.x.data && (to.rows.data || to.quants.values), "map: an operand is missing");
+    require(is_pair == y.given() && (kind == MapKind::SCALE_BY) == (weight >= 0), "map: an operand of another kind");
+    require(!out.given() || out.dim == x.dim, "map: the output has another width than the input");
+    const bool narrow = at_logits(out, out_quants);
+    require(at_logits(x) == narrow && (!is_pair || (y.dim == x.dim && at_logits(y) == narrow)),
+            "map: rows of tokens and of logits, or other columns");
+    append_token_wise(narrow, [this, args](const Step &, int begin, int end) { kernels_.map(args, begin, end); });
+}
+
+// Factors are computed in float64, the same on every machine.
+void Program::scale_by_position(View x, double beta, int span, int shift, View out) {
+    const Rows from = rows(x), to = rows(out);
+    require(from.data && to.data && x.dim == out.dim && span > 0, "scale_by_position: operands do not fit");
+    append_token_wise(false, [from, to, beta, span, shift, dim = x.dim](const Step &step, int begin, int end) {
+        for (int token = begin; token < end; ++token) {
+            const double steps = std::floor(static_cast<double>(step.positions[token] + shift) / span);
+            const float factor = static_cast<float>(1.0 + beta * std::log1p(steps));
+            for (int k = 0; k < dim; ++k) to.row(token)[k] = from.row(token)[k] * factor;
+        }
     });
 }
 
 void Program::gather(View x, View out, int out_quants) {
     const Output to{rows(out), quants(out_quants, x.dim)};
-    const NormArgs args{rows(x), nullptr, nullptr, x.dim, 0.0f, to};
+    const GatherArgs args{rows(x), nullptr, x.dim, to};
     require(args.x.data && (to.rows.data || to.quants.values), "gather: an operand is missing");
     require(!out.given() || out.dim == x.dim, "gather: the output has another width than the input");
     const bool narrow = at_logits(out, out_quants), chooses = narrow && !at_logits(x);
     require(narrow || !at_logits(x), "gather: from logits back to tokens");
     append_token_wise(narrow, [this, args, chooses](const Step &step, int begin, int end) {
-        NormArgs now = args;
+        GatherArgs now = args;
         now.at = chooses ? step.logits_at : nullptr;
         kernels_.gather(now, begin, end);
     });
@@ -310,22 +346,27 @@ void Program::rope(View x, View cos, View sin, int head_dim, bool interleaved) {
 void Program::write_kv(int id, View k, View v) {
     const KvCache c = cache(id);
     const Rows keys = rows(k), values = rows(v);
-    const int dim = c.num_heads * c.head_dim;
-    require(keys.data && values.data && k.dim == dim && v.dim == dim, "write_kv: not the width of the cache");
+    require(keys.data && values.data && k.dim == c.num_heads() * c.keys.dim && v.dim == c.num_heads() * c.values.dim,
+            "write_kv: not the width of the cache");
     append_token_wise(false, [this, c, keys, values](const Step &step, int begin, int end) {
         kernels_.write_kv(c, step.slots, keys, values, begin, end);
     });
 }
 
-void Program::attend(int id, View q, float scale, View out, int out_quants) {
-    AttendArgs args{cache(id), rows(q), 0, scale, nullptr, nullptr, 0, {rows(out), quants(out_quants, q.dim)}};
-    const int kv_dim = args.cache.num_heads * args.cache.head_dim;
-    require(args.q.data && q.dim % kv_dim == 0, "attend: not a whole number of heads");
-    require(args.out.rows.data || args.out.quants.values, "attend: no output");
-    require(!out.given() || out.dim == q.dim, "attend: the output has another width than the queries");
-    require(!args.out.quants.values || args.cache.head_dim % BLOCK == 0, "attend: heads are no whole blocks");
-    args.group = q.dim / kv_dim;
-    scratch_floats_ = std::max(scratch_floats_, attend_scratch(args.cache.padded_dim()));
+void Program::attend(int id, View q, const AttendExtras &extras, View out, int out_quants) {
+    const KvCache c = cache(id);
+    const int kv_dim = c.num_heads() * c.keys.dim;
+    require(q.dim % kv_dim == 0, "attend: not a whole number of heads");
+    const int group = q.dim / kv_dim, heads = group * c.num_heads(), width = heads * c.values.dim;
+    const int table = extras.distances < 0 ? heads : at_vector(extras.distances).count;
+    require(table % heads == 0 && table / heads % 2 == 1, "attend: distances are 2 * reach + 1 for each head");
+    const AttendArgs args{c, rows(q), group, extras.scale, extras.softcap,
+                          vector(extras.sinks, heads), vector(extras.slopes, heads), vector(extras.distances, table),
+                          table / heads / 2, nullptr, nullptr, 0, {rows(out), quants(out_quants, width)}};
+    require(args.q.data && (args.out.rows.data || args.out.quants.values), "attend: an operand is missing");
+    require(!out.given() || out.dim == width, "attend: the output has another width than the values");
+    require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are no whole blocks");
+    scratch_floats_ = std::max(scratch_floats_, attend_scratch(c));
     append(std::make_unique<Attend>(*this, args));
 }
 
@@ -356,12 +397,12 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
         [products](int item) { return products.weights(item); }));
 }
 
-void Program::gate(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
-                   int out_quants) {
+void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x,
+                   int in_quants, View out, int out_quants) {
     require(matrices.size() == 2 && biases.size() == 2, "gate: two matrices");
     const Matrix g = matrix(matrices[0]), u = matrix(matrices[1]);
     require(g.rows == u.rows && (!out.given() || out.dim == g.rows), "gate: outputs do not fit");
-    const GateArgs args{g,       u,
+    const GateArgs args{g,       u, kind,
                         vector(biases[0], g.rows), vector(biases[1], u.rows),
                         rows(x), quants(in_quants, x.dim),
                         {rows(out), quants(out_quants, g.rows)}};
@@ -387,40 +428,61 @@ void Program::gate(const std::vector<int> &matrices, const std::vector<int> &bia
         }));
 }
 
-void Program::add(View x, View y, View out) {
-    const Rows a = rows(x), b = rows(y), to = rows(out);
-    require(a.data && b.data && to.data && x.dim == y.dim && x.dim == out.dim, "add: operands do not fit");
-    require(at_logits(x) == at_logits(out) && at_logits(y) == at_logits(out), "add: rows of tokens and of logits");
-    append_token_wise(at_logits(out), [this, a, b, to, dim = x.dim](const Step &, int begin, int end) {
-        kernels_.add(a, b, to, dim, begin, end);
-    });
-}
-
-// Rows of x are those of logits_at already. The answer goes to the caller's array, then the likeliest tokens of each.
-void Program::logits(int id, View x, int in_quants) {
+// Rows of x are those of logits_at already. The logits go to the caller's array, then the likeliest tokens of each.
+void Program::head(int id, int bias, float factor, float cap, View x, int in_quants) {
     const Matrix m = matrix(id);
-    require(vocab_ == 0, "logits: a program has one head");
+    require(vocab_ == 0, "head: a program has one output");
     vocab_ = m.rows;
     const Rows answer{nullptr, static_cast<size_t>(m.rows)};
-    const ProductArgs args{m, nullptr, rows(x), quants(in_quants, x.dim), answer, {}};
-    require(at_logits(x, in_quants), "logits: the head takes rows of logits_at");
+    const ProductArgs args{m, vector(bias, m.rows), rows(x), quants(in_quants, x.dim), answer, {}};
+    require(at_logits(x, in_quants), "head: it takes rows of logits_at");
     check_operand(m, args.x, args.xq, x.dim);
     Products products;
     products.add(args);
     const int num_groups = parts(vocab_, BLOCK);
     const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups});
+    const bool is_scaled = factor != 1.0f, is_capped = cap != 0.0f;
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
-        [this, products, maxima, num_groups](const Step &step, int item, int end) {
+        [this, products, maxima, num_groups, factor, cap, is_scaled, is_capped](const Step &step, int item, int end) {
             products.run(*this, item, end, step.num_logits, step.logits);
             for (; item < end; ++item) {
                 const int group = item % num_groups, begin = item / num_groups * products.chunk, first = BLOCK * group;
-                for (int i = begin; i < std::min(begin + products.chunk, step.num_logits); ++i)
-                    maxima.row(i)[group] = largest_of(step.logits + static_cast<size_t>(i) * vocab_ + first,
-                                                      std::min(BLOCK, vocab_ - first));
+                const int width = std::min(BLOCK, vocab_ - first);
+                for (int i = begin; i < std::min(begin + products.chunk, step.num_logits); ++i) {
+                    float *part = step.logits + static_cast<size_t>(i) * vocab_ + first;
+                    const Rows here{part, 0};
+                    if (is_scaled)
+                        kernels_.map({MapKind::SCALE, here, {}, nullptr, factor, 0, 0, 0, width, {here, {}}}, 0, 1);
+                    if (is_capped)
+                        kernels_.map({MapKind::SOFTCAP, here, {}, nullptr, cap, 0, 0, 0, width, {here, {}}}, 0, 1);
+                    maxima.row(i)[group] = largest_of(part, width);
+                }
             }
         },
         [products](int item) { return products.weights(item); }));
+    append_likeliest(maxima);
+}
+
+void Program::output(View x) {
+    const Rows from = rows(x);
+    require(vocab_ == 0, "output: a program has one output");
+    require(from.data && at_logits(x), "output: it takes rows of logits_at");
+    vocab_ = x.dim;
+    const int num_groups = parts(vocab_, BLOCK);
+    const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups});
+    append_token_wise(true, [this, from, maxima, num_groups](const Step &step, int begin, int end) {
+        for (int i = begin; i < end; ++i) {
+            float *to = step.logits + static_cast<size_t>(i) * vocab_;
+            std::copy_n(from.row(i), vocab_, to);
+            for (int group = 0; group < num_groups; ++group)
+                maxima.row(i)[group] = largest_of(to + BLOCK * group, std::min(BLOCK, vocab_ - BLOCK * group));
+        }
+    });
+    append_likeliest(maxima);
+}
+
+void Program::append_likeliest(Rows maxima) {
     append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i) {
             const size_t row = static_cast<size_t>(i), at = row * step.most_wanted;

@@ -16,6 +16,7 @@ namespace {
 
 #include "simd.h"
 #include "tokenwise.h"
+#include "maps.h"
 #include "dots_portable.h"
 #if QUIRE_AVX2
 #include "bytes.h"
@@ -53,8 +54,8 @@ const char *rounding([[maybe_unused]] Format format) {
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
-    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding, embed,   rms_norm, rms_norm_heads, gather,
-    rope,                      write_kv,        attend,   product, gate,     add,
+    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding, embed, norm, gather, map,
+    rope,                      write_kv,        attend,   product, gate,
 };
 
 }  // namespace quire::QUIRE_VARIANT

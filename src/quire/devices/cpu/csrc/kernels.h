@@ -15,12 +15,35 @@ struct Output {
     QuantRows quants;
 };
 
+// Norms of each group of a row. Of a whole row, the group is the row.
 struct NormArgs {
     Rows x;
-    const int32_t *at;  // which row of x; null: the same as of the output
-    const float *weight;
-    int dim;
+    const int32_t *at;          // which row of x; null: the same as of the output
+    const float *weight, *bias;  // null: none
+    int dim, group;
+    bool is_per_group;  // weight and bias have `group` numbers, the same for all groups; else `dim`
+    bool is_layer;      // subtract the mean first
     float eps;
+    Output out;
+};
+
+// Rows as they are, to an output.
+struct GatherArgs {
+    Rows x;
+    const int32_t *at;  // which row of x; null: the same as of the output
+    int dim;
+    Output out;
+};
+
+// What is done to each number by itself, or to two at the same place.
+enum class MapKind : int { SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY };
+
+struct MapArgs {
+    MapKind kind;
+    Rows x, y;            // y: of ADD and MULTIPLY
+    const float *weight;  // SCALE_BY: one for each column
+    float a, b, c, d;     // SCALE: factor; SOFTCAP: cap; CLAMP: limit; XIELU: positive, negative, beta, eps
+    int dim;
     Output out;
 };
 
@@ -43,6 +66,7 @@ struct ProductArgs {
 
 struct GateArgs {
     Matrix gate, up;
+    MapKind kind;  // the activation of the gate
     const float *gate_bias, *up_bias;
     Rows x;
     QuantRows xq;
@@ -53,7 +77,10 @@ struct AttendArgs {
     KvCache cache;
     Rows q;
     int group;  // query heads for each key head
-    float scale;
+    float scale, softcap;  // softcap 0: none
+    const float *sinks, *slopes;  // [heads], or null
+    const float *distances;       // [heads][2 * reach + 1], or null
+    int reach;
     const int32_t *positions;     // [tokens]
     const int32_t *block_tables;  // [rows][table_stride]
     int table_stride;
@@ -82,21 +109,20 @@ struct Kernels {
     // compute any product (law 8).
     const char *(*rounding)(Format);
     void (*embed)(const Matrix &table, const int32_t *ids, Rows out, int begin, int end);
-    void (*rms_norm)(const NormArgs &, int begin, int end);
-    void (*rms_norm_heads)(const NormArgs &, int num_heads, int begin, int end);
-    void (*gather)(const NormArgs &, int begin, int end);  // rows as they are, to `out`
+    void (*norm)(const NormArgs &, int begin, int end);
+    void (*gather)(const GatherArgs &, int begin, int end);
+    void (*map)(const MapArgs &, int begin, int end);
     void (*rope)(const RopeArgs &, int begin, int end);
     void (*write_kv)(const KvCache &, const int32_t *slots, Rows k, Rows v, int begin, int end);
     void (*attend)(const AttendArgs &, const AttendItem &, float *scratch);
     void (*product)(const ProductArgs &, int first_panel, int last_panel, int begin, int end);
     void (*gate)(const GateArgs &, int group, int begin, int end);  // group: 32 columns
-    void (*add)(Rows x, Rows y, Rows out, int dim, int begin, int end);
 };
 
 // Floats that `attend` needs to itself.
-inline size_t attend_scratch(int padded_dim) {
-    const size_t dim = static_cast<size_t>(padded_dim);
-    return (TILE + STRETCH) * dim + MAX_QUERIES * (2 * dim + STRETCH + 2);
+inline size_t attend_scratch(const KvCache &c) {
+    const size_t key = static_cast<size_t>(c.keys.padded_dim()), value = static_cast<size_t>(c.values.padded_dim());
+    return TILE * key + STRETCH * value + MAX_QUERIES * (key + value + STRETCH + 2);
 }
 
 }  // namespace quire

@@ -54,34 +54,47 @@ struct QuantRows {
 
 enum class KvFormat : int { F32, F16, BF16, Q8 };
 
-// One layer's K and V. A block's tokens are cut into tiles of 16; keys are transposed, so that one load has the same
-// dimension of 8 keys. Dimensions are padded to 8, and tiles to 16 tokens; the padding stays zero.
+// The keys, or the values, of one layer. A block's tokens are cut into tiles of 16; keys are transposed, so that one
+// load has the same dimension of 8 keys. Dimensions are padded to 8, and tiles to 16 tokens; the padding stays zero.
 //   keys   [block][head][tile] { number [dim][16]; Q8: f16 scale [dim / 32][16] }
 //   values [block][head][tile] { number [16][dim]; Q8: f16 scale [16][dim / 32] }
 // Q8 is the q8_0 of files: 32 neighbouring dimensions of one key or value are int8 and share a scale. A token has
 // scales of its own, so that writing one never touches another.
-struct KvCache {
+struct KvPlane {
     KvFormat format;
-    int num_heads, head_dim, window;  // window 0: none
-    int num_blocks, block_tokens;
-    uint8_t *keys, *values;
+    int num_heads, dim, tiles;  // tiles of a block
+    uint8_t *data;
 
-    int padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
+    int padded_dim() const { return (dim + LANES - 1) / LANES * LANES; }
+    int scales() const { return format == KvFormat::Q8 ? dim / BLOCK : 0; }  // of one token and head
+    size_t number_bytes() const { return format == KvFormat::F32 ? 4 : format == KvFormat::Q8 ? 1 : 2; }
+    size_t tile_numbers() const { return static_cast<size_t>(TILE) * padded_dim(); }
+    size_t tile_bytes() const { return tile_numbers() * number_bytes() + sizeof(uint16_t) * TILE * scales(); }
+    size_t block_bytes() const { return tile_bytes() * tiles * num_heads; }
+    uint8_t *tile_at(int block, int head, int tile) const {
+        return data + block_bytes() * block + tile_bytes() * (static_cast<size_t>(head) * tiles + tile);
+    }
+    uint16_t *scales_of(uint8_t *tile) const { return reinterpret_cast<uint16_t *>(tile + tile_numbers()); }
+};
+
+// K and V of one layer, and which keys a query reads: the last `window` (0: all), of its own `chunk` (0: one chunk).
+struct KvCache {
+    KvPlane keys, values;
+    int window, chunk;
+    int num_blocks, block_tokens;
+
+    int num_heads() const { return keys.num_heads; }
     int tiles() const { return (block_tokens + TILE - 1) / TILE; }
+    int first_visible(int position) const {
+        const int by_window = window && position >= window ? position + 1 - window : 0;
+        const int by_chunk = chunk ? position / chunk * chunk : 0;
+        return by_window > by_chunk ? by_window : by_chunk;
+    }
     int stretch_blocks() const {  // the fewest blocks at the end of which a stretch ends too
         int count = 1;
         while (count * tiles() % (STRETCH / TILE)) count *= 2;
         return count;
     }
-    int scales() const { return format == KvFormat::Q8 ? head_dim / BLOCK : 0; }  // of one token and head
-    size_t number_bytes() const { return format == KvFormat::F32 ? 4 : format == KvFormat::Q8 ? 1 : 2; }
-    size_t tile_numbers() const { return static_cast<size_t>(TILE) * padded_dim(); }
-    size_t tile_bytes() const { return tile_numbers() * number_bytes() + sizeof(uint16_t) * TILE * scales(); }
-    size_t block_bytes() const { return tile_bytes() * tiles() * num_heads; }
-    size_t tile_at(int block, int head, int tile) const {  // in bytes, for keys and for values
-        return block_bytes() * block + tile_bytes() * (static_cast<size_t>(head) * tiles() + tile);
-    }
-    uint16_t *scales_of(uint8_t *tile) const { return reinterpret_cast<uint16_t *>(tile + tile_numbers()); }
 };
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -58,6 +59,14 @@ Format format(const std::string &name) {
                          "no kernel for the format ");
 }
 
+MapKind map_kind(const std::string &name) {
+    static const char *const NAMES[] = {"silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid", "tanh",
+                                        "xielu", "scale", "softcap", "clamp", "add", "multiply", "scale_by"};
+    for (int i = 0; i < 14; ++i)
+        if (name == NAMES[i]) return static_cast<MapKind>(i);
+    throw std::invalid_argument("there is no map " + name);
+}
+
 KvFormat kv_format(const std::string &name) {
     return named<KvFormat>(name,
                            {{"f32", KvFormat::F32}, {"f16", KvFormat::F16}, {"bf16", KvFormat::BF16},
@@ -97,9 +106,9 @@ PackedBytes panels_of(nb::handle self, int id) {
 
 void store_kv(Program &program, int cache, const Ints &slots, const FloatRows &k, const FloatRows &v) {
     const KvCache c = program.cache(cache);
-    const size_t dim = static_cast<size_t>(c.num_heads) * c.head_dim;
-    for (const FloatRows &rows : {k, v})
-        require(rows.shape(0) == slots.shape(0) && rows.shape(1) == dim, "store_kv: not the width of the cache");
+    const size_t heads = static_cast<size_t>(c.num_heads());
+    require(k.shape(0) == slots.shape(0) && k.shape(1) == heads * c.keys.dim, "store_kv: not the width of the cache");
+    require(v.shape(0) == slots.shape(0) && v.shape(1) == heads * c.values.dim, "store_kv: not the width of the cache");
     program.store_kv(cache, slots.data(), k.data(), v.data(), size(slots.shape(0)));
 }
 
@@ -148,15 +157,27 @@ void bind_instructions(nb::class_<Program> &program) {
     program.def(
         "embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a);
     program.def(
-        "rms_norm",
-        [](Program &p, const Columns &x, int weight, float eps, const Columns &out, int quants) {
-            p.rms_norm(view(x), weight, eps, view(out), quants);
-        },
-        "x"_a, "weight"_a, "eps"_a, "out"_a, "quants"_a);
+        "embed_positions",
+        [](Program &p, int table, int offset, const Columns &out) { p.embed_positions(table, offset, view(out)); },
+        "table"_a, "offset"_a, "out"_a);
     program.def(
-        "rms_norm_heads",
-        [](Program &p, const Columns &x, int weight, float eps) { p.rms_norm_heads(view(x), weight, eps); }, "x"_a,
-        "weight"_a, "eps"_a);
+        "norm",
+        [](Program &p, const Columns &x, int weight, int bias, float eps, int group, bool is_layer, const Columns &out,
+           int quants) { p.norm(view(x), weight, bias, eps, group, is_layer, view(out), quants); },
+        "x"_a, "weight"_a, "bias"_a, "eps"_a, "group"_a, "is_layer"_a, "out"_a, "quants"_a);
+    program.def(
+        "map",
+        [](Program &p, const std::string &kind, const Columns &x, const Columns &y, int weight,
+           const std::array<float, 4> &numbers, const Columns &out, int quants) {
+            p.map(map_kind(kind), view(x), view(y), weight, numbers, view(out), quants);
+        },
+        "kind"_a, "x"_a, "y"_a, "weight"_a, "numbers"_a, "out"_a, "quants"_a);
+    program.def(
+        "scale_by_position",
+        [](Program &p, const Columns &x, double beta, int span, int shift, const Columns &out) {
+            p.scale_by_position(view(x), beta, span, shift, view(out));
+        },
+        "x"_a, "beta"_a, "span"_a, "shift"_a, "out"_a);
     program.def(
         "gather",
         [](Program &p, const Columns &x, const Columns &out, int quants) { p.gather(view(x), view(out), quants); },
@@ -179,10 +200,11 @@ void bind_instructions(nb::class_<Program> &program) {
         "cache"_a, "k"_a, "v"_a);
     program.def(
         "attend",
-        [](Program &p, int cache, const Columns &q, float scale, const Columns &out, int quants) {
-            p.attend(cache, view(q), scale, view(out), quants);
+        [](Program &p, int cache, const Columns &q, float scale, float softcap, int sinks, int slopes, int distances,
+           const Columns &out, int quants) {
+            p.attend(cache, view(q), {scale, softcap, sinks, slopes, distances}, view(out), quants);
         },
-        "cache"_a, "q"_a, "scale"_a, "out"_a, "quants"_a);
+        "cache"_a, "q"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a, "out"_a, "quants"_a);
     program.def(
         "product",
         [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
@@ -190,16 +212,19 @@ void bind_instructions(nb::class_<Program> &program) {
         "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "residual"_a);
     program.def(
         "gate",
-        [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
-           int out_quants) { p.gate(matrices, biases, view(x), quants, view(out), out_quants); },
-        "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "out_quants"_a);
+        [](Program &p, const std::string &kind, const Ids &matrices, const Ids &biases, const Columns &x, int quants,
+           const Columns &out, int out_quants) {
+            p.gate(map_kind(kind), matrices, biases, view(x), quants, view(out), out_quants);
+        },
+        "kind"_a, "matrices"_a, "biases"_a, "x"_a, "quants"_a, "out"_a, "out_quants"_a);
     program.def(
-        "add",
-        [](Program &p, const Columns &x, const Columns &y, const Columns &out) { p.add(view(x), view(y), view(out)); },
-        "x"_a, "y"_a, "out"_a);
+        "head",
+        [](Program &p, int matrix, int bias, float factor, float cap, const Columns &x, int quants) {
+            p.head(matrix, bias, factor, cap, view(x), quants);
+        },
+        "matrix"_a, "bias"_a, "factor"_a, "cap"_a, "x"_a, "quants"_a);
     program.def(
-        "logits", [](Program &p, int matrix, const Columns &x, int quants) { p.logits(matrix, view(x), quants); },
-        "matrix"_a, "x"_a, "quants"_a);
+        "output", [](Program &p, const Columns &x) { p.output(view(x)); }, "x"_a);
 }
 
 void bind_program(nb::module_ &m) {
@@ -216,10 +241,10 @@ void bind_program(nb::module_ &m) {
     program.def("quants", &Program::add_quants, "dim"_a, "for_logits"_a = false);
     program.def(
         "cache",
-        [](Program &p, const std::string &kv, int heads, int dim, int window) {
-            return p.add_cache(kv_format(kv), heads, dim, window);
+        [](Program &p, const std::string &kv, int heads, int key_dim, int value_dim, int window, int chunk) {
+            return p.add_cache({kv_format(kv), heads, key_dim, value_dim, window, chunk});
         },
-        "format"_a, "num_heads"_a, "head_dim"_a, "window"_a);
+        "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a);
     program.def(
         "multiply_with",
         [](Program &p, const std::string &f, const std::string &name) { p.multiply_with(format(f), variant(name)); },

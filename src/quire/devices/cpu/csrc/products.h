@@ -206,8 +206,6 @@ void product(const ProductArgs &p, int first_panel, int last_panel, int begin, i
         }
 }
 
-inline F8 silu(F8 g) { return g / (set1(1.0f) + exponential(set1(0.0f) - g)); }
-
 void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
@@ -224,7 +222,7 @@ void gate(const GateArgs &p, int group, int begin, int end) {
                     F8 g = load(gates + from), u = load(ups + from);
                     if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
                     if (p.up_bias) u = u + load(p.up_bias + at * LANES);
-                    store(hidden[i] + (at - first) * LANES, silu(g) * u);
+                    store(hidden[i] + (at - first) * LANES, activate(p.kind, g) * u);
                 }
         }
         for (int i = 0; i < count; ++i) {

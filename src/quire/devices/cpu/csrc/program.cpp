@@ -26,17 +26,18 @@ const Item &at(const std::vector<Item> &items, int id, const char *what) {
 
 int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
 
-// The first `count` of a tile's tokens. Of keys they are the head of every dimension, and of every scale.
-void copy_tile(const KvCache &c, size_t from, size_t to, int count) {
-    const size_t size = c.number_bytes(), tokens = static_cast<size_t>(count);
+// The first `count` tokens of a tile. Of keys they are the head of every dimension, and of every scale.
+void copy_keys(const KvPlane &c, uint8_t *from, uint8_t *to, size_t count) {
+    const size_t size = c.number_bytes();
     for (size_t d = 0; d < static_cast<size_t>(c.padded_dim()); ++d)
-        std::memcpy(c.keys + to + size * TILE * d, c.keys + from + size * TILE * d, size * tokens);
-    std::memcpy(c.values + to, c.values + from, size * tokens * c.padded_dim());
-    if (c.format != KvFormat::Q8) return;
+        std::memcpy(to + size * TILE * d, from + size * TILE * d, size * count);
     for (size_t b = 0; b < static_cast<size_t>(c.scales()); ++b)
-        std::memcpy(c.scales_of(c.keys + to) + TILE * b, c.scales_of(c.keys + from) + TILE * b,
-                    sizeof(uint16_t) * tokens);
-    std::memcpy(c.scales_of(c.values + to), c.scales_of(c.values + from), sizeof(uint16_t) * tokens * c.scales());
+        std::memcpy(c.scales_of(to) + TILE * b, c.scales_of(from) + TILE * b, sizeof(uint16_t) * count);
+}
+
+void copy_values(const KvPlane &c, uint8_t *from, uint8_t *to, size_t count) {
+    std::memcpy(to, from, c.number_bytes() * count * c.padded_dim());
+    std::memcpy(c.scales_of(to), c.scales_of(from), sizeof(uint16_t) * count * c.scales());
 }
 
 }  // namespace
@@ -147,15 +148,19 @@ int Program::add_quants(int dim, bool for_logits) {
     return index_of_last(quants_.size());
 }
 
-int Program::add_cache(KvFormat format, int num_heads, int head_dim, int window) {
-    require(num_heads > 0 && head_dim > 0 && window >= 0, "a cache has heads and dimensions");
-    require(format != KvFormat::Q8 || head_dim % BLOCK == 0,
+int Program::add_cache(const CacheSpec &spec) {
+    require(spec.num_heads > 0 && spec.key_dim > 0 && spec.value_dim > 0, "a cache has heads and dimensions");
+    require(spec.window >= 0 && spec.chunk >= 0, "a window and a chunk have positions");
+    require(spec.format != KvFormat::Q8 || (spec.key_dim % BLOCK == 0 && spec.value_dim % BLOCK == 0),
             "the KV cache cannot be q8_0: heads are no whole blocks of 32");
-    KvCache c{format, num_heads, head_dim, window, bounds_.num_blocks, bounds_.block_tokens, nullptr, nullptr};
-    for (uint8_t **place : {&c.keys, &c.values}) {
-        cache_memory_.emplace_back(c.block_bytes() * c.num_blocks);
-        num_bytes_ += c.block_bytes() * c.num_blocks;
-        *place = cache_memory_.back().data();
+    const int tiles = (bounds_.block_tokens + TILE - 1) / TILE;
+    KvCache c{{spec.format, spec.num_heads, spec.key_dim, tiles, nullptr},
+              {spec.format, spec.num_heads, spec.value_dim, tiles, nullptr},
+              spec.window, spec.chunk, bounds_.num_blocks, bounds_.block_tokens};
+    for (KvPlane *plane : {&c.keys, &c.values}) {
+        cache_memory_.emplace_back(plane->block_bytes() * c.num_blocks);
+        num_bytes_ += plane->block_bytes() * c.num_blocks;
+        plane->data = cache_memory_.back().data();
     }
     caches_.push_back(c);
     return index_of_last(caches_.size());
@@ -163,6 +168,8 @@ int Program::add_cache(KvFormat format, int num_heads, int head_dim, int window)
 
 Matrix Program::matrix(int id) const { return at(matrices_, id, "there is no such matrix"); }
 KvCache Program::cache(int id) const { return at(caches_, id, "there is no such cache"); }
+
+const Program::Vector &Program::at_vector(int id) const { return at(vectors_, id, "there is no such vector"); }
 
 const float *Program::vector(int id, int count) const {
     if (id < 0) return nullptr;
@@ -221,9 +228,9 @@ void Program::store_kv(int id, const int32_t *slots, const float *k, const float
     const KvCache c = cache(id);
     for (int i = 0; i < num_tokens; ++i)
         require(slots[i] >= 0 && slots[i] < c.num_blocks * c.block_tokens, "a slot is outside of the cache");
-    const size_t stride = static_cast<size_t>(c.num_heads) * c.head_dim;
+    const size_t heads = static_cast<size_t>(c.num_heads());
     std::lock_guard<std::mutex> lock(turn_);
-    kernels_.write_kv(c, slots, {const_cast<float *>(k), stride}, {const_cast<float *>(v), stride}, 0, num_tokens);
+    kernels_.write_kv(c, slots, {const_cast<float *>(k), heads * c.keys.dim}, {const_cast<float *>(v), heads * c.values.dim}, 0, num_tokens);
 }
 
 // Blocks that nobody will read before they are written again. Neighbours go together: a page may hold parts of two.
@@ -236,7 +243,7 @@ size_t Program::release_blocks(const int32_t *blocks, int count) {
     for (int first = 0, past = 0; first < count; first = past) {
         for (past = first + 1; past < count && blocks[past] == blocks[past - 1] + 1;) ++past;
         for (size_t i = 0; i < cache_memory_.size(); ++i) {
-            const size_t size = caches_[i / 2].block_bytes();
+            const size_t size = (i % 2 ? caches_[i / 2].values : caches_[i / 2].keys).block_bytes();
             released += cache_memory_[i].give_back(size * static_cast<size_t>(blocks[first]),
                                                    size * (static_cast<size_t>(blocks[past - 1]) + 1));
         }
@@ -274,6 +281,8 @@ void Program::check(const Step &s) const {
     for (int row = 0; row < s.num_rows; ++row) check_row(s, row);
     for (int i = 0; i < s.num_tokens && embed_rows_; ++i)
         require(s.token_ids[i] >= 0 && s.token_ids[i] < embed_rows_, "token_ids: there is no such token");
+    for (int i = 0; i < s.num_tokens && position_rows_; ++i)
+        require(s.positions[i] < position_rows_, "positions: beyond the table of learned positions");
     for (int i = 0; i < s.num_logits; ++i) {
         require(s.logits_at[i] >= 0 && s.logits_at[i] < s.num_tokens, "logits_at: there is no such token");
         require(i == 0 || s.logits_at[i] > s.logits_at[i - 1], "logits_at: they must ascend");
@@ -314,10 +323,12 @@ void Program::copy_blocks(const Step &s) {
         for (int i = 0; i < s.num_copies; ++i) {
             const int32_t *copy = s.copies + 3 * static_cast<size_t>(i);
             if (copy[0] == copy[1]) continue;
-            for (int head = 0; head < c.num_heads; ++head)
+            for (int head = 0; head < c.num_heads(); ++head)
                 for (int tile = 0; tile * TILE < copy[2]; ++tile) {
-                    const size_t from = c.tile_at(copy[0], head, tile), to = c.tile_at(copy[1], head, tile);
-                    copy_tile(c, from, to, std::min(TILE, copy[2] - tile * TILE));
+                    const size_t count = static_cast<size_t>(std::min(TILE, copy[2] - tile * TILE));
+                    const KvPlane &k = c.keys, &v = c.values;
+                    copy_keys(k, k.tile_at(copy[0], head, tile), k.tile_at(copy[1], head, tile), count);
+                    copy_values(v, v.tile_at(copy[0], head, tile), v.tile_at(copy[1], head, tile), count);
                 }
         }
 }
@@ -327,7 +338,7 @@ void Program::copy_blocks(const Step &s) {
 void Program::cut_queries(const Step &s) {
     constexpr int ITEMS_OF_THREAD = 6;
     query_tiles_.clear(), bundles_.clear();
-    const int num_heads = caches_.empty() ? 1 : caches_[0].num_heads;
+    const int num_heads = caches_.empty() ? 1 : caches_[0].num_heads();
     const int whole = caches_.empty() ? 1 : caches_[0].stretch_blocks();
     const int64_t share = static_cast<int64_t>(s.num_tokens) * num_heads / (ITEMS_OF_THREAD * pool_->size());
     const int most = static_cast<int>(std::clamp<int64_t>(share, 1, MAX_ITEM_TOKENS));

@@ -61,6 +61,17 @@ struct View {
     bool given() const { return buffer >= 0; }
 };
 
+struct CacheSpec {
+    KvFormat format;
+    int num_heads, key_dim, value_dim, window, chunk;
+};
+
+// What attention does beside the products: see AttendArgs. Vectors by index; < 0: none.
+struct AttendExtras {
+    float scale, softcap;
+    int sinks, slopes, distances;
+};
+
 struct Bounds {
     int max_tokens, max_rows, max_logits, max_blocks, num_blocks, block_tokens;
 };
@@ -155,7 +166,7 @@ class Program {
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
-    int add_cache(KvFormat format, int num_heads, int head_dim, int window);
+    int add_cache(const CacheSpec &spec);
 
     // Use the kernels of another variant for products with matrices of this format. They must round alike.
     void multiply_with(Format format, const Kernels &kernels);
@@ -163,19 +174,21 @@ class Program {
     // --- instructions, in the order in which they run. Each works on the rows that its output has: one for each token,
     // or one for each of logits_at; `rms_norm` and `gather` also lead from the former to the latter.
     void embed(int table, View out);
-    void rms_norm(View x, int weight, float eps, View out, int quants);
-    void rms_norm_heads(View x, int weight, float eps);
+    void embed_positions(int table, int offset, View out);
+    void norm(View x, int weight, int bias, float eps, int group, bool is_layer, View out, int quants);
+    void map(MapKind kind, View x, View y, int weight, const std::array<float, 4> &numbers, View out, int quants);
+    void scale_by_position(View x, double beta, int span, int shift, View out);
     void gather(View x, View out, int quants);
     void rope_table(int frequencies, double scaling, View cos, View sin);
     void rope(View x, View cos, View sin, int head_dim, bool interleaved);
     void write_kv(int cache, View k, View v);
-    void attend(int cache, View q, float scale, View out, int quants);
+    void attend(int cache, View q, const AttendExtras &extras, View out, int quants);
     void product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
                  View residual);
-    void gate(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
-              int out_quants);
-    void add(View x, View y, View out);
-    void logits(int matrix, View x, int quants);
+    void gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants,
+              View out, int out_quants);
+    void head(int matrix, int bias, float factor, float cap, View x, int quants);
+    void output(View x);  // logits that other instructions made
 
     // --- running
     void launch(const Step &step);
@@ -215,11 +228,13 @@ class Program {
     };
 
     Memory take(size_t bytes);
+    const Vector &at_vector(int id) const;
     Matrix shape_of(Format format, int rows, int cols) const;
     int append(Matrix matrix, const uint8_t *data);
     int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
     void append_token_wise(bool at_logits, const TokenBody &body);
+    void append_likeliest(Rows maxima);
     bool at_logits(View rows, int quants = -1) const;
     void prepare(const Step &step);
     void work(const Step &step, int thread);
@@ -237,7 +252,7 @@ class Program {
     const Bounds bounds_;
     std::mutex turn_;
     size_t num_bytes_ = 0;
-    int vocab_ = 0, embed_rows_ = 0;
+    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0;
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
     Arena weights_;

@@ -68,55 +68,71 @@ void embed(const Matrix &table, const int32_t *ids, Rows out, int begin, int end
 
 // --- norms
 
-inline void norm(const float *x, const float *weight, int dim, float eps, float *out) {
-    F8 squares = set1(0.0f);
+struct Statistics {
+    float mean, factor;  // (x - mean) * factor is normed
+};
+
+inline Statistics statistics(const float *x, int dim, float eps, bool is_layer) {
     int k = 0;
-    for (; k + LANES <= dim; k += LANES) squares = fma(load(x + k), load(x + k), squares);
+    float mean = 0.0f;
+    if (is_layer) {
+        F8 sums = set1(0.0f);
+        for (; k + LANES <= dim; k += LANES) sums = sums + load(x + k);
+        mean = sum(sums);
+        for (; k < dim; ++k) mean += x[k];
+        mean /= static_cast<float>(dim);
+    }
+    F8 squares = set1(0.0f);
+    for (k = 0; k + LANES <= dim; k += LANES) {
+        const F8 part = load(x + k) - set1(mean);
+        squares = fma(part, part, squares);
+    }
     float total = sum(squares);
-    for (; k < dim; ++k) total += x[k] * x[k];
-    const float factor = 1.0f / std::sqrt(total / static_cast<float>(dim) + eps);
-    for (k = 0; k + LANES <= dim; k += LANES) store(out + k, load(x + k) * set1(factor) * load(weight + k));
-    for (; k < dim; ++k) out[k] = x[k] * factor * weight[k];
+    for (; k < dim; ++k) total += (x[k] - mean) * (x[k] - mean);
+    return {mean, 1.0f / std::sqrt(total / static_cast<float>(dim) + eps)};
 }
 
-void rms_norm(const NormArgs &a, int begin, int end) {
+// `count` numbers of a group. The mean of an RMS norm is 0.
+inline void norm_part(const float *x, const Statistics &s, const float *weight, const float *bias, int count, float *out) {
+    const F8 factor = set1(s.factor), mean = set1(s.mean);
+    int k = 0;
+    for (; k + LANES <= count; k += LANES) {
+        F8 y = (load(x + k) - mean) * factor;
+        if (weight) y = y * load(weight + k);
+        store(out + k, bias ? y + load(bias + k) : y);
+    }
+    for (; k < count; ++k) {
+        float y = (x[k] - s.mean) * s.factor;
+        if (weight) y *= weight[k];
+        out[k] = bias ? y + bias[k] : y;
+    }
+}
+
+void norm(const NormArgs &a, int begin, int end) {
     float part[BLOCK];
+    const bool is_direct = !a.out.rows.data;  // straight into blocks: a whole row, and a whole number of blocks
     for (int token = begin; token < end; ++token) {
         const float *x = a.x.row(a.at ? a.at[token] : token);
-        if (a.out.rows.data) {
-            norm(x, a.weight, a.dim, a.eps, a.out.rows.row(token));
-            deliver(a.out.rows.row(token), a.dim, a.out, token);
-            continue;
+        for (int at = 0; at < a.dim; at += a.group) {
+            const Statistics s = statistics(x + at, a.group, a.eps, a.is_layer);
+            const int from = a.is_per_group ? 0 : at;
+            const float *weight = a.weight ? a.weight + from : nullptr, *bias = a.bias ? a.bias + from : nullptr;
+            if (!is_direct) {
+                norm_part(x + at, s, weight, bias, a.group, a.out.rows.row(token) + at);
+                continue;
+            }
+            for (int k = 0; k < a.group; k += BLOCK) {
+                norm_part(x + at + k, s, weight ? weight + k : nullptr, bias ? bias + k : nullptr, BLOCK, part);
+                quantize_block(part, a.out.quants, token, (at + k) / BLOCK);
+            }
         }
-        // Straight into blocks: dim is a whole number of them, and the statistics are those of `norm`.
-        F8 squares = set1(0.0f);
-        for (int k = 0; k < a.dim; k += LANES) squares = fma(load(x + k), load(x + k), squares);
-        const F8 factor = set1(1.0f / std::sqrt(sum(squares) / static_cast<float>(a.dim) + a.eps));
-        for (int b = 0; b < a.out.quants.blocks; ++b) {
-            for (int k = 0; k < BLOCK; k += LANES)
-                store(part + k, load(x + BLOCK * b + k) * factor * load(a.weight + BLOCK * b + k));
-            quantize_block(part, a.out.quants, token, b);
-        }
+        if (!is_direct) deliver(a.out.rows.row(token), a.dim, a.out, token);
     }
 }
 
-void rms_norm_heads(const NormArgs &a, int num_heads, int begin, int end) {
-    for (int token = begin; token < end; ++token)
-        for (int head = 0; head < num_heads; ++head)
-            norm(a.x.row(token) + head * a.dim, a.weight, a.dim, a.eps, a.out.rows.row(token) + head * a.dim);
-}
-
-void gather(const NormArgs &a, int begin, int end) {
+void gather(const GatherArgs &a, int begin, int end) {
     for (int token = begin; token < end; ++token)
         deliver(a.x.row(a.at ? a.at[token] : token), a.dim, a.out, token);
-}
-
-void add(Rows x, Rows y, Rows out, int dim, int begin, int end) {
-    for (int token = begin; token < end; ++token) {
-        const float *a = x.row(token), *b = y.row(token);
-        float *to = out.row(token);
-        for (int k = 0; k < dim; ++k) to[k] = a[k] + b[k];
-    }
 }
 
 // --- positions
@@ -163,27 +179,27 @@ inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint
 }
 
 // One head of one token, into its lane of the tile at `place`.
-inline void put(const KvCache &c, uint8_t *place, int lane, const float *numbers, bool is_key) {
+inline void put(const KvPlane &c, uint8_t *place, int lane, const float *numbers, bool is_key) {
     const size_t first = is_key ? lane : static_cast<size_t>(lane) * c.padded_dim();
     const int step = is_key ? TILE : 1;
     if (c.format == KvFormat::F32) {
         float *to = reinterpret_cast<float *>(place) + first;
-        for (int d = 0; d < c.head_dim; ++d) to[d * step] = numbers[d];
+        for (int d = 0; d < c.dim; ++d) to[d * step] = numbers[d];
     } else if (c.format == KvFormat::Q8) {
         uint16_t *scales = c.scales_of(place) + (is_key ? lane : lane * c.scales());
-        put_blocks(numbers, c.head_dim, reinterpret_cast<int8_t *>(place) + first, step, scales, step);
+        put_blocks(numbers, c.dim, reinterpret_cast<int8_t *>(place) + first, step, scales, step);
     } else {
-        put_halves(c.format == KvFormat::BF16, numbers, c.head_dim, reinterpret_cast<uint16_t *>(place) + first, step);
+        put_halves(c.format == KvFormat::BF16, numbers, c.dim, reinterpret_cast<uint16_t *>(place) + first, step);
     }
 }
 
 void write_kv(const KvCache &c, const int32_t *slots, Rows k, Rows v, int begin, int end) {
     for (int token = begin; token < end; ++token) {
         const int block = slots[token] / c.block_tokens, offset = slots[token] % c.block_tokens;
-        for (int head = 0; head < c.num_heads; ++head) {
-            const size_t place = c.tile_at(block, head, offset / TILE);
-            put(c, c.keys + place, offset % TILE, k.row(token) + head * c.head_dim, true);
-            put(c, c.values + place, offset % TILE, v.row(token) + head * c.head_dim, false);
+        for (int head = 0; head < c.num_heads(); ++head) {
+            const int tile = offset / TILE, lane = offset % TILE;
+            put(c.keys, c.keys.tile_at(block, head, tile), lane, k.row(token) + head * c.keys.dim, true);
+            put(c.values, c.values.tile_at(block, head, tile), lane, v.row(token) + head * c.values.dim, false);
         }
     }
 }
