@@ -58,10 +58,10 @@ def block_bytes(graph: Graph, config: Config) -> int:
     """One KV block, over all layers. A model whose heads the KV format cannot hold is refused."""
     num_bytes, numbers = KV_BYTES[kv_dtype(config)]
     for spec in graph.caches:
-        if spec.head_dim % numbers:
+        if spec.key_dim % numbers or spec.value_dim % numbers:
             raise BadSetting(
                 f"kv_dtype is {config.cache.kv_dtype!r}, which stores numbers in blocks of {numbers}; "
-                f"the heads of this model have {spec.head_dim}. Choose f16 or bf16.",
+                f"the heads of this model have {spec.key_dim}. Choose f16 or bf16.",
                 field="kv_dtype",
             )
     values = sum(spec.values_per_token for spec in graph.caches)

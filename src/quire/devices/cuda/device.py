@@ -22,7 +22,7 @@ from quire.types.errors import OutOfDeviceMemory
 from .choose import Chooser
 from .few_rows import FewRows
 from .instructions import Caches
-from .lower import Lowering
+from .lower import Lowering, fused
 from .program import CudaProgram
 from .tiles import Choice, Key, Tiles, shipped
 from .tuned import MadeFor, TunedTable
@@ -66,6 +66,7 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
+        graph = fused(graph)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
@@ -148,10 +149,10 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
-    specs = {(spec.num_heads, spec.head_dim) for spec in graph.caches}
+    specs = {(spec.num_heads, spec.key_dim, spec.value_dim) for spec in graph.caches}
     if len(specs) != 1:
         raise DeviceUnavailable("Layers whose caches differ are not supported on this device.")
-    heads, dim = specs.pop()
+    heads, dim, _ = specs.pop()
     shape = (len(graph.caches), 2, num_blocks + 1, heads, limits.block_tokens, dim)
     return Caches(torch.zeros(shape, dtype=KV_DTYPES[limits.kv_dtype], device=device))
 
@@ -159,13 +160,13 @@ def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device)
 def _work(graph: Graph, limits: Limits, device: torch.device, is_fixed: bool) -> dict[int | None, WorkLimits]:
     spec = graph.caches[0]
     attention = next(node for node in graph.nodes if node.op.name == "attention")
-    configs = configs_for(spec.head_dim, KV_DTYPES[limits.kv_dtype], fixed=is_fixed)
+    configs = configs_for(spec.key_dim, KV_DTYPES[limits.kv_dtype], fixed=is_fixed)
     one = WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,
         max_length=limits.max_blocks * limits.block_tokens,
         kv_heads=spec.num_heads,
-        group=attention.inputs[0].dim // spec.head_dim // spec.num_heads,
+        group=attention.inputs[0].dim // spec.key_dim // spec.num_heads,
         num_ctas=_num_processors(device) * CTAS_PER_SM,
         wide_ctas=_num_processors(device),
         narrow_queries=configs.narrow.block_m,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Run
+from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Run, Select
 from .linear import Linear
 from .nvrtc import CudaError, Kernel, Launch, compiled, stream_of
 from .tensor_map import BOX_BYTES, Box, tensor_map
@@ -89,7 +89,7 @@ class Model(NamedTuple):
     @classmethod
     def of(cls, instructions: Sequence[Instruction]) -> Model | None:
         """None: it is not a chain of attention and gated feed-forward blocks, each behind a norm."""
-        kept = [each for each in instructions if not isinstance(each, Forget | Narrow)]
+        kept = [each for each in instructions if not isinstance(each, Forget | Select)]
         kinds = [type(each) for each in kept]
         num_layers = (len(kept) - 2) // 4
         if kinds != [Embed, *[Attend, AddProduct, Gate, AddProduct] * num_layers, Head] or not num_layers:

@@ -174,20 +174,25 @@ class Attend:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Narrow:
-    """From here on only tokens that yield logits count."""
+class Select:
+    """The rows of a value that yield logits."""
 
-    values: tuple[int, ...]
+    value: int
+    out: int
 
     def __call__(self, run: Run) -> None:
+        value, pending = run.values[self.value], run.pending.get(self.value)
         if run.logits_at is None:
+            run.values[self.out] = value
+        else:
+            run.values[self.out] = value.index_select(0, run.logits_at)
+        if pending is None:
             return
-        for value in self.values:
-            run.values[value] = run.values[value].index_select(0, run.logits_at)
-            if value in run.pending:
-                raw, token_scale, column_scale = run.pending[value]
-                token_scale = None if token_scale is None else token_scale.index_select(0, run.logits_at)
-                run.pending[value] = Product(raw.index_select(0, run.logits_at), token_scale, column_scale)
+        raw, token_scale, column_scale = pending
+        if run.logits_at is not None:
+            raw = raw.index_select(0, run.logits_at)
+            token_scale = None if token_scale is None else token_scale.index_select(0, run.logits_at)
+        run.pending[self.out] = Product(raw, token_scale, column_scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

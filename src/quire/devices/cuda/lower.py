@@ -18,16 +18,38 @@ import torch
 
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 from quire.graph.graph import Graph, Node, Value
+from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_linears
+from quire.graph.passes.narrow import narrow_tail
+from quire.graph.passes.rewrite import rewrite
 
-from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Norm
+from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Norm, Select
 from .linear import Multiplies
 from .weights import Placer
 
 AHEAD_BYTES = 4 << 20  # more would drive out of the cache what the running product still needs
 
 
+RULES = (fuse_head, fuse_gate, fuse_residual, merge_linears)
+
+
 class NoKernel(Exception):
     """The graph has something that these instructions cannot do."""
+
+
+def supports(node: Node) -> bool:
+    """Is there a kernel for this fused node?"""
+    attrs = node.attrs
+    return {
+        "head": lambda: attrs["factor"] == 1.0 and not attrs["cap"] and node.weights["bias"] is None,
+        "gated_linear": lambda: attrs["kind"] == "silu",
+        "linear_add": lambda: True,
+        "linear_split": lambda: True,
+    }[node.op.name]()
+
+
+def fused(graph: Graph) -> Graph:
+    """The graph with what the device has fused kernels for."""
+    return rewrite(narrow_tail(graph), RULES, supports)
 
 
 class Lowering:
@@ -42,29 +64,24 @@ class Lowering:
         self._maker = {value.id: node for node in graph.nodes for value in node.outputs}
         self._num_readers = Counter(value.id for node in graph.nodes for value in node.inputs)
         self._turns: dict[tuple[str, float], RopeTables] = {}
-        self._tail = max((i for i, node in enumerate(graph.nodes) if node.op.name == "attention"), default=-1)
 
     def walk(self) -> list[Instruction]:
         """All instructions, with the places where values are forgotten."""
-        for index, node in enumerate(self.graph.nodes):
+        for node in self.graph.nodes:
             emit = _EMIT.get(node.op.name)
             if emit is None:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
             emit(self, node)
-            if index == self._tail:
-                self._narrow(index)
         look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
         return _forgetting(self.instructions, self.graph.output.id)
-
-    def _narrow(self, last: int) -> None:
-        late = {value.id for node in self.graph.nodes[last + 1 :] for value in node.inputs}
-        made = {value.id for node in self.graph.nodes[: last + 1] for value in node.outputs}
-        self.instructions.append(Narrow(tuple(sorted(late & made))))
 
     # --- what an op becomes
 
     def embed(self, node: Node) -> None:
         self.instructions.append(Embed(self.placer.table(_name(node, "table")), node.outputs[0].id))
+
+    def select(self, node: Node) -> None:
+        self.instructions.append(Select(node.inputs[0].id, node.output.id))
 
     def fused_into_consumer(self, node: Node) -> None:
         """Emitted by the op that reads it."""
@@ -86,13 +103,19 @@ class Lowering:
         if [value.id for value in split.outputs] != [self._origin(x) for x in (q, k, v)]:
             raise NoKernel("Attention over a linear_split in another order than q, k, v has no kernel on this device.")
         cache = self.graph.caches[node.cache or 0]
+        if any(node.weights.values()) or node.attrs["softcap"] or cache.chunk or cache.key_dim != cache.value_dim:
+            raise NoKernel("Attention with a softcap, sinks, a bias or chunks has no kernel on this device.")
+        if turn.weights != turn_k.weights or turn.attrs != turn_k.attrs:
+            raise NoKernel("Attention whose q and k have different ropes has no kernel on this device.")
+        if (q_norm is None) != (k_norm is None) or (q_norm and k_norm and q_norm.attrs != k_norm.attrs):
+            raise NoKernel("Attention with different norms on q and on k has no kernel on this device.")
         source, norm = self._behind_norm(split.inputs[0])
         linear = self.placer.matrix(_names(split, "weights"), _names(split, "biases"))
         head_norm = None
         if q_norm is not None and k_norm is not None:
             of_q, of_k = (self.placer.vector(_name(each, "weight")) for each in (q_norm, k_norm))
             head_norm = HeadNorm(of_q, of_k, q_norm.attrs["eps"])
-        heads = Heads(q.dim // cache.head_dim, cache.num_heads, cache.head_dim)
+        heads = Heads(q.dim // cache.key_dim, cache.num_heads, cache.key_dim)
         self.instructions.append(
             Attend(
                 source,
@@ -110,25 +133,31 @@ class Lowering:
             )
         )
 
-    def add(self, node: Node) -> None:
-        for residual, product in (node.inputs, node.inputs[::-1]):
-            maker = self._maker.get(product.id)
-            if maker is not None and maker.op.name == "linear" and self._num_readers[product.id] == 1:
-                linear = self.placer.matrix((_name(maker, "weight"),), (maker.weights["bias"],))  # type: ignore[arg-type]
-                out = node.outputs[0].id
-                self.instructions.append(AddProduct(maker.inputs[0].id, linear, residual.id, out))
-                return
-        raise NoKernel("An add of which no side is a linear has no kernel on this device.")
+    def linear_add(self, node: Node) -> None:
+        x, residual = node.inputs
+        if self._num_readers[residual.id] != self._num_readers_now(residual, node):
+            raise NoKernel("A residual that is read again after the sum has no kernel on this device.")
+        linear = self.placer.matrix((_name(node, "weight"),), (node.weights["bias"],))  # type: ignore[arg-type]
+        self.instructions.append(AddProduct(x.id, linear, residual.id, node.output.id))
 
-    def silu_gate(self, node: Node) -> None:
+    def _num_readers_now(self, value: Value, last: Node) -> int:
+        """Reads of a value up to this node."""
+        read = 0
+        for node in self.graph.nodes:
+            read += sum(each.id == value.id for each in node.inputs)
+            if node is last:
+                break
+        return read
+
+    def gated_linear(self, node: Node) -> None:
         source, norm = self._behind_norm(node.inputs[0])
         names, biases = (_name(node, "gate"), _name(node, "up")), (node.weights["gate_bias"], node.weights["up_bias"])
         linear = self.placer.matrix(names, biases, is_gate=True)  # type: ignore[arg-type]
         readers = [each for each in self.graph.nodes if node.outputs[0] in each.inputs]
-        rounds = all(each.op.name == "linear" and self.placer.is_fp8((_name(each, "weight"),)) for each in readers)
+        rounds = all(each.op.name == "linear_add" and self.placer.is_fp8((_name(each, "weight"),)) for each in readers)
         self.instructions.append(Gate(source, norm, linear, node.outputs[0].id, rounds))
 
-    def logits(self, node: Node) -> None:
+    def head(self, node: Node) -> None:
         source, norm = self._behind_norm(node.inputs[0])
         self.instructions.append(Head(source, norm, self.placer.head(_name(node, "weight")), node.outputs[0].id))
 
@@ -136,7 +165,7 @@ class Lowering:
 
     def _behind_norm(self, value: Value) -> tuple[int, Norm | None]:
         maker = self._maker.get(value.id)
-        if maker is None or maker.op.name != "rms_norm":
+        if maker is None or maker.op.name != "rms_norm" or maker.attrs["group"] or maker.weights["weight"] is None:
             return value.id, None
         return maker.inputs[0].id, Norm(self.placer.vector(_name(maker, "weight")), maker.attrs["eps"])
 
@@ -146,13 +175,13 @@ class Lowering:
         node = self._maker.get(value.id)
         if node is not None and node.op.name == "rope":
             turn, node = node, self._maker.get(node.inputs[0].id)
-        if node is not None and node.op.name == "rms_norm_heads":
+        if node is not None and node.op.name == "rms_norm" and node.attrs["group"]:
             norm, node = node, self._maker.get(node.inputs[0].id)
         return (node if node is not None and node.op.name == "linear_split" else None), norm, turn
 
     def _origin(self, value: Value) -> int:
         node = self._maker[value.id]
-        while node.op.name in ("rope", "rms_norm_heads"):
+        while node.op.name in ("rope", "rms_norm"):
             value = node.inputs[0]
             node = self._maker[value.id]
         return value.id
@@ -173,14 +202,13 @@ class Lowering:
 _EMIT: dict[str, Any] = {
     "embed": Lowering.embed,
     "rms_norm": Lowering.fused_into_consumer,
-    "rms_norm_heads": Lowering.fused_into_consumer,
     "rope": Lowering.fused_into_consumer,
-    "linear": Lowering.fused_into_consumer,
     "linear_split": Lowering.fused_into_consumer,
     "attention": Lowering.attention,
-    "add": Lowering.add,
-    "silu_gate": Lowering.silu_gate,
-    "logits": Lowering.logits,
+    "select": Lowering.select,
+    "linear_add": Lowering.linear_add,
+    "gated_linear": Lowering.gated_linear,
+    "head": Lowering.head,
 }
 
 
