@@ -94,7 +94,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
     base: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden": hidden,
-        "ffn": c.size("intermediate_size"),
+        "ffn": c.size("intermediate_size", 4 * hidden if "intermediate_size" in keys.spelling else None),
         "num_heads": num_heads,
         "num_kv_heads": c.size("num_key_value_heads", num_heads),
         "head_dim": head_dim,

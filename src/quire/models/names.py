@@ -99,10 +99,14 @@ class Names:
     # Tensors that are no weights: what every reader computes, GGUF's rope factors (draw.py reads them).
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
-    def but(self, entries: Mapping[str, TensorName | None] | None = None, **fields: Any) -> Names:
-        """The same with other entries (None: without it) and fields."""
+    def but(
+        self, entries: Mapping[str, TensorName | None] | None = None, *, ignored: str = "", **fields: Any
+    ) -> Names:
+        """The same with other entries (None: without it) and fields. `ignored`: a pattern of further such tensors."""
         merged = {**self.entries, **(entries or {})}
-        return replace(self, entries={word: each for word, each in merged.items() if each is not None}, **fields)
+        pattern = re.compile(f"{self.ignored.pattern}|{ignored}") if ignored else self.ignored
+        kept = {word: each for word, each in merged.items() if each is not None}
+        return replace(self, entries=kept, ignored=pattern, **fields)
 
     def marked(self, *words: str, **fields: Any) -> Names:
         """The same, with these fields of these words set."""

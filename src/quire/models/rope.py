@@ -64,7 +64,7 @@ def rope_from_config(c: Values, head_dim: int, max_context: int) -> RopeConfig:
 
 
 def _rope(r: Values, outer: Values, head_dim: int, max_context: int) -> RopeConfig:
-    if unknown := sorted(r.keys() - _READ):
+    if unknown := sorted(r.names() - _READ):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
     kind = _known(r.text("rope_type", r.text("type", "default")))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
@@ -88,14 +88,14 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int) -> RopeConf
             raise r.refusal("high_freq_factor", f"greater than low_freq_factor, {low:g}")
         numbers: dict[str, Any] = {"factor": r.number("factor"), "low_freq_factor": low, "high_freq_factor": high}
         return RopeConfig(**base, original_context=original, **numbers)
-    factor = r.number("factor", max_context / original if "factor" in r.keys() else None)  # null: the ratio
+    factor = r.number("factor", max_context / original if "factor" in r.names() else None)  # null: the ratio
     return RopeConfig(
         **base,
         factor=factor,
         original_context=original,
         beta_fast=r.number_unless_zero("beta_fast", 32.0),
         beta_slow=r.number_unless_zero("beta_slow", 1.0),
-        truncate=r.flag("truncate", default="truncate" not in r.keys()),  # null: false, as in transformers
+        truncate=r.flag("truncate", default="truncate" not in r.names()),  # null: false, as in transformers
         scaling=_yarn_scaling(r, factor),
     )
 

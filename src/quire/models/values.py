@@ -29,7 +29,7 @@ class Values:
         self._prefix = prefix  # of the keys in messages: `rope_scaling.`, `llama.`
         self._spelling = spelling  # our key -> the file's, where they differ
 
-    def keys(self) -> set[str]:
+    def names(self) -> set[str]:
         """All keys, also those whose value is null."""
         return set(self._given)
 
@@ -93,6 +93,10 @@ class Values:
         if value is None or not max(above, TINY) < value < HUGE:
             raise self.refusal(key, f"a number above {above:g}")
         return value
+
+    def number_or_none(self, key: str) -> float | None:
+        """As `number`; None if the key is left out or 0."""
+        return None if _finite(self._given.get(key)) in (None, 0) else self.number(key)
 
     def number_unless_zero(self, key: str, default: float) -> float:
         """As `number`, where zero stands for the default."""

@@ -27,6 +27,7 @@ class CpuOptions(TypedDict, total=False):
 
     precision: Precision  # "native" (not given): weights stay in the format of their file, and quantized ones are
     # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
+    fuse: bool  # False: plain kernels alone
     num_threads: int | None  # None: as many as this process may use; never more than that
     variant: str | None  # None: the widest that this machine can run, and for products the fastest that was measured
 
@@ -56,7 +57,7 @@ class CpuDevice:
         found = (kept.find(recipe) if kept is not None else None) or {}
         packer = Packer(program, weights, precision, found)
         try:
-            lowered = lower_graph(program, graph, packer, limits)
+            lowered = lower_graph(program, graph, packer, limits, choices.get("fuse", True))
         except NoKernel as missing:
             logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
             return ReferenceProgram(graph, weights, limits)

@@ -1,0 +1,60 @@
+"""Cohere (Command R): attention and feed-forward side by side behind one norm, rope in pairs, scaled logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from quire.graph.graph import Graph, Value
+from quire.models.blocks import attend, gated_mlp
+from quire.models.config import ModelConfig
+from quire.models.keys import Keys
+from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
+from quire.models.names import TensorName
+from quire.models.registry import architecture
+from quire.models.values import Values
+
+
+def _norms_heads(c: CohereConfig, layer: int) -> bool:
+    return c.norms_heads
+
+
+NAMES = LLAMA_NAMES.but(
+    {
+        "mlp.norm": None,
+        "attn.q_norm": TensorName("self_attn.q_norm", "attn_q_norm", ("q_heads",), only=_norms_heads),
+        "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("k_heads",), only=_norms_heads),
+    }
+)
+CONFIG = LLAMA_CONFIG.but(
+    reads=["logit_scale", "use_qk_norm"],
+    ignores=["mlp_bias"],
+    spelling={"rms_norm_eps": "layer_norm_eps"},
+    defaults={"rms_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": True, "rope_theta": 500000.0},
+)
+GGUF = LLAMA_GGUF.but(reads=["logit_scale"], spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohereConfig(ModelConfig):
+    """With the scale of its logits."""
+
+    logit_scale: float
+    norms_heads: bool
+
+    @classmethod
+    def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
+        return cls(**base, logit_scale=values.number("logit_scale"), norms_heads=values.flag("use_qk_norm"))
+
+
+@architecture(
+    "CohereForCausalLM", model_type="cohere", gguf="command-r", names=NAMES, keys=Keys(CONFIG, GGUF), config=CohereConfig
+)
+def cohere(g: Graph, c: CohereConfig) -> Value:
+    """Both blocks read the same normed value."""
+    x = g.embed("embed")
+    for layer in g.layers(c.num_layers):
+        h = g.layer_norm(x, layer["attn.norm"], eps=c.norm_eps)
+        norm = "layer" if c.norms_heads else None
+        x = g.add(g.add(x, attend(g, c, layer, h, head_norm=norm, interleaved=True)), gated_mlp(g, layer, h, "silu"))
+    return g.logits(g.layer_norm(x, "norm", eps=c.norm_eps), "head", factor=c.logit_scale)

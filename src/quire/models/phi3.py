@@ -1,0 +1,39 @@
+"""Phi-3 and Phi-4: Llama with one matrix for q, k and v, one for gate and up, partial rope and LongRoPE."""
+
+from __future__ import annotations
+
+from quire.graph.graph import Graph, Value
+from quire.models.config import ModelConfig
+from quire.models.keys import Keys
+from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
+from quire.models.names import Stored, TensorName, part
+from quire.models.registry import architecture
+
+QKV, GATE_UP = ("q", "kv", "kv"), ("ffn", "ffn")
+NAMES = LLAMA_NAMES.but(
+    {
+        **{
+            f"attn.{word}": TensorName(
+                Stored("self_attn.qkv_proj", part(i, *QKV)), Stored("attn_qkv", part(i, *QKV)), (QKV[i], "hidden")
+            )
+            for i, word in enumerate("qkv")
+        },
+        **{
+            f"mlp.{word}": TensorName(
+                Stored("mlp.gate_up_proj", part(i, *GATE_UP)), Stored("ffn_up", part(i, *GATE_UP)), ("ffn", "hidden")
+            )
+            for i, word in enumerate(("gate", "up"))
+        },
+    }
+)
+CONFIG = LLAMA_CONFIG.but(
+    reads=["sliding_window"],
+    ignores=["attention_bias", "mlp_bias", "embd_pdrop", "resid_pdrop"],
+    defaults={"sliding_window": None},
+)
+
+
+@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, LLAMA_GGUF))
+def phi3(g: Graph, c: ModelConfig) -> Value:
+    """The parts of the fused matrices are in the names."""
+    return llama(g, c)
