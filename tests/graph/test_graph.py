@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.graph.graph import Defaults, Graph, GraphError
+from quire.graph.graph import Graph, GraphError
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weight, computed
 from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import PagedKV
 
 pytestmark = pytest.mark.pure
 
@@ -19,7 +20,7 @@ SHAPES = {
     "layers.0.attn.v": (4, 8),
     "layers.0.attn.v.bias": (4,),
     "norm": (8,),
-    "rope.frequencies": (2,),
+    "rope": (2,),
 }
 
 
@@ -29,28 +30,29 @@ def random_weights(**shapes: tuple[int, ...]) -> dict[str, Weight]:
 
 
 def new_graph(**shapes: tuple[int, ...]) -> Graph:
-    return Graph(random_weights(**shapes), Defaults(head_dim=4, norm_eps=1e-5, attention_scale=0.5))
+    return Graph.over(random_weights(**shapes))
 
 
 def draw_one_layer(g: Graph, window: int | None = None) -> None:
     x = g.embed("embed")
     for layer in g.layers(1):
-        q, k, v = g.linear_split(x, layer["attn.q"], layer["attn.k"], layer["attn.v"])
-        x = g.add(x, g.attention(g.rope(q), g.rope(k), v, cache=layer, window=window))
-    g.logits(g.rms_norm(x, "norm"), "embed")
+        q, k, v = (g.linear(x, layer[f"attn.{word}"]) for word in "qkv")
+        q, k = (g.rope(each, "rope", head_dim=4) for each in (q, k))
+        x = g.add(x, g.attention(q, k, v, g.cache(PagedKV(1, 4, 4, window)), scale=0.5))
+    g.logits(g.rms_norm(x, "norm", eps=1e-5), "embed")
 
 
 def test_a_drawing_is_a_list_of_nodes_that_say_everything():
     g = new_graph()
     draw_one_layer(g, window=3)
-    ops = ["embed", "linear_split", "rope", "rope", "attention", "add", "rms_norm", "logits"]
+    ops = ["embed", "linear", "linear", "linear", "rope", "rope", "attention", "add", "rms_norm", "select", "linear"]
     assert [node.op.name for node in g.nodes] == ops
-    assert g.output.shape == ("logits", 10)
-    assert [value.shape for value in g.nodes[1].outputs] == [("tokens", 8), ("tokens", 4), ("tokens", 4)]
-    assert g.nodes[1].weights["biases"] == (None, None, "layers.0.attn.v.bias")
+    assert g.output.shape == ("logits", 10) and g.outputs == {"logits": g.output}
+    assert [node.output.shape for node in g.nodes[1:4]] == [("tokens", 8), ("tokens", 4), ("tokens", 4)]
+    assert [node.weights["bias"] for node in g.nodes[1:4]] == [None, None, "layers.0.attn.v.bias"]
     (spec,) = g.caches
-    assert (spec.kind, spec.num_heads, spec.head_dim, spec.window, spec.values_per_token) == ("window", 1, 4, 3, 8)
-    assert g.nodes[4].cache == 0 and g.nodes[4].attrs == {"scale": 0.5}
+    assert spec == PagedKV(1, 4, 4, window=3) and spec.values_per_token == 8
+    assert g.nodes[6].cache == 0 and g.nodes[6].attrs == {"scale": 0.5, "softcap": 0.0}
     assert g.weight_names().count("embed") == 1 and "layers.0.attn.v.bias" in g.weight_names()
 
 
@@ -60,7 +62,7 @@ def test_a_node_cannot_be_changed():
     with pytest.raises(AttributeError):
         g.nodes[0].op = None
     with pytest.raises(TypeError):
-        g.nodes[-2].attrs["eps"] = 0.0
+        g.nodes[-3].attrs["eps"] = 0.0
 
 
 def test_equal_drawings_have_equal_digests():
@@ -81,14 +83,12 @@ def test_a_missing_weight_is_named():
 
 
 def test_a_weight_that_does_not_fit_is_named_with_both_shapes():
-    g = new_graph(norm=(7,), up=(12, 8), gate=(16, 8), narrow=(8, 6))
+    g = new_graph(norm=(7,), narrow=(8, 6))
     x = g.embed("embed")
     with pytest.raises(GraphError, match=r"rms_norm: weight 'norm' must be \[8\] and is \[7\]"):
-        g.rms_norm(x, "norm")
-    with pytest.raises(GraphError, match=r"linear_split: weight 'narrow' must be \[\*, 8\] and is \[8, 6\]"):
-        g.linear_split(x, "layers.0.attn.q", "narrow")
-    with pytest.raises(GraphError, match=r"silu_gate: weight 'up' must be \[16, 8\] and is \[12, 8\]"):
-        g.silu_gate(x, "gate", "up")
+        g.rms_norm(x, "norm", eps=1e-5)
+    with pytest.raises(GraphError, match=r"linear: weight 'narrow' must be \[\*, 8\] and is \[8, 6\]"):
+        g.linear(x, "narrow")
 
 
 def test_values_that_do_not_fit_each_other_are_refused():
@@ -97,18 +97,20 @@ def test_values_that_do_not_fit_each_other_are_refused():
     k = g.linear(x, "layers.0.attn.k")
     with pytest.raises(GraphError, match=r"add: input 'y' \(%1\) must be \[tokens, 8\] and is \[tokens, 4\]"):
         g.add(x, k)
-    (layer,) = g.layers(1)
     with pytest.raises(GraphError, match=r"attention: input 'v'"):
-        g.attention(x, k, x, cache=layer)
+        g.attention(x, k, x, g.cache(PagedKV(1, 4, 4)), scale=0.5)
 
 
-def test_a_layer_has_one_cache():
+def test_a_cache_has_one_writer_and_is_read_after_it():
     g = new_graph()
     x = g.linear(g.embed("embed"), "layers.0.attn.k")
-    (layer,) = g.layers(1)
-    g.attention(x, x, x, cache=layer)
-    with pytest.raises(GraphError, match="layer 0 attends twice"):
-        g.attention(x, x, x, cache=layer)
+    cache = g.cache(PagedKV(1, 4, 4))
+    with pytest.raises(GraphError, match="reads the cache 0 before any layer writes it"):
+        g.attention_shared(x, cache, scale=0.5)
+    g.attention(x, x, x, cache, scale=0.5)
+    assert g.attention_shared(x, cache, scale=0.5).shape == ("tokens", 4)
+    with pytest.raises(GraphError, match="two layers write the cache 0"):
+        g.attention(x, x, x, cache, scale=0.5)
 
 
 def test_the_interpreter_runs_a_drawing_and_keeps_its_cache_between_steps():

@@ -7,6 +7,7 @@ import pytest
 
 from quire.models.errors import UnsupportedModel
 from quire.models.rope import rope_from_config, rope_from_gguf
+from quire.models.values import Values
 
 pytestmark = pytest.mark.pure
 
@@ -54,7 +55,7 @@ def test_frequencies_and_scaling_are_those_of_transformers(case, head_dim, theta
         expected, scaling = module.inv_freq, module.attention_scaling
     else:
         expected, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu")
-    ours = rope_from_config(config.to_dict(), head_dim, 131072)
+    ours = rope_from_config(Values(config.to_dict()), head_dim, 131072)
     assert ours.frequencies().dtype == np.float32
     tolerance = 4e-6 if rope["rope_type"] == "yarn" else 5e-7  # theirs subtracts its ramp from one in float32
     np.testing.assert_allclose(ours.frequencies(), expected.numpy(), rtol=tolerance)
@@ -64,9 +65,9 @@ def test_frequencies_and_scaling_are_those_of_transformers(case, head_dim, theta
 def test_older_and_newer_config_files_say_the_same():
     newer = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
     older = {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5}
-    assert rope_from_config(newer, 64, 4096) == rope_from_config(older, 64, 4096)
-    assert rope_from_config({"rope_scaling": None, "rope_theta": 5e5}, 64, 4096).theta == 5e5
-    assert rope_from_config({}, 64, 4096).theta == 10000.0
+    assert rope_from_config(Values(newer), 64, 4096) == rope_from_config(Values(older), 64, 4096)
+    assert rope_from_config(Values({"rope_scaling": None, "rope_theta": 5e5}), 64, 4096).theta == 5e5
+    assert rope_from_config(Values({}), 64, 4096).theta == 10000.0
 
 
 def test_gguf_keys_say_the_same_as_a_config_file():
@@ -78,22 +79,22 @@ def test_gguf_keys_say_the_same_as_a_config_file():
         "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 1024,
     }
-    assert rope_from_gguf(keys, 64, 4096) == rope_from_config({"rope_parameters": yarn}, 64, 4096)
-    assert rope_from_gguf({"rope.scale_linear": 2.0}, 64, 4096).kind == "linear"
-    assert rope_from_gguf({"rope.scaling.type": "none"}, 64, 4096).kind == "default"
+    assert rope_from_gguf(Values(keys), 64, 4096) == rope_from_config(Values({"rope_parameters": yarn}), 64, 4096)
+    assert rope_from_gguf(Values({"rope.scale_linear": 2.0}), 64, 4096).kind == "linear"
+    assert rope_from_gguf(Values({"rope.scaling.type": "none"}), 64, 4096).kind == "default"
 
 
 def test_a_part_of_the_head_that_turns_is_refused():
     """transformers turns the whole head of these architectures all the same; others turn a part of it."""
     for config in ({"partial_rotary_factor": 0.25}, {"rope_parameters": {"partial_rotary_factor": 0.5}}):
         with pytest.raises(UnsupportedModel, match=r"partial_rotary_factor = 0\.\d+: it must be 1"):
-            rope_from_config(config, 64, 4096)
-    assert rope_from_config({"partial_rotary_factor": 1.0}, 64, 4096).rotary_dim == 64
+            rope_from_config(Values(config), 64, 4096)
+    assert rope_from_config(Values({"partial_rotary_factor": 1.0}), 64, 4096).rotary_dim == 64
     with pytest.raises(UnsupportedModel, match=r"llama\.rope\.dimension_count = 32: it must be 64"):
-        rope_from_gguf({"rope.dimension_count": 32}, 64, 4096, "llama.")
+        rope_from_gguf(Values({"rope.dimension_count": 32}, "llama."), 64, 4096)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+@pytest.mark.parametrize("kind", ["ntk", "su"])
 def test_an_unknown_kind_is_refused_with_the_known_ones(kind):
-    with pytest.raises(UnsupportedModel, match=f"{kind}.*default, linear, llama3, yarn"):
-        rope_from_config({"rope_parameters": {"rope_type": kind, "factor": 2.0}}, 64, 4096)
+    with pytest.raises(UnsupportedModel, match=f"{kind}.*default, linear, llama3, yarn, dynamic, longrope"):
+        rope_from_config(Values({"rope_parameters": {"rope_type": kind, "factor": 2.0}}), 64, 4096)

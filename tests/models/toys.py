@@ -17,6 +17,7 @@ import pytest
 from quire.graph.interpret import Interpreter
 from quire.models.config import read_config
 from quire.models.draw import Model, draw
+from quire.models.names import stored_shapes
 from quire.models.registry import Architecture
 from quire.ops.batch import Batch, RowPart
 
@@ -264,16 +265,10 @@ def _gguf_rope(c: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarr
 def random_checkpoint(arch: Architecture, container: str, tied: bool = False) -> MemoryCheckpoint:
     """A two-layer model of any architecture, by its own names: it proves nothing about them, but needs no torch."""
     metadata = {"architectures": [arch.name], **SIZES, "head_dim": 8, "tie_word_embeddings": tied, "sliding_window": 3}
-    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
-    sizes, rng, arrays = config.sizes(), np.random.default_rng(0), {}
-    for word, entry in arch.names.items():
-        if word == "head" and tied:
-            continue
-        shape = tuple(sizes[size] for size in entry.shape)
-        for layer in range(config.num_layers) if "." in word else (None,):
-            arrays[entry.tensor(container, layer, "weight")] = rng.standard_normal(shape).astype(np.float32) * 0.3
-            if entry.biased:
-                arrays[entry.tensor(container, layer, "bias")] = rng.standard_normal(shape[:1]).astype(np.float32)
+    config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys, arch.config)
+    rng = np.random.default_rng(0)
+    shapes = stored_shapes(container, config, arch.names)
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) * 0.3 for name, shape in shapes.items()}
     if container == "gguf":
         rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
         keys = _gguf_keys({**metadata, **rope})

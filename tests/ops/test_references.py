@@ -7,12 +7,12 @@ import pytest
 
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import CacheSpec, PagedCache
+from quire.ops.cache import PagedCache, PagedKV
 from quire.ops.embed import embed
-from quire.ops.gate import silu_gate
-from quire.ops.head import logits
-from quire.ops.linear import linear, linear_split
-from quire.ops.norm import rms_norm, rms_norm_heads
+from quire.ops.fused import gated_linear, linear_split
+from quire.ops.linear import linear
+from quire.ops.norm import rms_norm
+from quire.ops.select import select
 from quire.ops.registry import relative_error
 from quire.ops.rope import rope
 
@@ -41,7 +41,7 @@ def test_a_token_is_multiplied_to_the_same_bits_in_any_company(dim_in, dim_out):
 def test_no_tokens_make_no_rows():
     x = np.zeros((0, 8), np.float32)
     assert linear(x, normal(5, 8), None).shape == (0, 5)
-    assert logits(normal(3, 8), normal(5, 8), np.zeros(0, np.int32)).shape == (0, 5)
+    assert select(normal(3, 8), np.zeros(0, np.int32)).shape == (0, 8)
 
 
 def test_embed_takes_rows_in_the_order_of_the_tokens():
@@ -52,14 +52,14 @@ def test_embed_takes_rows_in_the_order_of_the_tokens():
 def test_a_normed_vector_has_unit_root_mean_square():
     ones = np.ones(64, np.float32)
     assert np.allclose(np.square(rms_norm(normal(5, 64) * 7, ones, eps=0.0)).mean(-1), 1.0, atol=1e-5)
-    heads = rms_norm_heads(normal(5, 64) * 7, ones[:16], eps=0.0).reshape(5, 4, 16)
+    heads = rms_norm(normal(5, 64) * 7, ones[:16], eps=0.0, group=16).reshape(5, 4, 16)
     assert np.allclose(np.square(heads).mean(-1), 1.0, atol=1e-5)
 
 
 def test_a_strongly_negative_gate_closes_without_a_warning():
     x = np.array([[-1.0], [1.0]], np.float32)
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        out = silu_gate(x, np.float32([[1000.0]]), np.float32([[1.0]]), None, None)
+        out = gated_linear(x, np.float32([[1000.0]]), np.float32([[1.0]]), None, None, kind="silu")
     assert out.ravel().tolist() == [0.0, 1000.0]
 
 
@@ -111,14 +111,14 @@ def naive_attention(q, k, v, scale, window):
 def attend_in_steps(q, k, v, window, chunks):
     """The same row through a paged cache full of noise, in chunks, its blocks in no order."""
     num_kv, dim = k.shape[1:]
-    spec = CacheSpec("window" if window else "paged", num_kv, dim, window)
+    spec = PagedKV(num_kv, dim, dim, window)
     cache = PagedCache(spec, normal(12, 4, num_kv, dim, seed=5), normal(12, 4, num_kv, dim, seed=6))
     blocks, out, at = [7, 3, 11, 0, 5, 9, 2], [], 0
     for size in chunks:
         batch = Batch.of([RowPart([0] * size, at, blocks)], 4)
         batch.check(num_blocks=12, block_tokens=4)
         flat = [x[at : at + size].reshape(size, -1) for x in (q, k, v)]
-        out.append(attention(*flat, cache, batch, scale=0.3))
+        out.append(attention(*flat, cache, batch, None, None, None, scale=0.3))
         at += size
     return np.concatenate(out).reshape(q.shape)
 
@@ -136,14 +136,14 @@ def test_attention_through_pages_is_attention_with_a_mask(window, num_heads, num
 
 def test_a_row_may_read_what_another_row_writes_in_the_same_step():
     """Two requests share a prefix block that only one of them computes, in the step in which both need it."""
-    spec = CacheSpec("paged", 1, 8)
+    spec = PagedKV(1, 8, 8)
     q, k, v = normal(6, 8), normal(6, 8, seed=1), normal(6, 8, seed=2)
     alone = PagedCache.empty(spec, 4, 4)
-    expected = attention(q, k, v, alone, Batch.of([RowPart([0] * 6, 0, [0, 1])], 4), scale=1.0)
+    expected = attention(q, k, v, alone, Batch.of([RowPart([0] * 6, 0, [0, 1])], 4), None, None, None, scale=1.0)
     shared = PagedCache.empty(spec, 4, 4)
     reader, writer = RowPart([0] * 2, 4, [2, 3]), RowPart([0] * 4, 0, [2])
     order = [4, 5, 0, 1, 2, 3]
-    out = attention(q[order], k[order], v[order], shared, Batch.of([reader, writer], 4), scale=1.0)
+    out = attention(q[order], k[order], v[order], shared, Batch.of([reader, writer], 4), None, None, None, scale=1.0)
     assert np.array_equal(out, expected[order])
 
 

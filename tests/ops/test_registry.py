@@ -76,14 +76,18 @@ def test_a_shape_that_does_not_fit_is_named_with_both_sides():
     "op, args, parameter",
     [
         ("rms_norm", {"x": ("tokens", 8), "weight": (9,), "eps": 1e-5}, "weight"),
-        ("rms_norm_heads", {"x": ("tokens", 10), "weight": (4,), "eps": 1e-5}, "x"),
+        ("rms_norm", {"x": ("tokens", 10), "weight": (4,), "eps": 1e-5, "group": 4}, "x"),
         ("rope", {"x": ("tokens", 16), "frequencies": (5,), "positions": ("tokens",), "head_dim": 8}, "frequencies"),
         ("rope", {"x": ("tokens", 15), "frequencies": (4,), "positions": ("tokens",), "head_dim": 8}, "x"),
         ("linear", {"x": ("tokens", 4), "weight": (6, 4), "bias": (4,)}, "bias"),
         ("linear_split", {"x": ("tokens", 4), "weights": ((6, 4), (6, 5)), "biases": (None, None)}, "weights[1]"),
-        ("silu_gate", {"x": ("t", 4), "gate": (6, 4), "up": (7, 4), "gate_bias": None, "up_bias": None}, "up"),
+        (
+            "gated_linear",
+            {"x": ("t", 4), "gate": (6, 4), "up": (7, 4), "gate_bias": None, "up_bias": None, "kind": "silu"},
+            "up",
+        ),
         ("add", {"x": ("tokens", 4), "y": ("logits", 4)}, "y"),
-        ("logits", {"x": ("tokens", 4), "weight": (9, 5), "logits_at": ("logits",)}, "weight"),
+        ("head", {"x": ("logits", 4), "weight": (9, 5), "bias": None}, "weight"),
         ("embed", {"token_ids": ("tokens",), "table": (9,)}, "table"),
     ],
 )

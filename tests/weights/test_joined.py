@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.graph.weight import PairedRows, Weight
+from quire.graph.weight import PLAIN, Transform, Weight
+from quire.models.names import pairs_to_halves
 from quire.quant.int4 import Int4
 from quire.weights.joined import GroupedInt4, as_grouped_int4
 from tests.ops.stored import Stored
@@ -13,9 +14,12 @@ from tests.ops.stored import Stored
 pytestmark = pytest.mark.pure
 
 
+PAIRS = pairs_to_halves("heads", "rows")
+
+
 @pytest.mark.parametrize("fmt", ["q4_0", "q4_1", "q4_k"])
-@pytest.mark.parametrize("transform", [None, PairedRows(2)])
-def test_a_gguf_tensor_means_the_same_numbers(fmt: str, transform: PairedRows | None):
+@pytest.mark.parametrize("transform", [PLAIN, Transform(rows=PAIRS({"heads": 2, "rows": 8}))])
+def test_a_gguf_tensor_means_the_same_numbers(fmt: str, transform: Transform):
     weight = Weight("w", (8, 512), fmt, Stored.random("w", (8, 512), fmt, seed=3), transform)
     parts = as_grouped_int4(weight)
     assert parts is not None and parts.group == 32 and parts.packed.shape == (8, 256)
@@ -31,7 +35,7 @@ def test_rows_and_columns_move_as_they_are_told():
     columns = rng.permutation(16)
     parts = Int4(rng.integers(0, 256, (4, 8), np.uint8), rng.random((4, 2), np.float32), rng.random((4, 2), np.float32))
     source = GroupedInt4("w", (4, 16), 8, lambda: parts._replace(columns=columns))
-    weight = Weight("w", (4, 16), source.format, source, PairedRows(1))
+    weight = Weight("w", (4, 16), source.format, source, Transform(rows=PAIRS({"heads": 1, "rows": 4})))
     moved = as_grouped_int4(weight)
     assert moved is not None
     np.testing.assert_array_equal(moved.dequantize(), weight.float32())

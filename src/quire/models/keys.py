@@ -76,6 +76,7 @@ class KeySet:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
+    has_partial_rope: bool = False  # may rope turn a part of each head?
     is_closed: bool = False  # a key that is not declared must be zero
 
     def but(
@@ -87,6 +88,7 @@ class KeySet:
         fixed: Mapping[str, Neutral] | None = None,
         defaults: Mapping[str, Any] | None = None,
         spelling: Mapping[str, str] | None = None,
+        has_partial_rope: bool | None = None,
     ) -> KeySet:
         """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
 
@@ -101,6 +103,7 @@ class KeySet:
             fixed={key: merged[key] for key in merged if merged[key] is not None and key not in reads | lacks},
             defaults={**self.defaults, **(defaults or {})},
             spelling={**self.spelling, **(spelling or {})},
+            has_partial_rope=self.has_partial_rope if has_partial_rope is None else has_partial_rope,
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:

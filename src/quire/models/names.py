@@ -218,15 +218,25 @@ def _made_up(expected: list[_Expected], config: ModelConfig) -> dict[str, Stored
             return RandomTensor(each.tensor, shape, spread, format=FLOAT8)
         return random_int4(each.tensor, shape, spread, quantization.group)
 
-    rows: dict[str, int] = {}
-    for each in expected:  # parts of one tensor: it is as tall as its last part
-        last = each.shape[0] if each.transform.rows is None else int(each.transform.rows.max()) + 1
-        rows[each.tensor] = max(rows.get(each.tensor, 0), last)
-    made: dict[str, StoredTensor] = {}
+    shapes = _stored_shapes(expected)
+    return {each.tensor: make(each, shapes[each.tensor]) for each in expected}
+
+
+def stored_shapes(container: str, config: ModelConfig, names: Names) -> dict[str, tuple[int, ...]]:
+    """The tensors that a checkpoint of this model must have, with their shapes in the container."""
+    layers = (None, *range(config.num_layers))
+    expected = (each for layer in layers for each in _expected(container, config, names, layer))
+    return _stored_shapes([each for each in expected if each.required])
+
+
+def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
+    """A tensor of several parts is as tall as its last part."""
+    shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
-        shape = (rows[each.tensor], *each.shape[1:])
-        made.setdefault(each.tensor, make(each, shape[::-1] if each.transform.transposed else shape))
-    return made
+        last = each.shape[0] if each.transform.rows is None else int(each.transform.rows.max()) + 1
+        shape = (last, *each.shape[1:])[:: -1 if each.transform.transposed else 1]
+        shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
+    return shapes
 
 
 def _handle(each: _Expected, tensor: StoredTensor) -> Weight:

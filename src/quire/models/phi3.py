@@ -30,10 +30,11 @@ CONFIG = LLAMA_CONFIG.but(
     reads=["sliding_window"],
     ignores=["attention_bias", "mlp_bias", "embd_pdrop", "resid_pdrop"],
     defaults={"sliding_window": None},
+    has_partial_rope=True,
 )
 
 
-@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, LLAMA_GGUF))
+@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, LLAMA_GGUF.but(has_partial_rope=True)))
 def phi3(g: Graph, c: ModelConfig) -> Value:
     """The parts of the fused matrices are in the names."""
     return llama(g, c)

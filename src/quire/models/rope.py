@@ -46,31 +46,32 @@ class RopeConfig:
         return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
 
-def ropes_from_config(c: Values, head_dim: int, max_context: int) -> dict[str, RopeConfig]:
+def ropes_from_config(c: Values, head_dim: int, max_context: int, is_partial: bool = False) -> dict[str, RopeConfig]:
     """The ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
     table = c.mapping("rope_parameters")
     if not c.mapping("rope_scaling") and table and all(isinstance(each, Mapping) for each in table.values()):
         inner = c.table("rope_parameters")
-        return {kind: _rope(inner.table(kind), c, head_dim, max_context) for kind in table}
-    return {ALL: rope_from_config(c, head_dim, max_context)}
+        return {kind: _rope(inner.table(kind), c, head_dim, max_context, is_partial) for kind in table}
+    return {ALL: rope_from_config(c, head_dim, max_context, is_partial)}
 
 
-def rope_from_config(c: Values, head_dim: int, max_context: int) -> RopeConfig:
+def rope_from_config(c: Values, head_dim: int, max_context: int, is_partial: bool = False) -> RopeConfig:
     """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
 
     So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
     """
-    return _rope(c.table("rope_scaling" if c.mapping("rope_scaling") else "rope_parameters"), c, head_dim, max_context)
+    key = "rope_scaling" if c.mapping("rope_scaling") else "rope_parameters"
+    return _rope(c.table(key), c, head_dim, max_context, is_partial)
 
 
-def _rope(r: Values, outer: Values, head_dim: int, max_context: int) -> RopeConfig:
+def _rope(r: Values, outer: Values, head_dim: int, max_context: int, is_partial: bool) -> RopeConfig:
     if unknown := sorted(r.names() - _READ):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
     kind = _known(r.text("rope_type", r.text("type", "default")))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim),
+        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, is_partial),
         "kind": kind,
     }
     if kind == "proportional":
@@ -114,14 +115,17 @@ def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) 
     return RopeConfig(**base, **factors, factor=factor, original_context=original, scaling=scaling)
 
 
-def _rotary_dim(values: Values, share: float, head_dim: int) -> int:
+def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -> int:
+    """Readers of the same key disagree on whether it counts, so the architecture says whether it does."""
+    if not is_partial and share != 1.0:
+        raise values.refusal("partial_rotary_factor", "1, as rope turns whole heads in this architecture")
     found = int(head_dim * share)
     if not 0 < found <= head_dim or found % 2:
         raise values.refusal("partial_rotary_factor", f"a share of the {head_dim} numbers of a head that is even")
     return found
 
 
-def rope_from_gguf(c: Values, head_dim: int, max_context: int) -> RopeConfig:
+def rope_from_gguf(c: Values, head_dim: int, max_context: int, is_partial: bool = False) -> RopeConfig:
     """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
 
     A factor without a type is linear. Zero is a factor that was left out.
@@ -130,6 +134,8 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int) -> RopeConfig:
     factor = c.number_unless_zero(key, 1.0)
     kind = c.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     rotary_dim = c.size("rope.dimension_count", head_dim)
+    if rotary_dim != head_dim and not is_partial:
+        raise c.refusal("rope.dimension_count", f"{head_dim}, as rope turns whole heads in this architecture")
     if rotary_dim > head_dim or rotary_dim % 2:
         raise c.refusal("rope.dimension_count", f"an even number up to {head_dim}, the size of a head")
     scaling = 1.0

@@ -18,6 +18,7 @@ from quire.devices.cuda.program import CudaProgram
 from quire.graph.weight import Weight
 from quire.models.config import read_config
 from quire.models.draw import Model
+from quire.models.names import stored_shapes
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch, Draws, RowPart
 from quire.quant.registry import all_formats
@@ -138,13 +139,10 @@ def random_llama(hidden: int = 512, num_layers: int = 4, vocab: int = 1024, cont
         "head_dim": 64, "max_position_embeddings": context, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
     }  # fmt: skip
     config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
-    sizes, rng, arrays = config.sizes(), np.random.default_rng(0), {}
-    for word, entry in arch.names.items():
-        shape = tuple(sizes[size] for size in entry.shape)
-        for layer in range(num_layers) if "." in word else (None,):
-            noise = rng.standard_normal(shape, np.float32)
-            numbers = noise * np.float32(shape[-1] ** -0.5) if len(shape) == 2 else 1 + np.float32(0.1) * noise
-            arrays[entry.tensor("safetensors", layer, "weight")] = numbers
+    rng, arrays = np.random.default_rng(0), {}
+    for name, shape in stored_shapes("safetensors", config, arch.names).items():
+        noise = rng.standard_normal(shape, np.float32)
+        arrays[name] = noise * np.float32(shape[-1] ** -0.5) if len(shape) == 2 else 1 + np.float32(0.1) * noise
     return MemoryCheckpoint("safetensors", metadata, as_tensors(arrays))
 
 
