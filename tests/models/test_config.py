@@ -40,7 +40,8 @@ FULL_HEADS = {"num_key_value_heads": 6}
 
 def from_json(architecture="LlamaForCausalLM", **keys):
     checkpoint = MemoryCheckpoint("safetensors", {**CONFIG, **keys, "architectures": [architecture]}, {})
-    return read_config(checkpoint, find_architecture(checkpoint).keys)
+    arch = find_architecture(checkpoint)
+    return read_config(checkpoint, arch.keys, arch.config)
 
 
 def from_gguf(**keys):
@@ -51,7 +52,7 @@ def from_gguf(**keys):
 def test_what_a_config_file_leaves_out_follows_from_what_it_says():
     c = from_json()
     assert (c.head_dim, c.num_kv_heads, c.tied, c.eos_ids, c.norm_eps) == (8, 6, False, (), 1e-6)
-    assert c.windows == (None,) * 4 and c.rope.rotary_dim == 8 and not c.biased
+    assert c.windows == (None,) * 4 and c.ropes["all"].rotary_dim == 8 and not c.biased
     assert from_json("Qwen3ForCausalLM", **FULL_HEADS).head_dim == 128
     assert from_json("MistralForCausalLM", **FULL_HEADS).windows == (4096,) * 4
 
@@ -81,7 +82,7 @@ def test_gguf_says_the_same_in_its_own_words():
     expected = replace(from_json(rms_norm_eps=1e-5), vocab_size=104, tied=True)
     found = from_gguf()
     assert replace(found, rope=expected.rope) == expected
-    assert np.array_equal(found.rope.frequencies(), expected.rope.frequencies())
+    assert np.array_equal(found.ropes["all"].frequencies(), expected.ropes["all"].frequencies())
 
 
 class Decoding(dict):

@@ -70,7 +70,8 @@ edits = st.fixed_dictionaries(
 def ours(config: dict[str, Any]) -> ModelConfig | None:
     checkpoint = MemoryCheckpoint("safetensors", config, {})
     try:
-        return read_config(checkpoint, find_architecture(checkpoint).keys)
+        arch = find_architecture(checkpoint)
+        return read_config(checkpoint, arch.keys, arch.config)
     except QuireError:
         return None
 
@@ -105,8 +106,8 @@ def test_what_we_accept_is_read_as_transformers_reads_it(family, changes):
     attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
     module = importlib.import_module(f"transformers.models.{family.lower()}.modeling_{family.lower()}")
     rotary = getattr(module, f"{family}RotaryEmbedding")(model.config)
-    np.testing.assert_allclose(found.rope.frequencies(), rotary.inv_freq.numpy(), rtol=1e-5)
-    assert found.rope.scaling == pytest.approx(rotary.attention_scaling)
+    np.testing.assert_allclose(found.ropes["all"].frequencies(), rotary.inv_freq.numpy(), rtol=1e-5)
+    assert found.ropes["all"].scaling == pytest.approx(rotary.attention_scaling)
     assert found.windows == windows_of(family, model)
     assert found.head_dim == attention.head_dim
     assert found.num_heads // found.num_kv_heads == attention.num_key_value_groups

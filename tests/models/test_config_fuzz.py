@@ -58,14 +58,15 @@ def check(container: str, metadata: dict[str, Any], changed: list[str]) -> None:
     """Read it. An error must name one of the keys that were changed."""
     checkpoint = MemoryCheckpoint(container, metadata, TENSORS if container == "gguf" else {})
     try:
-        config = read_config(checkpoint, find_architecture(checkpoint).keys)
+        arch = find_architecture(checkpoint)
+        config = read_config(checkpoint, arch.keys, arch.config)
     except QuireError as error:
         assert any(key in error.public for key in changed), (error.public, changed)
         assert len(error.public) < 600
         return
     assert isinstance(config, ModelConfig) and len(config.windows) == config.num_layers
-    assert np.isfinite(config.rope.frequencies()).all() and np.isfinite(config.rope.scaling)
-    assert len(config.rope.frequencies()) == config.head_dim // 2
+    assert np.isfinite(config.ropes["all"].frequencies()).all() and np.isfinite(config.ropes["all"].scaling)
+    assert len(config.ropes["all"].frequencies()) == config.head_dim // 2
 
 
 @settings(max_examples=300, deadline=None)

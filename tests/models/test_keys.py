@@ -21,13 +21,15 @@ ARCHITECTURES = pytest.mark.parametrize("arch", all_architectures(), ids=lambda 
 
 def read(config: dict[str, Any]) -> ModelConfig:
     checkpoint = MemoryCheckpoint("safetensors", config, {})
-    return read_config(checkpoint, find_architecture(checkpoint).keys)
+    arch = find_architecture(checkpoint)
+    return read_config(checkpoint, arch.keys, arch.config)
 
 
 def read_gguf(**keys: Any) -> ModelConfig:
     checkpoint = make_toy("llama").as_gguf()
     checkpoint = MemoryCheckpoint("gguf", {**checkpoint.metadata, **keys}, checkpoint.tensors)
-    return read_config(checkpoint, find_architecture(checkpoint).keys)
+    arch = find_architecture(checkpoint)
+    return read_config(checkpoint, arch.keys, arch.config)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -61,7 +63,7 @@ def test_defaults_are_those_of_the_reference_class(arch: Architecture):
     assert found.num_kv_heads == expected.num_key_value_heads
     assert found.head_dim == getattr(expected, "head_dim", expected.hidden_size // expected.num_attention_heads)
     assert found.windows == (getattr(expected, "sliding_window", None),) * found.num_layers
-    assert found.rope.theta == expected.rope_parameters["rope_theta"] and found.rope.kind == "default"
+    assert found.ropes["all"].theta == expected.rope_parameters["rope_theta"] and found.ropes["all"].kind == "default"
     assert found.initial_spread == expected.initializer_range
 
 
@@ -188,8 +190,8 @@ def test_every_key_that_gguf_has_for_a_model_is_declared_or_refused():
 
 
 def test_a_gguf_factor_without_a_type_is_linear():
-    assert read_gguf(**{"llama.rope.scaling.factor": 4.0}).rope.kind == "linear"
-    assert read_gguf(**{"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}).rope.kind == "default"
+    assert read_gguf(**{"llama.rope.scaling.factor": 4.0}).ropes["all"].kind == "linear"
+    assert read_gguf(**{"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}).ropes["all"].kind == "default"
 
 
 def test_an_architecture_that_reads_another_ones_key_is_not_refused():
@@ -204,4 +206,4 @@ def test_a_table_without_rows_is_no_language_model():
     tensors = {**checkpoint.tensors, "token_embd.weight": MemoryTensor("token_embd.weight", np.array(1, np.float32))}
     with pytest.raises(UnsupportedModel, match=r"token_embd\.weight"):
         arch = find_architecture(checkpoint)
-        read_config(MemoryCheckpoint("gguf", checkpoint.metadata, tensors), arch.keys)
+        read_config(MemoryCheckpoint("gguf", checkpoint.metadata, tensors), arch.keys, arch.config)

@@ -67,6 +67,15 @@ FOREIGN: Mapping[str, Neutral] = {
 
 
 @dataclass(frozen=True, slots=True)
+class RopeRules:
+    """What an architecture's rope may be, beyond one that turns whole heads alike in all layers."""
+
+    is_partial: bool = False  # it may turn a part of each head
+    by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
+    has_factors: bool = False  # GGUF files may have short and long factors as tensors
+
+
+@dataclass(frozen=True, slots=True)
 class KeySet:
     """The keys of one container, as one architecture understands them."""
 
@@ -76,7 +85,7 @@ class KeySet:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
-    has_partial_rope: bool = False  # may rope turn a part of each head?
+    rope: RopeRules = RopeRules()
     is_closed: bool = False  # a key that is not declared must be zero
 
     def but(
@@ -88,7 +97,7 @@ class KeySet:
         fixed: Mapping[str, Neutral] | None = None,
         defaults: Mapping[str, Any] | None = None,
         spelling: Mapping[str, str] | None = None,
-        has_partial_rope: bool | None = None,
+        rope: RopeRules | None = None,
     ) -> KeySet:
         """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
 
@@ -103,7 +112,7 @@ class KeySet:
             fixed={key: merged[key] for key in merged if merged[key] is not None and key not in reads | lacks},
             defaults={**self.defaults, **(defaults or {})},
             spelling={**self.spelling, **(spelling or {})},
-            has_partial_rope=self.has_partial_rope if has_partial_rope is None else has_partial_rope,
+            rope=self.rope if rope is None else rope,
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
-from quire.models.keys import Keys
+from quire.models.keys import Keys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
 from quire.models.names import Stored, TensorName, part
 from quire.models.registry import architecture
@@ -29,12 +29,12 @@ NAMES = LLAMA_NAMES.but(
 CONFIG = LLAMA_CONFIG.but(
     reads=["sliding_window"],
     ignores=["attention_bias", "mlp_bias", "embd_pdrop", "resid_pdrop"],
-    defaults={"sliding_window": None},
-    has_partial_rope=True,
+    defaults={"sliding_window": None, "rms_norm_eps": 1e-5, "eos_token_id": 32000},
+    rope=RopeRules(is_partial=True),
 )
 
 
-@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, LLAMA_GGUF.but(has_partial_rope=True)))
+@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, LLAMA_GGUF.but(rope=RopeRules(is_partial=True, has_factors=True))))
 def phi3(g: Graph, c: ModelConfig) -> Value:
     """The parts of the fused matrices are in the names."""
     return llama(g, c)

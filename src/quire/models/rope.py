@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.models.errors import UnsupportedModel
+from quire.models.keys import RopeRules
 from quire.models.values import Values, brief
 
 Array = NDArray[Any]
@@ -46,32 +47,33 @@ class RopeConfig:
         return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
 
-def ropes_from_config(c: Values, head_dim: int, max_context: int, is_partial: bool = False) -> dict[str, RopeConfig]:
+def ropes_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = RopeRules()) -> dict[str, RopeConfig]:
     """The ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
     table = c.mapping("rope_parameters")
-    if not c.mapping("rope_scaling") and table and all(isinstance(each, Mapping) for each in table.values()):
+    is_nested = bool(table) and all(isinstance(each, Mapping) for each in table.values())
+    if rules.by_layer_type and is_nested and not c.mapping("rope_scaling"):
         inner = c.table("rope_parameters")
-        return {kind: _rope(inner.table(kind), c, head_dim, max_context, is_partial) for kind in table}
-    return {ALL: rope_from_config(c, head_dim, max_context, is_partial)}
+        return {kind: _rope(inner.table(kind), c, head_dim, max_context, rules) for kind in table}
+    return {ALL: rope_from_config(c, head_dim, max_context, rules)}
 
 
-def rope_from_config(c: Values, head_dim: int, max_context: int, is_partial: bool = False) -> RopeConfig:
+def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = RopeRules()) -> RopeConfig:
     """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
 
     So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
     """
     key = "rope_scaling" if c.mapping("rope_scaling") else "rope_parameters"
-    return _rope(c.table(key), c, head_dim, max_context, is_partial)
+    return _rope(c.table(key), c, head_dim, max_context, rules)
 
 
-def _rope(r: Values, outer: Values, head_dim: int, max_context: int, is_partial: bool) -> RopeConfig:
+def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
     if unknown := sorted(r.names() - _READ):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
     kind = _known(r.text("rope_type", r.text("type", "default")))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, is_partial),
+        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, rules.is_partial),
         "kind": kind,
     }
     if kind == "proportional":
@@ -125,7 +127,7 @@ def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -
     return found
 
 
-def rope_from_gguf(c: Values, head_dim: int, max_context: int, is_partial: bool = False) -> RopeConfig:
+def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules = RopeRules()) -> RopeConfig:
     """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
 
     A factor without a type is linear. Zero is a factor that was left out.
@@ -134,7 +136,7 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, is_partial: bool 
     factor = c.number_unless_zero(key, 1.0)
     kind = c.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     rotary_dim = c.size("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim and not is_partial:
+    if rotary_dim != head_dim and not rules.is_partial:
         raise c.refusal("rope.dimension_count", f"{head_dim}, as rope turns whole heads in this architecture")
     if rotary_dim > head_dim or rotary_dim % 2:
         raise c.refusal("rope.dimension_count", f"an even number up to {head_dim}, the size of a head")
@@ -145,7 +147,7 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, is_partial: bool 
     return RopeConfig(
         theta=c.number("rope.freq_base", 10000.0, above=1.0),
         rotary_dim=rotary_dim,
-        kind=_known("default" if kind in ("none", "longrope") else kind),  # longrope: see draw.py
+        kind=_known("default" if kind == "none" or (kind == "longrope" and rules.has_factors) else kind, is_gguf=True),
         factor=factor,
         original_context=c.size("rope.scaling.original_context_length", max_context),
         beta_fast=c.number("rope.scaling.yarn_beta_fast", 32.0),
@@ -154,8 +156,8 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, is_partial: bool 
     )
 
 
-def _known(kind: str) -> str:
-    if kind not in _KINDS:
+def _known(kind: str, is_gguf: bool = False) -> str:
+    if kind not in _KINDS or (is_gguf and kind == "longrope"):
         raise UnsupportedModel(
             f"Rope scaling of the type {brief(kind)} is not supported: only {', '.join(_KINDS)} are."
         )
