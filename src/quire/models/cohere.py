@@ -10,7 +10,7 @@ from quire.models.blocks import attend, gated_mlp
 from quire.models.config import ModelConfig
 from quire.models.keys import Keys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
-from quire.models.names import TensorName
+from quire.models.names import Stored, TensorName
 from quire.models.registry import architecture
 from quire.models.values import Values
 
@@ -19,11 +19,18 @@ def _norms_heads(c: CohereConfig, layer: int) -> bool:
     return c.norms_heads
 
 
+def _head_norm(size: str, heads: str) -> TensorName:
+    """A weight for every number of every head."""
+    word, shape = size[0], (heads, "head_dim")
+    stored = (Stored(f"self_attn.{word}_norm", shape=shape), Stored(f"attn_{word}_norm", shape=shape))
+    return TensorName(*stored, (size,), only=_norms_heads)
+
+
 NAMES = LLAMA_NAMES.but(
     {
         "mlp.norm": None,
-        "attn.q_norm": TensorName("self_attn.q_norm", "attn_q_norm", ("q_heads",), only=_norms_heads),
-        "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("k_heads",), only=_norms_heads),
+        "attn.q_norm": _head_norm("q", "heads"),
+        "attn.k_norm": _head_norm("kv", "kv_heads"),
     }
 )
 CONFIG = LLAMA_CONFIG.but(

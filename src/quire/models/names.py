@@ -67,6 +67,7 @@ class Stored:
     rows: RowRule | None = None
     transposed: bool = False
     added: float = 0.0
+    shape: tuple[str, ...] | None = None  # of the tensor, where it is not the weight's: the numbers are the same
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
@@ -128,6 +129,7 @@ class _Expected:
     shape: tuple[int, ...]
     transform: Transform
     required: bool = True
+    stored: tuple[int, ...] | None = None  # the tensor's shape, if it is another
 
 
 def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
@@ -196,7 +198,9 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
             continue
         name = word if layer is None else f"layers.{layer}.{word}"
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
-        yield _Expected(name, names.full_name(container, stored.name, layer, entry.kind), shape, transform)
+        tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
+        tensor = names.full_name(container, stored.name, layer, entry.kind)
+        yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
         # config.json says which biases there are; GGUF files say it by having them
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):
@@ -234,7 +238,7 @@ def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
         last = each.shape[0] if each.transform.rows is None else int(each.transform.rows.max()) + 1
-        shape = (last, *each.shape[1:])[:: -1 if each.transform.transposed else 1]
+        shape = each.stored or (last, *each.shape[1:])[:: -1 if each.transform.transposed else 1]
         shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
     return shapes
 
@@ -245,9 +249,9 @@ def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
     rows = each.transform.rows
     if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
         found = (len(rows), *found[1:])
-    if found != each.shape:
+    if found != (each.stored or each.shape):
         raise BadCheckpoint(
-            f"The tensor {each.tensor} is {show(stored)}; by the configuration it is {show(each.shape)}."
+            f"The tensor {each.tensor} is {show(stored)}; by the configuration it is {show(each.stored or each.shape)}."
         )
     return transformed(each.name, each.shape, tensor, each.transform)
 

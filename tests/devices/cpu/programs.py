@@ -12,6 +12,7 @@ from quire.devices import base
 from quire.devices.cpu.bindings import native
 from quire.models.config import read_config
 from quire.models.draw import Model, draw
+from quire.models.names import stored_shapes
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch
 from quire.quant.registry import all_formats
@@ -62,7 +63,7 @@ SIZES = {
 }
 # Every part is a whole number of blocks, so that all matrices can be quantized: of blocks of 32, or of superblocks.
 WIDTHS = {32: {"hidden_size": 128, "intermediate_size": 160}, 256: {"hidden_size": 256, "intermediate_size": 512}}
-FORMATS = {"embed": "q8_0", "attn.v": "q8_0", "mlp.down": "q4_0"}  # the others have the format of the case
+FORMATS = {"embed_tokens": "q8_0", "v_proj": "q8_0", "down_proj": "q4_0"}  # the others have the format of the case
 
 
 @cache
@@ -72,14 +73,12 @@ def quantized_model(fmt: str, head_dim: int = 32) -> Model:
     widths = WIDTHS[max(32, all_formats()[fmt].block_weights)]
     metadata = {"architectures": [arch.name], **SIZES, **widths, "head_dim": head_dim}
     config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys)
-    sizes, rng, tensors = config.sizes(), np.random.default_rng(1), {}
-    for word, entry in arch.names.items():
-        shape = tuple(sizes[size] for size in entry.shape)
-        for layer in range(config.num_layers) if "." in word else (None,):
-            name = entry.tensor("safetensors", layer, "weight")
-            numbers = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
-            numbers = numbers if len(shape) == 2 else 1 + numbers
-            tensors[name] = stored(name, numbers, FORMATS.get(word, fmt) if len(shape) == 2 else "f32", len(tensors))
+    rng, tensors = np.random.default_rng(1), {}
+    for name, shape in stored_shapes("safetensors", config, arch.names).items():
+        numbers = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
+        numbers = numbers if len(shape) == 2 else 1 + numbers
+        special = next((FORMATS[part] for part in FORMATS if f"{part}.weight" in name), fmt)
+        tensors[name] = stored(name, numbers, special if len(shape) == 2 else "f32", len(tensors))
     return draw(MemoryCheckpoint("safetensors", metadata, tensors))  # type: ignore[arg-type]
 
 
