@@ -193,7 +193,10 @@ def test_every_key_that_gguf_has_for_a_model_is_declared_or_refused():
 
 def test_a_gguf_factor_without_a_type_is_linear():
     assert read_gguf(**{"llama.rope.scaling.factor": 4.0}).ropes["all"].kind == "linear"
-    assert read_gguf(**{"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}).ropes["all"].kind == "default"
+    assert (
+        read_gguf(**{"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}).ropes["all"].kind
+        == "default"
+    )
 
 
 def test_an_architecture_that_reads_another_ones_key_is_not_refused():

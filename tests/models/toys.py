@@ -136,8 +136,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 16}),
     "qwen3-yarn-tied": ("Qwen3ForCausalLM", {"head_dim": 10, "tie_word_embeddings": True, **YARN}),
-    "gemma2": ("Gemma2ForCausalLM", {"head_dim": 16, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 10}),
-    "gemma2-plain-scores": ("Gemma2ForCausalLM", {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        {"head_dim": 16, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 10},
+    ),
+    "gemma2-plain-scores": (
+        "Gemma2ForCausalLM",
+        {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
     "phi3": ("Phi3ForCausalLM", {"sliding_window": 9, **TOKENS, **_rope("default", partial_rotary_factor=0.5)}),
     "phi3-longrope": ("Phi3ForCausalLM", {**TOKENS, **_longrope(4)}),
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 256, **TOKENS}),

@@ -12,9 +12,9 @@ from quire.ops.embed import embed
 from quire.ops.fused import gated_linear, linear_split
 from quire.ops.linear import linear
 from quire.ops.norm import rms_norm
-from quire.ops.select import select
 from quire.ops.registry import relative_error
 from quire.ops.rope import rope
+from quire.ops.select import select
 
 pytestmark = pytest.mark.pure
 

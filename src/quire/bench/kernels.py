@@ -21,9 +21,10 @@ from quire.bench.table import number
 from quire.bench.terminal import aligned
 from quire.devices import base
 from quire.devices.base import Limits, Measurable, Peaks
-from quire.graph.graph import Defaults, Graph, Value
+from quire.graph.graph import Graph, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import PagedKV
 from quire.quant.registry import all_formats
 
 DIM, HEAD_DIM, KV_DIM, CONTEXT, VOCAB = 1536, 64, 512, 1024, 64
@@ -31,7 +32,6 @@ TOTAL_BYTES = 96e6  # of weights, more than a processor keeps
 MAX_COPIES = 48
 FORMATS = ("q4_0", "q8_0", "f16")
 BLOCK = 16
-DEFAULTS = Defaults(head_dim=HEAD_DIM, norm_eps=1e-5, attention_scale=HEAD_DIM**-0.5)
 
 Array = NDArray[Any]
 Draw = Callable[[Graph, Value, int], Value]  # one copy of the op, and its number
@@ -143,7 +143,7 @@ def _program(device: base.Device, op: Op, num_copies: int) -> base.Program:
     weights = {"table": _weight("table", (VOCAB, DIM), "f32")}
     for copy in range(num_copies):
         weights |= op.weights(copy)
-    graph = Graph(weights, DEFAULTS)
+    graph = Graph.over(weights)
     x = graph.embed("table")
     for copy in range(num_copies):
         x = op.draw(graph, x, copy)
@@ -199,7 +199,7 @@ def _linear(format: str) -> Op:
 def _norm() -> Op:
     return Op(
         f"rms_norm {DIM}",
-        lambda graph, x, copy: graph.rms_norm(x, f"n{copy}"),
+        lambda graph, x, copy: graph.rms_norm(x, f"n{copy}", eps=1e-5),
         lambda copy: {f"n{copy}": Weight(f"n{copy}", (DIM,), "f32", Stored(f"n{copy}", (DIM,), "f32", _ones()))},
         MAX_COPIES,
         row_bytes=4 * DIM,
@@ -215,9 +215,9 @@ def _attention() -> Op:
     """Its inputs are embeddings: what it costs beside reading the cache is little."""
 
     def draw(graph: Graph, x: Value, copy: int) -> Value:
-        (layer,) = [each for each in graph.layers(copy + 1) if each.index == copy]
         k, v = graph.embed(f"k{copy}"), graph.embed(f"v{copy}")
-        return graph.attention(x, k, v, cache=layer)
+        cache = graph.cache(PagedKV(KV_DIM // HEAD_DIM, HEAD_DIM, HEAD_DIM))
+        return graph.attention(x, k, v, cache, scale=HEAD_DIM**-0.5)
 
     return Op(
         f"attention over {CONTEXT} tokens, {DIM // HEAD_DIM} heads on {KV_DIM // HEAD_DIM}",

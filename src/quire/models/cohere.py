@@ -39,7 +39,9 @@ CONFIG = LLAMA_CONFIG.but(
     spelling={"rms_norm_eps": "layer_norm_eps"},
     defaults={"rms_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": True, "rope_theta": 500000.0},
 )
-GGUF = LLAMA_GGUF.but(reads=["logit_scale"], spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"})
+GGUF = LLAMA_GGUF.but(
+    reads=["logit_scale"], spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +57,18 @@ class CohereConfig(ModelConfig):
 
 
 @architecture(
-    "CohereForCausalLM", model_type="cohere", gguf="command-r", names=NAMES, keys=Keys(CONFIG, GGUF), config=CohereConfig
+    "CohereForCausalLM",
+    model_type="cohere",
+    gguf="command-r",
+    names=NAMES,
+    keys=Keys(CONFIG, GGUF),
+    config=CohereConfig,
 )
 def cohere(g: Graph, c: CohereConfig) -> Value:
     """Both blocks read the same normed value."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
         h = g.layer_norm(x, layer["attn.norm"], eps=c.norm_eps)
-        norm = "layer" if c.norms_heads else None
-        x = g.add(g.add(x, attend(g, c, layer, h, head_norm=norm, interleaved=True)), gated_mlp(g, layer, h, "silu"))
+        attended = attend(g, c, layer, h, head_norm="layer" if c.norms_heads else None, interleaved=True)
+        x = g.add(g.add(x, attended), gated_mlp(g, layer, h, "silu"))
     return g.logits(g.layer_norm(x, "norm", eps=c.norm_eps), "head", factor=c.logit_scale)

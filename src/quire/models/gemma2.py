@@ -28,7 +28,11 @@ CONFIG = LLAMA_CONFIG.but(
     reads=["query_pre_attn_scalar", "sliding_window", "layer_types"],
     ignores=["mlp_bias"],
     lacks=["use_sliding_window", "max_window_layers"],
-    fixed={"hidden_act": None, "hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (None, False)},
+    fixed={
+        "hidden_act": None,
+        "hidden_activation": ("gelu_pytorch_tanh",),
+        "use_bidirectional_attention": (None, False),
+    },
     defaults={"head_dim": 256, "num_key_value_heads": 4, "sliding_window": 4096, "query_pre_attn_scalar": 256,
               "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "tie_word_embeddings": True,
               "eos_token_id": 1},

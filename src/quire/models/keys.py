@@ -75,6 +75,9 @@ class RopeRules:
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
 
 
+WHOLE_HEADS = RopeRules()
+
+
 @dataclass(frozen=True, slots=True)
 class KeySet:
     """The keys of one container, as one architecture understands them."""
@@ -85,7 +88,7 @@ class KeySet:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
-    rope: RopeRules = RopeRules()
+    rope: RopeRules = WHOLE_HEADS
     is_closed: bool = False  # a key that is not declared must be zero
 
     def but(
@@ -94,7 +97,7 @@ class KeySet:
         reads: Iterable[str] = (),
         ignores: Iterable[str] = (),
         lacks: Iterable[str] = (),
-        fixed: Mapping[str, Neutral] | None = None,
+        fixed: Mapping[str, Neutral | None] | None = None,
         defaults: Mapping[str, Any] | None = None,
         spelling: Mapping[str, str] | None = None,
         rope: RopeRules | None = None,
@@ -104,12 +107,12 @@ class KeySet:
         `spelling` gives the file's names for keys that are read. A fixed value of None makes a key not fixed.
         """
         reads, ignores, lacks = frozenset(reads), frozenset(ignores), frozenset(lacks)
-        merged = {**self.fixed, **(fixed or {})}
+        merged: dict[str, Neutral | None] = {**self.fixed, **(fixed or {})}
         return replace(
             self,
             read=self.read.union(reads).difference(ignores, lacks),
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
-            fixed={key: merged[key] for key in merged if merged[key] is not None and key not in reads | lacks},
+            fixed={key: each for key, each in merged.items() if each is not None and key not in reads | lacks},
             defaults={**self.defaults, **(defaults or {})},
             spelling={**self.spelling, **(spelling or {})},
             rope=self.rope if rope is None else rope,

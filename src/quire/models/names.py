@@ -100,9 +100,7 @@ class Names:
     # Tensors that are no weights: what every reader computes, GGUF's rope factors (draw.py reads them).
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
-    def but(
-        self, entries: Mapping[str, TensorName | None] | None = None, *, ignored: str = "", **fields: Any
-    ) -> Names:
+    def but(self, entries: Mapping[str, TensorName | None] | None = None, *, ignored: str = "", **fields: Any) -> Names:
         """The same with other entries (None: without it) and fields. `ignored`: a pattern of further such tensors."""
         merged = {**self.entries, **(entries or {})}
         pattern = re.compile(f"{self.ignored.pattern}|{ignored}") if ignored else self.ignored

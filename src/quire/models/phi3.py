@@ -34,7 +34,10 @@ CONFIG = LLAMA_CONFIG.but(
 )
 
 
-@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, LLAMA_GGUF.but(rope=RopeRules(is_partial=True, has_factors=True))))
+GGUF = LLAMA_GGUF.but(rope=RopeRules(is_partial=True, has_factors=True))
+
+
+@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, GGUF))
 def phi3(g: Graph, c: ModelConfig) -> Value:
     """The parts of the fused matrices are in the names."""
     return llama(g, c)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.models.errors import UnsupportedModel
-from quire.models.keys import RopeRules
+from quire.models.keys import WHOLE_HEADS, RopeRules
 from quire.models.values import Values, brief
 
 Array = NDArray[Any]
@@ -47,7 +47,9 @@ class RopeConfig:
         return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
 
-def ropes_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = RopeRules()) -> dict[str, RopeConfig]:
+def ropes_from_config(
+    c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
+) -> dict[str, RopeConfig]:
     """The ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
     table = c.mapping("rope_parameters")
     is_nested = bool(table) and all(isinstance(each, Mapping) for each in table.values())
@@ -57,7 +59,7 @@ def ropes_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRul
     return {ALL: rope_from_config(c, head_dim, max_context, rules)}
 
 
-def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = RopeRules()) -> RopeConfig:
+def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
     """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
 
     So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
@@ -79,7 +81,7 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
     if kind == "proportional":
         return RopeConfig(**base, full_dim=head_dim, factor=r.number("factor", 1.0))
     if kind in ("default", "linear"):
-        return RopeConfig(**base, **({"factor": r.number("factor")} if kind == "linear" else {}))
+        return RopeConfig(**base, factor=r.number("factor") if kind == "linear" else 1.0)
     if kind == "dynamic":
         return RopeConfig(**base, factor=r.number("factor"), trained_context=max_context)
     original = outer.size("original_max_position_embeddings", r.size("original_max_position_embeddings", max_context))
@@ -105,7 +107,7 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
 
 def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) -> RopeConfig:
     """Phi-3's: divisors for short and for long contexts."""
-    factors = {}
+    factors: dict[str, Any] = {}
     for name in ("short", "long"):
         found = r.numbers(f"{name}_factor")
         if len(found) != base["rotary_dim"] // 2:
@@ -127,7 +129,7 @@ def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -
     return found
 
 
-def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules = RopeRules()) -> RopeConfig:
+def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
     """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
 
     A factor without a type is linear. Zero is a factor that was left out.

@@ -89,13 +89,13 @@ def _bias(slopes: Array | None, distances: Array | None, offsets: Array) -> Arra
     """Additive bias [heads, n] for keys at these offsets from the query."""
     if slopes is None and distances is None:
         return None
-    bias = np.float32(0.0)
+    bias: Array = np.zeros((1, 1), np.float32)
     if slopes is not None:
         bias = bias - slopes[:, None] * np.abs(offsets).astype(np.float32)
     if distances is not None:
         reach = distances.shape[1] // 2
         bias = bias + distances[:, np.clip(offsets, -reach, reach) + reach]
-    return np.asarray(bias, np.float32)
+    return bias
 
 
 def _attend(query: Array, keys: Array, values: Array, bias: Array | None, sinks: Array | None, softcap: float) -> Array:

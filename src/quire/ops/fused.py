@@ -83,8 +83,8 @@ def _(make: Make) -> Iterator[Args]:
         biases = {name: make(hidden) if biased else None for name in ("gate_bias", "up_bias")}
         yield {"x": make(num_tokens, dim), **weights, **biases, "kind": "silu"}
     for kind, num_tokens in product(ACTIVATIONS, (1, 7)):
-        weights = {"gate": make(160, 64), "up": make(160, 64), "gate_bias": None, "up_bias": None}
-        yield {"x": make(num_tokens, 64), **weights, "kind": kind}
+        weights = {"gate": make(160, 64), "up": make(160, 64)}
+        yield {"x": make(num_tokens, 64), **weights, "gate_bias": None, "up_bias": None, "kind": kind}
 
 
 @linear_add.examples

@@ -2,9 +2,9 @@
 
 Passes have fused what kernels do in one go (linear_split, gated_linear, linear_add, head) and have narrowed the tail to
 the tokens that yield logits. Here values get buffers. An instruction writes the representation that the readers of its
-output need: float32 rows, blocks for a quantized product, or both. Norms of heads and rope work in place where the input
-is not read again. The angles of a rope are computed once a step. Token-wise neighbours (norms of heads, rope, KV write)
-run as one instruction, token by token.
+output need: float32 rows, blocks for a quantized product, or both. Norms of heads and rope work in place where the
+input is not read again. The angles of a rope are computed once a step. Token-wise neighbours (norms of heads, rope, KV
+write) run as one instruction, token by token.
 """
 
 from __future__ import annotations
