@@ -29,7 +29,7 @@ from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from tests.hardware import has_gpu
-from tests.sampling.drawn import drawn
+from tests.sampling.device_reference import expected_token
 
 
 @dataclass
@@ -122,7 +122,9 @@ class ChoosingProgram:
         masks = iter(() if late.bits is None else late.bits)
         tokens = np.full(len(logits), -1, np.int32)
         for entry in np.flatnonzero(draws.rows >= 0):
-            tokens[entry] = drawn(logits[entry], draws, int(entry), next(masks) if draws.masked[entry] else None)
+            tokens[entry] = expected_token(
+                logits[entry], draws, int(entry), next(masks) if draws.masked[entry] else None
+            )
             self.last_tokens[draws.rows[entry]] = max(tokens[entry], 0)
         late.output = StepOutput(logits=logits[draws.rows < 0], tokens=tokens)
 

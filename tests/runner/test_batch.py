@@ -55,15 +55,15 @@ def test_a_batch_is_the_one_of_its_parts(shapes: list[tuple[int, int | None, int
     batch.check(LIMITS.num_blocks, 4)
     assert batch.draws is None
     for name in set(Batch.__slots__) - {"draws"}:
-        if name not in ("copies", "wanted"):
+        if name not in ("copies", "num_top"):
             assert np.array_equal(getattr(batch, name), getattr(wanted, name)), name
         assert getattr(batch, name).dtype == np.int32 and getattr(batch, name).flags.c_contiguous, name
     assert batch.copies.tolist() == [[3, 5, 2], [7, 1, 4]]
     asked: list[int] = []
     for part, row in zip(parts, slow, strict=True):  # scores of a prompt need all logits, tokens only the likeliest
         asked += [0] * (row.num_logits - part.num_logits)
-        asked += [rows[part.row].sampler.num_wanted] * part.num_logits
-    assert batch.wanted.tolist() == asked
+        asked += [rows[part.row].sampler.num_top] * part.num_logits
+    assert batch.num_top.tolist() == asked
 
 
 def test_tables_grow_and_begin_anew_with_the_next_request_of_a_row() -> None:
@@ -144,7 +144,7 @@ def chosen(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple[int,
     built = builder.build(plan, rows, masked)
     built.launched(rows)
     built.batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
-    assert built.batch.draws is not None and not len(built.batch.wanted)
+    assert built.batch.draws is not None and not len(built.batch.num_top)
     host_sampled = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not by_device(p)]
     assert list(built.host_sampled) == host_sampled
     return built.batch, built.batch.draws

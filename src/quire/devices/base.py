@@ -54,7 +54,7 @@ class StepOutput:
     # float32 [L, vocab]; None: the graph has no head. Where the device chooses tokens, [H, vocab]: of the entries alone
     # that batch.draws leaves to the host, in their order; H may be 0.
     logits: Array | None
-    # [L, K] as many as batch.wanted says, likeliest first, equal ones by number. None: the device looks for none.
+    # [L, K] as many as batch.num_top says, likeliest first, equal ones by number. None: the device looks for none.
     top_tokens: Array | None = None  # int32; -1 where a logit of the row is not a number
     top_logits: Array | None = None  # float32
     # int32 [L] what the device chose, as batch.draws says. -1: the host chooses, or a logit is not a number (or is

@@ -1,8 +1,8 @@
-"""The graph and the pen that draws it. A model file calls these methods once; what is left is a list of frozen nodes.
+"""The model graph and the methods that build it. A model file calls them once; the result is a list of frozen nodes.
 
-A value is [tokens, dim], or [logits, dim] behind the head; both sizes are known only when a step runs. Nodes name their
-weights, they do not hold them: the same graph is lowered with the weights of a checkpoint, a shard or a test. Shapes
-are checked as each node is drawn, so an error names the weight and not the kernel that would have met it.
+A value is [tokens, dim], or [logits, dim] after the head; both sizes are known only when a step runs. Nodes refer to
+weights by name: the same graph can be lowered with the weights of a checkpoint, a shard or a test. Shapes are checked
+as each node is added, so an error names the weight instead of failing in a kernel.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from quire.graph.weight import Weights
 from quire.ops import add as residual
 from quire.ops import attention, embed, gate, head, linear, norm, rope
 from quire.ops.cache import CacheSpec
-from quire.ops.registry import Op, Shape, ShapeError, show
+from quire.ops.registry import Op, Shape, ShapeError, format_shape
 from quire.types.errors import QuireError
 
-WeightNames = str | None | tuple[str | None, ...]  # what is bound to one parameter of an op
+WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
 
 
 class GraphError(QuireError):
-    """A graph cannot be drawn: a weight is missing or does not fit."""
+    """A graph cannot be built: a weight is missing or has the wrong shape."""
 
     code = "invalid_model"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a node answers."""
+    """An output of a node."""
 
     id: int
     shape: Shape  # ("tokens", dim) or ("logits", dim)
@@ -43,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op at work. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
+    """One use of an op. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
 
     op: Op
     inputs: tuple[Value, ...]
@@ -53,15 +53,15 @@ class Node:
     cache: int | None = None  # index into Graph.caches
 
     def __str__(self) -> str:
-        outputs = ", ".join(f"%{v.id} {show(v.shape)}" for v in self.outputs)
-        said = [f"%{v.id}" for v in self.inputs] + [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items()]
-        said += [] if self.cache is None else [f"cache={self.cache}"]
-        return f"{outputs} = {self.op.name}({', '.join(said)})"
+        outputs = ", ".join(f"%{v.id} {format_shape(v.shape)}" for v in self.outputs)
+        args = [f"%{v.id}" for v in self.inputs] + [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items()]
+        args += [] if self.cache is None else [f"cache={self.cache}"]
+        return f"{outputs} = {self.op.name}({', '.join(args)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What all layers of a model have in common, so that its declaration need not repeat it."""
+    """Attributes that all layers of a model share."""
 
     head_dim: int
     norm_eps: float
@@ -71,7 +71,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer while it is drawn: it completes the names of its weights and owns its cache."""
+    """One layer during drawing: completes the names of its weights and owns its cache."""
 
     index: int
 
@@ -80,7 +80,7 @@ class Layer:
 
 
 class Graph:
-    """Nodes in the order in which they can run. Only the model that draws it, and passes, add to it."""
+    """Nodes in execution order. Only the model that draws it, and passes, add to it."""
 
     def __init__(self, weights: Weights, defaults: Defaults) -> None:
         self.nodes: list[Node] = []
@@ -90,40 +90,40 @@ class Graph:
         self._cached_layers: set[int] = set()
         self._num_values = 0
 
-    # --- the pen
+    # --- methods for models
 
     def layers(self, count: int) -> Iterator[Layer]:
-        """One after the other."""
+        """Yield the layers, in order."""
         return map(Layer, range(count))
 
     def embed(self, table: str) -> Value:
-        """The step's tokens as vectors."""
+        """Look up the embeddings of the step's tokens."""
         return self._draw(embed.embed, {}, {"table": table})
 
     def rms_norm(self, x: Value, weight: str) -> Value:
-        """Unit root mean square, times weight."""
+        """Scale x to unit root mean square, times weight."""
         return self._draw(norm.rms_norm, {"x": x}, {"weight": weight}, eps=self.defaults.norm_eps)
 
     def rms_norm_heads(self, x: Value, weight: str) -> Value:
-        """rms_norm of each head with the same weight."""
+        """Apply rms_norm to each head, with one weight."""
         return self._draw(norm.rms_norm_heads, {"x": x}, {"weight": weight}, eps=self.defaults.norm_eps)
 
     def linear(self, x: Value, weight: str) -> Value:
-        """x times a weight, plus its bias if the checkpoint has one."""
+        """Multiply x with a weight, and add its bias if the checkpoint has one."""
         return self._draw(linear.linear, {"x": x}, {"weight": weight, "bias": self._bias(weight)})
 
     def linear_split(self, x: Value, *weights: str) -> tuple[Value, ...]:
-        """Several linears of one x."""
+        """Apply several linears to one x."""
         bound: dict[str, WeightNames] = {"weights": weights, "biases": tuple(self._bias(name) for name in weights)}
         return self._draw_all(linear.linear_split, {"x": x}, bound)
 
     def rope(self, x: Value, frequencies: str = "rope.frequencies") -> Value:
-        """Turn every head of x by its token's position."""
+        """Rotate every head of x by its token's position."""
         attrs = {"head_dim": self.defaults.head_dim, "scaling": self.defaults.rope_scaling, "interleaved": False}
         return self._draw(rope.rope, {"x": x}, {"frequencies": frequencies}, **attrs)
 
     def attention(self, q: Value, k: Value, v: Value, *, cache: Layer, window: int | None = None) -> Value:
-        """Keep k and v in the layer's cache, and let q see all that came before, or the last `window` of it."""
+        """Write k and v to the layer's cache; q attends to all tokens before it, or to the last `window`."""
         if cache.index in self._cached_layers:
             raise GraphError(f"layer {cache.index} attends twice: the second would overwrite the cache of the first")
         self._cached_layers.add(cache.index)
@@ -138,14 +138,14 @@ class Graph:
         return self._draw(gate.silu_gate, {"x": x}, {"gate": gate_weight, "up": up_weight, **biases})
 
     def add(self, x: Value, y: Value) -> Value:
-        """x + y"""
+        """Add x and y."""
         return self._draw(residual.add, {"x": x, "y": y}, {})
 
     def logits(self, x: Value, weight: str) -> Value:
-        """The distribution over the vocabulary, for the tokens that the step chose."""
+        """Compute the logits of the tokens in the step's `logits_at`."""
         return self._draw(head.logits, {"x": x}, {"weight": weight})
 
-    # --- what is drawn
+    # --- the finished graph
 
     @property
     def output(self) -> Value:
@@ -153,21 +153,21 @@ class Graph:
         return self.nodes[-1].outputs[0]
 
     def weight_names(self) -> tuple[str, ...]:
-        """Every weight that a node uses, once, in order of first use."""
+        """Return every weight that a node uses, once, in order of first use."""
         bound = (names for node in self.nodes for names in node.weights.values())
         flat = (name for names in bound for name in (names if isinstance(names, tuple) else (names,)))
         return tuple(dict.fromkeys(name for name in flat if name is not None))
 
     def digest(self) -> str:
-        """Equal for equal graphs: part of the key under which a device keeps what it lowered."""
+        """Return a hash that is equal for equal graphs: part of the cache key of lowered weights."""
         return hashlib.sha256(str(self).encode()).hexdigest()
 
     def __str__(self) -> str:
-        weights = [f"{name} {show(self._shapes[name])}" for name in self.weight_names()]
+        weights = [f"{name} {format_shape(self._shapes[name])}" for name in self.weight_names()]
         caches = [f"cache {index} = {spec}" for index, spec in enumerate(self.caches)]
         return "\n".join([*weights, *caches, *map(str, self.nodes)])
 
-    # --- drawing
+    # --- adding nodes
 
     def _draw(self, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames], **attrs: Any) -> Value:
         (out,) = self._draw_all(op, inputs, weights, **attrs)
@@ -186,7 +186,7 @@ class Graph:
         try:
             shapes = op.infer(**args, **attrs)
         except ShapeError as error:
-            raise self._explained(error, op, inputs, weights) from None
+            raise self._graph_error(error, op, inputs, weights) from None
         outputs = tuple(Value(self._num_values + i, shape) for i, shape in enumerate(shapes))
         self._num_values += len(outputs)
         frozen = (MappingProxyType(dict(weights)), MappingProxyType(attrs))
@@ -205,12 +205,13 @@ class Graph:
     def _bias(self, weight: str) -> str | None:
         return f"{weight}.bias" if f"{weight}.bias" in self._shapes else None
 
-    def _explained(
+    def _graph_error(
         self, error: ShapeError, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames]
     ) -> GraphError:
-        """A parameter's name means nothing to a user: say which weight, or which value, it is."""
+        """Describe a shape error to the user: name the weight or value instead of the op's parameter."""
         parameter, _, index = error.parameter.partition("[")
         bound = weights.get(parameter)
         name = bound[int(index[:-1])] if isinstance(bound, tuple) and index else bound
-        who = f"weight {name!r}" if name else f"input {parameter!r} (%{inputs[parameter].id})"
-        return GraphError(f"{op.name}: {who} must be {show(error.expected)} and is {show(error.found)}")
+        subject = f"weight {name!r}" if name else f"input {parameter!r} (%{inputs[parameter].id})"
+        expected, found = format_shape(error.expected), format_shape(error.found)
+        return GraphError(f"{op.name}: {subject} must be {expected} and is {found}")

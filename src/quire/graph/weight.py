@@ -1,4 +1,4 @@
-"""A handle on one weight: what the graph knows about it without reading it. Bytes stay mapped until somebody asks."""
+"""A handle on one weight: its name, shape and format. The bytes stay in the mapped file until they are accessed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Array = NDArray[Any]
 
 
 class StoredTensor(Protocol):
-    """A tensor in a checkpoint, as the readers of containers give it."""
+    """A tensor of a checkpoint, as the container readers return it."""
 
     @property
     def name(self) -> str: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...  # row-major: the last axis is the one whose numbers lie side by side
+    def shape(self) -> tuple[int, ...]: ...  # row-major: the last axis is contiguous
     @property
     def format(self) -> str: ...
     @property
-    def num_bytes(self) -> int: ...  # of `data`, told without touching it
+    def num_bytes(self) -> int: ...  # of `data`; reads nothing
     @property
     def data(self) -> Array: ...  # uint8; row after row, each a whole number of the format's blocks
     def dequantize(self) -> Array: ...  # float32, of `shape`
@@ -30,22 +30,22 @@ class StoredTensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PairedRows:
-    """The file has the rows of every head as rope in pairs wants them: 0, D/2, 1, D/2 + 1, …; our graphs rotate halves.
+    """The file stores the rows of every head in the order of pairwise rope: 0, D/2, 1, D/2 + 1, …
 
-    Rows are whole in every format, so the order can be restored without touching a number, in quantized files too.
+    Our graphs rotate halves. Every format stores whole rows, so reordering them works for quantized files too.
     """
 
     num_heads: int
 
     def row_order(self, num_rows: int) -> Array:
-        """For every row of the graph's weight, the row of the file that it is. int64 [num_rows]"""
+        """Return, for every row of the graph's weight, its row in the file: int64 [num_rows]."""
         pairs = np.arange(num_rows).reshape(self.num_heads, -1, 2)  # [head, i, half]
         return pairs.swapaxes(1, 2).reshape(-1)  # [head, half, i]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
-    """One weight under its name in the model's words. Two names of one weight (tied embeddings) are one object."""
+    """One weight under its name in the graph. Two names of one weight (tied embeddings) are one object."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,28 +55,28 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """As it is stored. Touches nothing."""
+        """Stored size. Reads nothing."""
         return self.source.num_bytes
 
     @property
     def row_order(self) -> Array | None:
-        """Rows of the file in the order of the graph, [shape[0]]; None if that is the file's own order.
+        """Rows of the file in the order of the graph, [shape[0]]; None if the order is the same.
 
-        A device that repacks weights folds this into its copy.
+        A device that repacks weights applies this while it copies.
         """
         return None if self.transform is None else self.transform.row_order(self.shape[0])
 
     def raw(self) -> Array:
-        """The bytes in the file's format, in the graph's order of rows: uint8 [shape[0], bytes of a row].
+        """Return the bytes in the file's format, rows in the graph's order: uint8 [shape[0], bytes of a row].
 
-        A view of the mapped file, unless rows have to move.
+        A view of the mapped file, unless rows have to be reordered.
         """
         rows = self.source.data.reshape(self.shape[0], -1)
         order = self.row_order
         return rows if order is None else rows[order]
 
     def float32(self) -> Array:
-        """The numbers, [*shape]. Not kept: who needs them twice keeps them."""
+        """Dequantize to float32 [*shape]. Not cached."""
         numbers = self.source.dequantize().reshape(self.shape)
         order = self.row_order
         return np.ascontiguousarray(numbers if order is None else numbers[order], np.float32)
@@ -87,7 +87,7 @@ Weights = Mapping[str, Weight]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputedTensor:
-    """A tensor that no file has, such as the frequencies of rope."""
+    """A tensor that is computed instead of stored, such as the rope frequencies."""
 
     name: str
     array: Array  # float32
@@ -112,7 +112,7 @@ class ComputedTensor:
         return self.array
 
 
-def computed(name: str, array: Array) -> Weight:
-    """A weight made here, in float32."""
+def computed_weight(name: str, array: Array) -> Weight:
+    """Make a float32 weight from an array."""
     tensor = ComputedTensor(name, np.ascontiguousarray(array, np.float32))
     return Weight(name, tensor.shape, tensor.format, tensor)

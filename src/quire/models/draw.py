@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.graph.graph import Defaults, Graph
-from quire.graph.weight import Weights, computed
+from quire.graph.weight import Weights, computed_weight
 from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
 from quire.models.names import resolve
 from quire.models.registry import find_architecture
-from quire.ops.registry import show
+from quire.ops.registry import format_shape
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ def draw(checkpoint: CheckpointSource) -> Model:
     config = read_config(checkpoint, arch.keys)
     weights = resolve(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"])
-    weights["rope.frequencies"] = computed("rope.frequencies", _frequencies(checkpoint, config))
+    weights["rope.frequencies"] = computed_weight("rope.frequencies", _frequencies(checkpoint, config))
     defaults = Defaults(
         head_dim=config.head_dim,
         norm_eps=config.norm_eps,
@@ -56,7 +56,7 @@ def _frequencies(checkpoint: CheckpointSource, config: ModelConfig) -> Array:
         return frequencies
     divisors = checkpoint.tensors["rope_freqs.weight"].dequantize()
     if divisors.shape != frequencies.shape:
-        found, expected = show(divisors.shape), show(frequencies.shape)
+        found, expected = format_shape(divisors.shape), format_shape(frequencies.shape)
         raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it is {expected}.")
     if not (np.isfinite(divisors) & (divisors > 0)).all():
         raise BadCheckpoint("The tensor rope_freqs.weight has divisors that are not above 0.")

@@ -13,7 +13,7 @@ from quire.graph.weight import PairedRows, StoredTensor, Weight
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, joined
-from quire.ops.registry import show
+from quire.ops.registry import format_shape
 from quire.weights.joined import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4
 
@@ -146,7 +146,7 @@ def _handle(want: _Wanted, tensor: StoredTensor) -> Weight:
     found = tuple(tensor.shape)
     if found != want.shape:
         raise BadCheckpoint(
-            f"The tensor {want.tensor} is {show(found)}; by the configuration it is {show(want.shape)}."
+            f"The tensor {want.tensor} is {format_shape(found)}; by the configuration it is {format_shape(want.shape)}."
         )
     return Weight(want.name, want.shape, tensor.format, tensor, want.transform)
 

@@ -1,7 +1,7 @@
-"""Causal attention over a paged cache. It writes the step's K and V first, all rows of them, then every token attends.
+"""Causal attention over a paged cache. The K and V of all rows of the step are written first, then every token attends.
 
-A token is computed alone, over exactly the keys that it may see: its answer depends on its row's text and on nothing
-else, neither on the chunk it came in, nor on its blocks' places, nor on other rows (law 8).
+Each token is computed by itself, over exactly the keys that it may see. Its output depends on its row's text alone: not
+on the prefill chunk, not on which blocks hold the keys, not on other rows (law 8).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import CacheSpec, PagedCache
-from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 
 @op(tolerance={"f32": 2e-5, "f16": 3e-3, "bf16": 2e-2})
 def attention(q: Array, k: Array, v: Array, cache: PagedCache, batch: Batch, *, scale: float) -> Array:
-    """q [T, heads * dim], k and v [T, kv_heads * dim]: the weighted values [T, heads * dim].
+    """Attend with q [T, heads * dim] over k and v [T, kv_heads * dim] and the cache: [T, heads * dim].
 
-    Query heads h * group .. (h + 1) * group - 1 share the key head h. The cache's window, if it has one, counts the
+    Query heads h * group .. (h + 1) * group - 1 share key head h. The cache's window, if it has one, is the number of
     tokens that a query sees, itself included.
     """
     spec = cache.spec
@@ -37,12 +37,12 @@ def attention(q: Array, k: Array, v: Array, cache: PagedCache, batch: Batch, *, 
 
 
 def _attend(query: Array, keys: Array, values: Array) -> Array:
-    """One token: query [kv_heads, group, dim], keys and values [n, kv_heads, dim]; answers like the query."""
+    """One token: query [kv_heads, group, dim], keys and values [n, kv_heads, dim]: [kv_heads, group, dim]."""
     scores = query @ keys.transpose(1, 2, 0)  # [kv_heads, group, n]
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    seen: Array = weights @ values.transpose(1, 0, 2)
-    return seen
+    out: Array = weights @ values.transpose(1, 0, 2)
+    return out
 
 
 @attention.shape
@@ -54,7 +54,7 @@ def _(q: Shape, k: Shape, v: Shape, cache: CacheSpec, *, scale: float) -> Shape:
     return q
 
 
-# (tokens in the cache already, tokens of this step) of every row
+# per row: (tokens already in the cache, tokens of this step)
 _STEPS: tuple[Sequence[tuple[int, int]], ...] = (
     [(0, 1)],
     [(0, 37)],
@@ -64,7 +64,7 @@ _STEPS: tuple[Sequence[tuple[int, int]], ...] = (
 
 
 @attention.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for rows, (kv_heads, group), window in product(_STEPS, ((1, 4), (2, 3), (3, 1)), (None, 9)):
         spec = CacheSpec("paged" if window is None else "window", kv_heads, 32, window)
         cache, batch = _scattered(make, spec, rows)
@@ -73,8 +73,8 @@ def _(make: Make) -> Iterator[Args]:
         yield {"q": q, "k": k, "v": v, "cache": cache, "batch": batch, "scale": 32**-0.5}
 
 
-def _scattered(make: Make, spec: CacheSpec, rows: Sequence[tuple[int, int]]) -> tuple[PagedCache, Batch]:
-    """A cache that holds noise, as after long use, and a batch with its blocks all over it."""
+def _scattered(make: ArrayMaker, spec: CacheSpec, rows: Sequence[tuple[int, int]]) -> tuple[PagedCache, Batch]:
+    """A cache full of random values, as after long use, and a batch whose blocks are scattered over it."""
     num_blocks, block_tokens = 24, 16
     shape = (num_blocks, block_tokens, spec.num_heads, spec.head_dim)
     free = iter(make.rng.permutation(num_blocks))

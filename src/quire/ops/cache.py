@@ -1,6 +1,6 @@
 """State that outlives a step: what a layer declares (`CacheSpec`) and the arrays behind it (`PagedCache`).
 
-The layout here is the reference's. A device chooses its own; only what attention answers has to be the same.
+This is the layout of the references. A device chooses its own; only the output of attention has to be the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """What one attention layer keeps of every token. A new kind of state (cross, conv, SSM) is a new kind here."""
+    """What one attention layer stores for every token. A new kind of state (cross, conv, SSM) is a new `kind`."""
 
     kind: Literal["paged", "window"]
     num_heads: int  # key and value heads
@@ -25,13 +25,13 @@ class CacheSpec:
 
     @property
     def values_per_token(self) -> int:
-        """How many numbers one token costs; times the bytes of the device's KV format it is a slot's size."""
+        """Numbers stored per token; times the bytes of the device's KV format, this is the size of a slot."""
         return 2 * self.num_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """K and V of one layer, in blocks. Written by attention alone, or by `copy`."""
+    """K and V of one layer, in blocks. Only attention and `copy` write them."""
 
     spec: CacheSpec
     keys: Array  # float32 [num_blocks, block_tokens, num_heads, head_dim]
@@ -39,21 +39,21 @@ class PagedCache:
 
     @classmethod
     def empty(cls, spec: CacheSpec, num_blocks: int, block_tokens: int) -> PagedCache:
-        """All zeros."""
+        """Allocate a cache of zeros."""
         shape = (num_blocks, block_tokens, spec.num_heads, spec.head_dim)
         return cls(spec, np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def write(self, slots: Array, k: Array, v: Array) -> None:
-        """Put k and v [T, num_heads * head_dim] into their slots [T]."""
+        """Write k and v [T, num_heads * head_dim] to their slots [T]."""
         token = (-1, self.spec.num_heads, self.spec.head_dim)
         self.keys.reshape(token)[slots] = k.reshape(token)
         self.values.reshape(token)[slots] = v.reshape(token)
 
     def read(self, blocks: Array, num_tokens: int) -> tuple[Array, Array]:
-        """The first `num_tokens` K and V of a block table, in the order of the text: [num_tokens, heads, dim] each."""
+        """Return the first `num_tokens` K and V of a block table, in text order: [num_tokens, heads, dim] each."""
         token = (-1, self.spec.num_heads, self.spec.head_dim)
-        held = blocks[: -(-num_tokens // self.keys.shape[1])]
-        return self.keys[held].reshape(token)[:num_tokens], self.values[held].reshape(token)[:num_tokens]
+        used = blocks[: -(-num_tokens // self.keys.shape[1])]
+        return self.keys[used].reshape(token)[:num_tokens], self.values[used].reshape(token)[:num_tokens]
 
     def copy(self, copies: Array) -> None:
         """Copy the head of one block to another, for every (from, to, num tokens) of [C, 3], in order."""

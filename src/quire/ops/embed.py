@@ -1,4 +1,4 @@
-"""Token ids become vectors."""
+"""Embedding lookup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, expect, op
 
 
 @op(weights=("table",), tolerance={"f32": 0.0, "f16": 1e-3, "bf16": 8e-3})
@@ -23,6 +23,6 @@ def _(token_ids: Shape, table: Shape) -> Shape:
 
 
 @embed.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in product((1, 9), (64, 96)):
         yield {"token_ids": make.rng.integers(0, 50, num_tokens, dtype=np.int32), "table": make(50, dim)}

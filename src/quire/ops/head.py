@@ -1,4 +1,4 @@
-"""The distribution over the vocabulary, for the tokens that need one."""
+"""The output head: logits over the vocabulary, for the tokens that need them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from quire.ops.linear import TOLERANCE, multiply
-from quire.ops.registry import Args, Array, Make, Shape, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, expect, op
 
 
 @op(weights=("weight",), tolerance=TOLERANCE)
@@ -23,6 +23,6 @@ def _(x: Shape, weight: Shape, logits_at: Shape) -> Shape:
 
 
 @logits.examples
-def _(make: Make) -> Iterator[Args]:
-    for num_tokens, chosen in ((1, [0]), (9, [3, 8]), (20, list(range(20))), (4, [])):
-        yield {"x": make(num_tokens, 64), "weight": make(130, 64), "logits_at": np.array(chosen, np.int32)}
+def _(make: ArrayMaker) -> Iterator[Args]:
+    for num_tokens, logits_at in ((1, [0]), (9, [3, 8]), (20, list(range(20))), (4, [])):
+        yield {"x": make(num_tokens, 64), "weight": make(130, 64), "logits_at": np.array(logits_at, np.int32)}

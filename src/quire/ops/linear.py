@@ -1,7 +1,7 @@
 """Matrix products. References see float32 weights; a kernel takes whatever format the checkpoint has.
 
-A token's answer must not depend on its company (law 8), and BLAS picks another algorithm for another shape. So tokens
-are multiplied in panels of one fixed height, the last one filled up with zeros: always the same product, bit for bit.
+A token's result must not depend on the other tokens of the batch (law 8), but BLAS picks its algorithm by shape. So
+tokens are multiplied in panels of one fixed height, the last one padded with zeros: results are the same bit for bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, expect, op
 
 _PANEL = 8
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
@@ -30,7 +30,7 @@ def multiply(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def multiply_shape(x: Shape, weight: Shape, bias: Shape | None, names: tuple[str, str] = ("weight", "bias")) -> Shape:
-    """The shape rule of `multiply`; names are those of the caller's parameters, for the error."""
+    """The shape rule of `multiply`; `names` are the caller's parameter names, used in the error."""
     expect(names[0], weight, "*", x[1])
     if bias is not None:
         expect(names[1], bias, weight[0])
@@ -61,14 +61,14 @@ def _(x: Shape, weights: tuple[Shape, ...], biases: tuple[Shape | None, ...]) ->
 
 
 @linear.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, (dim_in, dim_out), biased in product((1, 7, 65), ((64, 32), (96, 200)), (False, True)):
         bias = make(dim_out) if biased else None
         yield {"x": make(num_tokens, dim_in), "weight": make(dim_out, dim_in), "bias": bias}
 
 
 @linear_split.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, outs, biased in product((1, 7, 65), ((96, 32, 32), (40, 8)), (False, True)):
         biases = tuple(make(out) if biased else None for out in outs)
         yield {"x": make(num_tokens, 96), "weights": tuple(make(out, 96) for out in outs), "biases": biases}

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 _TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
 
@@ -43,13 +43,13 @@ def _(x: Shape, weight: Shape, *, eps: float) -> Shape:
 
 
 @rms_norm.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in product((1, 7, 64), (64, 576)):
         yield {"x": make(num_tokens, dim), "weight": make(dim), "eps": 1e-5}
-    yield {"x": make(3, 64) * np.float32(2.0**-12), "weight": make(64), "eps": 1e-6}  # eps decides here
+    yield {"x": make(3, 64) * np.float32(2.0**-12), "weight": make(64), "eps": 1e-6}  # eps dominates here
 
 
 @rms_norm_heads.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, heads, head_dim in product((1, 7), (1, 3), (16, 128)):
         yield {"x": make(num_tokens, heads * head_dim), "weight": make(head_dim), "eps": 1e-6}

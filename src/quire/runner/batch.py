@@ -170,7 +170,7 @@ class BatchBuilder:
             logits_at=entries.at,
             copies=np.array(plan.copies, np.int32).reshape(-1, 3),
             groups=self._groups_of(plan, lengths),
-            wanted=wanted,
+            num_top=wanted,
             draws=draws,
         )
         is_simple = entries.is_one_each and not host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
@@ -234,7 +234,7 @@ class BatchBuilder:
 
     def _wanted(self, parts: tuple[Part, ...], entries: _Entries, row: Array, rows: Rows) -> Array:
         """How many likeliest tokens the host needs; scores of a prompt need all logits."""
-        wanted: Array = rows.num_wanted[row]
+        wanted: Array = rows.num_top[row]
         if entries.is_one_each:
             return wanted
         wanted = np.repeat(wanted, entries.counts)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quire.ops.batch import Draws
 from quire.sampling.counter import uniforms
-from quire.sampling.sampler import COLDEST, Sampler
+from quire.sampling.sampler import MIN_TEMPERATURE, Sampler
 
 Array = NDArray[Any]
 BELOW_ONE = np.float32(1.0 - 2.0**-24)  # the largest: rounding must not make a chance of 1
@@ -27,8 +27,8 @@ class DrawTable:
     def join(self, row: int, sampler: Sampler) -> None:
         """A request takes the row."""
         params = sampler.params
-        self.is_plain[row] = sampler.is_plain
-        self._temperature[row] = 0.0 if sampler.is_greedy else max(params.temperature, COLDEST)
+        self.is_plain[row] = sampler.can_run_on_device
+        self._temperature[row] = 0.0 if sampler.is_greedy else max(params.temperature, MIN_TEMPERATURE)
         self._top_k[row], self._top_p[row], self._min_p[row] = params.top_k, params.top_p, params.min_p
         self._streams[row] = sampler.stream
 

@@ -25,7 +25,7 @@ class Row:
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.join = join
         self.sampler = Sampler(join, vocab_size)
-        self.remembers = self.sampler.remembers
+        self.remembers = self.sampler.uses_history
         self.num_sent_blocks = len(join.tokens)  # tokens of the text that a sampler that remembers them has heard of
 
     def hear(self, part: Part) -> None:
@@ -35,7 +35,7 @@ class Row:
         num_drafts = max(part.num_logits - 1, 0)
         known = part.tokens[: len(part.tokens) - num_drafts]
         news = known[self.num_sent_blocks - part.start :] if part.start + len(known) > self.num_sent_blocks else ()
-        self.sampler.hear(news)
+        self.sampler.add_tokens(news)
         self.num_sent_blocks += len(news)
 
 
@@ -47,7 +47,7 @@ class Rows:
         self.num_blocks = np.zeros(max_rows, np.int32)
         self.last_tokens = np.zeros(max_rows, np.int32)  # sampled last, by the host
         self.is_on_device = np.zeros(max_rows, np.bool_)  # the one sampled last was chosen by the device, which has it
-        self.num_wanted = np.zeros(max_rows, np.int32)  # likeliest tokens that the sampler needs; 0: all logits
+        self.num_top = np.zeros(max_rows, np.int32)  # likeliest tokens that the sampler needs; 0: all logits
         self.draws = DrawTable(max_rows)
         self._vocab_size = vocab_size
         self._rows: dict[int, Row] = {}
@@ -71,7 +71,7 @@ class Rows:
             joined = Row(join, self._vocab_size)
             self._rows[join.row] = joined
             self.num_blocks[join.row] = 0
-            self.num_wanted[join.row] = joined.sampler.num_wanted
+            self.num_top[join.row] = joined.sampler.num_top
             self.draws.join(join.row, joined.sampler)
         for part in plan.parts:
             if part.new_blocks:

@@ -14,7 +14,7 @@ from quire.devices._triton.sample import Rules, Sizes, Space, choose
 from quire.ops.batch import Draws
 from quire.sampling.mask import blank
 from tests.devices.interpreted import in_interpreter
-from tests.sampling.drawn import drawn, kept
+from tests.sampling.device_reference import expected_token, kept_tokens
 
 pytestmark = pytest.mark.device
 
@@ -53,7 +53,7 @@ def run(
 def expected(logits: np.ndarray, draws: Draws, bits: np.ndarray | None = None) -> list[int]:
     masks = iter(() if bits is None else bits)
     mask_of = [next(masks) if is_masked else None for is_masked in draws.masked]
-    return [drawn(x, draws, at, mask_of[at]) if draws.rows[at] >= 0 else -1 for at, x in enumerate(logits)]
+    return [expected_token(x, draws, at, mask_of[at]) if draws.rows[at] >= 0 else -1 for at, x in enumerate(logits)]
 
 
 def normal(num_rows: int, spread: float = 3.0, vocab: int = VOCAB) -> np.ndarray:
@@ -110,7 +110,7 @@ def test_equal_logits_at_the_edge_are_kept_in_the_order_of_their_ids(place: str,
     entries = [{**cut, "chance": chance} for cut in ({"top_k": 25}, {"top_p": 0.37}) for chance in (0.0, 0.9999)]
     draws = draws_of(*entries)
     for entry in (0, 2):
-        ids, x = kept(logits[entry], draws, entry)
+        ids, x = kept_tokens(logits[entry], draws, entry)
         assert (x == x.min()).sum() < (logits[entry] == logits[entry, ids].min()).sum(), "the edge cuts equal ones"
     assert run(logits, draws, place, sizes=TINY if few else SMALL)[0] == expected(logits, draws)
 
@@ -141,7 +141,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(place: str) -> None:
     entries = [{"top_k": 12, "top_p": 0.9, "rows": 0, "chance": (at + 0.5) / num_draws} for at in range(num_draws)]
     draws = draws_of(*entries)
     tokens, _ = run(np.repeat(logits, num_draws, 0), draws, place, sizes=Sizes(32, 32))
-    ids, x = kept(logits[0], draws, 0)
+    ids, x = kept_tokens(logits[0], draws, 0)
     shares = np.zeros(40)
     shares[ids] = np.exp(x) / np.exp(x).sum()
     assert np.abs(np.bincount(tokens, minlength=40) - shares * num_draws).max() <= 1.0
@@ -170,4 +170,4 @@ def test_a_vocabulary_of_128256_on_an_accelerator(place: str) -> None:
     wanted = expected(logits, draws)
     assert np.mean(np.array(tokens) == wanted) > 0.95  # a sum of 128,256 float32 decides between neighbours
     for at, token in enumerate(tokens):
-        assert token in kept(logits[at], draws, at)[0] if draws.temperature[at] else token == wanted[at]
+        assert token in kept_tokens(logits[at], draws, at)[0] if draws.temperature[at] else token == wanted[at]

@@ -16,7 +16,7 @@ from quire.models.registry import all_architectures
 from quire.ops.batch import Batch
 from quire.quant.registry import all_formats
 from tests.models.toys import BLOCK, VOCAB, MemoryCheckpoint, Session
-from tests.ops.stored import Stored
+from tests.ops.encoded_tensor import EncodedTensor
 
 HAS_NATIVE = native() is not None
 VARIANTS = native().variants() if HAS_NATIVE else []
@@ -33,7 +33,7 @@ class Runs:
         self.program = program
 
     def run(self, batch: Batch) -> np.ndarray:
-        output = self.program.launch(replace(batch, wanted=np.ones(len(batch.logits_at), np.int32))).result()
+        output = self.program.launch(replace(batch, num_top=np.ones(len(batch.logits_at), np.int32))).result()
         assert output.logits is not None
         if output.top_tokens is not None:
             assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
@@ -83,9 +83,9 @@ def quantized_model(fmt: str, head_dim: int = 32) -> Model:
     return draw(MemoryCheckpoint("safetensors", metadata, tensors))  # type: ignore[arg-type]
 
 
-def stored(name: str, numbers: np.ndarray, fmt: str, seed: int) -> Stored:
+def stored(name: str, numbers: np.ndarray, fmt: str, seed: int) -> EncodedTensor:
     """These numbers; in a format that is not written, random ones of their size."""
     try:
-        return Stored.of(name, numbers, fmt)
+        return EncodedTensor.of(name, numbers, fmt)
     except NotImplementedError:
-        return Stored.random(name, numbers.shape, fmt, seed)
+        return EncodedTensor.random(name, numbers.shape, fmt, seed)

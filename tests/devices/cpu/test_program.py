@@ -203,11 +203,11 @@ def test_no_tokens_make_no_logits():
     assert program.launch(mid_prompt).result().logits.shape == (0, 131)
 
 
-@pytest.mark.parametrize("wanted", [(0, 0, 0), (1, 1, 1), (0, 5, 40), (131, 1, 97)])
-def test_the_likeliest_tokens_are_those_of_the_logits_in_their_order(wanted):
-    output = lower(make_toy("llama").draw()).launch(replace(STEP, wanted=np.array(wanted, np.int32))).result()
-    assert output.top_tokens.shape == output.top_logits.shape == (3, max(wanted))
-    for row, count in enumerate(wanted):
+@pytest.mark.parametrize("num_top", [(0, 0, 0), (1, 1, 1), (0, 5, 40), (131, 1, 97)])
+def test_the_likeliest_tokens_are_those_of_the_logits_in_their_order(num_top):
+    output = lower(make_toy("llama").draw()).launch(replace(STEP, num_top=np.array(num_top, np.int32))).result()
+    assert output.top_tokens.shape == output.top_logits.shape == (3, max(num_top))
+    for row, count in enumerate(num_top):
         tokens = output.top_tokens[row, :count]
         assert np.array_equal(tokens, np.argsort(-output.logits[row], kind="stable")[:count])
         assert np.array_equal(output.top_logits[row, :count], output.logits[row, tokens])
@@ -216,8 +216,8 @@ def test_the_likeliest_tokens_are_those_of_the_logits_in_their_order(wanted):
 def test_more_likeliest_tokens_than_the_vocabulary_has_are_refused():
     program = lower(make_toy("llama").draw())
     for wrong in (132, -1):
-        with pytest.raises(ValueError, match="wanted"):
-            program.launch(replace(STEP, wanted=np.array([1, wrong, 1], np.int32)))
+        with pytest.raises(ValueError, match="num_top"):
+            program.launch(replace(STEP, num_top=np.array([1, wrong, 1], np.int32)))
 
 
 def test_an_op_without_a_kernel_sends_the_whole_graph_to_the_references(monkeypatch, caplog):

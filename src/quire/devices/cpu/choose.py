@@ -146,7 +146,7 @@ class _Step(NamedTuple):
     logits_at: Array
     copies: Array
     groups: Array
-    wanted: Array
+    num_top: Array
     logits: Array
     top_tokens: Array
     top_logits: Array

@@ -59,13 +59,13 @@ class NativeProgram:
     def launch(self, batch: Batch) -> Step:
         """Run the step; it is over when this returns. What does not fit the limits, or itself, is a ValueError."""
         num_logits = len(batch.logits_at)
-        wanted = batch.wanted if len(batch.wanted) else np.zeros(num_logits, np.int32)
-        most = max(wanted.tolist(), default=0)
+        num_top = batch.num_top if len(batch.num_top) else np.zeros(num_logits, np.int32)
+        most = max(num_top.tolist(), default=0)
         logits = np.empty((num_logits, self._vocab), np.float32)
         top_tokens, top_logits = np.empty((num_logits, most), np.int32), np.empty((num_logits, most), np.float32)
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
-        self.native.launch(*of_tokens, *of_rows, wanted, logits, top_tokens, top_logits)
+        self.native.launch(*of_tokens, *of_rows, num_top, logits, top_tokens, top_logits)
         return Step(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
     def release_blocks(self, blocks: Array) -> int:

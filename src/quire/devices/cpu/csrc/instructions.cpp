@@ -201,16 +201,16 @@ float largest_of(const float *x, int count) {
 // The likeliest tokens of one row of logits, likeliest first, equal ones by their number. Every 32 tokens have their
 // maximum in `maxima`: tokens below the n-th largest of those are not among the n likeliest, so that few are looked at.
 // A row with a logit that is no number has no likeliest tokens: they are -1.
-void find_likeliest(const float *logits, int vocab, const float *maxima, int num_wanted, int32_t *tokens, float *found) {
+void find_likeliest(const float *logits, int vocab, const float *maxima, int count, int32_t *tokens, float *found) {
     const int num_groups = parts(vocab, BLOCK);
     float floor = largest_of(maxima, num_groups);
-    if (!std::isfinite(floor)) return std::fill_n(tokens, num_wanted, -1), void();
-    if (num_wanted > num_groups) {
+    if (!std::isfinite(floor)) return std::fill_n(tokens, count, -1), void();
+    if (count > num_groups) {
         floor = -std::numeric_limits<float>::infinity();
-    } else if (num_wanted > 1) {
+    } else if (count > 1) {
         std::vector<float> order(maxima, maxima + num_groups);
-        std::nth_element(order.begin(), order.begin() + (num_wanted - 1), order.end(), std::greater<float>());
-        floor = order[static_cast<size_t>(num_wanted) - 1];
+        std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<float>());
+        floor = order[static_cast<size_t>(count) - 1];
     }
     std::vector<std::pair<float, int32_t>> near;  // minus the logit, the token: they sort as they are
     for (int group = 0; group < num_groups; ++group) {
@@ -218,8 +218,8 @@ void find_likeliest(const float *logits, int vocab, const float *maxima, int num
         for (int token = BLOCK * group; token < std::min(BLOCK * (group + 1), vocab); ++token)
             if (logits[token] >= floor) near.emplace_back(-logits[token], token);
     }
-    std::partial_sort(near.begin(), near.begin() + num_wanted, near.end());
-    for (int i = 0; i < num_wanted; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
+    std::partial_sort(near.begin(), near.begin() + count, near.end());
+    for (int i = 0; i < count; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
 }
 
 }  // namespace
@@ -423,9 +423,9 @@ void Program::logits(int id, View x, int in_quants) {
         [products](int item) { return products.weights(item); }));
     append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i) {
-            const size_t row = static_cast<size_t>(i), at = row * step.most_wanted;
-            if (step.wanted[i] > 0)
-                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.wanted[i], step.top_tokens + at,
+            const size_t row = static_cast<size_t>(i), at = row * step.max_top;
+            if (step.num_top[i] > 0)
+                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.num_top[i], step.top_tokens + at,
                                step.top_logits + at);
         }
     });

@@ -115,7 +115,7 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
 
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
-            const IntRows &copies, const IntRows &groups, const Ints &wanted, const Answer &logits,
+            const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
             const TopTokens &top_tokens, const Answer &top_logits) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &slots, &row_of_token})
@@ -126,7 +126,7 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     require(groups.shape(1) == 3, "groups: group, row, number of blocks");
     require(logits.shape(0) == num_logits && top_tokens.shape(0) == num_logits && top_logits.shape(0) == num_logits,
             "an answer for each of logits_at");
-    require(wanted.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1), "wanted: one for each answer");
+    require(num_top.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1), "num_top: one for each row of logits");
     require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
@@ -135,7 +135,7 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
     step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
     step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
-    step.wanted = wanted.data(), step.most_wanted = size(top_tokens.shape(1));
+    step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
     nb::gil_scoped_release release;
     program.launch(step);
@@ -228,7 +228,7 @@ void bind_program(nb::module_ &m) {
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
-                "wanted"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
+                "num_top"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
                 "top_logits"_a.noconvert(),
                 "Run one step; see quire.ops.batch.Batch. The last three are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),

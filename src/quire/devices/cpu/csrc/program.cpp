@@ -286,7 +286,7 @@ void Program::check(const Step &s) const {
     }
     check_groups(s);
     for (int i = 0; i < s.num_logits; ++i)
-        require(s.wanted[i] >= 0 && s.wanted[i] <= std::min(s.most_wanted, vocab_), "wanted: more than there are");
+        require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_), "num_top: more than the vocabulary or the output arrays hold");
 }
 
 // Rows of a group follow each other in the list; what they share is there, and is the same.

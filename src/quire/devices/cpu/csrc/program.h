@@ -67,7 +67,7 @@ struct Bounds {
 
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, most_wanted;
+    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, max_top;
     const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
@@ -75,10 +75,10 @@ struct Step {
     const int32_t *logits_at;                                      // [L]
     const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
-    const int32_t *wanted;                                         // [L] how many of the likeliest
+    const int32_t *num_top;                                        // [L] how many of the likeliest
     float *logits;                                                 // [L][vocab]
-    int32_t *top_tokens;                                           // [L][most_wanted]
-    float *top_logits;                                             // [L][most_wanted]
+    int32_t *top_tokens;                                           // [L][max_top]
+    float *top_logits;                                             // [L][max_top]
 
     int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };

@@ -1,4 +1,4 @@
-"""Tensors in number formats that are in no file."""
+"""Tensors in any number format, made in memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.quant.blocks import weight_blocks
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One tensor, as the readers of containers give it."""
+class EncodedTensor:
+    """A tensor as the container readers return it."""
 
     name: str
     shape: tuple[int, ...]
@@ -20,13 +20,13 @@ class Stored:
     data: np.ndarray
 
     @classmethod
-    def of(cls, name: str, array: np.ndarray, fmt: str) -> Stored:
+    def of(cls, name: str, array: np.ndarray, fmt: str) -> EncodedTensor:
         blocks = np.ascontiguousarray(array, np.float32).reshape(-1, all_formats()[fmt].block_weights)
         return cls(name, array.shape, fmt, np.ascontiguousarray(all_formats()[fmt].quantize(blocks)).reshape(-1))
 
     @classmethod
-    def random(cls, name: str, shape: tuple[int, ...], fmt: str, seed: int) -> Stored:
-        """In formats that are read alone there is no way from numbers to bytes: bytes are random instead."""
+    def random(cls, name: str, shape: tuple[int, ...], fmt: str, seed: int) -> EncodedTensor:
+        """A tensor of random bytes, for formats that cannot be written."""
         num_blocks = int(np.prod(shape)) // all_formats()[fmt].block_weights
         return cls(name, shape, fmt, weight_blocks(all_formats()[fmt], num_blocks, seed).reshape(-1))
 

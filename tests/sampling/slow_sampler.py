@@ -1,4 +1,4 @@
-"""What a request's parameters mean, written for reading: lists, loops, float64. It shares nothing with the package."""
+"""A slow, readable sampler in lists, loops and float64. It shares no code with the package."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _fewest(ranked: list[int], p: dict[int, float], mass: float) -> set[int]:
 
 
 def filtered(scores: dict[int, float], params: SamplingParams) -> dict[int, float]:
-    """Probabilities after temperature, min-p, top-k, typical-p, top-p, each on what the one before has left."""
+    """Probabilities after temperature, min-p, top-k, typical-p, top-p, each applied to what the one before kept."""
     scores = {token: score / params.temperature for token, score in scores.items()}
 
     def keep(tokens: set[int]) -> None:
