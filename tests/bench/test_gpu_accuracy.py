@@ -13,7 +13,7 @@ from quire.bench.divergence import WINDOW
 from quire.bench.gpu_accuracy import NUMBERS, WAYS, compare
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from tests.devices.cuda.models import in_format, random_llama
 from tests.models.toys import VOCAB
 from tests.runner.stand_in import InterpreterDevice
@@ -23,7 +23,7 @@ __all__ = ["place", "whole_interpreter"]
 NUM_WINDOWS, LENGTH = 2, 12
 
 
-def toy() -> Model:
+def toy() -> DrawnModel:
     """All matrices of its layers in q4_1."""
     model = draw(random_llama(128, num_layers=1, vocab=VOCAB))
     weights = {

@@ -1,4 +1,4 @@
-"""What every architecture owes, whoever adds it: a two-layer toy of it runs in the interpreter and on every device."""
+"""The contract of every architecture: a two-layer toy of it runs in the interpreter and on every device."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_toy_of_every_architecture_runs_on_every_device(arch: Architecture, de
 @pytest.mark.pure
 @ARCHITECTURES
 def test_an_architecture_is_a_declaration(arch: Architecture):
-    """No arithmetic on numbers of tensors, no loop but the one over layers: devices lower it, nobody runs it."""
+    """No arithmetic, and no loop but the one over layers: devices lower it, nothing runs it."""
     tree = ast.parse(inspect.getsource(sys.modules[arch.draw.__module__]))
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
     assert len(loops) <= 1
@@ -75,7 +75,7 @@ def test_an_unknown_device_is_refused_with_the_known_ones():
 
 
 @pytest.mark.pure
-def test_a_folder_that_is_no_device_yet_says_so(tmp_path, monkeypatch):
+def test_a_device_folder_without_a_device_is_refused(tmp_path, monkeypatch):
     import quire.devices
 
     (tmp_path / "toaster").mkdir()

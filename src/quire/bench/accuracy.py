@@ -24,7 +24,7 @@ from quire.bench.divergence import BLOCK, WINDOW, divergences, held, log_probabi
 from quire.bench.text import plain_text
 from quire.devices import base
 from quire.engine.text_side import TextSide
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.weights.checkpoint import open_checkpoint
 
@@ -75,7 +75,7 @@ def windows_of(model: str) -> Array:
     return windows
 
 
-def _compare(model: Model, side: TextSide, windows: Array, peer: Iterator[Array] | None) -> Accuracy:
+def _compare(model: DrawnModel, side: TextSide, windows: Array, peer: Iterator[Array] | None) -> Accuracy:
     exact, fast = _lower(model, "float", "f32"), _lower(model, "native", "f16")
     ours, theirs = [], []
     for window in windows:
@@ -93,7 +93,7 @@ def _compare(model: Model, side: TextSide, windows: Array, peer: Iterator[Array]
     return Accuracy(_mean(ours), _mean(theirs), len(differences), error)
 
 
-def _lower(model: Model, precision: str, kv_dtype: str) -> base.Program:
+def _lower(model: DrawnModel, precision: str, kv_dtype: str) -> base.Program:
     limits = base.Limits(
         max_tokens=WINDOW, max_rows=1, max_logits=WINDOW, max_blocks=WINDOW // BLOCK, num_blocks=WINDOW // BLOCK
     )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from quire.bench.divergence import BLOCK, NUM_WINDOWS, WINDOW, divergences, log_probabilities
 from quire.devices import base
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.weights.checkpoint import open_checkpoint
 
@@ -67,7 +67,7 @@ def main(given: Namespace) -> None:
         print(json.dumps(line), flush=True)
 
 
-def compare(model: Model, device: base.Device, windows: Array) -> Iterator[dict[str, Any]]:
+def compare(model: DrawnModel, device: base.Device, windows: Array) -> Iterator[dict[str, Any]]:
     """A line for each format and each way."""
     references: dict[str, Array] = {}
     for name, numbers in NUMBERS.items():
@@ -88,7 +88,7 @@ def compare(model: Model, device: base.Device, windows: Array) -> Iterator[dict[
         gc.collect()  # its weights make room for the next
 
 
-def _lower(model: Model, device: base.Device, numbers: Numbers, windows: Array) -> base.Program:
+def _lower(model: DrawnModel, device: base.Device, numbers: Numbers, windows: Array) -> base.Program:
     num_windows, length = windows.shape
     blocks = len(_blocks(0, length))
     limits = base.Limits(

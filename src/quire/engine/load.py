@@ -19,7 +19,7 @@ from quire.engine.messages import Ready
 from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import Words, open_backend
 from quire.models.config import CheckpointSource
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.runner.memory import HOST_KV, DeviceFacts, block_bytes, host_bytes, kv_dtype, plan_blocks, used_bytes
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
@@ -65,7 +65,7 @@ def build(
     progress(f"lowering for {place.name}")
     program, limits = lower(place, model, limits_of(config), kept_weights(checkpoint, model, config), config)
     if isinstance(checkpoint, Checkpoint):
-        checkpoint.let_go()
+        checkpoint.release_pages()
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
@@ -107,7 +107,7 @@ def kv_dtype_for(place: Device, config: Config) -> str:
 
 
 def lower(
-    place: Device, model: Model, limits: Limits, kept: KeptWeights | None, config: Config
+    place: Device, model: DrawnModel, limits: Limits, kept: KeptWeights | None, config: Config
 ) -> tuple[Program, Limits]:
     """The program, and the limits with the blocks that it has: a device with memory of its own decides how many fit."""
     if not isinstance(place, HasMemory):
@@ -132,13 +132,13 @@ def lower(
     return program, replace(limits, num_blocks=program.num_blocks)
 
 
-def bound(config: Config, model: Model) -> Config:
+def bound(config: Config, model: DrawnModel) -> Config:
     """The settings, bounded by what the model can do."""
     max_context = min(config.scheduler.max_context, model.config.max_context)
     return replace(config, scheduler=replace(config.scheduler, max_context=max_context))
 
 
-def fit(config: Config, model: Model) -> Config:
+def fit(config: Config, model: DrawnModel) -> Config:
     """The settings, bounded by what the model can do and what the memory holds."""
     config = bound(config, model)
     facts = DeviceFacts(
@@ -159,13 +159,13 @@ def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
     return None if side.tokenizer is None else Words(side.tokenizer, vocab_size, ends)
 
 
-def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:
+def kept_weights(checkpoint: CheckpointSource, model: DrawnModel, config: Config) -> KeptWeights | None:
     """Where devices keep what they make of this model's weights. None: nowhere, as set, or because no file has them."""
     max_bytes = int(config.weights.lowered_gb * 1e9)
     if max_bytes == 0 or not isinstance(checkpoint, Checkpoint) or checkpoint.container == "dummy":
         return None
     store = LoweredStore(home_folder(config) / FOLDER, max_bytes)
-    return store.of(checkpoint.digest(), model.graph.digest(), __version__, file=checkpoint.files[0].file.path)
+    return store.for_model(checkpoint.digest(), model.graph.digest(), __version__, file=checkpoint.files[0].file.path)
 
 
 def limits_of(config: Config) -> Limits:

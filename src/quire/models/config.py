@@ -1,4 +1,4 @@
-"""What a checkpoint says about its model, in one set of words, whether it came with config.json or as GGUF."""
+"""A model's configuration in one set of names, read from config.json or from GGUF metadata."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from quire.graph.weight import StoredTensor
 from quire.models.errors import UnsupportedModel
-from quire.models.keys import Keys, KeySet
+from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
 from quire.models.rope import RopeConfig, rope_from_config, rope_from_gguf
-from quire.models.values import LONGEST_SHOWN, MAX_HEAD_DIM, MAX_LAYERS, Values, brief
+from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
 
 Metadata = Mapping[str, Any]
 
@@ -19,19 +19,19 @@ _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "
 
 
 class CheckpointSource(Protocol):
-    """An open checkpoint, as `weights` gives it."""
+    """An open checkpoint, as `weights` returns it."""
 
     @property
-    def container(self) -> str: ...  # "gguf", "safetensors", or "dummy": no tensors, those of safetensors are made up
+    def container(self) -> str: ...  # "gguf", "safetensors", or "dummy": no tensors; random ones are made
     @property
-    def metadata(self) -> Metadata: ...  # GGUF's key-value pairs, or the content of config.json
+    def metadata(self) -> Metadata: ...  # GGUF's metadata, or the content of config.json
     @property
     def tensors(self) -> Mapping[str, StoredTensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The numbers of one model. Everything an architecture's file may look at while it draws."""
+    """The configuration of one model: everything that an architecture may use while it draws."""
 
     num_layers: int
     hidden: int
@@ -46,12 +46,12 @@ class ModelConfig:
     windows: tuple[int | None, ...]  # per layer: how many tokens attention sees; None: all
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
-    biased: frozenset[str] = frozenset()  # words of linears whose bias config.json promises
-    initial_spread: float = 0.02  # standard deviation of the weights before training
-    quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
+    biased: frozenset[str] = frozenset()  # names of linears that have a bias, by config.json
+    init_std: float = 0.02  # standard deviation of the weights before training
+    quantization: Quantization | None = None  # of safetensors; in GGUF every tensor has its own format
 
     def sizes(self) -> dict[str, int]:
-        """The words in which names.py states shapes."""
+        """Return the sizes by the names that names.py uses in shapes."""
         return {
             "vocab": self.vocab_size,
             "hidden": self.hidden,
@@ -62,15 +62,15 @@ class ModelConfig:
         }
 
 
-def read_config(checkpoint: CheckpointSource, keys: Keys) -> ModelConfig:
-    """`keys` are the architecture's. Every error names the key that is wrong."""
+def read_config(checkpoint: CheckpointSource, keys: ConfigKeys) -> ModelConfig:
+    """Read the configuration with the architecture's keys. Every error names the wrong key."""
     if checkpoint.container == "gguf":
         return _from_gguf(checkpoint, keys.gguf)
     return _from_config_json(checkpoint.metadata, keys.config)
 
 
-def _from_config_json(given: Metadata, keys: KeySet) -> ModelConfig:
-    c = keys.values(given, architecture=_named(given.get("architectures")))
+def _from_config_json(raw: Metadata, keys: KeySet) -> ModelConfig:
+    c = keys.values(raw, architecture=_display_name(raw.get("architectures")))
     num_layers = c.size("num_hidden_layers", most=MAX_LAYERS)
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
     num_heads = c.size("num_attention_heads")
@@ -84,20 +84,20 @@ def _from_config_json(given: Metadata, keys: KeySet) -> ModelConfig:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=c.size("vocab_size"),
-        norm_eps=c.share("rms_norm_eps", 1e-6),
+        norm_eps=c.fraction("rms_norm_eps", 1e-6),
         max_context=max_context,
-        rope=rope_from_config({key: given[key] for key in given if key in keys.read}, head_dim, max_context),
-        windows=_windows(c, given, keys, num_layers),
+        rope=rope_from_config({key: raw[key] for key in raw if key in keys.read}, head_dim, max_context),
+        windows=_windows(c, raw, keys, num_layers),
         tied=c.flag("tie_word_embeddings"),
         eos_ids=c.token_ids("eos_token_id"),
         biased=_biased(c),
-        initial_spread=c.share("initializer_range", 0.02),
+        init_std=c.fraction("initializer_range", 0.02),
         quantization=read_quantization(c.mapping("quantization_config")),
     )
 
 
 def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:
-    """The size of a head, which rope turns in two halves. The arguments are keys."""
+    """Return the size of a head, which rope rotates in two halves. The arguments are keys."""
     num_heads = c.uniform_size(heads)
     num_kv_heads = c.uniform_size(kv_heads, num_heads)
     if num_heads % num_kv_heads:
@@ -105,38 +105,39 @@ def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) 
     size = c.uniform_size(hidden)
     if head_dim not in c and size % num_heads:
         raise UnsupportedModel(f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}).")
-    found = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
-    if found % 2 or found > MAX_HEAD_DIM:
+    dim = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
+    if dim % 2 or dim > MAX_HEAD_DIM:
         raise UnsupportedModel(
-            f"Heads of {found} numbers ({head_dim}, or {hidden} for each of {heads}) are not supported: rope needs an "
-            f"even number up to {MAX_HEAD_DIM:,}."
+            f"A head size of {dim} ({head_dim}, or {hidden} / {heads}) is not supported: rope needs an even number up "
+            f"to {MAX_HEAD_DIM:,}."
         )
-    return found
+    return dim
 
 
-def _windows(c: Values, given: Metadata, keys: KeySet, num_layers: int) -> tuple[int | None, ...]:
-    """Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers.
+def _windows(c: Values, raw: Metadata, keys: KeySet, num_layers: int) -> tuple[int | None, ...]:
+    """Return the window of every layer.
 
-    `layer_types` decide in an architecture that reads them; in others they must say the same as the other keys.
+    Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers. An
+    architecture that reads `layer_types` follows them; in others they must agree with the other keys.
     """
     is_on = c.flag("use_sliding_window") or "use_sliding_window" not in keys.read
     window = c.size_or_none("sliding_window") if is_on else None
-    first_layer = c.whole("max_window_layers") if window and "max_window_layers" in keys.read else 0
+    first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
     windows = tuple(window if i >= first_layer else None for i in range(num_layers))
-    kinds = Values(given).texts("layer_types")
+    kinds = Values(raw).texts("layer_types")
     if kinds is None:
         return windows
     known = {"full_attention": None, "attention": None, "sliding_attention": window}
     if unknown := set(kinds) - set(known):
         raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
     if len(kinds) != num_layers:
-        raise UnsupportedModel(f"layer_types has {len(kinds)} entries; by num_hidden_layers there are {num_layers}.")
+        raise UnsupportedModel(f"layer_types has {len(kinds)} entries, but num_hidden_layers is {num_layers}.")
     if "sliding_attention" in kinds and window is None:
-        raise UnsupportedModel("layer_types has sliding_attention, and the model's configuration sets no window.")
+        raise UnsupportedModel("layer_types has sliding_attention, but the model's configuration sets no window.")
     listed = tuple(known[kind] for kind in kinds)
     if "layer_types" not in keys.read and listed != windows:
         raise UnsupportedModel(
-            f"layer_types has full_attention, and by sliding_window all layers have a window of {window} tokens."
+            f"layer_types has full_attention, but sliding_window sets a window of {window} tokens for all layers."
         )
     return listed
 
@@ -150,8 +151,8 @@ def _biased(c: Values) -> frozenset[str]:
 def _from_gguf(checkpoint: CheckpointSource, keys: KeySet) -> ModelConfig:
     metadata, arch = checkpoint.metadata, str(checkpoint.metadata.get("general.architecture"))
     prefix = f"{arch}."
-    given = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
-    c = keys.values(given, architecture=arch, prefix=prefix)
+    raw = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
+    c = keys.values(raw, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
     num_kv_heads = c.uniform_size("attention.head_count_kv", num_heads)
@@ -172,28 +173,28 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        # the table may have more rows than the tokenizer has tokens, and it is what the logits are made of
+        # the table may have more rows than the tokenizer has tokens; its rows determine the number of logits
         vocab_size=table.shape[0],
-        norm_eps=c.share("attention.layer_norm_rms_epsilon"),
+        norm_eps=c.fraction("attention.layer_norm_rms_epsilon"),
         max_context=max_context,
-        rope=rope_from_gguf(given, head_dim, max_context, prefix),
-        windows=_gguf_windows(c, given, num_layers),
+        rope=rope_from_gguf(raw, head_dim, max_context, prefix),
+        windows=_gguf_windows(c, raw, num_layers),
         tied="output.weight" not in checkpoint.tensors,
         eos_ids=tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     )
 
 
-def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
-    """One window for all layers, unless the file says which ones. Zero means none."""
-    window = c.whole_or_none("attention.sliding_window") or None
-    pattern = given.get("attention.sliding_window_pattern", (True,) * num_layers)
+def _gguf_windows(c: Values, raw: Metadata, num_layers: int) -> tuple[int | None, ...]:
+    """Return the window of every layer: one for all, unless a pattern lists them. Zero means none."""
+    window = c.integer_or_none("attention.sliding_window") or None
+    pattern = raw.get("attention.sliding_window_pattern", (True,) * num_layers)
     is_list = isinstance(pattern, list | tuple)
     if not is_list or len(pattern) != num_layers or not all(each in (0, 1) for each in pattern):
         raise UnsupportedModel(f"The sliding window pattern {brief(pattern)} does not say which layers have a window.")
     return tuple(window if slides else None for slides in pattern)
 
 
-def _named(architectures: Any) -> str:
-    """What messages call the model."""
+def _display_name(architectures: Any) -> str:
+    """Return the name of the architecture for messages."""
     is_list = isinstance(architectures, list | tuple)
-    return ", ".join(map(str, architectures))[:LONGEST_SHOWN] if is_list and architectures else "this architecture"
+    return ", ".join(map(str, architectures))[:MAX_SHOWN] if is_list and architectures else "this architecture"

@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that a device can lower. Nothing large is read: weights are handles until lowering."""
+"""Turns a checkpoint into a model that a device can lower. Nothing large is read: weights stay handles until then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.graph.graph import Defaults, Graph
 from quire.graph.weight import Weights, computed_weight
 from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
-from quire.models.names import resolve
+from quire.models.names import bind_weights
 from quire.models.registry import find_architecture
 from quire.ops.registry import format_shape
 
@@ -20,8 +20,8 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A drawn model: what `Device.lower` and the interpreter take."""
+class DrawnModel:
+    """A model's graph and weights: the input of `Device.lower` and of the interpreter."""
 
     architecture: str
     config: ModelConfig
@@ -29,11 +29,11 @@ class Model:
     weights: Weights
 
 
-def draw(checkpoint: CheckpointSource) -> Model:
-    """Find the architecture, bind its names, check every shape, draw the graph."""
+def draw(checkpoint: CheckpointSource) -> DrawnModel:
+    """Find the architecture, bind its weights, check every shape, draw the graph."""
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys)
-    weights = resolve(checkpoint, config, arch.names)
+    weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"])
     weights["rope.frequencies"] = computed_weight("rope.frequencies", _frequencies(checkpoint, config))
     defaults = Defaults(
@@ -45,19 +45,19 @@ def draw(checkpoint: CheckpointSource) -> Model:
     graph = Graph(weights, defaults)
     arch.draw(graph, config)
     if unused := set(weights) - set(graph.weight_names()):
-        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(unused))}")
-    return Model(arch.name, config, graph, weights)
+        raise TypeError(f"{arch.name} declares weights that it does not use: {', '.join(sorted(unused))}")
+    return DrawnModel(arch.name, config, graph, weights)
 
 
 def _frequencies(checkpoint: CheckpointSource, config: ModelConfig) -> Array:
-    """float32 [rotary / 2]. GGUF says llama3's scaling as a divisor for each frequency."""
+    """Return the rope frequencies, float32 [rotary / 2]. GGUF stores llama3's scaling as divisors of them."""
     frequencies = config.rope.frequencies()
     if checkpoint.container != "gguf" or "rope_freqs.weight" not in checkpoint.tensors:
         return frequencies
     divisors = checkpoint.tensors["rope_freqs.weight"].dequantize()
     if divisors.shape != frequencies.shape:
         found, expected = format_shape(divisors.shape), format_shape(frequencies.shape)
-        raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it is {expected}.")
+        raise BadCheckpoint(f"The tensor rope_freqs.weight is {found}; by the configuration it must be {expected}.")
     if not (np.isfinite(divisors) & (divisors > 0)).all():
-        raise BadCheckpoint("The tensor rope_freqs.weight has divisors that are not above 0.")
+        raise BadCheckpoint("The tensor rope_freqs.weight has divisors that are not positive numbers.")
     return (frequencies / divisors).astype(np.float32)

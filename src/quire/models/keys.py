@@ -1,10 +1,10 @@
-"""What an architecture does with the keys of a configuration.
+"""The configuration keys of an architecture.
 
-A key that changes what the model computes, and that we do not read, is refused by its name. An architecture's file
+A key that changes what the model computes, but that we do not read, is refused by name. An architecture's file
 declares which keys it reads, which have no effect, and which must have a certain value. Other keys of config.json are
 accepted, because the architecture's class in transformers does not read them either. The exceptions are keys by which
 other architectures change the maths (`FOREIGN`). In GGUF every key under the architecture's name describes the model:
-one that is not declared must be zero.
+an undeclared key must be zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Neutral = tuple[Any, ...]  # values with which a key changes nothing
 _OFF: Neutral = (None, False, 0, "", [], (), {})
 _ONE: Neutral = (None, 1)
 
-# Fields of every configuration class that have no part in the maths of a language model.
+# Fields of every configuration class that do not affect the maths of a language model.
 BASE_HARMLESS = frozenset(
     {
         *("architectures", "model_type", "auto_map", "transformers_version", "dtype", "torch_dtype"),  # see registry.py
@@ -72,19 +72,19 @@ class KeySet:
 
     read: frozenset[str] = frozenset()
     harmless: frozenset[str] = frozenset()  # known, and without effect on logits
-    fixed: Mapping[str, Neutral] = field(default_factory=dict)  # of the architecture; supported with these values alone
+    fixed: Mapping[str, Neutral] = field(default_factory=dict)  # the architecture's; supported with these values only
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
-    foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
-    is_closed: bool = False  # a key that is not declared must be zero
+    foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of other models; accepted with these values only
+    is_closed: bool = False  # an undeclared key must be zero
 
-    def but(
+    def override(
         self,
         *,
         reads: Iterable[str] = (),
         ignores: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
     ) -> KeySet:
-        """The keys of an architecture that reads some more of them, or ignores some of these."""
+        """Return these keys, with some more read, some ignored, and other defaults."""
         reads, ignores = frozenset(reads), frozenset(ignores)
         return replace(
             self,
@@ -93,20 +93,20 @@ class KeySet:
             defaults={**self.defaults, **(defaults or {})},
         )
 
-    def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
-        """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
-        for key in given:
+    def values(self, config: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
+        """Return the values of the keys that are read. Raises if an unread key may change the maths."""
+        for key in config:
             if key not in self.read and key not in self.harmless:
-                self._check_unread(key, given[key], architecture, prefix)
-        return Values({**self.defaults, **{key: given[key] for key in given if key in self.read}}, prefix)
+                self._check_unread(key, config[key], architecture, prefix)
+        return Values({**self.defaults, **{key: config[key] for key in config if key in self.read}}, prefix)
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:
             if value not in self.fixed[key]:
-                known = " or ".join(brief(each) for each in self.fixed[key])
+                supported = " or ".join(brief(each) for each in self.fixed[key])
                 raise UnsupportedModel(
-                    f"The model's configuration has {prefix}{key} = {brief(value)}, and {architecture} is supported "
-                    f"with {known} only."
+                    f"The model's configuration has {prefix}{key} = {brief(value)}. {architecture} is supported with "
+                    f"{supported} only."
                 )
         elif (key in self.foreign or self.is_closed) and value not in self.foreign.get(key, _OFF):
             raise UnsupportedModel(
@@ -116,7 +116,7 @@ class KeySet:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ConfigKeys:
     """An architecture's keys in either container."""
 
     config: KeySet  # config.json

@@ -1,11 +1,11 @@
-"""Llama, and all that is Llama with other numbers: SmolLM2, Yi, TinyLlama, …"""
+"""Llama, and models that differ from it in sizes only: SmolLM2, Yi, TinyLlama, …"""
 
 from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
-from quire.models.keys import BASE_HARMLESS, FOREIGN, Keys, KeySet
-from quire.models.names import Names, TensorName, marked
+from quire.models.keys import BASE_HARMLESS, FOREIGN, ConfigKeys, KeySet
+from quire.models.names import Names, TensorName, with_fields
 from quire.models.registry import architecture
 
 LLAMA_NAMES: Names = {
@@ -35,7 +35,7 @@ LLAMA_CONFIG = KeySet(
     ),
     harmless=BASE_HARMLESS.union(
         {
-            *("attention_dropout", "pretraining_tp"),  # training; how matrices were cut, the sums are the same
+            *("attention_dropout", "pretraining_tp"),  # training only; how matrices were split, with the same sums
             "layer_types",  # config.py compares them with the windows
             *("sliding_window", "use_sliding_window", "max_window_layers"),  # Llama has no window
         }
@@ -56,9 +56,9 @@ LLAMA_GGUF = KeySet(
     ),
     harmless=frozenset(
         {
-            "vocab_size",  # the table of embeddings has it too
+            "vocab_size",  # read from the embedding table
             "attention.layer_norm_epsilon",  # of another kind of norm
-            *("tensor_data_layout", "rope.scaling.finetuned"),  # where the file comes from
+            *("tensor_data_layout", "rope.scaling.finetuned"),  # origin of the file
         }
     ),
     fixed={"attention.causal": (True,), "rope.scaling.yarn_ext_factor": (1.0,), "logit_scale": (0.0, 1.0)},
@@ -70,8 +70,8 @@ LLAMA_GGUF = KeySet(
     "LlamaForCausalLM",
     model_type="llama",
     gguf="llama",
-    names=marked(LLAMA_NAMES, "attn.q", "attn.k", paired=True),
-    keys=Keys(LLAMA_CONFIG, LLAMA_GGUF),
+    names=with_fields(LLAMA_NAMES, "attn.q", "attn.k", paired=True),
+    keys=ConfigKeys(LLAMA_CONFIG, LLAMA_GGUF),
 )
 def llama(g: Graph, c: ModelConfig, *, norm_heads: bool = False) -> Value:
     """Pre-norm decoder with grouped heads, rotary positions and a gated feed-forward block."""

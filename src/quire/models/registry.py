@@ -1,4 +1,4 @@
-"""`@architecture`: how a model's file makes itself known. Files are found, not listed."""
+"""`@architecture` registers a model's file. Files are discovered; there is no list."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from quire.graph.graph import Graph, Value
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.keys import Keys
+from quire.models.keys import ConfigKeys
 from quire.models.names import Names
-from quire.models.values import LONGEST_SHOWN, Values, brief
+from quire.models.values import MAX_SHOWN, Values, brief
 
 Draw = Callable[[Graph, ModelConfig], Value]
 AnyDraw = TypeVar("AnyDraw", bound=Draw)
@@ -21,13 +21,13 @@ AnyDraw = TypeVar("AnyDraw", bound=Draw)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A way to draw a model, under the name that checkpoints have for it."""
+    """An architecture under the names that checkpoints use for it."""
 
     name: str  # in config.json's `architectures`
-    model_type: str  # in config.json, beside it
-    gguf: str | None  # in GGUF's `general.architecture`; None: GGUF files of it say another's name
+    model_type: str  # in config.json's `model_type`
+    gguf: str | None  # in GGUF's `general.architecture`; None: its GGUF files use another architecture's name
     names: Names
-    keys: Keys  # of a configuration: those that are read, those that do not matter
+    keys: ConfigKeys
     draw: Draw
 
 
@@ -35,7 +35,7 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    name: str, *, model_type: str, names: Names, keys: Keys, gguf: str | None = None
+    name: str, *, model_type: str, names: Names, keys: ConfigKeys, gguf: str | None = None
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
@@ -47,7 +47,7 @@ def architecture(
 
 
 def all_architectures() -> tuple[Architecture, ...]:
-    """Those of every file in this package, by name."""
+    """Return the architectures of every file in this package, sorted by name."""
     package = importlib.import_module("quire.models")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"quire.models.{module.name}")
@@ -55,45 +55,45 @@ def all_architectures() -> tuple[Architecture, ...]:
 
 
 def find_architecture(checkpoint: CheckpointSource) -> Architecture:
-    """The one that the checkpoint names. An error lists those that there are."""
+    """Return the architecture that the checkpoint names. An error lists the supported ones."""
     metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
-        said = [str(metadata.get("general.architecture"))]
+        names = [str(metadata.get("general.architecture"))]
         by_name = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
     else:
         _refuse_custom_code(metadata.get("auto_map"))
         by_name = {arch.name: arch for arch in all_architectures()}
-        said = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
-    for name in said:
+        names = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
+    for name in names:
         if name in by_name:
-            return _agreeing(by_name[name], metadata)
+            _check_model_type(by_name[name], metadata)
+            return by_name[name]
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:LONGEST_SHOWN]} is not supported. In {checkpoint.container} files "
-        f"these are: {', '.join(sorted(by_name))}."
+        f"The architecture {', '.join(names)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
+        f"are: {', '.join(sorted(by_name))}."
     )
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
-    """The architecture of a config.json that names its `model_type` alone."""
+    """Return the architecture of a config.json that has only a `model_type`."""
     return [arch.name for arch in all_architectures() if arch.model_type == metadata.get("model_type")]
 
 
-def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
-    """The same, unless config.json says in its other key that the model is another one."""
+def _check_model_type(arch: Architecture, metadata: Mapping[str, Any]) -> None:
+    """Raise if the `model_type` of config.json belongs to another architecture."""
     model_type = metadata.get("model_type")
     if model_type not in (None, arch.model_type):
         raise UnsupportedModel(
             f"config.json has the model_type {brief(model_type)} and the architecture {arch.name}, whose model_type is "
             f"{arch.model_type!r}. Correct the one that is wrong."
         )
-    return arch
 
 
 def _refuse_custom_code(auto_map: Any) -> None:
-    """Code of its own that comes with a checkpoint may compute anything. That of a tokenizer is not the model's."""
+    """Raise if the checkpoint brings its own model code, which may compute anything. Tokenizer code is ignored."""
     is_map = isinstance(auto_map, Mapping)
     if auto_map and (not is_map or any(str(key).startswith(("AutoModel", "AutoConfig")) for key in auto_map)):
         raise UnsupportedModel(
-            f"config.json has auto_map = {brief(auto_map)}: the model is computed by code of its own, which is not "
-            "run. If the architecture's usual code is right for this model, remove auto_map."
+            f"config.json has auto_map = {brief(auto_map)}: the model needs its own code, which Quire does not run. If "
+            "the architecture's standard code is right for this model, remove auto_map."
         )

@@ -1,4 +1,4 @@
-"""The frequencies of rotary positions: default, linear, llama3 and yarn, as either container states them."""
+"""The frequencies of rotary position embeddings: default, linear, llama3 and yarn, from config.json or GGUF."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Everything the frequencies depend on. A field that a kind does not use keeps its default."""
+    """Everything that the frequencies depend on. A field that a kind does not use keeps its default."""
 
     theta: float
-    rotary_dim: int  # how many numbers of a head turn, two by two
+    rotary_dim: int  # how many numbers of a head are rotated, in pairs
     kind: str = "default"
     factor: float = 1.0
-    original_context: int = 0  # llama3, yarn: how long the texts of the first training were
+    original_context: int = 0  # llama3, yarn: context length of the original training
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn
-    scaling: float = 1.0  # yarn: what cosine and sine are multiplied by
+    scaling: float = 1.0  # yarn: factor of cosine and sine
 
     def frequencies(self) -> Array:
-        """Radians per position of every pair, float32 [rotary_dim / 2]."""
-        return _KINDS[self.kind](self, _plain(self)).astype(np.float32)
+        """Return the radians per position of every pair, float32 [rotary_dim / 2]."""
+        return _KINDS[self.kind](self, _default_frequencies(self)).astype(np.float32)
 
 
 def rope_from_config(c: Mapping[str, Any], head_dim: int, max_context: int) -> RopeConfig:
-    """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
+    """Read config.json: `rope_scaling`, or else `rope_parameters`; `rope_theta` beside it if it has none.
 
-    So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
+    If both are present, `rope_parameters` is ignored, its theta too, as in transformers.
     """
     outer = Values(c)
     key = "rope_scaling" if outer.mapping("rope_scaling") else "rope_parameters"
     r = outer.table(key)
     if unknown := sorted(set(outer.mapping(key)) - _READ):
         raise UnsupportedModel(f"The model's configuration has {key}.{unknown[0]}, which is not supported.")
-    kind = _known(r.text("rope_type", r.text("type", "default")))
+    kind = _check_kind(r.text("rope_type", r.text("type", "default")))
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _whole_head(r, outer, head_dim),
+        "rotary_dim": _rotary_dim(r, outer, head_dim),
         "kind": kind,
     }
     if kind == "default":
@@ -76,33 +76,37 @@ def rope_from_config(c: Mapping[str, Any], head_dim: int, max_context: int) -> R
     )
 
 
-def _whole_head(r: Values, outer: Values, head_dim: int) -> int:
-    """Readers of the same key disagree: transformers turns the whole head of these models, others a part of it."""
+def _rotary_dim(r: Values, outer: Values, head_dim: int) -> int:
+    """Return the size of the rotated part: the whole head.
+
+    Implementations disagree about `partial_rotary_factor`: transformers ignores it for these models, others do not. So
+    another value than 1 is refused.
+    """
     for values in (r, outer):
         if values.number("partial_rotary_factor", 1.0) != 1.0:
-            raise values.refusal("partial_rotary_factor", "1, as rope turns whole heads in this architecture")
+            raise values.refusal("partial_rotary_factor", "1, as rope rotates whole heads in this architecture")
     return head_dim
 
 
 def rope_from_gguf(c: Mapping[str, Any], head_dim: int, max_context: int, prefix: str = "") -> RopeConfig:
-    """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
+    """Read GGUF metadata, keys without the architecture's name. The factors of llama3 are a tensor, not metadata.
 
-    A factor without a type is linear. Zero is a factor that was left out.
+    A factor without a type is linear. A factor of zero counts as left out.
     """
     r = Values(c, prefix)
-    key = "rope.scaling.factor" if "rope.scaling.factor" in r else "rope.scale_linear"  # how the first files said it
+    key = "rope.scaling.factor" if "rope.scaling.factor" in r else "rope.scale_linear"  # the name in early files
     factor = r.number_unless_zero(key, 1.0)
     kind = r.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     if (rotary_dim := r.size("rope.dimension_count", head_dim)) != head_dim:
-        raise r.refusal("rope.dimension_count", f"{head_dim}, as rope turns whole heads in this architecture")
+        raise r.refusal("rope.dimension_count", f"{head_dim}, as rope rotates whole heads in this architecture")
     scaling = 1.0
     if kind == "yarn":
-        scaling = r.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
+        scaling = r.number("rope.scaling.yarn_attn_factor", _yarn_mscale(factor))
         scaling *= r.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
         theta=r.number("rope.freq_base", 10000.0, above=1.0),
         rotary_dim=rotary_dim,
-        kind=_known("default" if kind == "none" else kind),
+        kind=_check_kind("default" if kind == "none" else kind),
         factor=factor,
         original_context=r.size("rope.scaling.original_context_length", max_context),
         beta_fast=r.number("rope.scaling.yarn_beta_fast", 32.0),
@@ -111,7 +115,7 @@ def rope_from_gguf(c: Mapping[str, Any], head_dim: int, max_context: int, prefix
     )
 
 
-def _known(kind: str) -> str:
+def _check_kind(kind: str) -> str:
     if kind not in _KINDS:
         raise UnsupportedModel(
             f"Rope scaling of the type {brief(kind)} is not supported: only {', '.join(_KINDS)} are."
@@ -119,21 +123,21 @@ def _known(kind: str) -> str:
     return kind
 
 
-def _plain(rope: RopeConfig) -> Array:
-    """theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
+def _default_frequencies(rope: RopeConfig) -> Array:
+    """Return theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
     return 1.0 / rope.theta ** exponents.astype(np.float64)
 
 
 def _llama3(rope: RopeConfig, plain: Array) -> Array:
-    """Long waves are stretched by the factor, short ones stay, those between move from one to the other."""
+    """Divide low frequencies by the factor, keep high ones, and interpolate between them."""
     turns = rope.original_context * plain / (2 * math.pi)  # of each pair over the original context
     keep: Array = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0)
     return keep * plain + (1 - keep) * plain / rope.factor
 
 
 def _yarn(rope: RopeConfig, plain: Array) -> Array:
-    """As llama3, with a ramp over the index of the pair; the bounds are given as turns over the original context."""
+    """Like llama3, with a linear ramp over the index of the pair; its bounds are turns over the original context."""
 
     def pair_that_turns(times: float) -> float:
         span = rope.original_context / (times * 2 * math.pi)
@@ -150,11 +154,11 @@ def _yarn(rope: RopeConfig, plain: Array) -> Array:
 
 def _yarn_scaling(r: Values, factor: float) -> float:
     mscale, of_all = (r.number_unless_zero(key, 0.0) for key in ("mscale", "mscale_all_dim"))
-    both = _magnitude(factor, mscale) / _magnitude(factor, of_all)
-    return r.number("attention_factor", both if mscale and of_all else _magnitude(factor))
+    both = _yarn_mscale(factor, mscale) / _yarn_mscale(factor, of_all)
+    return r.number("attention_factor", both if mscale and of_all else _yarn_mscale(factor))
 
 
-def _magnitude(factor: float, mscale: float = 1.0) -> float:
+def _yarn_mscale(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
@@ -171,6 +175,6 @@ _READ = frozenset(
         *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
         *("low_freq_factor", "high_freq_factor"),
         *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
-        "finetuned",  # how the model came to be
+        "finetuned",  # has no effect
     }
 )

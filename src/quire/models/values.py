@@ -1,4 +1,4 @@
-"""Checked reading of a model's configuration. A value of the wrong type or size is refused by the name of its key."""
+"""Typed access to a model's configuration. An error about a value of the wrong type or size names its key."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ import numpy as np
 
 from quire.models.errors import UnsupportedModel
 
-MOST = 1 << 31  # of any size: far beyond every model, and small enough to multiply
+MAX_SIZE = 1 << 31  # far beyond every model, and small enough to multiply without overflow
 MAX_LAYERS = 1 << 12
 MAX_HEAD_DIM = 1 << 14
-TINY, HUGE = 1e-30, 1e30  # of real numbers: beyond, what is computed from them overflows
-LONGEST_SHOWN = 60  # characters of a value in a message
+TINY, HUGE = 1e-30, 1e30  # bounds of real numbers, beyond which computations may overflow
+MAX_SHOWN = 60  # characters of a value in a message
 
 
 class Values:
     """Keys and their values. A key whose value is null counts as left out."""
 
-    def __init__(self, given: Mapping[str, Any], prefix: str = "") -> None:
-        self._given = given
+    def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
+        self._values = values
         self._prefix = prefix  # of the keys in messages: `rope_scaling.`, `llama.`
 
     def __contains__(self, key: str) -> bool:
-        return self._given.get(key) is not None
+        return self._values.get(key) is not None
 
-    def size(self, key: str, default: int | None = None, most: int = MOST) -> int:
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """A whole number from 1 to `most`. Without a default the key is required."""
         found = self.size_or_none(key, most)
         return found if found is not None else self._required(key, default)
 
-    def size_or_none(self, key: str, most: int = MOST) -> int | None:
-        """As `size`; None if the key is left out."""
-        return self._whole(key, self._given[key], 1, most) if key in self else None
+    def size_or_none(self, key: str, most: int = MAX_SIZE) -> int | None:
+        """Like `size`; None if the key is left out."""
+        return self._integer(key, self._values[key], 1, most) if key in self else None
 
-    def whole(self, key: str) -> int:
+    def integer(self, key: str) -> int:
         """A whole number that may be 0. The key is required."""
-        found = self.whole_or_none(key)
+        found = self.integer_or_none(key)
         return found if found is not None else self._required(key, None)
 
-    def whole_or_none(self, key: str, least: int = 0) -> int | None:
+    def integer_or_none(self, key: str, least: int = 0) -> int | None:
         """A whole number from `least` on; None if the key is left out."""
-        return self._whole(key, self._given[key], least, MOST) if key in self else None
+        return self._integer(key, self._values[key], least, MAX_SIZE) if key in self else None
 
     def sizes(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers from 1 on; None if the key is left out."""
         if key not in self:
             return None
-        value = self._given[key]
+        value = self._values[key]
         if not isinstance(value, list | tuple):
             raise self.refusal(key, "a list of whole numbers")
-        return tuple(self._whole(key, each, 1, MOST) for each in value)
+        return tuple(self._integer(key, each, 1, MAX_SIZE) for each in value)
 
-    def uniform_size(self, key: str, default: int | None = None, most: int = MOST) -> int:
-        """As `size`, where a list of one number per layer is taken if all are the same."""
-        value = self._given.get(key)
+    def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """Like `size`; a list with one number per layer is accepted if all are equal."""
+        value = self._values.get(key)
         if not isinstance(value, list | tuple):
             return self.size(key, default, most)
-        numbers = {self._whole(key, each, 1, most) for each in value}
+        numbers = {self._integer(key, each, 1, most) for each in value}
         if len(numbers) != 1:
             raise UnsupportedModel(f"Layers that differ in '{self._prefix}{key}' are not supported.")
         return numbers.pop()
@@ -69,20 +69,20 @@ class Values:
         """A number greater than `above`, neither huge nor tiny."""
         if key not in self:
             return self._required(key, default)
-        value = _finite(self._given[key])
+        value = _finite(self._values[key])
         if value is None or not max(above, TINY) < value < HUGE:
             raise self.refusal(key, f"a number above {above:g}")
         return value
 
     def number_unless_zero(self, key: str, default: float) -> float:
-        """As `number`, where zero stands for the default."""
-        return default if _finite(self._given.get(key)) == 0 else self.number(key, default)
+        """Like `number`; zero means the default."""
+        return default if _finite(self._values.get(key)) == 0 else self.number(key, default)
 
-    def share(self, key: str, default: float | None = None) -> float:
+    def fraction(self, key: str, default: float | None = None) -> float:
         """A number from 0 to 1."""
         if key not in self:
             return self._required(key, default)
-        value = _finite(self._given[key])
+        value = _finite(self._values[key])
         if value is None or not 0 <= value <= 1:
             raise self.refusal(key, "a number from 0 to 1")
         return value
@@ -91,14 +91,14 @@ class Values:
         """true or false."""
         if key not in self:
             return default
-        value = self._given[key]
+        value = self._values[key]
         if not isinstance(value, bool | np.bool_):
             raise self.refusal(key, "true or false")
         return bool(value)
 
     def text(self, key: str, default: str) -> str:
         """A string."""
-        value = self._given[key] if key in self else default
+        value = self._values[key] if key in self else default
         if not isinstance(value, str):
             raise self.refusal(key, "a string")
         return value
@@ -107,7 +107,7 @@ class Values:
         """A list of strings; None if the key is left out."""
         if key not in self:
             return None
-        value = self._given[key]
+        value = self._values[key]
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
             raise self.refusal(key, "a list of strings")
         return tuple(value)
@@ -118,24 +118,24 @@ class Values:
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         """The object under this key, unread."""
-        value = self._given[key] if key in self else {}
+        value = self._values[key] if key in self else {}
         if not isinstance(value, Mapping):
             raise self.refusal(key, "an object")
         return value
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """None, one id or several: each once, in order. Some files write -1 for an id that they do not have."""
-        value = self._given.get(key)
+        """Return no, one or several ids, without duplicates, in order. Some files write -1 for a missing id."""
+        value = self._values.get(key)
         values = value if isinstance(value, list | tuple) else [value]
-        ids = [self._whole(key, each, -1, MOST) for each in values if each is not None]
+        ids = [self._integer(key, each, -1, MAX_SIZE) for each in values if each is not None]
         return tuple(dict.fromkeys(each for each in ids if each >= 0))
 
     def refusal(self, key: str, expected: str) -> UnsupportedModel:
         """The error for a value that is not what it must be."""
-        shown = brief(self._given.get(key))
+        shown = brief(self._values.get(key))
         return UnsupportedModel(f"The model's configuration has {self._prefix}{key} = {shown}: it must be {expected}.")
 
-    def _whole(self, key: str, value: Any, least: int, most: int) -> int:
+    def _integer(self, key: str, value: Any, least: int, most: int) -> int:
         is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
         is_whole = is_number and (isinstance(value, Integral) or (math.isfinite(value) and value == int(value)))
         if not is_whole or not least <= value <= most:
@@ -144,12 +144,12 @@ class Values:
 
     def _required(self, key: str, default: Any) -> Any:
         if default is None:
-            raise UnsupportedModel(f"The model's configuration does not say '{self._prefix}{key}'.")
+            raise UnsupportedModel(f"The model's configuration lacks '{self._prefix}{key}'.")
         return default
 
 
 def _finite(value: Any) -> float | None:
-    """None: not a number, or one that a float cannot hold."""
+    """Return the value as a finite float; None if it is none."""
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         return None
     try:
@@ -160,6 +160,6 @@ def _finite(value: Any) -> float | None:
 
 
 def brief(value: Any) -> str:
-    """A value as messages show it."""
+    """Format a value for a message, truncated."""
     shown = repr(value)
-    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"

@@ -11,7 +11,7 @@ import numpy as np
 from quire.devices import base
 from quire.devices.cpu.bindings import native
 from quire.models.config import read_config
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch
 from quire.quant.registry import all_formats
@@ -40,11 +40,11 @@ class Runs:
         return output.logits
 
 
-def lower(model: Model, limits: base.Limits = LIMITS, **options: Any) -> base.Program:
+def lower(model: DrawnModel, limits: base.Limits = LIMITS, **options: Any) -> base.Program:
     return base.open("cpu").lower(model.graph, model.weights, limits, **options)
 
 
-def session(program: base.Program, model: Model, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:
+def session(program: base.Program, model: DrawnModel, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:
     """Texts in blocks of that program's cache, all over it. Blocks of an earlier session hold what it left there."""
     made = Session(model, num_blocks, seed)
     made.interpreter = Runs(program)  # type: ignore[assignment]
@@ -66,7 +66,7 @@ FORMATS = {"embed": "q8_0", "attn.v": "q8_0", "mlp.down": "q4_0"}  # the others 
 
 
 @cache
-def quantized_model(fmt: str, head_dim: int = 32) -> Model:
+def quantized_model(fmt: str, head_dim: int = 32) -> DrawnModel:
     """A Llama with quantized weights of several formats, as real files have them; norms are float32."""
     (arch,) = (arch for arch in all_architectures() if arch.name == "LlamaForCausalLM")
     widths = WIDTHS[max(32, all_formats()[fmt].block_weights)]

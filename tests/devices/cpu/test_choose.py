@@ -32,7 +32,7 @@ def logits(program, model) -> np.ndarray:
 
 @pytest.fixture
 def kept(tmp_path) -> LoweredModel:
-    return LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0).of("toy")
+    return LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0).for_model("toy")
 
 
 class Stopwatch:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the
 
 @pytest.fixture
 def kept(tmp_path) -> LoweredModel:
-    return LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0).of("toy")
+    return LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0).for_model("toy")
 
 
 def logits(program, model) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 
 from quire.devices import base
 from quire.graph.interpret import Interpreter
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.text.tokenizer import Tokenizer
 from quire.weights.checkpoint import open_checkpoint
@@ -29,7 +29,7 @@ BLOCKS = [9, 4, 30, 2, 17, 8, 11, 1]
 
 
 @pytest.fixture(scope="module")
-def model(model_file) -> Model:
+def model(model_file) -> DrawnModel:
     return draw(open_checkpoint(model_file))
 
 

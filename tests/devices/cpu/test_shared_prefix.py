@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quire.devices import base
-from quire.models.draw import Model
+from quire.models.draw import DrawnModel
 from quire.ops.batch import Batch, RowPart
 from tests.devices.cpu.programs import HAS_NATIVE, LIMITS, VARIANTS, lower, quantized_model
 from tests.models.toys import make_toy, some_tokens
@@ -114,7 +114,7 @@ def test_rows_read_what_another_row_writes_in_the_same_step(name, kv_dtype, grou
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_group_answers_the_same_for_any_number_of_threads(num_threads):
     """Threads decide how many rows of a group are taken together."""
-    model: Model = quantized_model("q4_1")
+    model: DrawnModel = quantized_model("q4_1")
     expected = alone(program("q4_1", "f16"))
     texts = Texts(lower(model, WIDE, num_threads=num_threads))
     for n, logits in texts.step(dict.fromkeys(range(len(TAILS)), 1)).items():

@@ -17,7 +17,7 @@ from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
 from quire.graph.weight import Weight
 from quire.models.config import read_config
-from quire.models.draw import Model
+from quire.models.draw import DrawnModel
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch, Draws, RowPart
 from quire.quant.registry import all_formats
@@ -63,7 +63,7 @@ class Placed(CudaDevice):
         return program
 
 
-def lowered(model: Model, place: str, limits: Limits = LIMITS, **wishes: Any) -> CudaProgram:
+def lowered(model: DrawnModel, place: str, limits: Limits = LIMITS, **wishes: Any) -> CudaProgram:
     """In number formats that are all the same, unless said otherwise."""
     wishes = {"dtype": "bf16", **wishes}
     limits = replace(limits, kv_dtype=wishes.pop("kv_dtype", wishes["dtype"]))

@@ -18,7 +18,7 @@ from quire.devices.cuda.instructions import AddProduct, Attend, Gate
 from quire.devices.cuda.int4 import Int4Linear, joined_int4
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
@@ -48,7 +48,7 @@ def toy() -> MemoryCheckpoint:
     return replace(whole, tensors=as_tensors(arrays))
 
 
-def lowered(model: Model, place: str, kv_dtype: str = "bf16", **wishes) -> CudaProgram:
+def lowered(model: DrawnModel, place: str, kv_dtype: str = "bf16", **wishes) -> CudaProgram:
     return CudaDevice(place).lower(model.graph, model.weights, replace(LIMITS, kv_dtype=kv_dtype), **wishes)
 
 
@@ -135,7 +135,7 @@ def test_fp8_numbers_of_a_checkpoint_are_not_rounded_again(way: str, tmp_path: P
     np.testing.assert_array_equal(numbers, np.concatenate([model.weights[name].float32() for name in found]))
 
 
-def gguf(formats: dict[str, str]) -> Model:
+def gguf(formats: dict[str, str]) -> DrawnModel:
     """The toy as a GGUF file: each matrix in the format that the end of its name has here."""
     model = draw(to_gguf(toy()))
     weights = {
@@ -147,7 +147,7 @@ def gguf(formats: dict[str, str]) -> Model:
     return replace(model, weights=weights)
 
 
-def by_references(model: Model) -> np.ndarray:
+def by_references(model: DrawnModel) -> np.ndarray:
     return Session(model).step({"text": some_tokens(PROMPT + 2)})["text"][PROMPT - 1 :]
 
 
@@ -176,7 +176,7 @@ def test_matrices_whose_columns_are_in_different_orders_become_plain_numbers(tmp
     weights = write_checkpoint("gptq-act-order", tmp_path, toy())
     model = draw(open_checkpoint(tmp_path))
     name = next(name for name in model.weights if name.endswith(".up"))
-    parts = model.weights[name].source.parts()
+    parts = model.weights[name].source.load()
     moved = parts._replace(  # the same groups, the last of them first
         packed=np.roll(parts.packed, WIDE_GROUP // 2, 1),
         scales=np.roll(parts.scales, 1, 1),

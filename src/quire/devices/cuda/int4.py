@@ -18,7 +18,7 @@ from quire.devices._triton.norm import Product, Rounded
 from quire.devices._triton.stream import Around, Scratch
 from quire.graph.weight import Weight
 from quire.quant.int4 import BLOCKS, Int4
-from quire.weights.joined import INT4, as_grouped_int4
+from quire.weights.quantized_tensors import INT4, as_grouped_int4
 
 from .linear import ALONE, plain_product
 from .tiles import Tile, Tiles

@@ -23,7 +23,7 @@ from torch import Tensor
 from quire.devices._triton.norm import FP8
 from quire.devices._triton.stream import Scratch
 from quire.graph.weight import Weight, Weights
-from quire.weights.joined import ScaledTensor
+from quire.weights.quantized_tensors import ScaledTensor
 from quire.weights.random_weights import RandomTensor
 
 from .int4 import Int4Linear, Room, joined_int4, place_int4
@@ -124,7 +124,7 @@ class Placer:
         source = weight.source
         if isinstance(source, RandomTensor):
             drawn = torch.empty(weight.shape, dtype=dtype, device=self.device)
-            return drawn.normal_(source.centre, source.spread)
+            return drawn.normal_(source.mean, source.std)
         if weight.format in PLAIN:
             raw = np.ascontiguousarray(weight.raw()) if weight.row_order is not None else weight.source.data
             tensor = _as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)

@@ -1,4 +1,4 @@
-"""GGUF's 4-bit formats and matrices of several tensors in the one form that a GPU has a kernel for."""
+"""GGUF's 4-bit formats and matrices of several tensors, converted to Int4."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from quire.graph.weight import PairedRows, Weight
 from quire.quant.int4 import Int4
-from quire.weights.joined import GroupedInt4, as_grouped_int4
+from quire.weights.quantized_tensors import GroupedInt4, as_grouped_int4
 from tests.ops.encoded_tensor import EncodedTensor
 
 pytestmark = pytest.mark.pure
@@ -15,18 +15,18 @@ pytestmark = pytest.mark.pure
 
 @pytest.mark.parametrize("fmt", ["q4_0", "q4_1", "q4_k"])
 @pytest.mark.parametrize("transform", [None, PairedRows(2)])
-def test_a_gguf_tensor_means_the_same_numbers(fmt: str, transform: PairedRows | None):
+def test_a_gguf_tensor_keeps_its_numbers(fmt: str, transform: PairedRows | None):
     weight = Weight("w", (8, 512), fmt, EncodedTensor.random("w", (8, 512), fmt, seed=3), transform)
     parts = as_grouped_int4(weight)
     assert parts is not None and parts.group == 32 and parts.packed.shape == (8, 256)
     np.testing.assert_allclose(parts.dequantize(), weight.float32(), rtol=1e-6, atol=1e-7)
 
 
-def test_other_formats_have_no_such_form():
+def test_other_formats_cannot_be_converted():
     assert as_grouped_int4(Weight("w", (8, 512), "q8_0", EncodedTensor.random("w", (8, 512), "q8_0", seed=3))) is None
 
 
-def test_rows_and_columns_move_as_they_are_told():
+def test_rows_and_columns_are_reordered():
     rng = np.random.default_rng(1)
     columns = rng.permutation(16)
     parts = Int4(rng.integers(0, 256, (4, 8), np.uint8), rng.random((4, 2), np.float32), rng.random((4, 2), np.float32))

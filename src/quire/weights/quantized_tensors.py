@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint has in several tensors: numbers of few bits, and the scales that make weights of them."""
+"""Quantized matrices that a checkpoint stores in several tensors: values of few bits, and their scales."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ INT4 = "int4"  # the format of a GroupedInt4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledTensor:
-    """Floats of 8 bits, each to be multiplied with a scale: of the tensor, of its row, or of its block."""
+    """8-bit floats with a scale for the tensor, for each row, or for each block."""
 
     values: StoredTensor  # f8_e4m3 [rows, columns]
     scales: StoredTensor
-    block: tuple[int, int] | None = None  # rows and columns that share a scale, if blocks do
+    block: tuple[int, int] | None = None  # rows and columns of a block; None: no scales per block
 
     @property
     def name(self) -> str:
@@ -59,19 +59,19 @@ class ScaledTensor:
             return numbers
         height, width = self.block
         wide = scale.repeat(width, axis=1)[:, : numbers.shape[1]]
-        for place, scales_of_rows in enumerate(wide):
-            numbers[place * height : (place + 1) * height] *= scales_of_rows
+        for index, row_scales in enumerate(wide):
+            numbers[index * height : (index + 1) * height] *= row_scales
         return numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedInt4:
-    """4 bits with a scale and a zero for each group of a row. Nothing is read until `parts` is called."""
+    """4-bit values with a scale and a zero for each group of a row. Nothing is read until `load` is called."""
 
     name: str
     shape: tuple[int, int]
     group: int
-    parts: Callable[[], Int4]  # made anew at every call
+    load: Callable[[], Int4]  # builds a new Int4 at every call
 
     @property
     def format(self) -> str:
@@ -85,16 +85,16 @@ class GroupedInt4:
     @property
     def data(self) -> NDArray[np.uint8]:
         """Of the packed values alone, rows of columns / 2 bytes."""
-        return self.parts().packed.reshape(-1)
+        return self.load().packed.reshape(-1)
 
     def dequantize(self) -> NDArray[np.float32]:
-        return self.parts().dequantize()
+        return self.load().dequantize()
 
 
 def as_grouped_int4(weight: Weight) -> Int4 | None:
-    """A weight in the one form of 4 bits, in the graph's order of rows. None: it is in no such format."""
+    """Return a 4-bit weight as Int4, rows in the graph's order. None: its format cannot be converted."""
     if isinstance(weight.source, GroupedInt4):
-        parts = weight.source.parts()
+        parts = weight.source.load()
         order = weight.row_order
         if order is None:
             return parts

@@ -1,6 +1,6 @@
-"""A file in memory, mapped and read only. The map lives as long as an array that looks into it.
+"""A file mapped read-only. The map lives as long as an array that is a view of it.
 
-Replace a model file by renaming a new one over it; cutting a mapped file short kills its readers (SIGBUS).
+Replace a model file by renaming a new one over it; truncating a mapped file kills its readers (SIGBUS).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class MappedFile:
     def num_bytes(self) -> int:
         return len(self.data)
 
-    def let_go(self) -> None:
-        """Hold no page of it in our memory for now. What is looked at again comes back from the file."""
+    def release_pages(self) -> None:
+        """Release the pages from memory. Pages that are accessed again are read from the file."""
         if isinstance(self.buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             self.buffer.madvise(mmap.MADV_DONTNEED)
 
 
 def map_file(path: Path) -> MappedFile:
-    """Map the file, or say why it cannot be."""
+    """Map the file. Raises CheckpointError with the reason if it cannot be mapped."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # before open: opening a pipe would wait for its writer
+        if not stat.S_ISREG(status.st_mode):  # checked before open, which would block on a pipe
             raise CheckpointUnreadable(path, "it is not a regular file", "Give a model file or a checkpoint folder.")
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -61,7 +61,7 @@ def map_file(path: Path) -> MappedFile:
 
 
 def read_text(path: Path) -> str:
-    """A small text file of the checkpoint, such as config.json."""
+    """Read a small text file of the checkpoint, such as config.json."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -71,5 +71,7 @@ def read_text(path: Path) -> str:
 def _open_error(path: Path, error: OSError | ValueError) -> CheckpointError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return CheckpointNotFound(path, "there is no such file", "Check the path, or download the model again.")
-    reason = error.strerror if isinstance(error, OSError) else str(error)  # ValueError: a NUL in the path, or no UTF-8
+    reason = (
+        error.strerror if isinstance(error, OSError) else str(error)
+    )  # ValueError: a NUL in the path, or invalid UTF-8
     return CheckpointUnreadable(path, f"it cannot be read ({reason})", "Check the path and its permissions.")
