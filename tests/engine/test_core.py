@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.config import load
-from quire.devices.base import KeptWeights, Limits
+from quire.devices.base import Limits, WeightCache
 from quire.engine.load import build
 from quire.engine.messages import (
     Changed,
@@ -295,7 +295,7 @@ class PreparingProgram(InterpreterProgram):
 
 class PreparingDevice(InterpreterDevice):
     def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
+        self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None
     ) -> PreparingProgram:
         self.program = PreparingProgram(super().lower(graph, weights, limits, kept).interpreter)
         return self.program

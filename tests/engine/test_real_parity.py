@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from quire.devices import base
-from quire.devices.base import KeptWeights, Limits, Program
+from quire.devices.base import Limits, Program, WeightCache
 from quire.engine.llm import LLM
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
@@ -49,7 +49,7 @@ class FloatCpu:
 
     name = "cpu"
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> Program:
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None) -> Program:
         cpu: Any = base.open("cpu")
         program: Program = cpu.lower(graph, weights, limits, precision="float")
         return program

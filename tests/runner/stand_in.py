@@ -10,18 +10,18 @@ from typing import Unpack
 import numpy as np
 
 from quire.devices.base import (
-    ChoosesTokens,
     Device,
     DeviceUnavailable,
     HasMemory,
-    KeptWeights,
     Limits,
     LoweringOptions,
     Pending,
     Program,
     ReleasesBlocks,
+    SamplesTokens,
     SizedProgram,
     StepOutput,
+    WeightCache,
 )
 from quire.devices.base import open as open_device
 from quire.graph.graph import Graph
@@ -59,7 +59,7 @@ class InterpreterDevice:
     name: str = "stand-in"
 
     def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
+        self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None
     ) -> InterpreterProgram:
         return InterpreterProgram(Interpreter(graph, weights, limits.num_blocks, limits.block_tokens))
 
@@ -137,7 +137,7 @@ class ChoosingDevice:
     max_in_flight: int = 2
     name: str = "chooser"
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> ChoosingProgram:
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None) -> ChoosingProgram:
         return ChoosingProgram(self.inner.lower(graph, weights, limits, kept), limits.max_rows, self.max_in_flight)
 
 
@@ -172,7 +172,7 @@ class CheckedChooser(CheckedProgram):
 
     @property
     def max_in_flight(self) -> int:
-        assert isinstance(self.inner, ChoosesTokens)
+        assert isinstance(self.inner, SamplesTokens)
         return self.inner.max_in_flight
 
     @property
@@ -191,11 +191,11 @@ class CheckedDevice:
     def name(self) -> str:
         return self.inner.name
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> CheckedProgram:
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None) -> CheckedProgram:
         return self._checked(self.inner.lower(graph, weights, limits, kept), limits)
 
     def _checked(self, program: Program, limits: Limits) -> CheckedProgram:
-        checked = CheckedChooser if isinstance(program, ChoosesTokens) else CheckedProgram
+        checked = CheckedChooser if isinstance(program, SamplesTokens) else CheckedProgram
         self.programs.append(checked(program, limits))
         return self.programs[-1]
 
@@ -214,7 +214,7 @@ class CheckedMemoryDevice(CheckedDevice):
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        kept: KeptWeights | None = None,
+        kept: WeightCache | None = None,
         **wishes: Unpack[LoweringOptions],
     ) -> CheckedProgram:
         assert isinstance(self.inner, HasMemory) and limits.num_blocks

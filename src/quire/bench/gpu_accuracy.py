@@ -74,7 +74,7 @@ def compare(model: DrawnModel, device: base.Device, windows: Array) -> Iterator[
         began = time.perf_counter()
         program = _lower(model, device, numbers, windows)
         loaded = time.perf_counter() - began
-        formats = dict(program.formats) if isinstance(program, base.TellsFormats) else {}
+        formats = dict(program.formats) if isinstance(program, base.ReportsFormats) else {}
         for way, answer in WAYS.items():
             found = answer(program, windows)
             if name in (EXACT, PLAIN):

@@ -30,7 +30,7 @@ class OneStream:
     decode_rates: tuple[float, ...]
     overheads: tuple[float, ...]  # share of a decoding step's time outside of the program
     peaks: tuple[Peaks, ...]  # the machine's limits around each; empty if the device cannot tell
-    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.NamesKernels
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
 
 
 class TimedDevice:
@@ -49,7 +49,7 @@ class TimedDevice:
 class _TimedProgram:
     def __init__(self, program: base.Program, seconds: list[float]) -> None:
         self._program, self._seconds = program, seconds
-        self.kernels = program.kernels if isinstance(program, base.NamesKernels) else {}
+        self.kernels = program.kernels if isinstance(program, base.ReportsKernels) else {}
 
     def launch(self, batch: Any) -> base.Pending:
         """On a CPU the step has run when this returns."""

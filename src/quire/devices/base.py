@@ -49,110 +49,110 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step answers, one entry for each token of batch.logits_at."""
+    """The result of a step, one entry for each token of batch.logits_at."""
 
-    # float32 [L, vocab]; None: the graph has no head. Where the device chooses tokens, [H, vocab]: of the entries alone
-    # that batch.draws leaves to the host, in their order; H may be 0.
+    # float32 [L, vocab]; None: the graph has no head. If the device samples, [H, vocab]: only the entries that
+    # batch.draws leaves to the host, in order; H may be 0.
     logits: Array | None
-    # [L, K] as many as batch.num_top says, likeliest first, equal ones by number. None: the device looks for none.
-    top_tokens: Array | None = None  # int32; -1 where a logit of the row is not a number
+    # [L, K] as many as batch.num_top says, likeliest first, equal ones by id. None: the device does not compute them.
+    top_tokens: Array | None = None  # int32; -1 if a logit of the row is NaN
     top_logits: Array | None = None  # float32
-    # int32 [L] what the device chose, as batch.draws says. -1: the host chooses, or a logit is not a number (or is
-    # infinite), or no token is left.
+    # int32 [L] the tokens sampled on the device by batch.draws. -1: the host samples, or a logit is NaN or infinite, or
+    # no token is left.
     tokens: Array | None = None
-    seconds: float | None = None  # that the device was at it, where it can tell
+    seconds: float | None = None  # device-busy seconds, if the device measures them
 
 
 @runtime_checkable
 class Pending(Protocol):
-    """A step on its way."""
+    """A launched step."""
 
     def result(self) -> StepOutput:
-        """Wait for it. A second call answers the same."""
+        """Wait for the step. A second call returns the same output."""
         ...
 
 
 @runtime_checkable
 class Program(Protocol):
-    """A model made ready for one device. It owns its buffers and its KV cache."""
+    """A model lowered for one device. It owns its buffers and its KV cache."""
 
     def launch(self, batch: Batch) -> Pending:
         """Start a step of any size up to the limits. Steps take effect in the order of their launches.
 
-        Raises OutOfDeviceMemory if there is none for it. Then no row has another last token, KV has changed nowhere but
-        in the slots of this step, memory that was kept for later is given back, and the step can be launched again.
+        Raises OutOfDeviceMemory if there is not enough. Then the last tokens of rows are unchanged, KV has changed only
+        in the slots of this step, cached memory has been freed, and the step can be launched again.
         """
         ...
 
 
-class Choosing(Pending, Protocol):
-    """A step on its way, at whose end the device chooses tokens."""
+class PendingSampling(Pending, Protocol):
+    """A launched step that ends with sampling on the device."""
 
     def mask(self, bits: Array) -> None:
-        """Grammars' masks, uint32 [number of masked entries, words], in the order of batch.logits_at.
+        """Provide the grammar masks, uint32 [number of masked entries, words], in the order of batch.logits_at.
 
         Called once, before `result` and before the next launch, if any entry of batch.draws is masked; else never.
-        They come while the device computes: choosing waits for them, the rest does not.
+        It is called while the device computes the step: only sampling waits for the masks.
         """
         ...
 
 
 @runtime_checkable
-class ChoosesTokens(Protocol):
-    """A program that chooses tokens as batch.draws says, and remembers the last one of each row for the next step.
+class SamplesTokens(Protocol):
+    """A program that samples tokens by batch.draws, and stores the last token of each row for the next step.
 
-    For a row of which it could choose none it remembers any token: what is computed with that is thrown away.
+    If no token can be sampled for a row, any token is stored: what is computed from it is discarded.
     """
 
     @property
     def max_in_flight(self) -> int:
-        """Steps that may be launched before the result of the first of them is asked for."""
+        """Steps that may be launched before the result of the first one is collected."""
         ...
 
-    def launch(self, batch: Batch) -> Choosing:
-        """As a Program's; it returns while the device still computes. Once it has, the batch's arrays may change."""
+    def launch(self, batch: Batch) -> PendingSampling:
+        """Launch a step like a Program, but return while the device computes. Then the batch's arrays may change."""
         ...
 
 
 @runtime_checkable
 class ReleasesBlocks(Protocol):
-    """A program that can give memory of its KV cache back to the system, and has it again when it is written to."""
+    """A program that can return memory of its KV cache to the system until it is written again."""
 
     def release_blocks(self, blocks: Array) -> int:
-        """Nobody will read these blocks, int32 and ascending, before they are written. Answers the bytes given back."""
+        """Free blocks that will not be read before they are written, int32 and ascending. Return the bytes freed."""
         ...
 
 
 @runtime_checkable
 class UsesIdleTime(Protocol):
-    """A program that has something to prepare while nobody waits."""
+    """A program that prepares kernels or graphs while the engine is idle."""
 
     def use_idle_time(self) -> bool:
-        """Do a bit of it, for some hundredths of a second. False: there is nothing left."""
+        """Prepare for a few hundredths of a second. Return False if nothing is left to prepare."""
         ...
 
 
 @runtime_checkable
 class Tunable(Protocol):
-    """A program that can find out which of its kernels are fastest here, for the next start."""
+    """A program that can measure which of its kernels are fastest here, for the next start."""
 
     def tune(self) -> Iterator[str]:
-        """All of it, now: each piece of work done is told in a line for people."""
+        """Tune everything now; yield a line for people for each product."""
         ...
 
 
 @runtime_checkable
 class PadsSteps(Protocol):
-    """A program that fills steps up to sizes that it has prepared."""
+    """A program that pads steps to prepared sizes."""
 
     @property
     def num_padded(self) -> int:
-        """Tokens that were computed for nobody, in all steps so far."""
+        """Padding tokens computed in all steps so far."""
         ...
 
 
 @runtime_checkable
-class NamesKernels(Protocol):
+class ReportsKernels(Protocol):
     """A program that has measured which of its kernels are the fastest here."""
 
     @property
@@ -162,27 +162,27 @@ class NamesKernels(Protocol):
 
 
 @runtime_checkable
-class TellsFormats(Protocol):
-    """A program that tells what it multiplies with: a format may have become another when it was loaded."""
+class ReportsFormats(Protocol):
+    """A program that reports the formats of its matrices, which may differ from those of the file."""
 
     @property
     def formats(self) -> Mapping[str, int]:
-        """How many numbers of its matrices are multiplied with in each format."""
+        """Weights of matrices by the format in which they are multiplied."""
         ...
 
 
-class KeptWeights(Protocol):
-    """Where a device leaves what it made of one model's weights, for its next lowering to find.
+class WeightCache(Protocol):
+    """A cache of the packed weights of one model, for the next lowering.
 
-    A recipe names the device and all that decides how it makes them. Names of arrays are the device's own.
+    A recipe identifies the device and everything that determines the packed bytes. The device names its arrays.
     """
 
     def find(self, recipe: str) -> Mapping[str, Array] | None:
-        """What was kept: uint8 arrays, read only, each at a whole page. None if nothing was, or it is lost."""
+        """Return the cached uint8 arrays, read only, each page-aligned. None if there are none, or they are damaged."""
         ...
 
     def keep(self, recipe: str, arrays: Mapping[str, Array]) -> None:
-        """Keep them if possible. Never fails; may go on after it returns, so the arrays must not change."""
+        """Write the arrays if possible. Never fails; continues after it returns, so the arrays must not change."""
         ...
 
 
@@ -193,7 +193,7 @@ class Device(Protocol):
     @property
     def name(self) -> str: ...
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> Program:
+    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None) -> Program:
         """Fuse, choose kernels, repack and place weights, plan buffers. What `kept` has need not be repacked."""
         ...
 
@@ -224,7 +224,7 @@ class HasMemory(Protocol):
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        kept: KeptWeights | None = None,
+        kept: WeightCache | None = None,
         **wishes: Unpack[LoweringOptions],
     ) -> SizedProgram:
         """As a Device's."""

@@ -12,7 +12,7 @@ from quire import __version__
 from quire.cache.kv_cache import KVCache
 from quire.config import BadSetting, Config, home_folder
 from quire.devices import base as devices
-from quire.devices.base import Device, HasMemory, KeptWeights, Limits, LoweringOptions, NamesKernels, Program
+from quire.devices.base import Device, HasMemory, Limits, LoweringOptions, Program, ReportsKernels, WeightCache
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
@@ -88,7 +88,7 @@ def build(
         most_blocks=cache.most_blocks,
         block_bytes=block_bytes(model.graph, config),
         weight_bytes=used_bytes(model.weights, vocab_size, config),
-        kernels=program.kernels if isinstance(program, NamesKernels) else {},
+        kernels=program.kernels if isinstance(program, ReportsKernels) else {},
     )
     return Loaded(core, ready)
 
@@ -107,7 +107,7 @@ def kv_dtype_for(place: Device, config: Config) -> str:
 
 
 def lower(
-    place: Device, model: DrawnModel, limits: Limits, kept: KeptWeights | None, config: Config
+    place: Device, model: DrawnModel, limits: Limits, kept: WeightCache | None, config: Config
 ) -> tuple[Program, Limits]:
     """The program, and the limits with the blocks that it has: a device with memory of its own decides how many fit."""
     if not isinstance(place, HasMemory):
@@ -159,7 +159,7 @@ def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
     return None if side.tokenizer is None else Words(side.tokenizer, vocab_size, ends)
 
 
-def kept_weights(checkpoint: CheckpointSource, model: DrawnModel, config: Config) -> KeptWeights | None:
+def kept_weights(checkpoint: CheckpointSource, model: DrawnModel, config: Config) -> WeightCache | None:
     """Where devices keep what they make of this model's weights. None: nowhere, as set, or because no file has them."""
     max_bytes = int(config.weights.lowered_gb * 1e9)
     if max_bytes == 0 or not isinstance(checkpoint, Checkpoint) or checkpoint.container == "dummy":

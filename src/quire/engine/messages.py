@@ -138,7 +138,7 @@ class Ready:
     most_blocks: int = 0  # what Resize can make of num_blocks: address space is reserved for so many
     block_bytes: int = 0  # of one block, over all layers
     weight_bytes: int = 0  # what the engine needs beside its blocks: weights, and the largest buffers
-    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.NamesKernels
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices.base import (
-    ChoosesTokens,
-    Choosing,
     Limits,
     PadsSteps,
+    PendingSampling,
     Program,
     ReleasesBlocks,
+    SamplesTokens,
     StepOutput,
     UsesIdleTime,
 )
@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 class Runner:
     """One model on one device."""
 
-    def __init__(self, program: Program | ChoosesTokens, limits: Limits, vocab_size: int) -> None:
+    def __init__(self, program: Program | SamplesTokens, limits: Limits, vocab_size: int) -> None:
         self._program = program
-        self._chooser = program if isinstance(program, ChoosesTokens) else None
+        self._chooser = program if isinstance(program, SamplesTokens) else None
         self._vocab_size = vocab_size
         self._rows = Rows(limits.max_rows, limits.max_blocks, vocab_size)
         self._batches = BatchBuilder(limits, self._chooser is not None)
@@ -161,7 +161,7 @@ class Runner:
                 if not isinstance(mask, QuireError):
                     bits[place] = mask[0]
         finally:
-            cast(Choosing, flight.pending).mask(bits)
+            cast(PendingSampling, flight.pending).mask(bits)
 
     def _collect_parts(self, flight: Flight) -> tuple[PartResult, ...]:
         if flight.pending is not None:

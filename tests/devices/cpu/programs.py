@@ -26,8 +26,8 @@ LIMITS = base.Limits(
 )
 
 
-class Runs:
-    """A program where a session expects an interpreter."""
+class ProgramInterpreter:
+    """A program with the interface of an interpreter, for a session."""
 
     def __init__(self, program: base.Program) -> None:
         self.program = program
@@ -45,9 +45,9 @@ def lower(model: DrawnModel, limits: base.Limits = LIMITS, **options: Any) -> ba
 
 
 def session(program: base.Program, model: DrawnModel, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:
-    """Texts in blocks of that program's cache, all over it. Blocks of an earlier session hold what it left there."""
+    """Return texts in scattered blocks of the program's cache, which may hold data of earlier sessions."""
     made = Session(model, num_blocks, seed)
-    made.interpreter = Runs(program)  # type: ignore[assignment]
+    made.interpreter = ProgramInterpreter(program)  # type: ignore[assignment]
     return made
 
 
@@ -60,14 +60,14 @@ SIZES = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
 }
-# Every part is a whole number of blocks, so that all matrices can be quantized: of blocks of 32, or of superblocks.
+# Every size is a whole number of blocks, so that all matrices can be quantized: blocks of 32, or superblocks.
 WIDTHS = {32: {"hidden_size": 128, "intermediate_size": 160}, 256: {"hidden_size": 256, "intermediate_size": 512}}
 FORMATS = {"embed": "q8_0", "attn.v": "q8_0", "mlp.down": "q4_0"}  # the others have the format of the case
 
 
 @cache
 def quantized_model(fmt: str, head_dim: int = 32) -> DrawnModel:
-    """A Llama with quantized weights of several formats, as real files have them; norms are float32."""
+    """Make a Llama with quantized weights of several formats, like real files; norms are float32."""
     (arch,) = (arch for arch in all_architectures() if arch.name == "LlamaForCausalLM")
     widths = WIDTHS[max(32, all_formats()[fmt].block_weights)]
     metadata = {"architectures": [arch.name], **SIZES, **widths, "head_dim": head_dim}
@@ -79,12 +79,12 @@ def quantized_model(fmt: str, head_dim: int = 32) -> DrawnModel:
             name = entry.tensor("safetensors", layer, "weight")
             numbers = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
             numbers = numbers if len(shape) == 2 else 1 + numbers
-            tensors[name] = stored(name, numbers, FORMATS.get(word, fmt) if len(shape) == 2 else "f32", len(tensors))
+            tensors[name] = encode(name, numbers, FORMATS.get(word, fmt) if len(shape) == 2 else "f32", len(tensors))
     return draw(MemoryCheckpoint("safetensors", metadata, tensors))  # type: ignore[arg-type]
 
 
-def stored(name: str, numbers: np.ndarray, fmt: str, seed: int) -> EncodedTensor:
-    """These numbers; in a format that is not written, random ones of their size."""
+def encode(name: str, numbers: np.ndarray, fmt: str, seed: int) -> EncodedTensor:
+    """Encode these numbers; in a format that cannot be written, random ones of the same shape."""
     try:
         return EncodedTensor.of(name, numbers, fmt)
     except NotImplementedError:

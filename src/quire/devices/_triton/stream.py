@@ -1,14 +1,14 @@
-"""Products of few tokens: the weights are read once, as fast as memory gives them, and all else hides behind that.
+"""Products of few tokens: the weights are read once, at the speed of memory, and all else is hidden behind that.
 
 A program takes BN rows of the weight and a share of its columns; weights are the left side of the tensor cores'
-product, tokens the right. What a step does around a product happens in the same kernel:
-    NORM   RMS norm of the tokens before: their weight is multiplied in, the root mean square comes out of the same loop
-    GATE   the weight has gate rows, then up rows; answers silu(gate) * up
-    ADD    answers go on top of what is there (the residual)
-    FP8    weights are FP8 with a scale for each row, tokens are FP8 with a scale for each of them
-    AHEAD  a program that has read its weights asks for some of those that the next product will read: memory goes on
-           while small kernels run in between, and the next product finds its first weights in the cache
-Shares of columns are summed by the program that comes last, in the order of the shares: the sum is always the same.
+product, tokens the right. The steps around a product are fused into the kernel:
+    NORM   RMS norm of the tokens before: its weight is multiplied in, the root mean square is computed in the same loop
+    GATE   the weight has gate rows, then up rows; the result is silu(gate) * up
+    ADD    the result is added to `out` (the residual)
+    FP8    weights are FP8 with a scale per row, tokens are FP8 with a scale per token
+    AHEAD  a program that has read its weights prefetches some of those of the next product: memory stays busy while
+           small kernels run in between, and the next product finds its first weights in the cache
+Shares of columns are summed by the program that finishes last, in the order of the shares: the sum is always the same.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import Shape, fetch, follow, launch
+from .chain import LaunchShape, fetch, follow, launch
 
 LINE = 128  # bytes
 
 
 class Tile(NamedTuple):
-    """How a product is divided."""
+    """The tile of a product. The field names are keys on disk (cuda/tuned_table.py)."""
 
-    rows: int  # of the weight, of one program
+    rows: int  # of the weight, per program
     columns: int  # at a time
-    tokens: int = 16  # of one program
-    shares: int = 1  # of all columns
+    tokens: int = 16  # per program
+    shares: int = 1  # that the columns are divided into
     warps: int = 4
     stages: int = 4
 
 
 @triton.jit
 def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: tl.constexpr):
-    """[BK, BM] of the tokens, and the sum of their squares so far."""
+    """Return the tokens [BK, BM], and the accumulated sum of their squares."""
     a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=is_there[None, :], other=0.0)
     if NORM:
         h = a.to(tl.float32)
@@ -50,7 +50,7 @@ def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: 
 
 @triton.jit
 def _fetch_ahead(ahead, num_lines, LINES: tl.constexpr):
-    """This program's part of the next weights, in lines of 128 bytes."""
+    """Prefetch this program's part of the next weights, in lines of 128 bytes."""
     program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
     line = program * LINES + tl.arange(0, LINES)
     fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
@@ -205,5 +205,5 @@ def stream(
         "BIAS": around.bias is not None,
         "FP8": scales is not None,
     }
-    launch(_stream, grid, args, constants, Shape(tile.warps))
+    launch(_stream, grid, args, constants, LaunchShape(tile.warps))
     return out

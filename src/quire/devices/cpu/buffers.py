@@ -1,6 +1,6 @@
-"""Which buffer each value of a graph lies in. A buffer is used again as soon as the last reader of its values has run.
+"""Assigns the values of a graph to buffers. A buffer is reused once the last reader of its values has run.
 
-rows    float32, one row a token; several values may lie side by side in it
+rows    float32, one row per token; several values may be side by side in it
 quants  the same numbers in blocks of 32 with a scale, for products with quantized weights
 """
 
@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["rows", "quants"]
+BufferKind = Literal["rows", "quants"]
 Columns = tuple[int, int, int]  # buffer, first column, number of columns
-NOWHERE: Columns = (-1, 0, 0)
+NO_COLUMNS: Columns = (-1, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """One buffer of the program. Its width is that of the widest value that ever lies in it."""
+    """One buffer of the program, as wide as the widest value that it ever holds."""
 
     index: int  # among its kind
-    kind: Kind
+    kind: BufferKind
     for_logits: bool  # a row for each logit, not for each token
     dim: int
-    num_live: int = 1  # values in it that somebody still has to read
+    num_live: int = 1  # values in it that are still to be read
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value is."""
+class BufferSlice:
+    """The columns of a buffer that hold a value."""
 
     buffer: Buffer
     offset: int
@@ -40,37 +40,43 @@ class Place:
 
 @dataclass(slots=True)
 class Buffers:
-    """All buffers of a program while it is lowered."""
+    """All buffers of a program during lowering."""
 
     rows: list[Buffer] = field(default_factory=list)
     quants: list[Buffer] = field(default_factory=list)
     _free: list[Buffer] = field(default_factory=list)
 
-    def take(self, dim: int, kind: Kind = "rows", *, for_logits: bool = False, num_values: int = 1) -> Place:
-        """Room for values of `dim` columns together. Of free buffers the narrowest that fits, else the widest grows."""
+    def allocate(
+        self, dim: int, kind: BufferKind = "rows", *, for_logits: bool = False, num_values: int = 1
+    ) -> BufferSlice:
+        """Allocate `dim` columns: in the narrowest free buffer that fits, or else the widest free buffer grows."""
         free = [b for b in self._free if (b.kind, b.for_logits) == (kind, for_logits)]
         fitting = [b for b in free if b.dim >= dim]
         if not free:
-            return Place(self.own(dim, kind, for_logits=for_logits, num_values=num_values).buffer, 0, dim)
+            return BufferSlice(
+                self.allocate_new(dim, kind, for_logits=for_logits, num_values=num_values).buffer, 0, dim
+            )
         found = min(fitting, key=lambda b: b.dim) if fitting else max(free, key=lambda b: b.dim)
         self._free.remove(found)
         found.dim, found.num_live = max(found.dim, dim), num_values
-        return Place(found, 0, dim)
+        return BufferSlice(found, 0, dim)
 
-    def own(self, dim: int, kind: Kind = "rows", *, for_logits: bool = False, num_values: int = 1) -> Place:
-        """A new buffer. One that is never released stays with its value."""
+    def allocate_new(
+        self, dim: int, kind: BufferKind = "rows", *, for_logits: bool = False, num_values: int = 1
+    ) -> BufferSlice:
+        """Allocate a new buffer. It stays with its value until it is released."""
         of_kind = self.rows if kind == "rows" else self.quants
         of_kind.append(Buffer(len(of_kind), kind, for_logits, dim, num_values))
-        return Place(of_kind[-1], 0, dim)
+        return BufferSlice(of_kind[-1], 0, dim)
 
-    def release(self, place: Place) -> None:
-        """One value of this buffer has been read for the last time."""
+    def release(self, place: BufferSlice) -> None:
+        """Record that one value of this buffer has been read for the last time."""
         place.buffer.num_live -= 1
         if place.buffer.num_live == 0:
             self._free.append(place.buffer)
 
-    def make(self, program: Any) -> None:
-        """Create them, in the order of their indices."""
+    def create(self, program: Any) -> None:
+        """Create the buffers in the native program, in the order of their indices."""
         for buffer in self.rows:
             program.rows(buffer.dim, buffer.for_logits)
         for buffer in self.quants:

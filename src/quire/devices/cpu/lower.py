@@ -1,13 +1,13 @@
-"""From a graph to the instructions of a native program, in one walk.
+"""Lowers a graph to the instructions of a native program, in one pass over the nodes.
 
 What is fused, and how:
-    rms_norm, attention, silu_gate   write blocks for the quantized product that reads them, and floats only if somebody
-                                     else needs those
+    rms_norm, attention, silu_gate   write blocks for the quantized product that reads them, and floats only if another
+                                     node reads those
     linear_split                     one instruction over all its matrices, one buffer for all its outputs
-    add of a linear                  the product's own last step, in place where the residual is not read again
+    add of a linear                  the last stage of the product, in place if the residual is not read again
     all after the last attention     only for the tokens that yield logits
     rope, rms_norm_heads             in place
-    rope's angles                    once a step, not once a layer
+    rope's angles                    once per step, not once per layer
     token-wise neighbours            (norms of heads, rope, KV write) are one instruction, token by token
 """
 
@@ -18,32 +18,26 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.devices.base import Limits
+from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
 
-from .buffers import NOWHERE, Buffers, Columns, Place
+from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
 from .pack import BLOCK, Packer
 from .program import NativeProgram
 
 NO_QUANTS = -1
 
 
-class NoKernel(Exception):
-    """An op of the graph has no native kernel."""
-
-    def __init__(self, op: str) -> None:
-        super().__init__(f"The op {op} has no native kernel on this device.")
-
-
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits) -> NativeProgram:
-    """Fill an empty native program, which is the packer's too."""
+    """Fill an empty native program, the one that the packer adds weights to."""
     for node in graph.nodes:
         if node.op.name not in KERNELS:
-            raise NoKernel(node.op.name)
+            raise NoKernel(f"The op {node.op.name} has no native kernel on this device.")
     for spec in graph.caches:
         program.cache(limits.kv_dtype, spec.num_heads, spec.head_dim, spec.window or 0)
     lowering = _Lowering(graph, packer)
     lowering.walk()
-    lowering.buffers.make(program)
+    lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     has_head = graph.nodes[-1].op.name == "logits"
@@ -51,15 +45,15 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits) -> N
 
 
 class _Lowering:
-    """The walk's state. Values are released when their last reader has been emitted, after its outputs have a place."""
+    """The state of the pass. A value is released after its last reader, with its outputs placed, is emitted."""
 
     def __init__(self, graph: Graph, packer: Packer) -> None:
         self.graph, self.packer = graph, packer
         self.buffers = Buffers()
         self.instructions: list[tuple[str, dict[str, Any]]] = []
-        self.given: dict[int, Place] = {}  # values that no node makes: what a test feeds
-        self.places: dict[int, Place] = {}  # float32, of the values that somebody still reads, or that nobody does
-        self.quants: dict[int, Place] = {}
+        self.given: dict[int, BufferSlice] = {}  # values that no node computes: a test feeds them
+        self.places: dict[int, BufferSlice] = {}  # float32, of values that are still to be read, or never read
+        self.quants: dict[int, BufferSlice] = {}
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
@@ -69,13 +63,13 @@ class _Lowering:
         self._is_narrow = False
         self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
         self._residual_of: dict[int, tuple[Node, Value]] = {}  # a linear's output -> the linear, what is added to it
-        self._angles: dict[tuple[str, float], tuple[Place, Place]] = {}
+        self._angles: dict[tuple[str, float], tuple[BufferSlice, BufferSlice]] = {}
 
     def walk(self) -> None:
         made = {value.id for node in self.graph.nodes for value in node.outputs}
         given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
         for value in given.values():
-            self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim)
+            self.places[value.id] = self.given[value.id] = self.buffers.allocate_new(value.dim)
             self._ensure_quants(value)
         self._find_residuals()
         for place, node in enumerate(self.graph.nodes):
@@ -84,7 +78,7 @@ class _Lowering:
             KERNELS[node.op.name](self, node)
 
     def _narrow(self) -> None:
-        """What the tail reads of before is gathered: of many tokens of a prompt, one goes on."""
+        """Gather the values that the tail reads: of many tokens of a prompt, only those that yield logits go on."""
         self._is_narrow = True
         crossing = {v.id: v for node in self.graph.nodes[self._tail :] for v in node.inputs if v.id in self.places}
         for value in crossing.values():
@@ -96,7 +90,7 @@ class _Lowering:
     # --- what is needed of a value
 
     def _find_residuals(self) -> None:
-        """Adds of which one side is a linear that nobody else reads: the linear is left for the add to emit."""
+        """Find adds with a linear on one side that no other node reads: the add emits the linear."""
         linears = {node.outputs[0].id: node for node in self.graph.nodes if node.op.name == "linear"}
         for node in self.graph.nodes:
             sides = (node.inputs, node.inputs[::-1]) if node.op.name == "add" else ()
@@ -106,7 +100,7 @@ class _Lowering:
                     break
 
     def _needs(self, value: Value) -> tuple[bool, bool]:
-        """Whether somebody reads it as float32, and whether somebody reads it in blocks."""
+        """Return whether a node reads the value as float32, and whether one reads it in blocks."""
         readers = self._readers.get(value.id, [])
         as_rows, as_blocks = not readers, False
         for node in readers:
@@ -130,7 +124,7 @@ class _Lowering:
         return self.quants[value.id].buffer.index if value.id in self.quants else NO_QUANTS
 
     def _release(self, *values: Value) -> None:
-        """Each of these has been read once more."""
+        """Record one more read of each of these values."""
         for value in values:
             self._left[value.id] -= 1
             if self._left[value.id] == 0:
@@ -139,24 +133,24 @@ class _Lowering:
                         self.buffers.release(placed.pop(value.id))
 
     def _place(self, value: Value) -> Columns:
-        self.places[value.id] = self.buffers.take(value.dim, for_logits=self._is_narrow)
+        self.places[value.id] = self.buffers.allocate(value.dim, for_logits=self._is_narrow)
         return self.places[value.id].columns
 
     def _place_both(self, value: Value) -> tuple[Columns, int]:
-        """Rows, blocks or both, as its readers need it, from an instruction that can write both."""
+        """Place rows, blocks or both, as the readers need them, for an instruction that can write both."""
         as_rows, as_blocks = self._needs(value)
-        out = self._place(value) if as_rows else NOWHERE
+        out = self._place(value) if as_rows else NO_COLUMNS
         return out, self._place_quants(value) if as_blocks else NO_QUANTS
 
     def _place_quants(self, value: Value) -> int:
-        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=self._is_narrow)
+        self.quants[value.id] = self.buffers.allocate(value.dim, "quants", for_logits=self._is_narrow)
         return self.quants[value.id].buffer.index
 
     def _ensure_quants(self, value: Value) -> None:
-        """Blocks of a value whose instruction wrote rows alone."""
+        """Add the blocks of a value whose instruction wrote only rows."""
         if value.id not in self.quants and self._needs(value)[1]:
             x = self._read(value)
-            self._emit("gather", x=x, out=NOWHERE, quants=self._place_quants(value))
+            self._emit("gather", x=x, out=NO_COLUMNS, quants=self._place_quants(value))
 
     # --- ops
 
@@ -173,7 +167,7 @@ class _Lowering:
         self._release(x)
 
     def _in_place(self, node: Node) -> Columns:
-        """The output lies where the input lay, or, if that is still read, in a copy of it."""
+        """Place the output in the input's buffer, or, if the input is still to be read, in a copy."""
         (x,), (out,) = node.inputs, node.outputs
         if self._left[x.id] == 1 and x.id not in self.quants:
             self._left[x.id] = 0
@@ -192,7 +186,7 @@ class _Lowering:
         frequencies, scaling = _name(node, "frequencies"), float(node.attrs["scaling"])
         if (frequencies, scaling) not in self._angles:
             pairs = self.packer.rows_of(frequencies)
-            cos, sin = self.buffers.own(pairs), self.buffers.own(pairs)
+            cos, sin = self.buffers.allocate_new(pairs), self.buffers.allocate_new(pairs)
             self._angles[frequencies, scaling] = cos, sin
             table = {"frequencies": self.packer.vector(frequencies), "scaling": scaling}
             self._emit("rope_table", **table, cos=cos.columns, sin=sin.columns)
@@ -222,12 +216,12 @@ class _Lowering:
     def _product(self, node: Node, bound: tuple[list[Any], list[Any]]) -> None:
         names, biases = bound
         width = sum(out.dim for out in node.outputs)
-        buffer = self.buffers.take(width, for_logits=self._is_narrow, num_values=len(node.outputs))
+        buffer = self.buffers.allocate(width, for_logits=self._is_narrow, num_values=len(node.outputs))
         offset = 0
         for out in node.outputs:
-            self.places[out.id] = Place(buffer.buffer, offset, out.dim)
+            self.places[out.id] = BufferSlice(buffer.buffer, offset, out.dim)
             offset += out.dim
-        self._emit_product(node.inputs[0], names, biases, buffer.columns, NOWHERE)
+        self._emit_product(node.inputs[0], names, biases, buffer.columns, NO_COLUMNS)
         for out in node.outputs:
             self._ensure_quants(out)
 
@@ -256,7 +250,7 @@ class _Lowering:
         else:
             linear, other = self._residual_of[product.id]
             residual = self._read(other)
-            if self._left[other.id] == 1 and other.id not in self.quants:  # the sum may lie where it lay
+            if self._left[other.id] == 1 and other.id not in self.quants:  # the sum may overwrite it
                 self._left[other.id] = 0
                 self.places[out.id] = self.places.pop(other.id)
             else:
@@ -274,9 +268,10 @@ class _Lowering:
 
 
 def _tail_of(graph: Graph) -> int:
-    """The first of the nodes at the end that look at each token by itself and lead to the head; none without a head.
+    """Return the index of the first node of the tail: nodes up to the head that treat each token by itself.
 
-    Attention looks at other tokens; embed and rope are told what a token is by the step, which knows all of them.
+    Attention reads other tokens; embed and rope read arrays of the step, which cover all tokens. Without a head there
+    is no tail.
     """
     if graph.nodes[-1].op.name != "logits":
         return len(graph.nodes)
@@ -285,7 +280,7 @@ def _tail_of(graph: Graph) -> int:
 
 
 def _bound(node: Node, parameter: str) -> list[Any]:
-    """Names bound to a parameter, as a list."""
+    """Return the names bound to a parameter, as a list."""
     names = node.weights[parameter]
     return list(names) if isinstance(names, tuple) else [names]
 
@@ -305,11 +300,11 @@ _PRODUCTS = {
 
 
 def _matrices(node: Node) -> list[str]:
-    """Weights that the node multiplies its input with."""
+    """Return the matrices that the node multiplies its input with."""
     return [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
 
 
-# Every op that has a native kernel, and how it becomes instructions.
+# Every op that has a native kernel, and the method that emits its instructions.
 KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     "add": _Lowering._add,
     "attention": _Lowering._attention,

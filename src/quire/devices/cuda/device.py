@@ -1,4 +1,4 @@
-"""What `open("cuda")` answers: it lowers a graph for one GPU, and gives the memory that is left to the KV cache."""
+"""The device "cuda": lowers a graph for one GPU, and gives the remaining memory to the KV cache."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import torch
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
 from quire.devices._triton.chain import compile_ahead
-from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, LoweringOptions
+from quire.devices.base import Description, DeviceUnavailable, Limits, LoweringOptions, WeightCache
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
 
-from .choose import Chooser
 from .few_rows import FewRows
 from .instructions import Caches
 from .lower import Lowering
 from .program import CudaProgram
-from .tiles import Choice, Key, Tiles, shipped
-from .tuned import MadeFor, TunedTable
-from .warm import largest, steps
+from .sampler import DeviceSampler
+from .tiles import ProductKey, TileChoice, Tiles, shipped
+from .tuned_table import TunedTable, TuningTarget
+from .warm_up import largest_step, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
 
@@ -34,14 +34,14 @@ logger = logging.getLogger("quire.devices.cuda")
 
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8_e4m3": torch.float8_e4m3fn}
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-FIXED_CHUNK = 512  # keys; of the deterministic mode
-HEADROOM = 1 << 30  # bytes left to the driver, to graphs and to fragments
+FIXED_CHUNK = 512  # keys, in deterministic mode
+HEADROOM = 1 << 30  # bytes left for the driver, graphs and fragmentation
 CTAS_PER_SM = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """One GPU. `place` is torch's name for it; a CPU serves to test all of this through Triton's interpreter."""
+    """One GPU. `place` is torch's name for it; with a CPU, all of this can be tested through Triton's interpreter."""
 
     place: str = "cuda"
     name: str = "cuda"
@@ -52,10 +52,10 @@ class CudaDevice:
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        kept: KeptWeights | None = None,
+        kept: WeightCache | None = None,
         **wishes: Unpack[LoweringOptions],
     ) -> CudaProgram:
-        """Place the weights, measure a step of the largest size, and fill what is left with KV blocks.
+        """Place the weights, measure a step of the largest size, and fill the remaining memory with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
@@ -67,22 +67,22 @@ class CudaDevice:
         placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
-        chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
+        sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
         captures = wishes.get("captures", True) and device.type == "cuda"
         instructions = lowering.walk()
-        if placer.widened:
-            kinds = ", ".join(sorted(placer.widened))
-            logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
+        if placer.dequantized:
+            kinds = ", ".join(sorted(placer.dequantized))
+            logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
         program = CudaProgram(
-            instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures,
+            instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
             table=None if is_fixed else table, tunes=wishes.get("tune", False),
         )  # fmt: skip
         try:
             if device.type == "cuda":
                 program.few_rows = FewRows.of(instructions, lowering.caches)
                 with ThreadPoolExecutor(1) as side:  # while Triton compiles
-                    wide = side.submit(WideAttention.among, instructions, lowering.caches)
+                    wide = side.submit(WideAttention.for_instructions, instructions, lowering.caches)
                     _compile(program, limits)
                 program.wide = wide.result()
             if limits.num_blocks == 0:
@@ -90,13 +90,13 @@ class CudaDevice:
                 lowering.caches.resize(num_blocks)
         except OutOfDeviceMemory:
             raise DeviceUnavailable(
-                "The GPU has no memory for the largest step beside this model. Use a smaller model, quantize it, or "
-                "lower max_step_tokens."
+                "The GPU has too little memory for this model and the largest step. Use a smaller model, quantize it, "
+                "or lower max_step_tokens."
             ) from None
         return program
 
     def describe(self) -> Description:
-        """The GPU, by its own name."""
+        """Describe the GPU."""
         if not torch.cuda.is_available():
             return Description(None, "torch finds no GPU", (), 0, 0, remedy="Install torch with CUDA, and a driver.")
         facts = torch.cuda.get_device_properties(0)
@@ -111,22 +111,22 @@ class CudaDevice:
         return torch.device("cuda", torch.cuda.current_device()) if self.place == "cuda" else torch.device(self.place)
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
-        """KV blocks for which there is room beside the largest step, which is run once to see what it takes."""
+        """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
         if program.device.type != "cuda":
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
-        program.launch(largest(limits)).result()
+        program.launch(largest_step(limits)).result()
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()
         probe = program.caches.whole.numel() * program.caches.whole.element_size()
-        room = min(int(total * share), total - others) - (peak - probe) - HEADROOM
+        available = min(int(total * share), total - others) - (peak - probe) - HEADROOM
         size = probe // program.caches.whole.shape[2]
-        num_blocks = room // size - 1
+        num_blocks = available // size - 1
         if num_blocks < limits.max_blocks:
             raise DeviceUnavailable(
-                f"The GPU has room for {max(num_blocks, 0)} KV blocks beside this model, and one context needs "
+                f"The GPU has room for {max(num_blocks, 0)} KV blocks beside this model, but one context needs "
                 f"{limits.max_blocks}. Use a smaller model, quantize it, or lower max_context."
             )
         logger.info("%.1f GB of KV cache: %d blocks", num_blocks * size / 1e9, num_blocks)
@@ -134,17 +134,17 @@ class CudaDevice:
 
 
 def _compile(program: CudaProgram, limits: Limits) -> None:
-    """All kernels, so that no request waits for a compiler."""
+    """Compile all kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
     program.captures = False
 
     def run() -> None:
-        for batch in steps(limits):
+        for batch in warm_up_steps(limits):
             program.launch(batch).result()
 
     num_new = compile_ahead(run)
     program.captures = captures
-    logger.info("%d kernels in %.1f s", num_new, time.monotonic() - began)
+    logger.info("compiled or loaded %d kernels in %.1f s", num_new, time.monotonic() - began)
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
@@ -185,11 +185,11 @@ def _chunk(is_fixed: bool) -> int | None:
 
 
 def _table(device: torch.device, folder: Path | None) -> TunedTable | None:
-    return None if folder is None else TunedTable(folder, MadeFor.here(_name(device)))
+    return None if folder is None else TunedTable(folder, TuningTarget.here(_name(device)))
 
 
-def _known(device: torch.device, table: TunedTable | None) -> dict[Key, Choice]:
-    """How products are multiplied here: what was timed on this machine wins over what is shipped."""
+def _known(device: torch.device, table: TunedTable | None) -> dict[ProductKey, TileChoice]:
+    """Return the known choices for products: those tuned on this machine override the shipped ones."""
     found = {} if table is None else table.read()
     if table is not None and found:
         logger.info("%d products are tuned: %s", len(found), table.path)

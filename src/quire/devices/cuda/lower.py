@@ -1,9 +1,9 @@
-"""From a graph to instructions, in one walk. What is fused, and how:
+"""Lowers a graph to instructions, in one pass over the nodes. What is fused, and how:
 
 rms_norm           with the product that reads it
 linear_split, rms_norm_heads, rope, attention   one instruction: one product, one kernel up to the KV write, attention
 silu_gate          one product over both matrices, or one kernel with the activation
-add of a linear    the product's own last step, or the next norm's first
+add of a linear    the last stage of the product, or the first of the next norm
 all after the last attention    only for the tokens that yield logits
 """
 
@@ -17,21 +17,18 @@ import numpy as np
 import torch
 
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
+from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
 
 from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Narrow, Norm
 from .linear import Multiplies
 from .weights import Placer
 
-AHEAD_BYTES = 4 << 20  # more would drive out of the cache what the running product still needs
-
-
-class NoKernel(Exception):
-    """The graph has something that these instructions cannot do."""
+AHEAD_BYTES = 4 << 20  # more would evict from the cache what the running product still needs
 
 
 class Lowering:
-    """The walk's state."""
+    """The state of the pass."""
 
     def __init__(
         self, graph: Graph, placer: Placer, caches: Caches, num_positions: int, fixed_chunk: int | None
@@ -45,7 +42,7 @@ class Lowering:
         self._tail = max((i for i, node in enumerate(graph.nodes) if node.op.name == "attention"), default=-1)
 
     def walk(self) -> list[Instruction]:
-        """All instructions, with the places where values are forgotten."""
+        """Return all instructions, including those that free values."""
         for index, node in enumerate(self.graph.nodes):
             emit = _EMIT.get(node.op.name)
             if emit is None:
@@ -54,20 +51,20 @@ class Lowering:
             if index == self._tail:
                 self._narrow(index)
         look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
-        return _forgetting(self.instructions, self.graph.output.id)
+        return _freeing_values(self.instructions, self.graph.output.id)
 
     def _narrow(self, last: int) -> None:
         late = {value.id for node in self.graph.nodes[last + 1 :] for value in node.inputs}
         made = {value.id for node in self.graph.nodes[: last + 1] for value in node.outputs}
         self.instructions.append(Narrow(tuple(sorted(late & made))))
 
-    # --- what an op becomes
+    # --- ops
 
     def embed(self, node: Node) -> None:
         self.instructions.append(Embed(self.placer.table(_name(node, "table")), node.outputs[0].id))
 
     def fused_into_consumer(self, node: Node) -> None:
-        """Emitted by the op that reads it."""
+        """Emit nothing: the op that reads it emits it."""
 
     def attention(self, node: Node) -> None:
         q, k, v = node.inputs
@@ -132,7 +129,7 @@ class Lowering:
         source, norm = self._behind_norm(node.inputs[0])
         self.instructions.append(Head(source, norm, self.placer.head(_name(node, "weight")), node.outputs[0].id))
 
-    # --- what stands before
+    # --- producers of a value
 
     def _behind_norm(self, value: Value) -> tuple[int, Norm | None]:
         maker = self._maker.get(value.id)
@@ -141,7 +138,7 @@ class Lowering:
         return maker.inputs[0].id, Norm(self.placer.vector(_name(maker, "weight")), maker.attrs["eps"])
 
     def _back(self, value: Value) -> tuple[Node | None, Node | None, Node | None]:
-        """The linear_split that a head comes from, and the norm and the rope on the way."""
+        """Return the linear_split that a head comes from, and the norm and the rope in between."""
         norm = turn = None
         node = self._maker.get(value.id)
         if node is not None and node.op.name == "rope":
@@ -158,7 +155,7 @@ class Lowering:
         return value.id
 
     def _turns_of(self, rope: Node) -> RopeTables:
-        """Cosines and sines of all positions, made once: in float64, as the reference."""
+        """Return the cosines and sines of all positions, computed once, in float64 like the reference."""
         name, scaling = _name(rope, "frequencies"), float(rope.attrs["scaling"])
         if rope.attrs["interleaved"]:
             raise NoKernel("Rope in pairs has no kernel on this device.")
@@ -185,7 +182,7 @@ _EMIT: dict[str, Any] = {
 
 
 def look_ahead(linears: Sequence[Multiplies]) -> None:
-    """Each product asks for the first weights of the next; the last one for those of the next step."""
+    """Let each product prefetch the first weights of the next one; the last one those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
         linear.ahead = following.raw[:AHEAD_BYTES]
 
@@ -202,17 +199,17 @@ def _names(node: Node, parameter: str) -> tuple[Any, ...]:
     return names
 
 
-def _forgetting(instructions: list[Instruction], output: int) -> list[Instruction]:
-    """The same, and after the last reader of a value that it may be forgotten."""
+def _freeing_values(instructions: list[Instruction], output: int) -> list[Instruction]:
+    """Return the instructions with a Forget after the last reader of each value."""
     last: dict[int, int] = {}
     for index, each in enumerate(instructions):
         for name in ("value", "residual"):
             if hasattr(each, name):
                 last[getattr(each, name)] = index
-    kept: list[Instruction] = []
+    result: list[Instruction] = []
     for index, each in enumerate(instructions):
-        kept.append(each)
+        result.append(each)
         dead = tuple(value for value, at in last.items() if at == index and value != output)
         if dead:
-            kept.append(Forget(dead))
-    return kept
+            result.append(Forget(dead))
+    return result

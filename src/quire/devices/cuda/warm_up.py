@@ -1,4 +1,4 @@
-"""Steps of every kind that a program meets, so that its kernels are compiled before anybody waits for one."""
+"""Steps of every kind that a program runs, so that all kernels are compiled before the first request."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from quire.ops.batch import Batch, Draws, RowPart
 from .tiles import BUCKETS
 
 UNSTREAMED = BUCKETS[-1] + 1  # tokens
-SHARED_TOKENS = 2048  # that rows must save one another from reading, before attention reads them once
+SHARED_TOKENS = 2048  # tokens that sharing must save from being read, before attention uses shared items
 
 
-def largest(limits: Limits) -> Batch:
-    """As many tokens as a step may have, in rows as long as a context may be."""
+def largest_step(limits: Limits) -> Batch:
+    """Return a step of the maximum number of tokens, in rows of the maximum length."""
     length = min(limits.max_blocks * limits.block_tokens, limits.max_tokens)
     counts = [length] * min(limits.max_tokens // length, limits.max_rows)
     return _step([(0, count) for count in counts], limits)
 
 
-def steps(limits: Limits) -> Iterator[Batch]:
-    """One of each kind."""
-    crowds = sorted({min(limits.max_rows, each + 1) for each in BUCKETS[:-1]})  # of products: one in each bucket
-    many, longest = crowds[0], limits.max_blocks * limits.block_tokens
+def warm_up_steps(limits: Limits) -> Iterator[Batch]:
+    """Yield a step of each kind."""
+    row_counts = sorted({min(limits.max_rows, each + 1) for each in BUCKETS[:-1]})  # one in each bucket of products
+    many, longest = row_counts[0], limits.max_blocks * limits.block_tokens
     context = min(3 * limits.block_tokens, longest - 1)
-    yield largest(limits)
+    yield largest_step(limits)
     yield _step([(context, 1)], limits)
     yield _step([(context, 1)], limits, temperature=0.7)
     yield _step([(context, 1)] * many, limits, temperature=0.7)
-    for rows in crowds:
+    for rows in row_counts:
         yield _step([(context, 1)] * rows, limits)
         if rows + UNSTREAMED <= limits.max_tokens:
             yield _step([(context, 1)] * (rows - 1) + [(0, min(longest, UNSTREAMED))], limits)
@@ -43,7 +43,7 @@ def steps(limits: Limits) -> Iterator[Batch]:
 
 
 def _step(rows: Sequence[tuple[int, int]], limits: Limits, temperature: float = 0.0) -> Batch:
-    """(computed, new) tokens of each row. They all write to the same blocks: nobody will read them."""
+    """Return a step of rows with (computed, new) tokens. All rows write to the same blocks, which are never read."""
     blocks = list(range(max(-(-(computed + new) // limits.block_tokens) for computed, new in rows)))
     batch = Batch.of([RowPart([0] * new, computed, blocks) for computed, new in rows], limits.block_tokens)
     count = len(rows)

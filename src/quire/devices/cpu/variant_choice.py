@@ -1,7 +1,7 @@
-"""Measures which variant of the kernels multiplies fastest with a program's own matrices.
+"""Measures which variant of the kernels multiplies fastest with a program's matrices.
 
-Variants that round a format's products alike give the same bits (`native.rounding`), so the measurement decides speed
-and never text. The result is kept with the lowered weights: the next start of the same machine reads it.
+Only variants that round a format's products alike are compared (`native.rounding`): they give the same bits, so the
+choice affects speed and never text. It is cached with the lowered weights and read at the next start on this machine.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from .pack import QUANTIZED, Packed
 Array = NDArray[Any]
 logger = logging.getLogger("quire.devices.cpu")
 
-MIN_BYTES = 16 << 20  # of matrices: the time of fewer is noise, and the widest variant serves
-SAMPLE_BYTES = 32 << 20  # of one format: more than the caches near a core hold
+MIN_BYTES = 16 << 20  # of matrices: with fewer, times are noise, and the widest variant is used
+SAMPLE_BYTES = 32 << 20  # of one format: more than a core's caches hold
 NUM_TOKENS = (1, 16)  # decoding of one stream is bound by reading weights, 16 tokens by arithmetic
 NUM_ROUNDS = 4
-MARGIN = 0.97  # another variant is chosen only if it needs less than this share of the widest one's time
+MARGIN = 0.97  # another variant is chosen only if its time is below this fraction of the widest one's
 BLOCK_TOKENS = 16
-KEY = "kernels"  # of the array that keeps a choice; no label of a matrix looks like it
+KEY = "kernels"  # name of the array that stores the choices; no matrix has such a label
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VariantChoice:
     """The variant for one format's products, and how the others compare."""
 
     variant: str
-    relative_times: Mapping[str, float]  # by variant, the chosen one's is 1; empty: nothing was measured
+    relative_times: Mapping[str, float]  # by variant, 1 for the chosen one; empty: nothing was measured
 
 
-Choices = Mapping[str, Choice]  # by format
+VariantChoices = Mapping[str, VariantChoice]  # by format
 
 
-def choose(module: ModuleType, pool: Any, variant: str, matrices: list[Packed]) -> Choices:
-    """Measure the variants that round as `variant` does, on samples of these matrices; takes about 0.1 s a format."""
+def choose_variants(module: ModuleType, pool: Any, variant: str, matrices: list[Packed]) -> VariantChoices:
+    """Measure the variants that round as `variant` does, on samples of these matrices; takes about 0.1 s per format."""
     by_format: dict[str, list[Packed]] = {}
     for matrix in matrices:
         by_format.setdefault(matrix.format, []).append(matrix)
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, VariantChoice] = {}
     for format, found in sorted(by_format.items()):
         rounding = module.rounding(variant, format)
         alike = [name for name in module.variants() if module.rounding(name, format) == rounding]
         if len(alike) == 1 or sum(matrix.panels.nbytes for matrix in found) < MIN_BYTES:
-            chosen[format] = Choice(variant, {})
+            chosen[format] = VariantChoice(variant, {})
             continue
         best, times = _fastest(_Probe(module, pool, variant, _sample(found)), alike, variant)
-        chosen[format] = Choice(best, {name: round(times[name] / times[best], 3) for name in alike})
+        chosen[format] = VariantChoice(best, {name: round(times[name] / times[best], 3) for name in alike})
         logger.info("%s products run on %s; relative times: %s", format, best, chosen[format].relative_times)
     return chosen
 
 
 def _fastest(probe: _Probe, variants: list[str], widest: str) -> tuple[str, dict[str, float]]:
-    """The fastest variant, and the times of all. What beats the widest must do so again, in more rounds: a choice is
-    kept for all later starts, and a busy machine may slow one variant's first rounds."""
+    """Return the fastest variant, and the times of all. A variant that beats the widest one is measured again, in more
+    rounds: the choice is cached for later starts, and a busy machine may slow down one variant's first rounds."""
     times = _times(probe, variants, NUM_ROUNDS)
     best = min(variants, key=times.__getitem__)
     if best != widest and times[best] < MARGIN * times[widest]:
@@ -75,7 +75,7 @@ def _fastest(probe: _Probe, variants: list[str], widest: str) -> tuple[str, dict
 
 
 def _times(probe: _Probe, variants: list[str], num_rounds: int) -> dict[str, float]:
-    """The geometric mean of the shortest times of each size; variants take turns, so that noise meets all of them."""
+    """Return the geometric mean of the shortest times per size. Variants take turns, so that noise affects all."""
     shortest = {(name, count): math.inf for name in variants for count in NUM_TOKENS}
     for _ in range(num_rounds):
         for name in variants:
@@ -85,7 +85,7 @@ def _times(probe: _Probe, variants: list[str], num_rounds: int) -> dict[str, flo
 
 
 def _sample(matrices: list[Packed]) -> list[Packed]:
-    """Matrices evenly from all of them, until they have SAMPLE_BYTES."""
+    """Return evenly spaced matrices of SAMPLE_BYTES in total."""
     total = sum(matrix.panels.nbytes for matrix in matrices)
     stride = max(1, round(total / SAMPLE_BYTES))
     sample, size = [], 0
@@ -97,7 +97,7 @@ def _sample(matrices: list[Packed]) -> list[Packed]:
 
 
 class _Probe:
-    """A native program of nothing but products with these matrices. They are not copied."""
+    """A native program that only multiplies with these matrices, which are not copied."""
 
     def __init__(self, module: ModuleType, pool: Any, variant: str, matrices: list[Packed]) -> None:
         most = max(NUM_TOKENS)
@@ -126,7 +126,7 @@ class _Probe:
         self._steps = {count: _Step.of(count) for count in NUM_TOKENS}
 
     def seconds(self, variant: str, num_tokens: int) -> float:
-        """The time of one step of that many tokens."""
+        """Measure one step of that many tokens."""
         self._native.multiply_with(self._format, variant)
         began = time.perf_counter()
         self._native.launch(*self._steps[num_tokens])
@@ -134,7 +134,7 @@ class _Probe:
 
 
 class _Step(NamedTuple):
-    """The arguments of a native launch: tokens of one row, without logits. Inputs are zeros, which take as long."""
+    """The arguments of a native launch: tokens of one row, without logits. Inputs are zeros: the time is the same."""
 
     token_ids: Array
     positions: Array
@@ -153,40 +153,41 @@ class _Step(NamedTuple):
 
     @classmethod
     def of(cls, num_tokens: int) -> _Step:
-        """The first `num_tokens` tokens of a row."""
-        places, zeros = np.arange(num_tokens, dtype=np.int32), np.zeros(num_tokens, np.int32)
+        """Return a step with the first `num_tokens` tokens of a row."""
+        positions, zeros = np.arange(num_tokens, dtype=np.int32), np.zeros(num_tokens, np.int32)
         ends = np.array([0, num_tokens], np.int32)
         table = np.arange(-(-num_tokens // BLOCK_TOKENS), dtype=np.int32)[None]
         none, no_triples = np.zeros(0, np.int32), np.zeros((0, 3), np.int32)
-        answers = np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
-        return cls(zeros, places, places, zeros, ends, ends[1:], table, none, no_triples, no_triples, none, *answers)
+        outputs = np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
+        tokens = zeros, positions, positions, zeros
+        return cls(*tokens, ends, ends[1:], table, none, no_triples, no_triples, none, *outputs)
 
 
-def to_bytes(module: ModuleType, pool: Any, choices: Choices) -> Array:
-    """A choice as an array that can be kept, with the machine that it was measured on."""
-    said = {
+def to_bytes(module: ModuleType, pool: Any, choices: VariantChoices) -> Array:
+    """Encode choices as an array, with the machine on which they were measured."""
+    content = {
         "machine": _machine(module, pool),
         "choices": {format: asdict(choice) for format, choice in choices.items()},
     }
-    return np.frombuffer(json.dumps(said).encode(), np.uint8)
+    return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
-def from_bytes(module: ModuleType, pool: Any, kept: Array | None) -> Choices | None:
-    """A choice that was kept. None: nothing was measured, or on another machine."""
-    if kept is None:
+def from_bytes(module: ModuleType, pool: Any, array: Array | None) -> VariantChoices | None:
+    """Decode cached choices. None: there are none, or they were measured on another machine."""
+    if array is None:
         return None
     try:
-        said = json.loads(kept.tobytes())
-        if said["machine"] != _machine(module, pool):
+        content = json.loads(array.tobytes())
+        if content["machine"] != _machine(module, pool):
             return None
-        return {format: Choice(**choice) for format, choice in said["choices"].items()} or None
+        return {format: VariantChoice(**choice) for format, choice in content["choices"].items()} or None
     except (ValueError, KeyError, TypeError):
-        logger.warning("the choice of kernels beside the lowered weights cannot be read: measuring again")
+        logger.warning("the cached choice of kernels cannot be read: measuring again")
         return None
 
 
 def _machine(module: ModuleType, pool: Any) -> list[str]:
-    """All that a choice depends on."""
+    """Return everything that a choice depends on."""
     return [*_processor(), *module.features(), *module.variants(), f"{pool.num_threads} threads"]
 
 

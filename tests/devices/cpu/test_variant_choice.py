@@ -1,14 +1,14 @@
-"""The variant of the kernels that computes products is measured, kept, and never changes a bit."""
+"""The variant of the kernels that computes products is measured and cached, and never changes a bit."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from quire.devices.cpu import choose, pack
+from quire.devices.cpu import pack, variant_choice
 from quire.devices.cpu.bindings import native
-from quire.devices.cpu.choose import Choice
 from quire.devices.cpu.threads import pool_for
+from quire.devices.cpu.variant_choice import VariantChoice
 from quire.weights.lowered import LoweredModel, LoweredStore
 from tests.devices.cpu.programs import HAS_NATIVE, VARIANTS, lower, quantized_model, session
 from tests.models.toys import some_tokens
@@ -36,7 +36,7 @@ def kept(tmp_path) -> LoweredModel:
 
 
 class Stopwatch:
-    """Stands in for measured times: seconds of a step by variant, or by variant and number of tokens."""
+    """Replaces measured times by `seconds(variant, num_tokens)`, and counts the measurements."""
 
     def __init__(self, monkeypatch, seconds) -> None:
         self.num_measured = 0
@@ -46,8 +46,8 @@ class Stopwatch:
             probe._native.multiply_with(probe._format, variant)
             return seconds(variant, num_tokens)
 
-        monkeypatch.setattr(choose._Probe, "seconds", measured)
-        monkeypatch.setattr(choose, "MIN_BYTES", 0)
+        monkeypatch.setattr(variant_choice._Probe, "seconds", measured)
+        monkeypatch.setattr(variant_choice, "MIN_BYTES", 0)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -56,7 +56,7 @@ def test_products_of_variants_that_round_alike_have_the_same_bits(fmt):
     program = lower(model, variant=VARIANTS[0])
     expected = logits(program, model)
     for name in alike(fmt):
-        program.multiply_with({fmt: Choice(name, {})})
+        program.multiply_with({fmt: VariantChoice(name, {})})
         assert np.array_equal(logits(program, model), expected), name
 
 
@@ -70,7 +70,7 @@ def test_a_variant_that_rounds_differently_is_refused():
 
 
 def test_real_measurements_choose_a_variant_for_every_format_that_is_multiplied(monkeypatch):
-    monkeypatch.setattr(choose, "MIN_BYTES", 0)
+    monkeypatch.setattr(variant_choice, "MIN_BYTES", 0)
     program = lower(quantized_model("q4_1"))
     assert set(program.kernels) == {"q4_1", "q8_0", "q4_0"}
     for fmt, times in program.kernels.items():
@@ -91,8 +91,9 @@ def test_a_narrower_variant_is_chosen_where_it_is_faster(monkeypatch):
 
 @pytest.mark.skipif(len(VARIANTS) < 3, reason="needs two variants that round alike")
 @pytest.mark.parametrize("lead", [0.99, "lost"])
-def test_the_widest_variant_stays_where_another_is_hardly_faster_or_only_at_first(monkeypatch, lead):
-    narrow, first_rounds = alike("q4_1")[-1], len(alike("q4_1")) * len(choose.NUM_TOKENS) * choose.NUM_ROUNDS
+def test_the_widest_variant_is_kept_if_another_is_hardly_faster_or_only_at_first(monkeypatch, lead):
+    narrow = alike("q4_1")[-1]
+    first_rounds = len(alike("q4_1")) * len(variant_choice.NUM_TOKENS) * variant_choice.NUM_ROUNDS
     seen = {"count": 0}
 
     def seconds(variant: str, num_tokens: int) -> float:
@@ -109,7 +110,7 @@ def test_the_widest_variant_stays_where_another_is_hardly_faster_or_only_at_firs
     program = module.Program(widest, pool, [1, 1, 1, 1, 1, 16])
     panels = program.panels(program.matrix("q4_1", 32, np.zeros((8, 20), np.uint8)))
     matrix = pack.Packed("q4_1", (8, 32), panels)
-    assert choose.choose(module, pool, widest, [matrix])["q4_1"].variant == widest
+    assert variant_choice.choose_variants(module, pool, widest, [matrix])["q4_1"].variant == widest
 
 
 def test_a_small_model_is_not_measured():
@@ -117,7 +118,7 @@ def test_a_small_model_is_not_measured():
     assert program.kernels == {fmt: {VARIANTS[0]: 1.0} for fmt in ("q4_1", "q8_0", "q4_0")}
 
 
-def test_a_choice_is_kept_with_the_lowered_weights_and_not_measured_again(monkeypatch, kept):
+def test_a_choice_is_cached_with_the_lowered_weights_and_not_measured_again(monkeypatch, kept):
     watch = Stopwatch(monkeypatch, lambda variant, num_tokens: 1.0 + VARIANTS.index(variant))
     model = quantized_model("q4_1")
     first = lower(model, kept=kept)
@@ -134,7 +135,7 @@ def test_a_choice_of_another_machine_is_measured_again_and_replaces_it(monkeypat
     lower(model, kept=kept)
     kept.wait()
     num_measured = watch.num_measured
-    monkeypatch.setattr(choose, "_processor", lambda: iter(["another"]))
+    monkeypatch.setattr(variant_choice, "_processor", lambda: iter(["another"]))
     lower(model, kept=kept)
     kept.wait()
     assert watch.num_measured == 2 * num_measured
@@ -145,8 +146,8 @@ def test_a_choice_of_another_machine_is_measured_again_and_replaces_it(monkeypat
 def test_a_choice_that_cannot_be_read_is_measured_again(caplog):
     module = native()
     pool = pool_for(module, None)
-    assert choose.from_bytes(module, pool, np.frombuffer(b"not json", np.uint8)) is None
+    assert variant_choice.from_bytes(module, pool, np.frombuffer(b"not json", np.uint8)) is None
     assert "measuring again" in caplog.text
-    said = choose.to_bytes(module, pool, {"q4_1": Choice("avx2", {"avx2": 1.0})})
-    assert choose.from_bytes(module, pool, said) == {"q4_1": Choice("avx2", {"avx2": 1.0})}
-    assert choose.from_bytes(module, pool, choose.to_bytes(module, pool, {})) is None
+    array = variant_choice.to_bytes(module, pool, {"q4_1": VariantChoice("avx2", {"avx2": 1.0})})
+    assert variant_choice.from_bytes(module, pool, array) == {"q4_1": VariantChoice("avx2", {"avx2": 1.0})}
+    assert variant_choice.from_bytes(module, pool, variant_choice.to_bytes(module, pool, {})) is None

@@ -1,4 +1,4 @@
-"""Without memory for a step the program says so in the project's words, and nothing has changed that anybody reads."""
+"""A step without enough memory raises OutOfDeviceMemory, and leaves the state of other rows unchanged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from quire.devices.base import DeviceUnavailable
 from quire.devices.cuda import program as programs
 from quire.devices.cuda.device import CudaDevice
+from quire.devices.cuda.out_of_memory import convert_out_of_memory, is_out_of_memory
 from quire.devices.cuda.program import CudaProgram
-from quire.devices.cuda.shortage import is_shortage, or_out_of_memory
 from quire.types.errors import OutOfDeviceMemory
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import LIMITS, CudaDriver, Texts, draws_of, lowered, random_llama, small
@@ -28,7 +28,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
 
 
 class Failing:
-    """An instruction that finds no memory, as often as it is told to."""
+    """An instruction that runs out of memory `count` times."""
 
     def __init__(self, count: int = 1) -> None:
         self.left = count
@@ -49,38 +49,38 @@ class Failing:
         (ValueError("out of memory"), False),
     ],
 )
-def test_a_shortage_is_told_from_other_failures(error, is_one):
+def test_out_of_memory_is_distinguished_from_other_errors(error, is_one):
     def fails() -> None:
         raise error
 
-    assert is_shortage(error) is is_one
+    assert is_out_of_memory(error) is is_one
     with pytest.raises(OutOfDeviceMemory if is_one else type(error)):
-        or_out_of_memory(fails)
+        convert_out_of_memory(fails)
 
 
-def test_a_capture_that_was_broken_off_by_one_is_one():
+def test_a_capture_that_failed_for_lack_of_memory_is_out_of_memory():
     try:
         try:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         finally:
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
     except RuntimeError as error:
-        assert is_shortage(error)
+        assert is_out_of_memory(error)
 
 
-def test_nothing_holds_the_tensors_of_the_step_when_it_is_said():
-    held: list[weakref.ref[torch.Tensor]] = []
+def test_the_tensors_of_the_step_are_freed_before_the_error_is_raised():
+    references: list[weakref.ref[torch.Tensor]] = []
 
     def fails() -> None:
         tensor = torch.zeros(4)
-        held.append(weakref.ref(tensor))
+        references.append(weakref.ref(tensor))
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     gc.disable()
     try:
-        or_out_of_memory(fails)
+        convert_out_of_memory(fails)
     except OutOfDeviceMemory as error:
-        assert held[0]() is None and error.__context__ is None
+        assert references[0]() is None and error.__context__ is None
     finally:
         gc.enable()
 
@@ -95,7 +95,7 @@ def test_a_model_whose_largest_step_does_not_fit_is_not_loaded(place, monkeypatc
 
 
 def failing_last(program: CudaProgram, count: int = 1) -> None:
-    """All KV is written, and all but the head computed."""
+    """Make the program fail before its head: all KV is written by then."""
     program.instructions.insert(len(program.instructions) - 1, Failing(count))
 
 
@@ -111,8 +111,8 @@ def test_a_step_that_failed_can_be_launched_again(place):
     assert np.array_equal(again, wanted.step({0: PROMPT[9:10], 1: PROMPT[4:12]}))
 
 
-def test_tokens_that_were_chosen_before_are_still_there(place):
-    """A row goes on with the token that the device has."""
+def test_tokens_sampled_earlier_are_kept_on_the_device(place):
+    """A row continues with its token on the device."""
     program = lowered(small(NAME).draw(), place, dtype="f32")
     texts = Texts(program)
     best = int(Texts(program).step({0: PROMPT[:9]}).argmax())
@@ -122,11 +122,11 @@ def test_tokens_that_were_chosen_before_are_still_there(place):
     with pytest.raises(OutOfDeviceMemory):
         program.launch(batch)
     alone = Texts(lowered(small(NAME).draw(), place, dtype="f32"))
-    wanted = int(alone.step({0: [*PROMPT[:9], best]}).argmax())
-    assert program.launch(batch).result().tokens.tolist() == [wanted]
+    expected = int(alone.step({0: [*PROMPT[:9], best]}).argmax())
+    assert program.launch(batch).result().tokens.tolist() == [expected]
 
 
-def test_one_request_ends_and_the_other_says_what_it_says_alone(place):
+def test_one_request_fails_and_the_other_has_the_same_output_as_alone(place):
     alone, driver = (CudaDriver(place, small(NAME).checkpoint) for _ in range(2))
     alone.submit("it", PROMPT, GREEDY)
     alone.run()
@@ -139,7 +139,7 @@ def test_one_request_ends_and_the_other_says_what_it_says_alone(place):
     assert driver.tokens("it") == alone.tokens("it")
 
 
-def test_without_memory_for_a_graph_its_steps_run_uncaptured(place, monkeypatch, caplog):
+def test_without_memory_for_a_graph_its_steps_run_without_one(place, monkeypatch, caplog):
     program = lowered(small(NAME).draw(), place, dtype="f32")
     texts, wanted = Texts(program), Texts(lowered(small(NAME).draw(), place, dtype="f32", captures=False))
     tried = []
@@ -155,12 +155,12 @@ def test_without_memory_for_a_graph_its_steps_run_uncaptured(place, monkeypatch,
     for token in PROMPT[5:10]:
         assert np.array_equal(texts.step({0: [token], 1: [token]}), wanted.step({0: [token], 1: [token]}))
     assert tried == [2] and caplog.text.count("steps of 2 rows") == 1
-    assert not program.use_idle_time() and tried == [2]  # nothing is captured ahead where memory is short
+    assert not program.use_idle_time() and tried == [2]  # nothing is captured in idle time when memory is short
 
 
 @pytest.mark.gpu
-def test_a_prompt_that_a_full_gpu_has_no_memory_for_ends_alone(place):
-    """Torch may take 8 MB more than it has: a step of 4,000 tokens needs a hundred."""
+def test_a_prompt_without_memory_on_a_full_gpu_fails_alone(place):
+    """Torch may allocate 8 MB more; a step of 4,000 tokens needs a hundred."""
     checkpoint, long = random_llama(1024, num_layers=2, context=8192), replace(GREEDY, max_tokens=64)
     settings = {"max_step_tokens": 4096, "num_blocks": 600, "max_context": 8192, "stream_gap": 60.0}
     alone, driver = (CudaDriver(place, checkpoint, **settings) for _ in range(2))
