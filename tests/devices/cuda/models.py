@@ -128,6 +128,11 @@ def draws_of(rows: Sequence[int], masked: Sequence[bool] | None = None, temperat
     )
 
 
+def rms_error(logits: np.ndarray, exact: np.ndarray) -> float:
+    """Return the root mean square of the differences."""
+    return float(np.sqrt(np.mean((logits - exact) ** 2)))
+
+
 def random_llama(hidden: int = 512, num_layers: int = 4, vocab: int = 1024, context: int = 1024) -> MemoryCheckpoint:
     """Make a Llama whose logits have a standard deviation of about 1, without transformers."""
     (arch,) = (each for each in all_architectures() if each.name == "LlamaForCausalLM")

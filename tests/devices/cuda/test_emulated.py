@@ -20,7 +20,7 @@ from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.ops.batch import Batch, RowPart
 from tests.devices.cuda.emulated.build import Emulated, built
-from tests.devices.cuda.models import lowered
+from tests.devices.cuda.models import lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB, Toy, toy_of
 
 pytestmark = pytest.mark.device
@@ -70,10 +70,6 @@ def toy(heads: int, kv: int, dim: int, kind: str = "LlamaForCausalLM") -> Toy:
     return toy_of(kind, {**SIZES, "hidden_size": width, **different}, seed=5)
 
 
-def distance(logits: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((logits - exact) ** 2)))
-
-
 def step_of(program: CudaProgram, batch: Batch, cache: Tensor) -> tuple[np.ndarray, Tensor]:
     """Return the logits, and which slots of the cache have changed."""
     program.caches.whole.copy_(cache)
@@ -116,7 +112,7 @@ def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, l
         exact, _ = step_of(exactly, batch, cache)
         plain, there = step_of(same, batch, cache)
         found, here = step_of(program, batch, cache)
-        assert distance(found, exact) <= NO_FARTHER * distance(plain, exact)
+        assert rms_error(found, exact) <= NO_FARTHER * rms_error(plain, exact)
         assert torch.equal(here, there), "it writes only the newest keys and values"
         assert program.few_rows._buffers["grid_barrier"].tolist() == [0, 0, num_steps], (
             "counters are reset for the next step"

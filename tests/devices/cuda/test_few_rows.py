@@ -15,7 +15,7 @@ from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
-from tests.devices.cuda.models import draws_of, lowered, small
+from tests.devices.cuda.models import draws_of, lowered, rms_error, small
 from tests.models.toys import BLOCK, VOCAB, Session, Toy, make_toy, some_tokens, toy_of
 
 pytestmark = pytest.mark.device
@@ -94,10 +94,6 @@ def with_one_kernel(toy: Toy, place: str, **wishes: Any) -> CudaProgram:
     return program
 
 
-def distance(logits: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((logits - exact) ** 2)))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("quantize", [None, "fp8"])
 @pytest.mark.parametrize("name", HEADS)
@@ -115,7 +111,7 @@ def test_one_kernel_is_as_close_to_transformers_as_several_kernels(name, quantiz
             found = rows.logits()
             assert np.array_equal(found, rows.logits()), "its sums have one order"
             exact = np.stack([toy.expected_logits(text)[-1] for text in rows.texts])
-            assert distance(found, exact) <= NO_FARTHER * distance(plain, exact), lengths
+            assert rms_error(found, exact) <= NO_FARTHER * rms_error(plain, exact), lengths
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from quire.devices.cuda import warm_up
 from quire.engine.messages import Cancel
 from quire.models.draw import draw
 from quire.types.request import FinishReason, SamplingParams
-from tests.devices.cuda.models import KINDS, CudaDriver, Texts, lowered, random_llama, small
+from tests.devices.cuda.models import KINDS, CudaDriver, Texts, lowered, random_llama, rms_error, small
 from tests.models.toys import Toy, some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.gpu]
@@ -48,10 +48,6 @@ def test_greedy_tokens_in_float32_are_those_of_transformers_on_the_same_gpu(name
         assert driver.tokens(each) == toy.expected_greedy(prompt, NUM_TOKENS), each
 
 
-def distance(logits: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((logits - exact) ** 2)))
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_logits_in_bfloat16_are_as_close_to_float32_as_those_of_transformers(name, place):
     """A prompt, and tokens after it in captured steps, in buckets that they do not fill."""
@@ -59,7 +55,7 @@ def test_logits_in_bfloat16_are_as_close_to_float32_as_those_of_transformers(nam
     exact, texts = toy.expected_logits(tokens), Texts(lowered(toy.draw(), place))
     theirs = replace(toy, torch_model=deepcopy(toy.torch_model).bfloat16()).expected_logits(tokens)
     of_prompt = texts.step({0: tokens[:32]}, 32)
-    assert distance(of_prompt, exact[:32]) <= NO_FARTHER * distance(theirs[:32], exact[:32])
+    assert rms_error(of_prompt, exact[:32]) <= NO_FARTHER * rms_error(theirs[:32], exact[:32])
     for row in range(1, 5):
         texts.step({row: tokens[:31]})
     after, steps = range(32, 60), []
@@ -67,7 +63,7 @@ def test_logits_in_bfloat16_are_as_close_to_float32_as_those_of_transformers(nam
         steps.append(texts.step({row: [tokens[at - (row > 0)]] for row in range(5)}))
     for row, logits in enumerate(np.stack(steps, 1)):
         places = [at - (row > 0) for at in after]
-        assert distance(logits, exact[places]) <= NO_FARTHER * distance(theirs[places], exact[places]), row
+        assert rms_error(logits, exact[places]) <= NO_FARTHER * rms_error(theirs[places], exact[places]), row
 
 
 @pytest.mark.parametrize("quantize", [None, "fp8"])

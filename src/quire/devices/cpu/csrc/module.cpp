@@ -1,5 +1,5 @@
-// The Python face of the native CPU device. It turns arrays into pointers and sizes; what they must be is checked here
-// (dtype, dimensions) and in the program (values).
+// The Python bindings of the native CPU device. They turn arrays into pointers and sizes; dtypes and dimensions are
+// checked here, values in the program.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -68,12 +68,12 @@ KvFormat kv_format(const std::string &name) {
 const Kernels &variant(const std::string &name) {
     for (const Kernels *kernels : usable_kernels())
         if (name == kernels->name) return *kernels;
-    throw std::invalid_argument("no kernels for this machine are called " + name);
+    throw std::invalid_argument("there are no kernels for this machine named " + name);
 }
 
 std::shared_ptr<Program> make_program(const std::string &name, std::shared_ptr<Pool> pool, std::vector<int> limits) {
     require(limits.size() == 6, "six limits");
-    const int max_logits = std::min(limits[2], limits[0]);  // no token yields two
+    const int max_logits = std::min(limits[2], limits[0]);  // at most one per token
     const Bounds bounds{limits[0], limits[1], max_logits, limits[3], limits[4], limits[5]};
     return std::make_shared<Program>(variant(name), std::move(pool), bounds);
 }
@@ -89,7 +89,7 @@ int adopt_matrix(Program &program, const std::string &name, std::pair<int, int> 
     return program.adopt_matrix(format(name), shape.first, shape.second, std::move(given));
 }
 
-// A view of the program's own memory; it keeps the program alive.
+// A view of the program's memory, which keeps the program alive.
 PackedBytes panels_of(nb::handle self, int id) {
     const Matrix matrix = nb::cast<const Program &>(self).matrix(id);
     return PackedBytes(matrix.data, {matrix.num_bytes()}, self);
@@ -126,8 +126,9 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     require(groups.shape(1) == 3, "groups: group, row, number of blocks");
     require(logits.shape(0) == num_logits && top_tokens.shape(0) == num_logits && top_logits.shape(0) == num_logits,
             "an answer for each of logits_at");
-    require(num_top.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1), "num_top: one for each row of logits");
-    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
+    require(num_top.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1),
+            "num_top: one for each row of logits");
+    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "logits: not as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
     step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
@@ -143,7 +144,7 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
 
 using Ids = std::vector<int>;
 
-// One method for each instruction. A view is (buffer, first column, columns), and (-1, 0, 0) where there is none.
+// One method for each instruction. A view is (buffer, first column, columns); (-1, 0, 0): none.
 void bind_instructions(nb::class_<Program> &program) {
     program.def(
         "embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a);
@@ -207,7 +208,7 @@ void bind_program(nb::module_ &m) {
     program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
     program.def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert());
     program.def("adopt", &adopt_matrix, "format"_a, "shape"_a, "panels"_a.noconvert(),
-                "A matrix of panels that were packed before. They stay where they are, and alive as long as the program.");
+                "Add a matrix of packed panels. They are not copied, and kept alive as long as the program.");
     program.def("panels", &panels_of, "matrix"_a, "The bytes of a packed matrix.");
     program.def(
         "vector", [](Program &p, const Floats &x) { return p.add_vector(x.data(), size(x.shape(0))); },
@@ -236,13 +237,13 @@ void bind_program(nb::module_ &m) {
     program.def(
         "release_blocks",
         [](Program &p, const Ints &blocks) { return p.release_blocks(blocks.data(), size(blocks.shape(0))); },
-        "blocks"_a.noconvert(), "Give the pages of these KV blocks, ascending, back to the system.");
+        "blocks"_a.noconvert(), "Return the pages of these KV blocks, ascending, to the system.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
     program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
     program.def_prop_ro("num_bytes", &Program::num_bytes);
 }
 
-// What the machine could do at most, for benchmarks.
+// The peak rates of the machine, for benchmarks.
 void bind_roof(nb::module_ &m) {
     const auto bind = [&m](const char *name, double (*measure)(const char *, Pool &, double), const char *doc) {
         const auto checked = [measure](const std::string &name, const std::shared_ptr<Pool> &pool, double seconds) {
@@ -265,7 +266,7 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // the pool lives as long as the process
     m.doc() = "Native kernels of the CPU device.";
     m.def("features", &features, "Instruction sets usable on this machine, by their names in /proc/cpuinfo.");
-    m.attr("layout") = QUIRE_LAYOUT;  // another name for every change to how weights lie in memory
+    m.attr("layout") = QUIRE_LAYOUT;  // changes with the memory layout of weights
     m.def("variants", [] {
         std::vector<std::string> names;
         for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);
@@ -273,7 +274,7 @@ NB_MODULE(_native, m) {
     }, "Kernels that were compiled and run on this machine, the fastest first.");
     m.def(
         "rounding", [](const std::string &name, const std::string &f) { return std::string(variant(name).rounding(format(f))); },
-        "variant"_a, "format"_a, "How a variant rounds products: the same answer means the same bits.");
+        "variant"_a, "format"_a, "How a variant rounds products: the same result means the same bits.");
     m.def("needs", [] {
         std::vector<std::pair<std::string, std::vector<std::string>>> all;
         for (const Kernels *kernels : compiled_kernels()) {
