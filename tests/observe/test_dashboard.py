@@ -13,7 +13,7 @@ import yaml
 
 from quire.config import ServeConfig
 from quire.observe import metrics
-from quire.observe.metrics import Kind, Metric
+from quire.observe.metrics import Metric, MetricKind
 from quire.serve.app import all_dialects
 from quire.serve.routes import OWN_ROUTES
 from tests.architecture.sources import ROOT
@@ -28,11 +28,11 @@ NAME = re.compile(r"\bquire_\w+")
 def written(metric: Metric) -> set[str]:
     """The names under which a server tells it."""
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return {f"{metric.name}_total"}
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return {metric.name}
 
 
@@ -66,7 +66,7 @@ def test_an_expression_keeps_to_the_chosen_servers_and_models_and_groups_by_labe
     for name, _ in selectors:
         is_rate = re.search(rf"(rate|increase)\({name}\{{[^}}]*\}}\[\$__rate_interval\]\)", expression)
         if KNOWN[name] is not metrics.RESTARTS:  # which is shown as it is, too
-            assert bool(is_rate) == (KNOWN[name].kind is not Kind.GAUGE), name
+            assert bool(is_rate) == (KNOWN[name].kind is not MetricKind.GAUGE), name
     assert ("histogram_quantile" in expression) == ("_bucket{" in expression)
     assert expression.count("(") == expression.count(")")
 

@@ -16,7 +16,7 @@ from quire.cli.completion import stored_models
 from quire.cli.options import DEVICE_HELP, DEVICES, Given, Shown, argument, command, one_of, option
 from quire.cli.progress import Say, shown
 from quire.engine.messages import Loading
-from quire.observe.access import log_access
+from quire.observe.access_log import log_access
 from quire.observe.log import start_logging
 from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to

@@ -26,6 +26,6 @@ def marks_of(tokens: Sequence[int], secret: bytes = b"") -> array[int]:
     return array("I", bytes(found))
 
 
-def mark_of(text: str, secret: bytes) -> str:
+def name_mark(text: str, secret: bytes) -> str:
     """One for a name; that of no name is empty."""
     return blake2b(text.encode(), digest_size=8, key=secret).hexdigest() if text else ""

@@ -20,7 +20,7 @@ from threading import Thread
 from typing import Any
 
 from quire.config import BadSetting
-from quire.observe.marks import SECRET_BYTES, mark_of, marks_of
+from quire.observe.marks import SECRET_BYTES, marks_of, name_mark
 from quire.observe.record import Observer, Record
 
 OWNER_ONLY = 0o600
@@ -86,8 +86,8 @@ def line_of(record: Record, secret: bytes) -> dict[str, Any]:
         "time": round(record.at, SECONDS_DIGITS),
         "path": record.path,
         "model": record.model,
-        "tenant": mark_of(record.salt, secret),
-        "session": None if record.session is None else mark_of(record.session, secret),
+        "tenant": name_mark(record.salt, secret),
+        "session": None if record.session is None else name_mark(record.session, secret),
         "status": record.status,
         "form": record.form,
         "stream": record.streams,

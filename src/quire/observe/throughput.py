@@ -8,7 +8,7 @@ from typing import Protocol
 INTERVAL_SECONDS = 10.0
 
 
-class Counts(Protocol):
+class EngineCounts(Protocol):
     """The engine counters that a line is made from. Tokens are counted from the engine's start."""
 
     @property
@@ -35,9 +35,9 @@ class Throughput:
     def __init__(self, model: str, logger: Logger) -> None:
         self._model = model
         self._logger = logger
-        self._before: Counts | None = None
+        self._before: EngineCounts | None = None
 
-    def log(self, now: Counts, seconds: float) -> None:
+    def log(self, now: EngineCounts, seconds: float) -> None:
         """Write a line, unless nothing was computed and no request waits."""
         before, self._before = self._before, now
         if before is None or now.computed_tokens < before.computed_tokens:  # new, or started again

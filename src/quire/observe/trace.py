@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from quire import __version__
 from quire.config import BadSetting
-from quire.observe.access import QUIET
+from quire.observe.access_log import QUIET
 from quire.observe.record import Observer, Record
 from quire.types.request import SamplingParams
 

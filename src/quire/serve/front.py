@@ -25,7 +25,7 @@ from quire.engine.hub import HubLink
 from quire.engine.launch import Progress
 from quire.engine.need import Budget, budget_bytes
 from quire.engine.reading import LoopReader
-from quire.observe.access import log_access
+from quire.observe.access_log import log_access
 from quire.observe.log import start_logging
 from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from quire.config import ObserveConfig
-from quire.observe.access import log_access
+from quire.observe.access_log import log_access
 from quire.observe.log import LOGGER, start_logging
 from quire.observe.record import Record
 from quire.text.errors import RejectedMessages
