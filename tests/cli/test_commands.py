@@ -57,7 +57,7 @@ def test_a_typo_is_told_what_was_meant(quire):
 @pytest.mark.parametrize("command", [("rm", "nothing"), ("show", "nothing"), ("cp", "nothing", "mine")])
 def test_what_is_not_there_is_an_error(quire, command):
     done = quire(*command)
-    assert done.returncode == 1 and done.stderr.startswith("error: nothing is not in the store: see `quire list`")
+    assert done.returncode == 1 and done.stderr.startswith("error: nothing is not in the store: `quire list` shows")
 
 
 def test_show_tells_the_sampling_defaults_and_where_they_are_from(quire, model_file):
@@ -90,7 +90,7 @@ def test_a_truncated_model_of_the_store_is_told_how_to_be_mended(quire):
     blob.write_bytes(b"GG")
     done = quire("run", "smollm2:135m", "hi")
     assert done.returncode == 1
-    assert "x.gguf of smollm2:135m has 2 bytes instead of 4: mend it with `quire pull smollm2:135m`." in done.stderr
+    assert "x.gguf of smollm2:135m has 2 bytes, expected 4: repair it with `quire pull smollm2:135m`." in done.stderr
 
 
 def test_pull_says_what_it_cannot(quire):

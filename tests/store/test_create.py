@@ -5,7 +5,14 @@ import json
 
 import pytest
 
-from quire.store.create import AdapterNotSupported, base_of_blobs, create, make, modelfile_of, preset_of_model
+from quire.store.create import (
+    AdapterNotSupported,
+    base_of_blobs,
+    create_from_base,
+    create_model,
+    modelfile_text,
+    preset_of_model,
+)
 from quire.store.modelfile import parse_modelfile
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest, QuireError
@@ -27,7 +34,7 @@ def weights(tmp_path):
 
 
 def made(store, folder, name, text):
-    return create(store, name, parse_modelfile(text), folder)
+    return create_model(store, name, parse_modelfile(text), folder)
 
 
 def test_a_model_is_made_from_a_file_beside_the_modelfile(store, weights):
@@ -53,9 +60,9 @@ def test_the_modelfile_that_is_shown_makes_the_same_model(store, weights):
     text = 'FROM ./toy.gguf\nSYSTEM """two\nlines"""\nPARAMETER temperature 0.5\nMESSAGE assistant "x"'
     text += "\nLICENSE a\nLICENSE b"
     first = made(store, weights.parent, "one", text)
-    second = made(store, weights.parent, "two", modelfile_of(store, "one"))
+    second = made(store, weights.parent, "two", modelfile_text(store, "one"))
     assert second.identity == first.identity
-    assert "FROM one:latest\n" in modelfile_of(store, "one", shows_path=False).replace("# FROM", "")
+    assert "FROM one:latest\n" in modelfile_text(store, "one", shows_path=False).replace("# FROM", "")
 
 
 def test_a_model_outlives_the_one_that_it_was_made_from(store, weights):
@@ -70,11 +77,11 @@ def test_a_model_outlives_the_one_that_it_was_made_from(store, weights):
     "text, problem",
     [
         ("FROM ./toy.gguf\nADAPTER ./lora.gguf", "LoRA"),
-        ("FROM ./toy.gguf\nTEMPLATE {{ if }}", "no template in Go's dialect: a value is missing in line 1"),
+        ("FROM ./toy.gguf\nTEMPLATE {{ if }}", "not a valid Go template: a value is missing in line 1"),
         ("FROM ./nothing.gguf", "no file or folder"),
-        ("FROM ./wrong.gguf", "no GGUF file"),
+        ("FROM ./wrong.gguf", "not a GGUF file"),
         ("FROM nobody", "no model nobody"),
-        ("FROM no spaces", "not a model's name"),
+        ("FROM no spaces", "not a valid model name"),
     ],
 )
 def test_what_cannot_be_made_is_refused_and_leaves_nothing(store, weights, text, problem):
@@ -97,12 +104,12 @@ def test_a_model_that_was_pulled_with_an_adapter_is_no_base(store, weights):
 
 def test_a_model_is_made_of_blobs(store):
     digest = hashlib.sha256(b"GGUF!").hexdigest()
-    with pytest.raises(InvalidRequest, match="send it first"):
+    with pytest.raises(InvalidRequest, match="upload it first"):
         base_of_blobs(store, {"m.gguf": digest})
     store.add_blob([b"GG", b"UF!"], digest)
-    make(store, "mine", base_of_blobs(store, {"up/../m.gguf": digest}), Preset(system="x"))
+    create_from_base(store, "mine", base_of_blobs(store, {"up/../m.gguf": digest}), Preset(system="x"))
     assert store.find("mine").name == "m.gguf" and store.find("mine").read_bytes() == b"GGUF!"
-    with pytest.raises(InvalidRequest, match="no file of a GGUF"):
+    with pytest.raises(InvalidRequest, match="not a file of a GGUF"):
         base_of_blobs(store, {"m.exe": digest})
-    (file,) = base_of_blobs(store, {"additional_chat_templates/rag.jinja": digest}).parts
+    (file,) = base_of_blobs(store, {"additional_chat_templates/rag.jinja": digest}).files
     assert (file.file_name, file.role) == ("chat_template.rag.jinja", "tokenizer")

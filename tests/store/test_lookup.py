@@ -91,7 +91,7 @@ def test_a_failed_look_up_says_what_each_place_answered(store, registry):
     with pytest.raises(ModelNotFound) as caught:
         store.resolve("org/unknown")
     first, hub, other = caught.value.public.split("\n")
-    assert first == "org/unknown is not here, and cannot be had:"
+    assert first == "org/unknown is not here, and cannot be fetched:"
     assert hub.startswith("  hf.co/org/unknown: The model hub has no repository org/unknown")
     assert "127.0.0.1" in other and "has no model org/unknown:latest: check the name." in other
     assert [path for path, _ in registry.requests] == ["/v2/org/unknown/manifests/latest"]

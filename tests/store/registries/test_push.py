@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from quire.store.errors import Unreachable
-from quire.store.parts import Part
+from quire.store.model_files import NewFile
 from quire.store.store import Store
 from tests.store.server import Answer, Behaviour
 
@@ -56,7 +56,7 @@ class Forgetful:
 
 @pytest.fixture
 def registry(server, monkeypatch) -> Forgetful:
-    monkeypatch.setattr("quire.store.push.SEND_BYTES", PIECE)
+    monkeypatch.setattr("quire.store.registries.push.SEND_BYTES", PIECE)
     server.special = Forgetful(server)
     return server.special
 
@@ -64,7 +64,7 @@ def registry(server, monkeypatch) -> Forgetful:
 @pytest.fixture
 def store(tmp_path, server, registry) -> Store:
     store = Store(tmp_path, registry=server.url)
-    store.create("me/toy", [Part("weights", "toy.gguf", WEIGHTS)])
+    store.create("me/toy", [NewFile("weights", "toy.gguf", WEIGHTS)])
     return store
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from quire.store.errors import Unreachable
-from quire.store.registry_auth import RegistryAuth
+from quire.store.registries.auth import RegistryAuth
 from quire.store.store import Store
 from tests.store.server import Answer, Behaviour, serving
 
@@ -109,5 +109,5 @@ def test_what_a_registry_complains_about_is_passed_on(server, tmp_path):
 @pytest.mark.parametrize("page", [b"<html>", b"[]", b"{}", b'{"config": 1, "layers": 2}'])
 def test_a_page_that_is_no_manifest_is_said_so(server, tmp_path, page):
     server.special = lambda method, path, headers: (200, page, {})
-    with pytest.raises(Exception, match="is no model: its manifest cannot be read"):
+    with pytest.raises(Exception, match="is not a model: its manifest cannot be read"):
         Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")

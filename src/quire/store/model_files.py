@@ -1,4 +1,4 @@
-"""Models that are made here: of bytes, of the user's own files, and of files that are in the store already."""
+"""The files that make up a model: their roles, and the files of a new model that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .manifest import StoredFile
 GGUF = ".gguf"
 SAFETENSORS = ".safetensors"
 INDEX = "model.safetensors.index.json"
-SIDE_FILES = {  # what belongs to a checkpoint beside its weights
+SIDE_FILES = {  # files of a checkpoint beside its weights, and their roles
     "config.json": "config",
     "generation_config.json": "config",
     "tokenizer.json": "tokenizer",
@@ -31,23 +31,23 @@ SIDE_FILES = {  # what belongs to a checkpoint beside its weights
 
 
 def side_role(path: str) -> str | None:
-    """What a file of a checkpoint is for, by its path there. None: it does not belong beside weights."""
+    """The role of a checkpoint's file, by its path there. None: it is weights, or not part of the model."""
     return SIDE_FILES.get(path) or ("tokenizer" if name_of_template(path) else None)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a model to be made: a file of the user (used in place where that can be), or bytes."""
+class NewFile:
+    """A file of a model that is being created: bytes, or a file of the user, used in place if possible."""
 
     role: str
     file_name: str
     content: bytes | Path
 
 
-def parts_of(path: Path) -> tuple[Part, ...]:
-    """What a GGUF file (with the other parts of a split one) or a checkpoint folder consists of."""
+def files_at(path: Path) -> tuple[NewFile, ...]:
+    """The files of the model at a path: a GGUF file, all parts of a split one, or a checkpoint folder."""
     if path.is_dir():
-        return _of_folder(path)
+        return _files_of_folder(path)
     if not path.is_file():
         raise ModelNotFound(f"There is no file or folder {path}: check the path.")
     head, split, total = path.stem.rpartition("-of-")
@@ -57,43 +57,43 @@ def parts_of(path: Path) -> tuple[Part, ...]:
         missing = [name for name in names if not path.with_name(name).is_file()]
         if missing:
             raise StoreError(
-                f"{path.name} is one of {int(total)} files, and {missing[0]} is not beside it: bring it too."
+                f"{path.name} is one of {int(total)} parts, and {missing[0]} is missing: put it into the same folder."
             )
-        return tuple(Part("weights", name, path.with_name(name)) for name in names)
-    return (Part("weights", path.name, path),)
+        return tuple(NewFile("weights", name, path.with_name(name)) for name in names)
+    return (NewFile("weights", path.name, path),)
 
 
-def _of_folder(folder: Path) -> tuple[Part, ...]:
+def _files_of_folder(folder: Path) -> tuple[NewFile, ...]:
     names = sorted(each.name for each in folder.iterdir() if each.is_file())
     weights = [name for name in names if name.endswith(SAFETENSORS) or name == INDEX]
     if not weights or "config.json" not in names:
         raise StoreError(
-            f"{folder} is no checkpoint: it has no {SAFETENSORS} files with a config.json. Give the path of a GGUF "
-            "file, or of a folder that has them."
+            f"{folder} is not a checkpoint: it has no {SAFETENSORS} files with a config.json. Give the path of a "
+            "folder that has them, or of a GGUF file."
         )
     paths = sorted(each.relative_to(folder).as_posix() for each in folder.glob(f"{MORE}/*.jinja"))
     side = [path for path in (*names, *paths) if side_role(path)]
-    return tuple(Part(side_role(path) or "weights", flat_name(path), folder / path) for path in (*weights, *side))
+    return tuple(NewFile(side_role(path) or "weights", flat_name(path), folder / path) for path in (*weights, *side))
 
 
-def as_viewed(files: Sequence[StoredFile]) -> list[StoredFile]:
-    """Under the names that whoever opens the model looks for: those of a preset are fixed."""
-    return named_apart([replace(file, file_name=FILES.get(file.role, file.file_name)) for file in files])
+def with_view_names(files: Sequence[StoredFile]) -> list[StoredFile]:
+    """The files under the names that readers expect: those of a preset are fixed."""
+    return with_unique_names([replace(file, file_name=FILES.get(file.role, file.file_name)) for file in files])
 
 
-def named_apart(files: Sequence[StoredFile]) -> list[StoredFile]:
-    """The same files; one whose name is taken by an earlier one gets a number."""
-    named: dict[str, StoredFile] = {}
+def with_unique_names(files: Sequence[StoredFile]) -> list[StoredFile]:
+    """The files, with a number added to a name that an earlier file has."""
+    by_name: dict[str, StoredFile] = {}
     for file in files:
         name, stem, suffix, count = file.file_name, Path(file.file_name).stem, Path(file.file_name).suffix, 1
-        while name in named:
+        while name in by_name:
             count += 1
             name = f"{stem}-{count}{suffix}"
-        named[name] = replace(file, file_name=name)
-    return list(named.values())
+        by_name[name] = replace(file, file_name=name)
+    return list(by_name.values())
 
 
 def format_of(files: tuple[StoredFile, ...]) -> str:
-    """The container of a model's weights, by their names."""
+    """The container format of a model's weights, by their file names."""
     weights = [file.file_name for file in files if file.role == "weights"]
     return "gguf" if weights and all(name.lower().endswith(GGUF) for name in weights) else "safetensors"

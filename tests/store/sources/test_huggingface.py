@@ -60,7 +60,7 @@ def test_a_model_in_parts_comes_whole(server, store):
 
 def test_an_unknown_tag_is_told_what_there_is(server, store):
     publish(server, "org/toy", GGUF)
-    with pytest.raises(ModelNotFound, match="has no Q2_K: choose a tag from BF16, Q4_K_M, Q8_0"):
+    with pytest.raises(ModelNotFound, match="has no tag Q2_K: choose one of BF16, Q4_K_M, Q8_0"):
         store.resolve("hf.co/org/toy:Q2_K")
 
 
@@ -127,7 +127,7 @@ def test_a_repository_that_is_not_there_is_told_how_to_log_in(server, store):
 
 def test_a_model_on_conditions_is_told_what_to_do_and_comes_with_a_token(server, store, monkeypatch):
     publish(server, "org/gated", GGUF, gated=True)
-    with pytest.raises(Unreachable, match=rf"accept them on {server.url}/org/gated, then log in .*`hf auth login`"):
+    with pytest.raises(Unreachable, match=rf"accept its conditions on {server.url}/org/gated, then .*`hf auth login`"):
         store.resolve("hf.co/org/gated")
     assert server.ranges_of(place_of(body("four"))) == []
     monkeypatch.setenv("HF_TOKEN", TOKEN)

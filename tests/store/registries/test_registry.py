@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from quire.store.errors import ModelNotFound, StoreError, Unreachable, WrongChecksum
-from quire.store.parts import Part
+from quire.store.model_files import NewFile
 from quire.store.sources.huggingface import HuggingFace
 from quire.store.sources.ollama import Ollama
 from quire.store.store import Store
@@ -38,7 +38,7 @@ KINDS = {
 
 @pytest.fixture
 def registry(docker_registry, no_proxy, monkeypatch) -> RunningRegistry:
-    monkeypatch.setattr("quire.store.download.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("quire.store.downloads.http.RETRY_SECONDS", 0.01)
     return docker_registry
 
 
@@ -96,8 +96,11 @@ def test_what_is_pushed_comes_back_the_same(registry, store, tmp_path):
     file = tmp_path / "toy.gguf"
     file.write_bytes(WEIGHTS)
     name = f"{registry.host}/me/made:v1"
-    parts = [Part("weights", "toy.gguf", file), *(Part(role, f"{role}.txt", body) for role, body in KINDS.items())]
-    made = store.create(name, [*parts, Part("license", "license.txt", b"and another one")])
+    parts = [
+        NewFile("weights", "toy.gguf", file),
+        *(NewFile(role, f"{role}.txt", body) for role, body in KINDS.items()),
+    ]
+    made = store.create(name, [*parts, NewFile("license", "license.txt", b"and another one")])
     assert store.push(name) >= len(WEIGHTS)
     back = Store(tmp_path / "other").pull(name)
     roles = [(file.role, file.digest) for file in made.files]
@@ -123,18 +126,18 @@ def test_a_pulled_model_is_pushed_as_it_was(registry, store):
 
 def test_layers_that_are_there_are_not_sent_again(registry, store):
     name, body = f"{registry.host}/me/again", WEIGHTS + b"again"
-    store.create(name, [Part("weights", "a.gguf", body)])
+    store.create(name, [NewFile("weights", "a.gguf", body)])
     assert store.push(name) > len(body)
     uploads = registry.answered("PATCH", "me/again")
     assert store.push(name) == 0 and registry.answered("PATCH", "me/again") == uploads
-    store.create(name, [Part("weights", "a.gguf", body), Part("system", "s.txt", b"new")])
+    store.create(name, [NewFile("weights", "a.gguf", body), NewFile("system", "s.txt", b"new")])
     assert store.push(name) < 1000
 
 
 def test_a_large_layer_is_sent_in_several_requests(registry, store, tmp_path, monkeypatch):
-    monkeypatch.setattr("quire.store.push.SEND_BYTES", 100_000)
+    monkeypatch.setattr("quire.store.registries.push.SEND_BYTES", 100_000)
     name, body = f"{registry.host}/me/large", WEIGHTS + b"large"
-    store.create(name, [Part("weights", "a.gguf", body)])
+    store.create(name, [NewFile("weights", "a.gguf", body)])
     store.push(name)
     assert registry.answered("PATCH", "me/large") == [202] * 6
     assert Store(tmp_path / "other").resolve(name).read_bytes() == body
@@ -176,7 +179,7 @@ def test_bytes_that_rotted_in_the_registry_are_thrown_away(registry, store):
     body = WEIGHTS + b"rotten"
     upload(registry, "me/rotten", "latest", [layer("model", body)])
     registry.blob(sha(body)).write_bytes(body[:-1] + b"x")
-    with pytest.raises(WrongChecksum, match=r"rotten-latest\.gguf came with the checksum"):
+    with pytest.raises(WrongChecksum, match=r"The checksum of rotten-latest\.gguf is"):
         store.pull(f"{registry.host}/me/rotten")
     assert store.list() == [] and not store.layout.blob(sha(body)).exists()
     assert not any(each.stat().st_size == len(body) for each in store.layout.partial.iterdir())
@@ -191,7 +194,7 @@ def test_a_model_that_is_not_there_is_said_so(registry, store, name):
 
 def test_an_image_that_is_no_model_is_refused(registry, store):
     upload(registry, "me/image", "latest", [("application/vnd.docker.image.rootfs.diff.tar.gzip", b"tar")])
-    with pytest.raises(StoreError, match=r"a layer of the kind application/vnd\.docker\.image\.rootfs"):
+    with pytest.raises(StoreError, match=r"a layer of type application/vnd\.docker\.image\.rootfs"):
         store.pull(f"{registry.host}/me/image")
     upload(registry, "me/empty", "latest", [layer("system", b"no weights")])
     with pytest.raises(ModelNotFound, match="has no weights"):
@@ -204,7 +207,7 @@ def test_a_password_of_netrc_opens_a_registry(docker_registry, no_proxy, tmp_pat
     auth = {"htpasswd": {"realm": "toys", "path": str(tmp_path / "users")}}
     with running_registry(tmp_path, auth=auth) as guarded:
         store, name = Store(tmp_path / "home"), f"{guarded.host}/me/toy"
-        store.create(name, [Part("weights", "a.gguf", WEIGHTS)])
+        store.create(name, [NewFile("weights", "a.gguf", WEIGHTS)])
         with pytest.raises(Unreachable, match=r"HTTP 401.*put your login for 127\.0\.0\.1 into ~/\.netrc"):
             store.push(name)
         (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password sesame\n")
@@ -232,12 +235,12 @@ def test_two_processes_that_pull_the_same_model_fetch_it_once(registry, tmp_path
 
 def test_what_cannot_be_pushed_is_said_before_anything_is_sent(registry, store, tmp_path):
     files = {"config.json": b"{}", "model.safetensors": b"weights"}
-    parts = [Part("config" if name == "config.json" else "weights", name, body) for name, body in files.items()]
+    parts = [NewFile("config" if name == "config.json" else "weights", name, body) for name, body in files.items()]
     store.create(f"{registry.host}/me/folder", parts)
-    with pytest.raises(StoreError, match="registries of this kind take GGUF models"):
+    with pytest.raises(StoreError, match="registries accept GGUF models only"):
         store.push(f"{registry.host}/me/folder")
-    store.create("mine", [Part("weights", "a.gguf", WEIGHTS)])
-    with pytest.raises(StoreError, match=r"ollama\.com takes models only with a signature"):
+    store.create("mine", [NewFile("weights", "a.gguf", WEIGHTS)])
+    with pytest.raises(StoreError, match=r"ollama\.com accepts only models signed"):
         store.push("mine")
     with pytest.raises(ModelNotFound, match="not in the store"):
         store.push("nothing")

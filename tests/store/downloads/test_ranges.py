@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from quire.store import ranges
-from quire.store.download import Address
+from quire.store.downloads import ranges
+from quire.store.downloads.http import RemoteFile
+from quire.store.downloads.ranges import PartialFile, download_in_ranges, progress_file
 from quire.store.errors import DiskFull, ModelNotFound, Unreachable
-from quire.store.ranges import Pieces, download_in_ranges, note_of
-from quire.store.source import Progress, silent
+from quire.store.source import Progress, no_progress
 from tests.store.hub import place_of, publish
 from tests.store.server import Behaviour, serving, span_of
 
@@ -32,11 +32,11 @@ CONTENT = random.Random(3).randbytes(500_000)  # 7 whole pieces of 64 KB, and so
 def get(server, tmp_path, small_pieces) -> Callable[..., bytes]:
     server.files["/file"] = CONTENT
 
-    def run(progress: Progress = silent) -> bytes:
+    def run(progress: Progress = no_progress) -> bytes:
         with httpx.Client() as client:
-            address = Address(f"{server.url}/file", "the file", client)
+            address = RemoteFile(f"{server.url}/file", "the file", client)
             download_in_ranges(address, tmp_path / "part", len(CONTENT), progress)
-        assert not note_of(tmp_path / "part").exists()
+        assert not progress_file(tmp_path / "part").exists()
         return (tmp_path / "part").read_bytes()
 
     return run
@@ -66,7 +66,7 @@ def test_several_connections_are_open_at_once(get, server):
 
 
 def test_a_small_file_comes_over_one_connection(get, server, monkeypatch):
-    monkeypatch.setattr("quire.store.ranges.PARALLEL_FROM", len(CONTENT) + 1)
+    monkeypatch.setattr("quire.store.downloads.ranges.PARALLEL_FROM", len(CONTENT) + 1)
     assert get() == CONTENT and server.ranges_of("/file") == [None]
 
 
@@ -84,7 +84,7 @@ def test_a_moment_of_weakness_is_forgiven(get, server):
 
 def test_what_came_is_kept_when_the_server_goes_on_failing(get, server, tmp_path):
     server.drops = [1 << 16, 1 << 16, 20_000] + [0] * 100
-    with pytest.raises(Unreachable, match=r"0\.\d MB are kept: the same command goes on from there"):
+    with pytest.raises(Unreachable, match=r"0\.\d MB are kept: the same command resumes from there"):
         get()
     server.drops, server.requests = [], []
     assert get() == CONTENT
@@ -118,12 +118,12 @@ def test_a_whole_file_is_not_asked_for_again(get, server, tmp_path):
 @pytest.mark.parametrize("note", [b"", b"rubbish", b"\xff" * 80, bytes(80)])
 def test_a_note_that_is_not_of_this_file_promises_nothing(get, tmp_path, note):
     (tmp_path / "part").write_bytes(b"rubbish")
-    note_of(tmp_path / "part").write_bytes(note)
+    progress_file(tmp_path / "part").write_bytes(note)
     assert get() == CONTENT
 
 
 def test_a_note_without_its_file_promises_nothing(get, tmp_path):
-    pieces = Pieces(tmp_path / "part", len(CONTENT))
+    pieces = PartialFile(tmp_path / "part", len(CONTENT))
     pieces.write(0, CONTENT[: 1 << 16])
     pieces.close()
     (tmp_path / "part").unlink()
@@ -145,10 +145,10 @@ def test_a_caller_who_has_enough_ends_it(get, server):
 def test_a_disk_that_fills_up_is_named_and_what_came_is_kept(server, small_disk, small_pieces, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 40))  # it fills up later
     server.files["/file"] = CONTENT
-    with httpx.Client() as client, pytest.raises(DiskFull, match="The disk is full"):
-        address = Address(f"{server.url}/file", "the file", client)
-        download_in_ranges(address, small_disk / "part", len(CONTENT), silent)
-    assert note_of(small_disk / "part").exists()
+    with httpx.Client() as client, pytest.raises(DiskFull, match=r"The disk of .* is full"):
+        address = RemoteFile(f"{server.url}/file", "the file", client)
+        download_in_ranges(address, small_disk / "part", len(CONTENT), no_progress)
+    assert progress_file(small_disk / "part").exists()
 
 
 def test_a_disk_without_room_is_seen_before_the_first_byte(get, server, monkeypatch):
@@ -164,26 +164,26 @@ def test_a_limit_of_the_system_is_named(server, tmp_path):
         import resource, sys
         from pathlib import Path
         import httpx
-        from quire.store import ranges
-        from quire.store.download import Address
+        from quire.store.downloads import ranges
+        from quire.store.downloads.http import RemoteFile
         from quire.store.errors import DiskFull
         ranges.PIECE, ranges.PARALLEL_FROM = 1 << 16, 1 << 18
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:
-            address = Address(sys.argv[1], "the file", httpx.Client())
+            address = RemoteFile(sys.argv[1], "the file", httpx.Client())
             ranges.download_in_ranges(address, Path(sys.argv[2]), 500_000, lambda *said: None)
         except DiskFull as error:
             print(error)
     """)
     command = [sys.executable, "-c", script, f"{server.url}/file", str(tmp_path / "part")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    assert "The system allows no file of this size" in done.stdout and "ulimit -f" in done.stdout
+    assert "larger than the system allows" in done.stdout and "ulimit -f" in done.stdout
 
 
 PULLER = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from quire.store import ranges
+    from quire.store.downloads import ranges
     from quire.store.sources.huggingface import HuggingFace
     from quire.store.store import Store
     ranges.PIECE, ranges.PARALLEL_FROM = 1 << 16, 1 << 18
@@ -226,6 +226,6 @@ def test_a_proxy_of_the_environment_is_used(tmp_path, small_pieces, monkeypatch,
         proxy.files["http://files.invalid/file"] = CONTENT  # a proxy is asked for whole addresses
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         with httpx.Client() as client:
-            address = Address("http://files.invalid/file", "the file", client)
-            download_in_ranges(address, tmp_path / "part", len(CONTENT), silent)
+            address = RemoteFile("http://files.invalid/file", "the file", client)
+            download_in_ranges(address, tmp_path / "part", len(CONTENT), no_progress)
         assert (tmp_path / "part").read_bytes() == CONTENT and len(proxy.requests) == 8

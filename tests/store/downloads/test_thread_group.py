@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from quire.store.crew import Crew, Stopped
-from quire.store.source import silent
+from quire.store.downloads.thread_group import Stopped, ThreadGroup
+from quire.store.source import no_progress
 
 pytestmark = pytest.mark.pure
 
@@ -22,7 +22,7 @@ def test_results_come_in_the_order_of_the_tasks():
         turns[number].set()
         return number
 
-    assert Crew(silent).run([partial(task, number) for number in range(4)], 4) == [0, 1, 2, 3]
+    assert ThreadGroup(no_progress).run([partial(task, number) for number in range(4)], 4) == [0, 1, 2, 3]
 
 
 def test_no_more_run_at_once_than_is_said():
@@ -35,18 +35,18 @@ def test_no_more_run_at_once_than_is_said():
         with lock:
             running.pop()
 
-    Crew(silent).run([task] * 50, 3)
+    ThreadGroup(no_progress).run([task] * 50, 3)
     assert len(most) == 50 and max(most) <= 3
 
 
 def test_an_error_ends_those_that_report_and_those_that_wait():
     ended, begun = [], threading.Event()
 
-    def long(crew: Crew) -> None:
+    def long(group: ThreadGroup) -> None:
         begun.set()
         try:
             while True:
-                crew.progress("work", 0, 1)
+                group.progress("work", 0, 1)
         except Stopped:
             ended.append("long")
             raise
@@ -55,11 +55,11 @@ def test_an_error_ends_those_that_report_and_those_that_wait():
         assert begun.wait(60)
         raise ValueError("no")
 
-    crew = Crew(silent)
+    group = ThreadGroup(no_progress)
     with pytest.raises(ValueError, match="no"):
-        crew.run([partial(long, crew), failing, partial(ended.append, "never")], 2)
+        group.run([partial(long, group), failing, partial(ended.append, "never")], 2)
     assert ended == ["long"]
 
 
 def test_one_task_runs_in_the_thread_of_its_caller():
-    assert Crew(silent).run([threading.current_thread], 4) == [threading.current_thread()]
+    assert ThreadGroup(no_progress).run([threading.current_thread], 4) == [threading.current_thread()]

@@ -1,4 +1,4 @@
-"""A model that another program keeps on this disk. It is used where it lies, and never fetched again."""
+"""A model that another program keeps on this disk, and the contract of the folders that have such models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from .layout import digest_of
-from .manifest import Manifest, StoredFile
-from .names import ModelName
-from .source import Offer
+from quire.store.layout import digest_of
+from quire.store.manifest import Manifest, StoredFile
+from quire.store.names import ModelName
+from quire.store.source import ModelOffer
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """One file of it. The digest is known where the other program names files by content."""
+class ExternalFile:
+    """One file of an external model. Its digest is known if the other program names files by content."""
 
     role: str
     file_name: str
@@ -25,7 +25,7 @@ class FoundFile:
     digest: str = ""
 
     def stored(self) -> StoredFile:
-        """The same as a file of a manifest, used where it lies."""
+        """The entry of a manifest for this file, used in place."""
         real = self.path.resolve()
         status = real.stat()
         digest = self.digest or _digest(real, status.st_size, status.st_mtime_ns)
@@ -33,15 +33,15 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A whole model. `about.in_place`: what to open; None: its files lie there under other names, and need a view."""
+class ExternalModel:
+    """A complete model. `about.in_place` is what to open; None: the files have other names there and need a view."""
 
-    name: ModelName  # that means this model and no other
-    keeper: str  # for people: "Ollama", "the hub's cache"
-    folder: Path  # where the files are
-    files: tuple[FoundFile, ...]
-    about: Offer
-    remove_hint: str  # how it is removed there
+    name: ModelName  # resolves to this model and no other
+    program: str  # for people: "Ollama", "the hub's cache"
+    folder: Path
+    files: tuple[ExternalFile, ...]
+    about: ModelOffer
+    remove_hint: str  # the command that removes it there
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ class Found:
         return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
 
     def manifest(self, name: ModelName) -> Manifest:
-        """What a store would write down of it under this name. Small files without a digest are read once."""
+        """A manifest for this model under a name. Files without a known digest are read for it, once."""
         return Manifest(
             name=name.untagged,
             tag=name.tag,
@@ -68,14 +68,14 @@ class Found:
         )
 
 
-class Place(Protocol):
-    """A folder of another program that keeps models."""
+class ExternalFolder(Protocol):
+    """A folder in which another program keeps models."""
 
-    def find(self, name: ModelName) -> Found | None:
-        """The model of this name; it says the hub or a registry. None: it is not there, or not whole."""
+    def find(self, name: ModelName) -> ExternalModel | None:
+        """The model with this name, which has a host. None: it is not there, or not complete."""
 
-    def all(self) -> Iterable[Found]:
-        """Every model that is whole."""
+    def all(self) -> Iterable[ExternalModel]:
+        """Every complete model."""
 
     def blob(self, digest: str) -> Path | None:
         """The file with this sha256 (64 hex digits)."""
@@ -83,5 +83,5 @@ class Place(Protocol):
 
 @functools.lru_cache(maxsize=4096)
 def _digest(path: Path, size: int, modified: int) -> str:
-    """A server asks at every request: a file that has not changed is read once."""
+    """The sha256 of a file. Cached by size and time, because a server needs it at every request."""
     return digest_of(path)
