@@ -97,7 +97,7 @@ def test_pull_says_what_it_cannot(quire):
     done = quire("pull", "unheard-of")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: unheard-of:latest is not here, and 127.0.0.1:1 cannot be reached (")
-    assert "check the network and the proxy, or use what is here (`quire list`) or the path of a model." in done.stderr
+    assert "check the network and the proxy, or use a model that is here (`quire list`)." in done.stderr
     done = quire("pull", quire.model)
     assert done.returncode == 1 and "there is nothing to pull" in done.stderr
 

@@ -19,10 +19,10 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from quire.grammar.alternatives import Rules
-from quire.grammar.formats import NAMES, PATTERNS
+from quire.grammar.alternatives import SchemaOptions
+from quire.grammar.formats import PATTERNS, PROPERTY_NAME_PATTERNS
 from quire.grammar.guidance import Guidance
-from quire.grammar.writing import exact
+from quire.grammar.schema_writer import exact_schema
 from quire.types.errors import InvalidRequest
 from tests.grammar.walking import BYTES, compiled, takes, walk
 
@@ -67,7 +67,7 @@ def test_a_format_lets_through_what_its_reader_takes_in_values_and_in_names(name
         assert num_over, "no answer came to its end"
 
 
-@pytest.mark.parametrize("patterns", [PATTERNS, NAMES], ids=["of values", "of names"])
+@pytest.mark.parametrize("patterns", [PATTERNS, PROPERTY_NAME_PATTERNS], ids=["of values", "of names"])
 def test_every_pattern_of_a_format_can_be_compiled(patterns: dict[str, str]) -> None:
     for name, pattern in patterns.items():
         assert walk(compiled({"type": "string", "pattern": pattern, "maxLength": 70}, BACKEND), 1, 500), name
@@ -176,13 +176,13 @@ def test_what_no_grammar_keeps_is_refused_by_its_name_and_let_pass_for_a_tool_th
     for keyword, value in (("not", {"type": "null"}), ("contains", {"const": 1}), ("unevaluatedItems", False)):
         with pytest.raises(InvalidRequest, match=f"not supported: {keyword}"):
             compiled({keyword: value}, BACKEND)
-    lenient = Rules(lenient=True)
-    many = exact({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, lenient)
+    lenient = SchemaOptions(lenient=True)
+    many = exact_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, lenient)
     assert many == {"type": "array", "items": {"type": "string"}}
     beyond = {"type": "object", "if": {"$ref": "#/$defs/x"}, "$defs": {"x": {"properties": {"c": {}}}}}
-    assert exact(beyond, lenient) == {"type": "object"}
+    assert exact_schema(beyond, lenient) == {"type": "object"}
     told = {"properties": {"a": {}}, "if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {}}}}
-    assert set(exact(told, lenient)["properties"]) == {"a", "b"}, "a name of a consequence may come"
+    assert set(exact_schema(told, lenient)["properties"]) == {"a", "b"}, "a name of a consequence may come"
 
 
 class Colour(enum.Enum):

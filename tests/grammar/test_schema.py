@@ -8,8 +8,8 @@ import re
 import pytest
 
 from quire.grammar.formats import PATTERNS
-from quire.grammar.schema import locate, parts, read
-from quire.grammar.writing import exact
+from quire.grammar.schema import locate_error, parse_schema, subschemas
+from quire.grammar.schema_writer import exact_schema
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -22,7 +22,7 @@ def test_every_schema_within_a_schema_is_found_the_innermost_first():
         "$defs": {"d": {"enum": [{"properties": {"is": "data"}}]}},
         "x-mine": {"properties": {}},
     }
-    assert [path for path, _ in parts(schema)] == [
+    assert [path for path, _ in subschemas(schema)] == [
         "#/items/0",
         "#/properties/a~1b/items/anyOf/0",
         "#/properties/a~1b/items/anyOf/1/not",
@@ -39,8 +39,8 @@ def test_the_place_of_an_error_is_the_smallest_part_that_is_refused_in_the_same_
         return "bad" if '"bad"' in json.dumps(part) else None
 
     schema = {"properties": {"a": {"items": {"type": "bad"}}, "b": {}}}
-    assert locate(schema, refusal, "bad") == "#/properties/a/items"
-    assert locate(schema, refusal, "worse") == "#"
+    assert locate_error(schema, refusal, "bad") == "#/properties/a/items"
+    assert locate_error(schema, refusal, "worse") == "#"
 
 
 def test_a_part_is_blamed_before_one_that_refers_to_it():
@@ -50,7 +50,9 @@ def test_a_part_is_blamed_before_one_that_refers_to_it():
         )
         return "bad" if wrong else None
 
-    assert locate({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "bad"}}}, refusal, "bad") == "#/$defs/x"
+    assert (
+        locate_error({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "bad"}}}, refusal, "bad") == "#/$defs/x"
+    )
 
 
 def test_a_february_has_the_days_that_its_year_gives_it():
@@ -63,7 +65,7 @@ def test_a_february_has_the_days_that_its_year_gives_it():
 
 def test_dates_keep_what_else_they_must_match_and_the_given_schema_is_not_changed():
     given = {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
-    written = json.dumps(exact(given))
+    written = json.dumps(exact_schema(given))
     assert json.dumps(PATTERNS["date"]) in written and '"^20"' in written
     assert given == {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
 
@@ -81,13 +83,13 @@ def test_dates_keep_what_else_they_must_match_and_the_given_schema_is_not_change
 )
 def test_names_that_must_differ_and_may_not_are_refused(schema, is_taken):
     if is_taken:
-        exact(schema)
+        exact_schema(schema)
         return
     with pytest.raises(InvalidRequest, match="at #/items: minProperties"):
-        exact({"items": schema})
+        exact_schema({"items": schema})
 
 
 def test_true_is_any_value_and_false_is_none():
-    assert read("true") == {}
-    with pytest.raises(InvalidRequest, match="nothing is valid"):
-        read("false")
+    assert parse_schema("true") == {}
+    with pytest.raises(InvalidRequest, match="no value is valid"):
+        parse_schema("false")

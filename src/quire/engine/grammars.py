@@ -81,12 +81,12 @@ class Grammars:
         assert request.constraint is not None
         if len(self._compiling) >= self._max_compiling and not request.resumed:
             raise Overloaded(f"The grammars of {len(self._compiling)} requests are being compiled.", 1.0)
-        self._compiling[request.id] = Compiling(request, self._compiler.ask(request.constraint))
+        self._compiling[request.id] = Compiling(request, self._compiler.submit(request.constraint))
 
     def compiled(self, now: float) -> Iterator[tuple[Compiling, Grammar | QuireError]]:
         """The requests whose grammars are ready, or cannot be had. They are the caller's then."""
         for each in list(self._compiling.values()):
-            came = self._compiler.look(each.job, now)
+            came = self._compiler.poll(each.job, now)
             if came is not None:
                 del self._compiling[each.request.id]
                 yield each, came
