@@ -10,21 +10,13 @@ import pytest
 
 from quire.config import ObserveConfig
 from quire.observe.access_log import log_access
-from quire.observe.log import LOGGER, start_logging
+from quire.observe.log import start_logging
 from quire.observe.record import Record
 from quire.text.errors import RejectedMessages
 from quire.types.errors import InvalidRequest, Overloaded
 from quire.types.request import SamplingParams
 
-pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(autouse=True)
-def quiet_afterwards():
-    logger = logging.getLogger(LOGGER)
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("restored_logger")]
 
 
 def record(path: str = "/v1/completions", **facts: object) -> Record:

@@ -7,17 +7,9 @@ import logging
 import pytest
 
 from quire.config import ObserveConfig
-from quire.observe.log import LOGGER, origin, start_logging
+from quire.observe.log import error_origin, start_logging
 
-pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(autouse=True)
-def quiet_afterwards():
-    logger = logging.getLogger(LOGGER)
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("restored_logger")]
 
 
 def test_a_json_line_carries_the_request_id_and_the_error():
@@ -50,6 +42,6 @@ def test_an_error_is_told_by_its_type_and_place_and_not_by_its_words():
     try:
         raise KeyError("what somebody asked")
     except KeyError as error:
-        said = origin(error)
+        said = error_origin(error)
     assert said.startswith("KeyError\n") and __file__ in said
     assert "somebody" not in said.replace('raise KeyError("what somebody asked")', "")

@@ -11,7 +11,7 @@ import pytest
 from quire.config import BadSetting
 from quire.observe.marks import marks_of
 from quire.observe.record import Record
-from quire.observe.request_log import RequestLog, request_log_to
+from quire.observe.request_log import RequestLog, open_request_log
 from quire.report.trace import read_trace
 from quire.types.request import SamplingParams
 
@@ -34,7 +34,7 @@ def test_marks_are_equal_as_far_as_tokens_are_and_no_further():
 
 def test_what_is_logged_can_be_read_as_a_trace(tmp_path):
     path = tmp_path / "requests.jsonl"
-    with request_log_to(str(path)) as (log,):
+    with open_request_log(str(path)) as (log,):
         log(record((5, 6, 7), (5, 6), salt="alice/", session="talk", prompt_tokens=5, output_tokens=4, cached_tokens=2))
         log(record((5, 6, 7), first_token=10.2, at=1e9 + 3))
         log(record())  # it ran no model
@@ -46,7 +46,7 @@ def test_what_is_logged_can_be_read_as_a_trace(tmp_path):
 
 def test_names_tokens_and_texts_are_not_in_it(tmp_path):
     path = tmp_path / "requests.jsonl"
-    with request_log_to(str(path)) as (log,):
+    with open_request_log(str(path)) as (log,):
         log(record((70001, 70002), salt="alice/", session="talk", prompt="my prompt"))
     said = path.read_text()
     assert not [word for word in ("alice", "talk", "70001", "my prompt", "a secret") if word in said]
@@ -55,7 +55,7 @@ def test_names_tokens_and_texts_are_not_in_it(tmp_path):
 def test_its_files_are_for_their_owner_and_the_secret_outlives_the_server(tmp_path):
     path = tmp_path / "requests.jsonl"
     for _ in range(2):
-        with request_log_to(str(path)) as (log,):
+        with open_request_log(str(path)) as (log,):
             log(record((1, 2, 3)))
     first, second = (json.loads(line)["marks"] for line in path.read_text().splitlines())
     assert first == second
@@ -80,5 +80,5 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_without_a_file_there_is_no_observer():
-    with request_log_to(None) as observers:
+    with open_request_log(None) as observers:
         assert observers == ()

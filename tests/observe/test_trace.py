@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from quire.config import BadSetting
 from quire.observe.record import Record
-from quire.observe.trace import Stage, Traces, attributes_of, stages_of, traces_to
+from quire.observe.trace import Stage, Traces, attributes_of, open_traces, stages_of
 from tests.serve.running import Running, running
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -204,7 +204,7 @@ def test_spans_are_sent_to_a_collector(path):
         thread = threading.Thread(target=collector.serve_forever)
         thread.start()
         try:
-            with traces_to(f"http://127.0.0.1:{collector.server_port}{path}") as (traces,):
+            with open_traces(f"http://127.0.0.1:{collector.server_port}{path}") as (traces,):
                 traces(record(ended=11.0, status=500, error="internal_error"))
         finally:
             collector.shutdown()
@@ -218,9 +218,9 @@ def test_spans_are_sent_to_a_collector(path):
 
 @pytest.mark.pure
 def test_no_endpoint_means_no_observer_and_one_that_is_no_url_is_refused():
-    with traces_to(None) as traces:
+    with open_traces(None) as traces:
         assert traces == ()
-    with pytest.raises(BadSetting, match="localhost:4318"), traces_to("localhost:4318"):
+    with pytest.raises(BadSetting, match="localhost:4318"), open_traces("localhost:4318"):
         pass
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quire.config import Config
 from quire.grammar.compiler import Compiler, Job
 from quire.grammar.grammar import Grammar, GrammarState
-from quire.observe.log import origin
+from quire.observe.log import error_origin
 from quire.runner.flight import Mask, Masks
 from quire.sampling.mask import WORD_BITS, blank
 from quire.scheduler.scheduler import Scheduler
@@ -173,7 +173,7 @@ class Grammars:
                 _put_off_the_end(bits, text.request.eos_token_ids)
             return text.state.error or bits
         except Exception as error:
-            logger.error("the grammar of request %s failed: %s", text.request.id, origin(error))
+            logger.error("the grammar of request %s failed: %s", text.request.id, error_origin(error))
             return StepFailed(f"The grammar of this request failed ({type(error).__name__}): the log has more.")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from quire.config import GrammarConfig
 from quire.grammar.grammar import Backend, Grammar
-from quire.observe.log import origin
+from quire.observe.log import error_origin
 from quire.types.errors import InvalidRequest, Overloaded, QuireError
 from quire.types.request import Constraint
 
@@ -128,7 +128,7 @@ class Compiler:
         except QuireError as error:
             return error.with_traceback(None)  # it is cached, so it must not keep frames alive
         except Exception as error:
-            logger.error("compiling a constraint of kind %s failed: %s", job.constraint.kind, origin(error))
+            logger.error("compiling a constraint of kind %s failed: %s", job.constraint.kind, error_origin(error))
             return InvalidRequest(
                 f"The constraint cannot be compiled ({type(error).__name__}): see the server's log.", field="constraint"
             )

@@ -1,4 +1,4 @@
-"""The access log: one line for each request, with its id. In JSON every fact is a field of its own."""
+"""The access log: one line for each request, with its id. In JSON every fact is a separate field."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from logging import Logger
 
 from quire.observe.record import Record
 
-QUIET = ("/health", "/ready", "/metrics")  # asked for every few seconds by machines
-UNSAID = (
-    *("at", "arrived", "decoded", "submitted", "first_token", "ended"),  # times that mean nothing here
+PROBE_PATHS = ("/health", "/ready", "/metrics")  # requested by machines every few seconds
+OMITTED = (
+    *("at", "arrived", "decoded", "submitted", "first_token", "ended"),  # moments; the log has durations
     *("sampling", "tracestate", "prompts", "salt", "session"),
 )
-SAID = tuple(each.name for each in fields(Record) if each.name not in UNSAID)
-NOTHING: tuple[object, ...] = (None, "", 0, [])
+LOGGED = tuple(each.name for each in fields(Record) if each.name not in OMITTED)
+EMPTY: tuple[object, ...] = (None, "", 0, [])
 SECONDS_DIGITS = 4
 
 
 def log_access(logger: Logger, record: Record) -> None:
-    """An observer."""
-    log = logger.debug if record.path in QUIET and record.error is None else logger.info
+    """Write the line of a request that has ended."""
+    log = logger.debug if record.path in PROBE_PATHS and record.error is None else logger.info
     seconds = (record.ended or record.arrived) - record.arrived
-    facts = {name: fact for name in SAID if (fact := getattr(record, name)) not in NOTHING}
+    facts = {name: fact for name in LOGGED if (fact := getattr(record, name)) not in EMPTY}
     if "message" in facts:
-        facts["error_message"] = facts.pop("message")  # a line of the log has a message of its own
+        facts["error_message"] = facts.pop("message")  # a log record has a message already
     facts["status"] = record.status or "gone"
     facts["seconds"] = round(seconds, SECONDS_DIGITS)
     if record.first_token is not None:
         facts["first_token_seconds"] = round(record.first_token - record.arrived, SECONDS_DIGITS)
-    path = record.path.encode("unicode_escape").decode()  # a line break in it would make a second line of the log
-    said = f"{record.method} {path} {facts['status']} {seconds * 1e3:.0f} ms{''.join(_more(record))}"
-    said += f", id {record.request_id}"
-    log("%s%s", said, f"\n{record.prompt}" if record.prompt is not None else "", extra=facts)
+    path = record.path.encode("unicode_escape").decode()  # a line break in it would forge a line of the log
+    line = f"{record.method} {path} {facts['status']} {seconds * 1e3:.0f} ms{''.join(_details(record))}"
+    line += f", id {record.request_id}"
+    log("%s%s", line, f"\n{record.prompt}" if record.prompt is not None else "", extra=facts)
 
 
-def _more(record: Record) -> Iterator[str]:
+def _details(record: Record) -> Iterator[str]:
     if record.first_token is not None:
         yield f", first token {(record.first_token - record.arrived) * 1e3:.0f} ms"
     if record.submitted is not None:
