@@ -1,4 +1,4 @@
-"""The real model's words, and a small vocabulary in SentencePiece's manner."""
+"""The real model's vocabulary, and a small one like SentencePiece's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More than 300 JSON schemas of many shapes, the same in every run; and a judge of answers to them.
+"""More than 300 JSON schemas of many shapes, the same in every run, and a validator of answers to them.
 
 Most strings and lists are short, so that a small model that writes at random comes to an end.
 """

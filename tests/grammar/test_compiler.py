@@ -1,4 +1,4 @@
-"""Compiling beside the loop: once for equal constraints, within limits, and never at the cost of the process."""
+"""Compiling in threads: once for equal constraints, within limits, and without endangering the process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_equal_constraints_are_compiled_once(make: Any, held: Held) -> None:
     assert held.compiled == ["a", "b"]
 
 
-def test_the_one_used_longest_ago_is_forgotten(make: Any, held: Held) -> None:
+def test_the_least_recently_used_grammar_is_evicted(make: Any, held: Held) -> None:
     compiler = make(held, cached_grammars=2)
     for text in "abac":  # a is used again before c comes
         result(compiler, compiler.submit(regex(text)))
@@ -93,7 +93,7 @@ def test_the_one_used_longest_ago_is_forgotten(make: Any, held: Held) -> None:
     assert held.compiled == ["a", "b", "c", "b"]
 
 
-def test_what_is_too_large_is_refused_with_both_numbers(make: Any, held: Held) -> None:
+def test_a_constraint_that_is_too_large_is_refused_with_both_numbers(make: Any, held: Held) -> None:
     compiler = make(held, max_grammar_bytes=10)
     with pytest.raises(InvalidRequest, match="12 bytes; max_grammar_bytes allows 10"):
         compiler.submit(regex("é" * 6))
@@ -102,7 +102,7 @@ def test_what_is_too_large_is_refused_with_both_numbers(make: Any, held: Held) -
     assert held.compiled == []
 
 
-def test_what_takes_too_long_is_given_up_and_others_go_on(make: Any, held: Held) -> None:
+def test_a_job_that_takes_too_long_is_abandoned_and_others_continue(make: Any, held: Held) -> None:
     compiler = make(held, max_grammar_seconds=0.05)
     slow = compiler.submit(regex("slow"))
     error = result(compiler, slow)
@@ -112,7 +112,7 @@ def test_what_takes_too_long_is_given_up_and_others_go_on(make: Any, held: Held)
     assert isinstance(compiler.poll(slow, time.monotonic()), InvalidRequest | str)
 
 
-def test_when_all_threads_are_lost_others_are_told_to_come_back(make: Any, held: Held) -> None:
+def test_while_all_threads_are_in_abandoned_jobs_others_are_refused(make: Any, held: Held) -> None:
     compiler = make(held, max_grammar_seconds=0.05)
     lost = [compiler.submit(regex(f"slow {number}")) for number in range(NUM_THREADS)]
     assert all(isinstance(result(compiler, job), InvalidRequest) for job in lost)
@@ -126,7 +126,7 @@ def test_when_all_threads_are_lost_others_are_told_to_come_back(make: Any, held:
         time.sleep(0.001)
 
 
-def test_a_compiler_that_breaks_says_so_of_that_constraint_alone(make: Any, held: Held, caplog: Any) -> None:
+def test_a_failing_compilation_affects_its_constraint_alone(make: Any, held: Held, caplog: Any) -> None:
     compiler = make(held)
     error = result(compiler, compiler.submit(regex("broken")))
     assert isinstance(error, InvalidRequest) and "ZeroDivisionError" in error.public
@@ -134,7 +134,7 @@ def test_a_compiler_that_breaks_says_so_of_that_constraint_alone(make: Any, held
     assert result(compiler, compiler.submit(regex("fine"))) == "fine"
 
 
-def test_a_backend_that_cannot_be_opened_is_an_answer() -> None:
+def test_the_error_of_opening_the_backend_is_the_result() -> None:
     def opens() -> Backend:
         raise GrammarUnavailable("Not here.")
 

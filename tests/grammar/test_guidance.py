@@ -1,4 +1,4 @@
-"""Every kind of constraint, by the words of the real model: what may come, what must, and where a mistake is."""
+"""Every kind of constraint with the real model's vocabulary: allowed and forced tokens, and positions of errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def takes(state: GrammarState, words: GrammarVocabulary, text: str) -> bool:
     ],
     ids=lambda value: value.kind if isinstance(value, Constraint) else "",
 )
-def test_each_kind_takes_what_it_describes_and_nothing_else(
+def test_each_kind_of_constraint_accepts_only_matching_text(
     backend: Backend, words: GrammarVocabulary, constraint: Constraint, good: list[str], bad: list[str]
 ) -> None:
     grammar = backend.compile(constraint)
@@ -78,9 +78,7 @@ def test_each_kind_takes_what_it_describes_and_nothing_else(
     assert [text for text in bad if takes(grammar.start(), words, text)] == []
 
 
-def test_json_is_written_in_one_line_so_that_white_space_cannot_go_on_for_ever(
-    backend: Backend, words: GrammarVocabulary
-) -> None:
+def test_json_is_written_on_one_line(backend: Backend, words: GrammarVocabulary) -> None:
     grammar = backend.compile(schema(PERSON))
     for text in (
         '{"first_name":"Ann","age":3}',
@@ -90,7 +88,7 @@ def test_json_is_written_in_one_line_so_that_white_space_cannot_go_on_for_ever(
         assert not takes(grammar.start(), words, text)
 
 
-def test_what_is_forced_is_the_tokenizers_own_way_and_the_only_thing_that_may_come(
+def test_forced_tokens_are_the_tokenizers_encoding_and_the_only_allowed_ones(
     backend: Backend, words: GrammarVocabulary
 ) -> None:
     state = backend.compile(schema(PERSON)).start()
@@ -103,9 +101,7 @@ def test_what_is_forced_is_the_tokenizers_own_way_and_the_only_thing_that_may_co
     assert state.forced_tokens() == [] and not state.must_stop
 
 
-def test_a_text_that_cannot_go_on_must_stop_and_one_that_can_need_not(
-    backend: Backend, words: GrammarVocabulary
-) -> None:
+def test_must_stop_is_set_only_if_nothing_can_follow(backend: Backend, words: GrammarVocabulary) -> None:
     closed = backend.compile(Constraint(ConstraintKind.REGEX, "ab?")).start()
     assert not closed.must_stop
     closed.accept(words.tokenizer.encode("a"))
@@ -114,19 +110,19 @@ def test_a_text_that_cannot_go_on_must_stop_and_one_that_can_need_not(
     assert closed.must_stop and closed.error is None and allowed(closed, words) == set(words.end_ids)
 
 
-def test_special_tokens_never_come_but_to_end_the_text(backend: Backend, words: GrammarVocabulary) -> None:
+def test_special_tokens_are_allowed_only_at_the_end(backend: Backend, words: GrammarVocabulary) -> None:
     state = backend.compile(Constraint(ConstraintKind.REGEX, "(?s).*")).start()
     assert allowed(state, words) & words.tokenizer.special_ids == set(words.end_ids)
 
 
-def test_states_do_not_know_of_each_other(backend: Backend, words: GrammarVocabulary) -> None:
+def test_states_are_independent(backend: Backend, words: GrammarVocabulary) -> None:
     grammar = backend.compile(Constraint(ConstraintKind.CHOICE, choices=("left", "right")))
     first, second = grammar.start(), grammar.start()
     first.accept(words.tokenizer.encode("left"))
     assert first.must_stop and takes(second, words, "right") and takes(grammar.start(), words, "left")
 
 
-def test_masks_for_drafts_follow_them_as_far_as_they_may_come(backend: Backend, words: GrammarVocabulary) -> None:
+def test_masks_after_drafts_stop_at_the_first_that_is_not_allowed(backend: Backend, words: GrammarVocabulary) -> None:
     grammar = backend.compile(schema(PERSON))
     state, slow = grammar.start(), grammar.start()
     text = words.tokenizer.encode('{"first_name": "Ann')
@@ -141,7 +137,7 @@ def test_masks_for_drafts_follow_them_as_far_as_they_may_come(backend: Backend, 
     assert takes(state, words, '{"first_name": "B", "age": 1}'), "trying drafts has changed the state"
 
 
-def test_drafts_may_complete_the_text(backend: Backend, words: GrammarVocabulary) -> None:
+def test_drafts_may_complete_the_answer(backend: Backend, words: GrammarVocabulary) -> None:
     state = backend.compile(Constraint(ConstraintKind.CHOICE, choices=("yes please",))).start()
     drafts = words.tokenizer.encode("yes please")
     bits = blank(1 + len(drafts), words.vocab_size)
@@ -150,16 +146,14 @@ def test_drafts_may_complete_the_text(backend: Backend, words: GrammarVocabulary
     assert not state.must_stop and takes(state, words, "yes please")
 
 
-def test_a_token_that_may_not_come_breaks_the_state_and_the_state_says_so(
-    backend: Backend, words: GrammarVocabulary
-) -> None:
+def test_a_token_that_is_not_allowed_fails_the_state(backend: Backend, words: GrammarVocabulary) -> None:
     state = backend.compile(Constraint(ConstraintKind.REGEX, "abc")).start()
     state.accept(words.tokenizer.encode("zebra"))
     assert not state.must_stop and isinstance(state.error, InvalidRequest) and "after" in state.error.public
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
+def test_a_random_walk_through_the_masks_gives_a_valid_answer(
     backend: Backend, words: GrammarVocabulary, seed: int
 ) -> None:
     """No model at all: any token that the mask allows, with and without jumps."""
@@ -232,7 +226,9 @@ def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
         (Constraint(ConstraintKind.EBNF, 'root := "a"'), "Expected ::= at line 1"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_with_the_place(backend: Backend, constraint: Constraint, says: str) -> None:
+def test_a_constraint_that_cannot_be_compiled_is_refused_with_the_position(
+    backend: Backend, constraint: Constraint, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=f"cannot be compiled: .*{says}") as raised:
         backend.compile(constraint)
     assert raised.value.field == "constraint" and raised.value.status == 400 and "\n" not in raised.value.public
@@ -246,7 +242,7 @@ KEYWORDS = (
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS.split())
-def test_a_schema_that_makes_no_sense_is_refused_or_taken_and_breaks_nothing(backend: Backend, keyword: str) -> None:
+def test_a_random_schema_is_refused_or_compiled(backend: Backend, keyword: str) -> None:
     for value in (None, True, -1, 1.5, 1e300, "x", "#", "#/$defs/x", [], [1], [{}], {}, {"x": 1}, {"x": {"$ref": "#"}}):
         for around in ({}, {"format": "date"}, {"minProperties": 2, "additionalProperties": False}):
             try:
@@ -255,7 +251,7 @@ def test_a_schema_that_makes_no_sense_is_refused_or_taken_and_breaks_nothing(bac
                 assert "cannot be compiled" in refusal.public
 
 
-def test_no_answer_is_valid_only_by_the_library(backend: Backend, words: GrammarVocabulary) -> None:
+def test_no_answer_is_accepted_by_the_library_alone(backend: Backend, words: GrammarVocabulary) -> None:
     """Where the library is less strict than the schema, we are not."""
     date = backend.compile(schema({"type": "string", "format": "date"}))
     assert takes(date.start(), words, '"2024-02-29"') and not takes(date.start(), words, '"2023-02-29"')
@@ -276,7 +272,7 @@ def test_no_answer_is_valid_only_by_the_library(backend: Backend, words: Grammar
     assert takes(control.start(), words, '"a\\u0001"')
 
 
-def test_a_tokenizer_that_begins_with_a_space_forces_no_space(sentencepiece: GrammarVocabulary) -> None:
+def test_a_tokenizer_with_a_leading_space_forces_no_space(sentencepiece: GrammarVocabulary) -> None:
     backend = open_backend(sentencepiece)
     state = backend.compile(Constraint(ConstraintKind.CHOICE, choices=('{"name":1', '{"name":2'))).start()
     forced = state.forced_tokens()
@@ -297,14 +293,14 @@ def test_bytes_of_unknown_characters_can_be_forced(sentencepiece: GrammarVocabul
     assert sentencepiece.tokenizer.decode(tokens, continues=True) == "ü€a"
 
 
-def test_without_words_or_an_end_there_are_no_grammars(words: GrammarVocabulary) -> None:
+def test_without_a_tokenizer_or_end_token_there_are_no_grammars(words: GrammarVocabulary) -> None:
     with pytest.raises(GrammarUnavailable, match="has no tokenizer"):
         open_backend(None)
     with pytest.raises(GrammarUnavailable, match="no end-of-text token"):
         open_backend(GrammarVocabulary(words.tokenizer, words.vocab_size, ()))
 
 
-def test_masks_are_as_wide_as_the_models_head() -> None:
+def test_masks_are_as_wide_as_the_models_output() -> None:
     assert blank(2, 64).shape == (2, 2) and blank(2, 65).shape == (2, 3)
     bits = blank(1, 65)
     bits[0, 0], bits[0, 2] = 0b101, 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Keywords and formats beside the compiler's own, as Pydantic writes them: kept by a pattern or a list, or notes."""
+"""Keywords and formats that the compiler lacks, as Pydantic writes them: enforced by patterns or lists, or ignored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
-def test_a_format_lets_through_what_its_reader_takes_in_values_and_in_names(name: str) -> None:
+def test_every_match_of_a_format_is_accepted_by_its_parser(name: str) -> None:
     short = {"type": "string", "format": name, "maxLength": 60}
     named = {"type": "object", "propertyNames": {"format": name}, "maxProperties": 1, "minProperties": 1}
     for schema in (short, named):
@@ -102,7 +102,7 @@ def test_an_annotation_changes_nothing(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["path", "file-path", "directory-path", "password", "binary", "multi-host-uri", "ssn"])
-def test_a_format_that_says_nothing_about_the_text_is_an_annotation(name: str) -> None:
+def test_an_unknown_format_is_an_annotation(name: str) -> None:
     assert takes(compiled({"type": "string", "format": name}, BACKEND), '"any /text/ at all"')
 
 
@@ -134,7 +134,7 @@ def test_a_format_that_says_nothing_about_the_text_is_an_annotation(name: str) -
         ({"prefixItems": [{"const": 1}, {"const": 1}]}, ["[1]"], ["[1, 1]"]),
     ],
 )
-def test_items_that_must_differ_do(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_unique_items_are_different(schema: Any, good: list[str], bad: list[str]) -> None:
     schema = {"type": "array", "uniqueItems": True, **schema}
     grammar = compiled(schema, BACKEND)
     assert [text for text in good if not takes(grammar, text)] == []
@@ -159,20 +159,20 @@ def test_items_that_must_differ_do(schema: Any, good: list[str], bad: list[str])
         ({"propertyNames": False}, ["{}"], ['{"a": 1}']),
     ],
 )
-def test_names_of_properties_are_as_they_must_be(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_property_names_are_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
     grammar = compiled({"type": "object", **schema}, BACKEND)
     assert [text for text in good if not takes(grammar, text)] == []
     assert [text for text in bad if takes(grammar, text)] == []
 
 
-def test_whole_numbers_come_to_an_end_where_no_bound_says_otherwise() -> None:
+def test_unbounded_integers_are_bounded() -> None:
     grammar = compiled({"type": "integer"}, BACKEND)
     assert takes(grammar, "9" * 18) and takes(grammar, "-" + "9" * 18) and not takes(grammar, "9" * 20)
     assert takes(compiled({"enum": [10**15], "type": "integer"}, BACKEND), str(10**15))
     assert not takes(compiled({"type": "integer", "format": "int32"}, BACKEND), str(2**31))
 
 
-def test_what_no_grammar_keeps_is_refused_by_its_name_and_let_pass_for_a_tool_that_is_not_strict() -> None:
+def test_unsupported_keywords_are_refused_by_name_and_ignored_for_a_lenient_tool() -> None:
     for keyword, value in (("not", {"type": "null"}), ("contains", {"const": 1}), ("unevaluatedItems", False)):
         with pytest.raises(InvalidRequest, match=f"not supported: {keyword}"):
             compiled({keyword: value}, BACKEND)
@@ -234,7 +234,7 @@ class Everything(pydantic.BaseModel):
     old: Annotated[bool, pydantic.Field(deprecated=True, examples=[True])] = True
 
 
-def test_a_model_of_pydantic_reads_whatever_its_schema_lets_through() -> None:
+def test_pydantic_parses_every_answer_to_its_schema() -> None:
     grammar, num_over = compiled(Everything.model_json_schema(), BACKEND), 0
     for seed in range(20):
         answer = walk(grammar, seed, 3000)

@@ -1,4 +1,4 @@
-"""Answers without a model: any letter that a grammar allows, at random, over a vocabulary of bytes."""
+"""Answers without a model: random bytes that a grammar allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = {*range(ord("a"), ord("f")), *range(ord("0"), ord("3")), *b'"}],'}  # lett
 CLOSING = set(b'"}]')
 
 
-def words_of_bytes() -> GrammarVocabulary:
+def byte_vocabulary() -> GrammarVocabulary:
     """A token for each byte."""
     names = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     keys = {"model": "llama", "tokens": names, "token_type": [2, 3] + [6] * 256, "scores": [0.0] * 258}
@@ -26,7 +26,7 @@ def words_of_bytes() -> GrammarVocabulary:
     )
 
 
-BYTES = words_of_bytes()
+BYTES = byte_vocabulary()
 
 
 def compiled(schema: Any, backend: Guidance, strict: bool = False) -> Grammar:

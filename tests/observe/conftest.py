@@ -1,4 +1,4 @@
-"""What several tests of logs need."""
+"""Fixtures for tests of logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The access log: a line for each request, with its id, and without what it said."""
+"""The access log: a line for each request, with its id and without its text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def logged(given: Record, **settings: str) -> str:
 ANSWERED = {"model": "m", "submitted": 10.1, "first_token": 10.2, "prompt_tokens": 7, "output_tokens": 3}
 
 
-def test_a_line_for_people_has_the_cost_the_model_the_key_and_the_id():
+def test_a_text_line_has_times_tokens_model_key_and_id():
     line = logged(record(**ANSWERED, key="alice", cached_tokens=2))
     cost = "200 500 ms, first token 200 ms, 7+3 tokens (2 cached), model m, key alice, id r-1"
     assert line.endswith(f"INFO quire.access: POST /v1/completions {cost}\n")
@@ -56,7 +56,7 @@ def test_a_line_for_people_has_the_cost_the_model_the_key_and_the_id():
         (RejectedMessages("my secret"), "rejected_messages"),
     ],
 )
-def test_a_refusal_has_its_code_and_its_sentence_without_what_the_client_wrote(error, said):
+def test_an_error_has_its_code_and_message_without_the_clients_text(error, said):
     refused = record(status=error.status)
     refused.fail(error)
     line = logged(refused)
@@ -64,7 +64,7 @@ def test_a_refusal_has_its_code_and_its_sentence_without_what_the_client_wrote(e
     assert json.loads(logged(refused, log_format="json"))["error"] == error.code
 
 
-def test_a_line_of_json_has_every_fact_that_there_is_as_a_field():
+def test_a_json_line_has_every_fact_as_a_field():
     said = json.loads(logged(record(**ANSWERED, traceparent="00-aa-bb-01"), log_format="json"))
     facts = {
         "request_id": "r-1",
@@ -77,25 +77,25 @@ def test_a_line_of_json_has_every_fact_that_there_is_as_a_field():
     assert "error" not in said and "client_id" not in said and "arrived" not in said
 
 
-def test_what_a_request_says_is_logged_only_if_the_record_was_given_it():
+def test_a_prompt_is_logged_only_if_it_is_in_the_record():
     sampling = SamplingParams(stop=("my secret",))
     for log_format in ("text", "json"):
         assert "my secret" not in logged(record(**ANSWERED, sampling=sampling), log_format=log_format)
         assert "my secret" in logged(record(**ANSWERED, prompt="my secret"), log_format=log_format)
 
 
-def test_a_path_cannot_write_a_line_of_its_own():
+def test_a_path_cannot_forge_a_line():
     line = logged(record("/v1\n12:00:00 INFO quire.access: POST /forged 200"))
     assert line.count("\n") == 1 and "/v1\\n12:00:00" in line
 
 
-def test_a_client_who_left_and_one_who_was_refused_are_told_apart():
+def test_a_disconnected_client_and_a_refused_one_are_distinguished():
     assert " gone " in logged(record(status=0))
     refused = json.loads(logged(record(status=503, error="overloaded"), log_format="json"))
     assert (refused["status"], refused["error"]) == (503, "overloaded")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
-def test_what_machines_ask_every_few_seconds_is_logged_only_if_it_fails(path):
+def test_probes_are_logged_only_if_they_fail(path):
     assert logged(record(path)) == "" and logged(record(path), log_level="debug")
     assert logged(record(path, status=503, error="model_loading"))

@@ -1,4 +1,4 @@
-"""The dashboard asks for metrics that there are, and shows all of them."""
+"""The dashboard shows every metric, and no name that is not one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.mark.pure
-def test_every_name_in_the_dashboard_is_one_that_a_server_tells():
+def test_every_name_in_the_dashboard_is_a_metric():
     asked = [*expressions(), *(each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each)]
     assert [name for text in asked for name in NAME.findall(text) if name not in KNOWN] == []
 
@@ -57,7 +57,7 @@ def test_every_metric_is_in_the_dashboard():
 
 @pytest.mark.pure
 @pytest.mark.parametrize("expression", tuple(expressions()))
-def test_an_expression_keeps_to_the_chosen_servers_and_models_and_groups_by_labels_that_there_are(expression):
+def test_an_expression_filters_by_instance_and_model_and_groups_by_existing_labels(expression):
     selectors = re.findall(r"(quire_\w+)\{([^}]*)\}", expression)
     assert selectors and len(selectors) == len(NAME.findall(expression))
     assert all('instance=~"$instance"' in chosen and 'model=~"$model"' in chosen for _, chosen in selectors)
@@ -72,7 +72,7 @@ def test_an_expression_keeps_to_the_chosen_servers_and_models_and_groups_by_labe
 
 
 @pytest.mark.pure
-def test_the_dashboard_is_one_that_grafana_takes():
+def test_the_dashboard_is_valid_for_grafana():
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert DASHBOARD["schemaVersion"] >= 39 and len(ids) == len(set(ids)) and DASHBOARD["uid"] == "quire"
     assert {each["name"]: each["type"] for each in DASHBOARD["templating"]["list"]} == {
@@ -97,14 +97,14 @@ def test_no_panel_covers_another():
 
 
 @pytest.mark.pure
-def test_prometheus_asks_where_a_server_answers():
+def test_prometheus_scrapes_the_servers_path_and_port():
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
     assert ("GET", job["metrics_path"]) in [(route.method, route.path) for route in OWN_ROUTES]
     assert job["static_configs"] == [{"targets": [f"localhost:{ServeConfig().port}"]}]
 
 
 @pytest.mark.e2e
-def test_a_server_tells_every_metric_that_is_declared(model_file):
+def test_a_server_exposes_every_declared_metric(model_file):
     with running(model_file, all_dialects()) as server:
         assert server.http.post("/v1/completions", json={"model": "toy", "prompt": "Hi"}).status_code == 200
         assert server.http.post("/v1/completions", json={"model": "nobody", "prompt": "Hi"}).status_code == 404

@@ -1,4 +1,4 @@
-"""What an operator reads in the log."""
+"""The format of the log."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def test_a_json_line_carries_the_request_id_and_the_error():
     assert "no such block" in said["error"]
 
 
-def test_what_is_less_severe_than_the_level_is_not_logged_and_a_second_start_does_not_double_lines():
+def test_lower_levels_are_not_logged_and_a_second_start_does_not_duplicate_lines():
     stream = io.StringIO()
     start_logging(ObserveConfig(log_level="warning"), io.StringIO())
     start_logging(ObserveConfig(log_level="warning"), stream)
@@ -38,7 +38,7 @@ def test_what_is_less_severe_than_the_level_is_not_logged_and_a_second_start_doe
     assert stream.getvalue().count("\n") == 1 and "WARNING quire.cache: loud" in stream.getvalue()
 
 
-def test_an_error_is_told_by_its_type_and_place_and_not_by_its_words():
+def test_error_origin_has_type_and_traceback_without_the_message():
     try:
         raise KeyError("what somebody asked")
     except KeyError as error:

@@ -17,7 +17,7 @@ def record(**facts) -> Record:
     return made
 
 
-def test_a_histogram_counts_a_value_where_its_bound_is_not_smaller():
+def test_a_value_counts_in_the_first_bucket_whose_bound_is_not_smaller():
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 3.0):
         histogram.add(value)
@@ -25,7 +25,7 @@ def test_a_histogram_counts_a_value_where_its_bound_is_not_smaller():
     assert histogram.value() == HistogramValue((2, 3, 1), 10.0)
 
 
-def test_a_request_is_counted_by_what_it_cost_and_how_it_ended():
+def test_a_request_is_counted_by_tokens_times_and_finish_reasons():
     meters = Meters()
     times = {"submitted": 10.1, "first_token": 10.5, "ended": 12.0, "waited": 0.2, "endings": ["stop", "length"]}
     meters.observe(record(prompt_tokens=10, cached_tokens=4, output_tokens=7, forced_tokens=2, **times))

@@ -1,4 +1,4 @@
-"""A server that each test can let misbehave, a small disk, and a real registry."""
+"""Fixtures: a server with configurable faults, a small disk, and a real registry."""
 
 import os
 import subprocess

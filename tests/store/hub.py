@@ -1,5 +1,5 @@
-"""As much of the model hub's HTTP interface as huggingface_hub speaks to: what is in a repository, who may have it,
-and its files, of which the large ones lie elsewhere and are redirected to."""
+"""The part of the model hub's HTTP API that huggingface_hub uses: repositories, access, and files. Large files are
+redirected to another host."""
 
 from __future__ import annotations
 

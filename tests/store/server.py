@@ -1,4 +1,4 @@
-"""A small HTTP server of files, which can be told to misbehave: real sockets, so that the real client is tested."""
+"""A small HTTP server of files with configurable faults. It uses real sockets, so the real client is tested."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_model_is_made_from_a_file_beside_the_modelfile(store, weights):
     assert json.loads((found.parent / "preset.params.json").read_text()) == {"stop": ["a", "b"]}
 
 
-def test_what_is_not_said_stays_as_the_base_has_it(store, weights):
+def test_what_the_modelfile_leaves_out_stays_as_in_the_base(store, weights):
     base = "FROM ./toy.gguf\nSYSTEM Old\nTEMPLATE {{ .Prompt }}\nPARAMETER top_k 1\nPARAMETER seed 2\nLICENSE A\n"
     made(store, weights.parent, "base", base + "MESSAGE user x")
     made(store, weights.parent, "heir", "FROM base\nSYSTEM New\nPARAMETER top_k 5\nLICENSE B")
@@ -65,7 +65,7 @@ def test_the_modelfile_that_is_shown_makes_the_same_model(store, weights):
     assert "FROM one:latest\n" in modelfile_text(store, "one", shows_path=False).replace("# FROM", "")
 
 
-def test_a_model_outlives_the_one_that_it_was_made_from(store, weights):
+def test_a_model_survives_the_removal_of_its_base(store, weights):
     made(store, weights.parent, "base", "FROM ./toy.gguf\nSYSTEM Old")
     made(store, weights.parent, "heir", "FROM base\nTEMPLATE {{ .Prompt }}")
     store.remove("base")
@@ -84,14 +84,14 @@ def test_a_model_outlives_the_one_that_it_was_made_from(store, weights):
         ("FROM no spaces", "not a valid model name"),
     ],
 )
-def test_what_cannot_be_made_is_refused_and_leaves_nothing(store, weights, text, problem):
+def test_a_model_that_cannot_be_created_is_refused_and_leaves_nothing(store, weights, text, problem):
     weights.with_name("wrong.gguf").write_bytes(b"PK zip")
     with pytest.raises(QuireError, match=problem) as caught:
         made(store, weights.parent, "mine", text)
     assert 400 <= caught.value.status < 500 and store.list() == []
 
 
-def test_a_model_that_was_pulled_with_an_adapter_is_no_base(store, weights):
+def test_a_pulled_model_with_an_adapter_cannot_be_a_base(store, weights):
     made(store, weights.parent, "base", "FROM ./toy.gguf")
     manifest = store.show("base")
     path = store.layout.manifests / "base" / "latest.json"

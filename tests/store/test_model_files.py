@@ -1,4 +1,4 @@
-"""Models made here: of files that are used where they lie, of bytes, of other models."""
+"""Models created from files that are used in place, from bytes, and from other models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file(tmp_path) -> Path:
     return path
 
 
-def test_a_file_on_the_same_disk_is_used_where_it_lies(store, file):
+def test_a_file_on_the_same_disk_is_used_in_place(store, file):
     manifest = store.create("mine", files_at(file))
     assert manifest.files[0].origin == str(file) and store.layout.blob(DIGEST).is_symlink()
     assert store.find("mine").name == "toy.gguf" and store.find("mine").samefile(file)
@@ -52,7 +52,7 @@ def test_a_file_on_another_disk_is_copied(store):
     assert store.find("mine").read_bytes() == BODY
 
 
-def test_a_file_that_vanished_is_named(store, file):
+def test_a_vanished_file_is_reported(store, file):
     store.create("mine", files_at(file))
     file.unlink()
     with pytest.raises(DamagedModel, match=rf"of mine:latest was used in place, at {file}, and is no longer there"):
@@ -65,7 +65,7 @@ def test_a_file_that_vanished_is_named(store, file):
 
 
 @pytest.mark.parametrize("change", [BODY + b"more", BODY[:-1] + b"x"])
-def test_a_file_that_changed_is_seen(store, file, change):
+def test_a_changed_file_is_detected(store, file, change):
     store.create("mine", files_at(file))
     before = file.stat().st_mtime_ns
     file.write_bytes(change)
@@ -74,13 +74,13 @@ def test_a_file_that_changed_is_seen(store, file, change):
         store.find("mine")
 
 
-def test_a_removal_leaves_the_users_file(store, file):
+def test_removing_a_model_keeps_the_users_file(store, file):
     store.create("mine", files_at(file))
     assert store.remove("mine") == 0
     assert file.read_bytes() == BODY and list(store.layout.blobs.iterdir()) == []
 
 
-def test_two_files_with_the_same_bytes_are_one(store, file, tmp_path):
+def test_two_files_with_the_same_content_are_stored_once(store, file, tmp_path):
     twin = tmp_path / "twin.gguf"
     shutil.copy(file, twin)
     store.create("mine", files_at(file))
@@ -89,14 +89,14 @@ def test_two_files_with_the_same_bytes_are_one(store, file, tmp_path):
     assert len(list(store.layout.blobs.iterdir())) == 1
 
 
-def test_bytes_that_the_store_has_need_no_file(store, file):
+def test_content_that_the_store_has_needs_no_file(store, file):
     store.create("first", [NewFile("weights", "a.gguf", BODY)])
     assert store.create("mine", files_at(file)).files[0].origin == ""
     file.unlink()
     assert store.find("mine").read_bytes() == BODY
 
 
-def test_a_file_of_the_store_itself_is_no_file_of_the_user(store, file):
+def test_a_file_of_the_store_itself_is_not_linked(store, file):
     store.create("first", [NewFile("weights", "a.gguf", BODY)])
     made = store.create("second", files_at(store.find("first")))
     store.remove("first")
@@ -110,19 +110,19 @@ def test_a_model_is_made_of_another_one_and_of_text(store, file):
     assert store.read(made.of_role("system")[0]) == b"Be brief." and store.show("first").licence == "MIT"
 
 
-def test_a_model_that_is_made_again_leaves_nothing_behind(store):
+def test_creating_a_model_again_leaves_no_unused_files(store):
     store.create("mine", [NewFile("weights", "a.gguf", BODY), NewFile("system", "system.txt", b"one")])
     store.create("mine", [NewFile("weights", "a.gguf", BODY), NewFile("system", "system.txt", b"two")])
     assert len(list(store.layout.blobs.iterdir())) == 2
 
 
-def test_files_of_one_name_are_told_apart(store, file):
+def test_files_with_the_same_name_are_numbered(store, file):
     texts = [NewFile("license", "license.txt", each) for each in (b"one", b"two", b"three")]
     made = store.create("mine", [*files_at(file), *texts])
     assert [each.file_name for each in made.of_role("license")] == ["license.txt", "license-2.txt", "license-3.txt"]
 
 
-def test_a_blob_that_was_added_becomes_a_model(store):
+def test_a_model_is_created_from_an_added_blob(store):
     assert store.find_blob(DIGEST) is None
     added = store.add_blob([BODY[:100], BODY[100:]], DIGEST)
     assert store.find_blob(DIGEST) == added and (added.digest, added.size) == (DIGEST, len(BODY))
@@ -134,7 +134,7 @@ def test_a_blob_that_was_added_becomes_a_model(store):
     assert store.find_blob("../../etc/passwd") is None
 
 
-def test_a_blob_that_is_not_there_makes_no_model(store):
+def test_a_model_cannot_be_created_from_a_missing_blob(store):
     added = store.add_blob([BODY])
     store.layout.blob(added.digest).unlink()
     with pytest.raises(DamagedModel, match="is missing"):
@@ -142,7 +142,7 @@ def test_a_blob_that_is_not_there_makes_no_model(store):
     assert store.list() == []
 
 
-def test_a_model_needs_weights_and_a_name_of_its_own(store, file):
+def test_a_model_needs_weights_and_a_valid_name(store, file):
     with pytest.raises(InvalidRequest, match="needs weights"):
         store.create("mine", [NewFile("system", "system.txt", b"Be brief.")])
     for name in ("hf.co/a/b", "./mine"):
@@ -177,7 +177,7 @@ def test_a_folder_is_a_checkpoint(store, tmp_path):
     assert manifest.format == "safetensors" and (store.find("mine") / "config.json").samefile(folder / "config.json")
 
 
-def test_a_split_file_brings_its_other_parts(store, tmp_path):
+def test_a_split_file_includes_its_other_parts(store, tmp_path):
     names = [f"toy-0000{number}-of-00002.gguf" for number in (1, 2)]
     (tmp_path / names[1]).write_bytes(b"GGUF two")
     with pytest.raises(StoreError, match=rf"is one of 2 parts, and {names[0]} is missing"):

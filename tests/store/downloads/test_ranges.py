@@ -1,4 +1,4 @@
-"""Large files over several connections: what is there is never fetched again, whoever was killed in between."""
+"""Large files over several connections: nothing is fetched twice, even if the process is killed in between."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spans(server: Behaviour) -> list[tuple[int, int]]:
     return sorted(span_of(each or "bytes=0-", len(CONTENT)) for each in server.ranges_of("/file"))
 
 
-def test_a_large_file_comes_in_pieces_that_meet(get, server):
+def test_a_large_file_is_fetched_in_pieces_without_gaps(get, server):
     seen = []
     assert get(lambda what, done, total: seen.append((done, total))) == CONTENT
     starts, ends = zip(*spans(server), strict=True)
@@ -65,24 +65,24 @@ def test_several_connections_are_open_at_once(get, server):
     assert get(hear) == CONTENT and server.go_on.is_set()
 
 
-def test_a_small_file_comes_over_one_connection(get, server, monkeypatch):
+def test_a_small_file_is_fetched_over_one_connection(get, server, monkeypatch):
     monkeypatch.setattr("quire.store.downloads.ranges.PARALLEL_FROM", len(CONTENT) + 1)
     assert get() == CONTENT and server.ranges_of("/file") == [None]
 
 
-def test_a_broken_piece_is_taken_up_where_it_broke(get, server):
+def test_a_broken_piece_is_resumed(get, server):
     server.drops = [10_000]
     assert get() == CONTENT
     assert sum(end - start for start, end in spans(server)) == len(CONTENT) + (1 << 16) - 10_000
     assert any(start % (1 << 16) == 10_000 for start, _ in spans(server))
 
 
-def test_a_moment_of_weakness_is_forgiven(get, server):
+def test_a_temporary_error_is_retried(get, server):
     server.failures = [503, 429, 500]
     assert get() == CONTENT
 
 
-def test_what_came_is_kept_when_the_server_goes_on_failing(get, server, tmp_path):
+def test_what_was_fetched_is_kept_when_the_server_keeps_failing(get, server, tmp_path):
     server.drops = [1 << 16, 1 << 16, 20_000] + [0] * 100
     with pytest.raises(Unreachable, match=r"0\.\d MB are kept: the same command resumes from there"):
         get()
@@ -92,37 +92,37 @@ def test_what_came_is_kept_when_the_server_goes_on_failing(get, server, tmp_path
 
 
 @pytest.mark.parametrize("code, kind", [(404, ModelNotFound), (403, Unreachable)])
-def test_a_refusal_ends_all_pieces(get, server, code, kind):
+def test_a_refused_request_ends_all_pieces(get, server, code, kind):
     server.failures = [code] * 100
     with pytest.raises(kind, match=f"HTTP {code}"):
         get()
     assert len(server.requests) <= ranges.CONNECTIONS
 
 
-def test_a_server_without_ranges_sends_all(get, server):
+def test_a_server_without_ranges_sends_the_whole_file(get, server):
     server.ranges = False
     assert get() == CONTENT
 
 
-def test_what_one_connection_brought_is_adopted(get, server, tmp_path):
+def test_a_download_over_one_connection_is_continued_in_pieces(get, server, tmp_path):
     (tmp_path / "part").write_bytes(CONTENT[:200_000])
     assert get() == CONTENT
     assert spans(server)[0][0] == 200_000
 
 
-def test_a_whole_file_is_not_asked_for_again(get, server, tmp_path):
+def test_a_complete_file_is_not_requested_again(get, server, tmp_path):
     (tmp_path / "part").write_bytes(CONTENT)
     assert get() == CONTENT and server.requests == []
 
 
 @pytest.mark.parametrize("note", [b"", b"rubbish", b"\xff" * 80, bytes(80)])
-def test_a_note_that_is_not_of_this_file_promises_nothing(get, tmp_path, note):
+def test_a_progress_file_of_another_download_is_ignored(get, tmp_path, note):
     (tmp_path / "part").write_bytes(b"rubbish")
     progress_file(tmp_path / "part").write_bytes(note)
     assert get() == CONTENT
 
 
-def test_a_note_without_its_file_promises_nothing(get, tmp_path):
+def test_a_progress_file_without_its_download_is_ignored(get, tmp_path):
     pieces = PartialFile(tmp_path / "part", len(CONTENT))
     pieces.write(0, CONTENT[: 1 << 16])
     pieces.close()
@@ -130,7 +130,7 @@ def test_a_note_without_its_file_promises_nothing(get, tmp_path):
     assert get() == CONTENT
 
 
-def test_a_caller_who_has_enough_ends_it(get, server):
+def test_a_progress_that_raises_ends_the_download(get, server):
     def tired(what: str, done: int, total: int | None) -> None:
         if done > 100_000:
             raise KeyboardInterrupt
@@ -142,7 +142,7 @@ def test_a_caller_who_has_enough_ends_it(get, server):
     assert len(server.requests) == before
 
 
-def test_a_disk_that_fills_up_is_named_and_what_came_is_kept(server, small_disk, small_pieces, monkeypatch):
+def test_a_disk_that_fills_up_is_reported_and_what_was_fetched_is_kept(server, small_disk, small_pieces, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 40))  # it fills up later
     server.files["/file"] = CONTENT
     with httpx.Client() as client, pytest.raises(DiskFull, match=r"The disk of .* is full"):
@@ -151,14 +151,14 @@ def test_a_disk_that_fills_up_is_named_and_what_came_is_kept(server, small_disk,
     assert progress_file(small_disk / "part").exists()
 
 
-def test_a_disk_without_room_is_seen_before_the_first_byte(get, server, monkeypatch):
+def test_too_little_disk_space_is_reported_before_the_first_byte(get, server, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 20))
     with pytest.raises(DiskFull, match="are needed and"):
         get()
     assert server.requests == []
 
 
-def test_a_limit_of_the_system_is_named(server, tmp_path):
+def test_a_file_size_limit_of_the_system_is_reported(server, tmp_path):
     server.files["/file"] = CONTENT
     script = textwrap.dedent("""
         import resource, sys
@@ -192,7 +192,7 @@ PULLER = textwrap.dedent("""
 """)
 
 
-def test_a_killed_pull_goes_on_without_fetching_a_finished_piece_again(server, tmp_path):
+def test_a_killed_pull_resumes_without_fetching_finished_pieces_again(server, tmp_path):
     publish(server, "org/toy", {"toy-Q4_0.gguf": CONTENT})
     place, num_finished, stalled_at = place_of(CONTENT), 4, 30_000
     server.stall, server.stall_from = stalled_at, num_finished << 16

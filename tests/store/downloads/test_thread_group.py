@@ -1,4 +1,4 @@
-"""Several at once: results in order, the first error ends all, and Ctrl-C does not wait."""
+"""Tasks in threads: results in order, and the first error ends all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.store.source import no_progress
 pytestmark = pytest.mark.pure
 
 
-def test_results_come_in_the_order_of_the_tasks():
+def test_results_are_in_the_order_of_the_tasks():
     turns = [threading.Event() for _ in range(4)]
 
     def task(number: int) -> int:  # the last one ends first
@@ -25,7 +25,7 @@ def test_results_come_in_the_order_of_the_tasks():
     assert ThreadGroup(no_progress).run([partial(task, number) for number in range(4)], 4) == [0, 1, 2, 3]
 
 
-def test_no_more_run_at_once_than_is_said():
+def test_no_more_than_max_threads_run_at_once():
     running, most, lock = [], [], threading.Lock()
 
     def task() -> None:
@@ -39,7 +39,7 @@ def test_no_more_run_at_once_than_is_said():
     assert len(most) == 50 and max(most) <= 3
 
 
-def test_an_error_ends_those_that_report_and_those_that_wait():
+def test_an_error_ends_running_and_waiting_tasks():
     ended, begun = [], threading.Event()
 
     def long(group: ThreadGroup) -> None:

