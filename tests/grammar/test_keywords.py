@@ -176,7 +176,7 @@ def test_unsupported_keywords_are_refused_by_name_and_ignored_for_a_lenient_tool
     for keyword, value in (("not", {"type": "null"}), ("contains", {"const": 1}), ("unevaluatedItems", False)):
         with pytest.raises(InvalidRequest, match=f"not supported: {keyword}"):
             compiled({keyword: value}, BACKEND)
-    lenient = SchemaOptions(lenient=True)
+    lenient = SchemaOptions(is_lenient=True)
     many = exact_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, lenient)
     assert many == {"type": "array", "items": {"type": "string"}}
     beyond = {"type": "object", "if": {"$ref": "#/$defs/x"}, "$defs": {"x": {"properties": {"c": {}}}}}

@@ -53,8 +53,8 @@ _VALUE_TYPES: dict[str, tuple[type, ...]] = {
 class SchemaOptions:
     """How schemas are interpreted."""
 
-    closes: bool = True  # an object that declares properties has no others, unless the schema allows them
-    lenient: bool = False  # keywords that no grammar can enforce are ignored
+    closes_objects: bool = True  # an object that declares properties has no others, unless the schema allows them
+    is_lenient: bool = False  # keywords that no grammar can enforce are ignored
 
 
 class OneOfBranch(dict[str, Any]):
@@ -112,13 +112,11 @@ class Alternatives:
         """
         schema = branches[0][1] if branches else {}
         discriminator = schema.get("discriminator")
-        named = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
-        is_lenient = self.options.lenient
+        named: Any = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
+        is_lenient = self.options.is_lenient
         is_declared = isinstance(named, str) and all(property_schemas(each[0], named) for each in branches)
-        declared = [named] if isinstance(named, str) and is_declared else []
-        for name in declared:
-            if is_lenient or self._are_exclusive(branches, name):
-                return self.required(name)
+        if is_declared and (is_lenient or self._are_exclusive(branches, named)):
+            return self.required(named)
         if is_lenient or self._are_exclusive(branches):
             return None
         first = self.expand(tuple(schema["oneOf"][:1]))
@@ -130,7 +128,7 @@ class Alternatives:
 
     def closes(self, parts: Alternative) -> bool:
         """Is an object of these parts implicitly closed: without names that no part declares?"""
-        if not self.options.closes or not any(map(_declares_properties, parts)):
+        if not self.options.closes_objects or not any(map(_declares_properties, parts)):
             return False
         if any(key in part for part in parts for key in ("additionalProperties", "unevaluatedProperties")):
             return False
@@ -145,7 +143,7 @@ class Alternatives:
             name: None for part in parts for name, value in part.get("properties", {}).items() if value is not False
         }
         names |= {name: None for part in parts for name in required_names(part)}
-        if self.options.lenient:
+        if self.options.is_lenient:
             names |= {name: None for part in parts for key in CONDITIONAL for name in _conditional_names(part.get(key))}
         return names
 
@@ -205,7 +203,7 @@ class Alternatives:
         if others is True or any("additionalProperties" in part for part in parts):
             return (*parts, self.keep({"additionalProperties": True})) if others is True else parts
         declared: dict[str, Subschema] = {name: True for part in parts for name in part.get("properties", {})}
-        if self.options.lenient:
+        if self.options.is_lenient:
             declared |= {
                 name: True for part in parts for key in CONDITIONAL for name in _conditional_names(part.get(key))
             }
@@ -215,7 +213,7 @@ class Alternatives:
 
     def check(self, schema: Schema) -> None:
         """Refuse unsupported keywords, and keywords whose values have the wrong type."""
-        if not self.options.lenient and (keys := sorted(UNSUPPORTED & set(schema))):
+        if not self.options.is_lenient and (keys := sorted(UNSUPPORTED & set(schema))):
             raise invalid_schema(self.references.path(schema), f"not supported: {', '.join(keys)}")
         for key, types in _VALUE_TYPES.items():
             if key in schema and not isinstance(schema[key], types):

@@ -55,7 +55,7 @@ class Containers:
     def __init__(self, alternatives: Alternatives, write: WriteSubschema) -> None:
         self._alternatives = alternatives
         self._write = write
-        self._lenient = alternatives.options.lenient
+        self._lenient = alternatives.options.is_lenient
         self.impossible_object: tuple[str, str] | None = None  # where no object is valid, and why
 
     # ── objects ──

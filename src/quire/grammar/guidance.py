@@ -80,7 +80,7 @@ class Guidance:
             case ConstraintKind.JSON:
                 return self._compile_text(_json_grammar(ANY_OBJECT), constraint)
             case ConstraintKind.SCHEMA:
-                options = SchemaOptions(closes=constraint.strict or not self._open_objects)
+                options = SchemaOptions(closes_objects=constraint.strict or not self._open_objects)
                 return self._compile_schema(parse_schema(constraint.text), options)
             case ConstraintKind.REGEX:
                 return self._compile_text(llguidance.grammar_from("regex", constraint.text), constraint)

@@ -59,7 +59,9 @@ def _arguments(tool: Tool, open_objects: bool) -> dict[str, Any]:
     """The schema of a tool's arguments, as grammars want it. If it has none, there are no arguments."""
     given = tool.parameters or {"type": "object", "properties": {}}
     try:
-        return _exact(text_of(given, "tools"), SchemaOptions(tool.strict or not open_objects, lenient=not tool.strict))
+        return _exact(
+            text_of(given, "tools"), SchemaOptions(tool.strict or not open_objects, is_lenient=not tool.strict)
+        )
     except InvalidRequest as error:
         raise InvalidRequest(f"The tool {tool.name!r}: {error.public}", field="tools") from error
     except RecursionError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from quire.types.lowered import SUFFIX, start_of
 
-from .downloads.disk_space import bytes_on_disk, check_disk_space
+from .disk_space import bytes_on_disk, check_disk_space
 from .errors import WrongChecksum, explain_write_errors
 from .layout import CHUNK, DIGEST_PREFIX, Layout, digest_of, publish
 from .locks import locked
@@ -184,7 +184,7 @@ class Blobs:
             "changed or damaged on the way and has been deleted. Try again."
         )
 
-    def collect(self, keep: set[str], views: set[str]) -> int:
+    def remove_unused(self, keep: set[str], views: set[str]) -> int:
         """Remove blobs and views that no manifest needs, lowered weights of those blobs, and old partial downloads.
 
         The caller holds the store's lock exclusively, so no manifest that needs one of them is being written.

@@ -87,7 +87,7 @@ def publish(temporary: Path, path: Path) -> None:
         _sync_folder(path.parent)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a small file atomically: a reader sees the old content or the new."""
     with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,12 +24,12 @@ from quire.text.sampling_defaults import GENERATION_CONFIG
 from quire.types.errors import InvalidRequest
 
 from .blobs import Blobs
-from .downloads.disk_space import check_disk_space
+from .disk_space import check_disk_space
 from .downloads.thread_group import ThreadGroup
 from .errors import DamagedModel, ModelNotFound, explain_write_errors
 from .external.folders import external_folders
 from .external.model import ExternalFolder, ExternalModel
-from .layout import Layout, write_whole
+from .layout import Layout, write_atomically
 from .locks import locked, try_locked
 from .lookup import DEFAULT_MODEL, Lookup
 from .manifest import DIGEST, Manifest, StoredFile, manifest_path, read_manifest
@@ -79,7 +79,7 @@ class Store:
             tasks = [partial(self._blobs.ensure, source, file, threads.progress) for file in offer.files]
             manifest = self._write(name, offer, threads.run(tasks, FILES_AT_ONCE))
         if before - self._digests(name):
-            self._collect()
+            self._remove_unused()
         return manifest
 
     def offer(self, text: str) -> ModelOffer:
@@ -113,7 +113,7 @@ class Store:
                 raise InvalidRequest(f"{name} needs weights: a GGUF file, a checkpoint folder, or another model.")
             manifest = self._write(name, about, with_unique_names(stored))
         if before - self._digests(name):
-            self._collect()
+            self._remove_unused()
         return manifest
 
     def check_files(self, files: Sequence[NewFile | StoredFile], check: Callable[[Path], None]) -> None:
@@ -203,7 +203,7 @@ class Store:
         with locked(self._lock, shared=True):
             manifest = replace(self.show(source), name=name.untagged, tag=name.tag)
             self._blobs.link(manifest.files)
-            write_whole(self._manifest_path(name), manifest.to_json())
+            write_atomically(self._manifest_path(name), manifest.to_json())
         return manifest
 
     def push(self, text: str, progress: Progress = no_progress) -> int:
@@ -232,7 +232,7 @@ class Store:
         with suppress(OSError):  # not empty: other tags of this name are left
             for folder in path.parents[: len(name.folders)]:
                 folder.rmdir()
-        return self._collect()
+        return self._remove_unused()
 
     def _why_not_removed(self, name: ModelName) -> str:
         if name.kind != "path" and (external := self._lookup.find(name)):
@@ -252,7 +252,7 @@ class Store:
         self.layout.make()
         with locked(self._lock, shared=True):
             self._blobs.link(manifest.files)
-            write_whole(self._manifest_path(name), manifest.to_json())
+            write_atomically(self._manifest_path(name), manifest.to_json())
         return manifest
 
     def _digests(self, name: ModelName) -> set[str]:
@@ -292,7 +292,7 @@ class Store:
             sampling=dict(offer.sampling),
         )
         manifest.check()
-        write_whole(self._manifest_path(name), manifest.to_json())
+        write_atomically(self._manifest_path(name), manifest.to_json())
         return manifest
 
     def _check(self, file: StoredFile, name: ModelName | None) -> None:
@@ -303,7 +303,7 @@ class Store:
             advice = restore if is_linked else f"repair it with `quire pull {name}`"
             raise DamagedModel(f"{what} {problem}: {advice}.")
 
-    def _collect(self) -> int:
+    def _remove_unused(self) -> int:
         self.layout.make()
         with try_locked(self._lock) as is_exclusive:
             if not is_exclusive:
@@ -318,7 +318,7 @@ class Store:
             views = {manifest.identity for manifest in manifests} | {
                 _view_name(model) for model in self._lookup.all() if model.about.in_place is None
             }
-            return self._blobs.collect(keep, views)
+            return self._blobs.remove_unused(keep, views)
 
     def _view(self, manifest: Manifest, name: ModelName) -> Path:
         """A folder of links to the model's files under their names; for a GGUF model, its first file there."""
@@ -328,7 +328,7 @@ class Store:
         if not view.is_dir():
             self._make_view(view, manifest)
         if manifest.sampling and not (view / GENERATION_CONFIG).exists():
-            write_whole(view / GENERATION_CONFIG, json.dumps(dict(manifest.sampling)))
+            write_atomically(view / GENERATION_CONFIG, json.dumps(dict(manifest.sampling)))
         if manifest.format == "gguf":
             return view / min(file.file_name for file in manifest.files if file.role == "weights")
         return view

@@ -5,8 +5,8 @@ import errno
 import httpx
 import pytest
 
+from quire.store.disk_space import check_disk_space
 from quire.store.downloads import http as module
-from quire.store.downloads.disk_space import check_disk_space
 from quire.store.downloads.http import RemoteFile, download
 from quire.store.errors import DiskFull, ModelNotFound, Unreachable, Unwritable
 from quire.store.source import no_progress

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.store.downloads.disk_space import KEEP_FREE
+from quire.store.disk_space import KEEP_FREE
 from quire.store.downloads.pip import find_wheel_link
 from quire.store.errors import DiskFull, StoreError, Unreachable, WrongChecksum
 from quire.store.sources import package_index

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from quire.store.downloads.disk_space import check_disk_space
+from quire.store.disk_space import check_disk_space
 from quire.store.errors import ModelNotFound, Unreachable, explain_write_errors
 from quire.store.source import Progress
 

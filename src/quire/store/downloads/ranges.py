@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from quire.store.downloads.disk_space import bytes_on_disk, check_disk_space
+from quire.store.disk_space import bytes_on_disk, check_disk_space
 from quire.store.downloads.http import (
     HTTP_PARTIAL,
     Interrupted,

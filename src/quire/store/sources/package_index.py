@@ -10,7 +10,7 @@ import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.store.downloads.disk_space import check_disk_space
+from quire.store.disk_space import check_disk_space
 from quire.store.downloads.http import RemoteFile, download
 from quire.store.downloads.pip import WheelLink, download_wheel, find_wheel_link, pip_http_client
 from quire.store.errors import Unreachable, WrongChecksum, explain_write_errors
