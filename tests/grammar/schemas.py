@@ -201,8 +201,8 @@ PATTERNS = (
 
 
 def pattern(chance: random.Random, number: int) -> Schema:
-    wanted = {"type": "string", "pattern": PATTERNS[number % len(PATTERNS)]}
-    return closed({chance.choice(WORDS): wanted, **fields(chance, number % 3)})
+    schema_of_field = {"type": "string", "pattern": PATTERNS[number % len(PATTERNS)]}
+    return closed({chance.choice(WORDS): schema_of_field, **fields(chance, number % 3)})
 
 
 def names_by_pattern(chance: random.Random, number: int) -> Schema:
@@ -219,10 +219,10 @@ FORMATS = ("date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 
 
 def format_of_text(chance: random.Random, number: int) -> Schema:
-    wanted: Schema = {"type": "string", "format": FORMATS[number % len(FORMATS)]}
-    if wanted["format"] in ("email", "hostname", "uri"):
-        wanted["maxLength"] = 24
-    return closed({chance.choice(WORDS): wanted, **fields(chance, number // len(FORMATS))})
+    schema_of_field: Schema = {"type": "string", "format": FORMATS[number % len(FORMATS)]}
+    if schema_of_field["format"] in ("email", "hostname", "uri"):
+        schema_of_field["maxLength"] = 24
+    return closed({chance.choice(WORDS): schema_of_field, **fields(chance, number // len(FORMATS))})
 
 
 def big_enum(chance: random.Random, number: int) -> Schema:
@@ -238,7 +238,7 @@ def big_enum(chance: random.Random, number: int) -> Schema:
 
 def numbers(chance: random.Random, number: int) -> Schema:
     step = chance.choice([2, 3, 5, 7, 10])
-    wanted: list[Schema] = [
+    schema_of_field: list[Schema] = [
         {"type": "integer", "multipleOf": step, "minimum": 0, "maximum": 1000},
         {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 100},
         {"type": "integer", "exclusiveMinimum": -5, "exclusiveMaximum": 5},
@@ -248,7 +248,10 @@ def numbers(chance: random.Random, number: int) -> Schema:
         fraction(chance),
     ]
     return closed(
-        {name: wanted[(number + i) % len(wanted)] for i, name in enumerate(chance.sample(WORDS, 1 + number % 3))}
+        {
+            name: schema_of_field[(number + i) % len(schema_of_field)]
+            for i, name in enumerate(chance.sample(WORDS, 1 + number % 3))
+        }
     )
 
 

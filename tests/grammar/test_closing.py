@@ -1,6 +1,6 @@
-"""Objects have the properties that their schema declares and no others: of all that holds together, never of a part.
+"""Objects have the properties that their schema declares and no others, after all parts are merged.
 
-The judge is `jsonschema`, and the schema is the one that was given.
+Answers are validated by `jsonschema` with the original schema.
 """
 
 from __future__ import annotations

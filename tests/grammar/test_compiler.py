@@ -69,10 +69,10 @@ def make() -> Iterator[Callable[..., Compiler]]:
 
 def result(compiler: Compiler, job: Job, seconds: float = 60.0) -> Grammar | QuireError:
     deadline = time.monotonic() + seconds
-    while (came := compiler.poll(job, time.monotonic())) is None:
-        assert time.monotonic() < deadline, "nothing came of it"
+    while (outcome := compiler.poll(job, time.monotonic())) is None:
+        assert time.monotonic() < deadline, "the job does not end"
         time.sleep(0.001)
-    return came
+    return outcome
 
 
 def test_equal_constraints_are_compiled_once(make: Any, held: Held) -> None:
@@ -122,7 +122,7 @@ def test_while_all_threads_are_in_abandoned_jobs_others_are_refused(make: Any, h
     held.let_go.set()
     deadline = time.monotonic() + 60
     while compiler.poll(waiting, time.monotonic()) != "quick":
-        assert time.monotonic() < deadline, "a thread that came back has not gone on"
+        assert time.monotonic() < deadline, "a thread that is free again does not continue"
         time.sleep(0.001)
 
 
@@ -157,8 +157,8 @@ def test_threads_end_when_the_compiler_is_closed(held: Held) -> None:
 def test_every_schema_of_the_collection_compiles(backend: Backend, make: Any) -> None:
     compiler, all_cases = make(backend, cached_grammars=1000), cases()
     jobs = [compiler.submit(Constraint(ConstraintKind.SCHEMA, json.dumps(case.schema))) for case in all_cases]
-    invalid_schema = [came for job in jobs if isinstance(came := result(compiler, job), QuireError)]
-    assert invalid_schema == [] and len(jobs) >= 300
+    refused = [outcome for job in jobs if isinstance(outcome := result(compiler, job), QuireError)]
+    assert refused == [] and len(jobs) >= 300
 
 
 LONGEST = """
@@ -175,21 +175,21 @@ config = GrammarConfig()
 kind, text = sys.argv[1], sys.stdin.read()
 compiler = Compiler(lambda: open_backend(GrammarVocabulary(tokenizer, 258, (1,))), config)
 job = compiler.submit(Constraint(ConstraintKind(kind), text))
-while (came := compiler.poll(job, time.monotonic())) is None:
+while (outcome := compiler.poll(job, time.monotonic())) is None:
     time.sleep(0.01)
-print(type(came).__name__, len(text))
+print(type(outcome).__name__, len(text))
 """
 
 
 def rules(line: str, last: str, first: str) -> str:
     """As many rules, each of which needs the next, as the limit on a grammar's size lets through."""
-    said, number = [first], 0
+    lines, number = [first], 0
     room = CONFIG.max_grammar_bytes - len(first) - 60
     while room > 0:
-        said.append(line.format(number, number + 1))
-        room -= len(said[-1])
+        lines.append(line.format(number, number + 1))
+        room -= len(lines[-1])
         number += 1
-    return "".join(said) + last.format(number)
+    return "".join(lines) + last.format(number)
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,10 @@ def test_a_random_walk_through_the_masks_gives_a_valid_answer(
     for jumps in (True, False):
         chance, state, tokens = random.Random(seed), grammar.start(), []
         while not state.must_stop:
-            came = state.forced_tokens() if jumps else []
-            came = came or [chance.choice(sorted(allowed(state, words)))]
-            state.accept(came)
-            tokens += came
+            tokens_now = state.forced_tokens() if jumps else []
+            tokens_now = tokens_now or [chance.choice(sorted(allowed(state, words)))]
+            state.accept(tokens_now)
+            tokens += tokens_now
         answer = json.loads(words.tokenizer.decode(tokens))
         assert answer["kind"] in ("alpha", "beta", "gamma") and len(answer["sizes"]) <= 3
         assert all(-3 <= size <= 300 for size in answer["sizes"]) and answer["code"][2] == "-"
@@ -287,9 +287,9 @@ def test_bytes_of_unknown_characters_can_be_forced(sentencepiece: GrammarVocabul
     state = open_backend(sentencepiece).compile(Constraint(ConstraintKind.CHOICE, choices=("ü€a",))).start()
     tokens: list[int] = []
     while not state.must_stop:
-        came = state.forced_tokens() or [min(allowed(state, sentencepiece))]
-        state.accept(came)
-        tokens += came
+        tokens_now = state.forced_tokens() or [min(allowed(state, sentencepiece))]
+        state.accept(tokens_now)
+        tokens += tokens_now
     assert sentencepiece.tokenizer.decode(tokens, continues=True) == "ü€a"
 
 

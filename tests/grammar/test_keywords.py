@@ -64,7 +64,7 @@ def test_every_match_of_a_format_is_accepted_by_its_parser(name: str) -> None:
                 num_over += 1
                 value = json.loads(answer)
                 READERS[name](next(iter(value)) if isinstance(value, dict) else value)
-        assert num_over, "no answer came to its end"
+        assert num_over, "no answer was complete"
 
 
 @pytest.mark.parametrize("patterns", [PATTERNS, PROPERTY_NAME_PATTERNS], ids=["of values", "of names"])
@@ -181,8 +181,12 @@ def test_unsupported_keywords_are_refused_by_name_and_ignored_for_a_lenient_tool
     assert many == {"type": "array", "items": {"type": "string"}}
     beyond = {"type": "object", "if": {"$ref": "#/$defs/x"}, "$defs": {"x": {"properties": {"c": {}}}}}
     assert exact_schema(beyond, lenient) == {"type": "object"}
-    told = {"properties": {"a": {}}, "if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {}}}}
-    assert set(exact_schema(told, lenient)["properties"]) == {"a", "b"}, "a name of a consequence may come"
+    conditional = {
+        "properties": {"a": {}},
+        "if": {"properties": {"a": {"const": 1}}},
+        "then": {"properties": {"b": {}}},
+    }
+    assert set(exact_schema(conditional, lenient)["properties"]) == {"a", "b"}, "a name in a branch is allowed"
 
 
 class Colour(enum.Enum):

@@ -64,10 +64,10 @@ def test_a_date_in_february_depends_on_the_year():
 
 
 def test_a_date_keeps_its_other_patterns_and_the_clients_schema_is_not_changed():
-    given = {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
-    written = json.dumps(exact_schema(given))
+    schema = {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
+    written = json.dumps(exact_schema(schema))
     assert json.dumps(PATTERNS["date"]) in written and '"^20"' in written
-    assert given == {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
+    assert schema == {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ def record(path: str = "/v1/completions", **facts: object) -> Record:
     return made
 
 
-def logged(given: Record, **settings: str) -> str:
+def logged(record: Record, **settings: str) -> str:
     stream = io.StringIO()
     start_logging(ObserveConfig(**settings), stream)
-    log_access(logging.getLogger("quire.access"), given)
+    log_access(logging.getLogger("quire.access"), record)
     return stream.getvalue()
 
 
@@ -43,7 +43,7 @@ def test_a_text_line_has_times_tokens_model_key_and_id():
 
 
 @pytest.mark.parametrize(
-    "error, said",
+    "error, expected",
     [
         (Overloaded("Try again.", 3.0), "overloaded: Try again."),
         (
@@ -56,16 +56,16 @@ def test_a_text_line_has_times_tokens_model_key_and_id():
         (RejectedMessages("my secret"), "rejected_messages"),
     ],
 )
-def test_an_error_has_its_code_and_message_without_the_clients_text(error, said):
+def test_an_error_has_its_code_and_message_without_the_clients_text(error, expected):
     refused = record(status=error.status)
     refused.fail(error)
     line = logged(refused)
-    assert said in line and "secret" not in line and line.count("\n") == 1
+    assert expected in line and "secret" not in line and line.count("\n") == 1
     assert json.loads(logged(refused, log_format="json"))["error"] == error.code
 
 
 def test_a_json_line_has_every_fact_as_a_field():
-    said = json.loads(logged(record(**ANSWERED, traceparent="00-aa-bb-01"), log_format="json"))
+    fields = json.loads(logged(record(**ANSWERED, traceparent="00-aa-bb-01"), log_format="json"))
     facts = {
         "request_id": "r-1",
         "status": 200,
@@ -73,8 +73,8 @@ def test_a_json_line_has_every_fact_as_a_field():
         "first_token_seconds": 0.2,
         "traceparent": "00-aa-bb-01",
     }
-    assert facts.items() <= said.items() and said["prompt_tokens"] == 7
-    assert "error" not in said and "client_id" not in said and "arrived" not in said
+    assert facts.items() <= fields.items() and fields["prompt_tokens"] == 7
+    assert "error" not in fields and "client_id" not in fields and "arrived" not in fields
 
 
 def test_a_prompt_is_logged_only_if_it_is_in_the_record():

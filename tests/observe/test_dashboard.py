@@ -25,8 +25,8 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NAME = re.compile(r"\bquire_\w+")
 
 
-def written(metric: Metric) -> set[str]:
-    """The names under which a server tells it."""
+def exposed_names(metric: Metric) -> set[str]:
+    """The names of a metric's samples."""
     match metric.kind:
         case MetricKind.COUNTER:
             return {f"{metric.name}_total"}
@@ -36,7 +36,7 @@ def written(metric: Metric) -> set[str]:
             return {metric.name}
 
 
-KNOWN = {name: metric for metric in metrics.ALL for name in written(metric)}
+KNOWN = {name: metric for metric in metrics.ALL for name in exposed_names(metric)}
 
 
 def expressions() -> Iterator[str]:
@@ -45,14 +45,14 @@ def expressions() -> Iterator[str]:
 
 @pytest.mark.pure
 def test_every_name_in_the_dashboard_is_a_metric():
-    asked = [*expressions(), *(each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each)]
-    assert [name for text in asked for name in NAME.findall(text) if name not in KNOWN] == []
+    texts = [*expressions(), *(each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each)]
+    assert [name for text in texts for name in NAME.findall(text) if name not in KNOWN] == []
 
 
 @pytest.mark.pure
 def test_every_metric_is_in_the_dashboard():
-    shown = {KNOWN[name].name for text in expressions() for name in NAME.findall(text)}
-    assert {metric.name for metric in metrics.ALL} - shown == set()
+    used = {KNOWN[name].name for text in expressions() for name in NAME.findall(text)}
+    assert {metric.name for metric in metrics.ALL} - used == set()
 
 
 @pytest.mark.pure
@@ -108,5 +108,5 @@ def test_a_server_exposes_every_declared_metric(model_file):
     with running(model_file, all_dialects()) as server:
         assert server.http.post("/v1/completions", json={"model": "toy", "prompt": "Hi"}).status_code == 200
         assert server.http.post("/v1/completions", json={"model": "nobody", "prompt": "Hi"}).status_code == 404
-        told = set(NAME.findall(server.http.get("/metrics").text))
-    assert set(KNOWN) - told == set() and told - set(KNOWN) <= {metric.name for metric in metrics.ALL}
+        exposed = set(NAME.findall(server.http.get("/metrics").text))
+    assert set(KNOWN) - exposed == set() and exposed - set(KNOWN) <= {metric.name for metric in metrics.ALL}

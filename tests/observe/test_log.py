@@ -19,14 +19,14 @@ def test_a_json_line_carries_the_request_id_and_the_error():
         raise ValueError("no such block")
     except ValueError:
         logging.getLogger("quire.engine").exception("step failed", extra={"request_id": "r1"})
-    said = json.loads(stream.getvalue())
-    assert (said["level"], said["logger"], said["message"], said["request_id"]) == (
+    fields = json.loads(stream.getvalue())
+    assert (fields["level"], fields["logger"], fields["message"], fields["request_id"]) == (
         "error",
         "quire.engine",
         "step failed",
         "r1",
     )
-    assert "no such block" in said["error"]
+    assert "no such block" in fields["error"]
 
 
 def test_lower_levels_are_not_logged_and_a_second_start_does_not_duplicate_lines():
@@ -40,8 +40,8 @@ def test_lower_levels_are_not_logged_and_a_second_start_does_not_duplicate_lines
 
 def test_error_origin_has_type_and_traceback_without_the_message():
     try:
-        raise KeyError("what somebody asked")
+        raise KeyError("text of a prompt")
     except KeyError as error:
-        said = error_origin(error)
-    assert said.startswith("KeyError\n") and __file__ in said
-    assert "somebody" not in said.replace('raise KeyError("what somebody asked")', "")
+        text = error_origin(error)
+    assert text.startswith("KeyError\n") and __file__ in text
+    assert "text of a prompt" not in text.replace('raise KeyError("text of a prompt")', "")

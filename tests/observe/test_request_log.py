@@ -48,8 +48,8 @@ def test_names_tokens_and_texts_are_not_in_the_log(tmp_path):
     path = tmp_path / "requests.jsonl"
     with open_request_log(str(path)) as (log,):
         log(record((70001, 70002), salt="alice/", session="talk", prompt="my prompt"))
-    said = path.read_text()
-    assert not [word for word in ("alice", "talk", "70001", "my prompt", "a secret") if word in said]
+    text = path.read_text()
+    assert not [word for word in ("alice", "talk", "70001", "my prompt", "a secret") if word in text]
 
 
 def test_the_files_are_private_and_the_secret_survives_a_restart(tmp_path):

@@ -35,7 +35,7 @@ def server(model_file) -> Iterator[Running]:
 
 @contextmanager
 def traced(server: Running) -> Iterator[list[ReadableSpan]]:
-    """The spans of what is asked inside, once it is over."""
+    """The spans of the requests made inside, filled in at the end."""
     exporter, spans = InMemorySpanExporter(), []
     traces = Traces(exporter)
     server.records.clear()
@@ -79,11 +79,11 @@ def test_a_span_has_parameters_and_token_counts_and_no_text(server):
     server.http.post("/plain/complete", json=ASK)  # now the prompt is cached
     with traced(server) as spans:
         server.http.post("/plain/complete", json=ASK | {"seed": 7, "top_k": 3}, headers={"x-request-id": "mine"})
-    said = dict(by_name(spans)["text_completion toy"].attributes)
-    cached, waited = said.pop("gen_ai.usage.cache_read.input_tokens"), said.pop("quire.queue_seconds")
-    assert 0 < cached < said.pop("gen_ai.usage.input_tokens") and waited >= 0
-    assert 0 < said.pop("gen_ai.response.time_to_first_chunk") < 60
-    assert said == {
+    attributes = dict(by_name(spans)["text_completion toy"].attributes)
+    cached, waited = attributes.pop("gen_ai.usage.cache_read.input_tokens"), attributes.pop("quire.queue_seconds")
+    assert 0 < cached < attributes.pop("gen_ai.usage.input_tokens") and waited >= 0
+    assert 0 < attributes.pop("gen_ai.response.time_to_first_chunk") < 60
+    assert attributes == {
         "http.request.method": "POST",
         "http.response.status_code": 200,
         "url.path": "/plain/complete",
@@ -181,7 +181,7 @@ def test_a_client_that_disconnected_has_no_status():
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes spans as a collector does, and keeps them as they came."""
+    """Accepts spans like a collector, and keeps them."""
 
     received: list[tuple[str, bytes]]
 

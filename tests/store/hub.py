@@ -75,9 +75,9 @@ class Hub:
     def _json(self, page: dict) -> Answer:
         return 200, json.dumps(page).encode(), {"Content-Type": "application/json"}
 
-    def _refusal(self, code: str, said: str) -> Answer:
-        headers = {"X-Error-Code": code, "X-Error-Message": said, "Content-Type": "application/json"}
-        return 401, json.dumps({"error": said}).encode(), headers
+    def _refusal(self, code: str, message: str) -> Answer:
+        headers = {"X-Error-Code": code, "X-Error-Message": message, "Content-Type": "application/json"}
+        return 401, json.dumps({"error": message}).encode(), headers
 
 
 def _hub_of(server: Behaviour) -> Hub:

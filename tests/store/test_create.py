@@ -95,9 +95,9 @@ def test_a_pulled_model_with_an_adapter_cannot_be_a_base(store, weights):
     made(store, weights.parent, "base", "FROM ./toy.gguf")
     manifest = store.show("base")
     path = store.layout.manifests / "base" / "latest.json"
-    said = json.loads(manifest.to_json())
-    said["files"].append({**said["files"][0], "role": "adapter", "file_name": "lora.gguf"})
-    path.write_text(json.dumps(said))
+    fields = json.loads(manifest.to_json())
+    fields["files"].append({**fields["files"][0], "role": "adapter", "file_name": "lora.gguf"})
+    path.write_text(json.dumps(fields))
     with pytest.raises(AdapterNotSupported):
         made(store, weights.parent, "heir", "FROM base")
 

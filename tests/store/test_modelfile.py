@@ -139,7 +139,7 @@ def test_known_parameters_of_other_programs_are_accepted():
 
 
 def test_parameters_mean_what_llama_cpp_makes_of_them():
-    said = sampling_of(
+    sampling = sampling_of(
         {"num_predict": -1, "temperature": -1.0, "top_p": 0, "seed": -1, "stop": ["", "x"], "num_ctx": 5}
     )
-    assert said == {"max_tokens": None, "temperature": 0.0, "top_p": 1e-6, "seed": None, "stop": ("x",)}
+    assert sampling == {"max_tokens": None, "temperature": 0.0, "top_p": 1e-6, "seed": None, "stop": ("x",)}

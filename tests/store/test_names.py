@@ -54,7 +54,7 @@ def test_a_spelling_has_one_meaning(text, meant):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected",
     [
         ("", "empty"),
         (" smollm2", "spaces"),
@@ -78,10 +78,10 @@ def test_a_spelling_has_one_meaning(text, meant):
         ("hf.co/a/..", "the repository may have"),
     ],
 )
-def test_an_invalid_name_is_refused_with_the_reason(text, said):
+def test_an_invalid_name_is_refused_with_the_reason(text, expected):
     with pytest.raises(BadName) as caught:
         parse_name(text)
-    assert said in caught.value.public and caught.value.status == 400
+    assert expected in caught.value.public and caught.value.status == 400
 
 
 @given(name=WORDS, tag=WORDS)

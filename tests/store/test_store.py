@@ -41,9 +41,9 @@ class Shelf:
 
     def offer(self, name: ModelName) -> ModelOffer:
         kind = "safetensors" if name.name == "folder" else "gguf"
-        return ModelOffer("a shelf", tuple(self.wanted(each) for each in self.files), format=kind, licence="MIT")
+        return ModelOffer("a shelf", tuple(self.source_file(each) for each in self.files), format=kind, licence="MIT")
 
-    def wanted(self, file_name: str) -> SourceFile:
+    def source_file(self, file_name: str) -> SourceFile:
         body = self.files[file_name]
         digest = self.promised.get(file_name, hashlib.sha256(body).hexdigest())
         return SourceFile("weights", file_name, digest, digest=digest if self.has_digests else None, size=len(body))
@@ -155,7 +155,7 @@ def test_content_with_a_wrong_checksum_is_deleted(store, shelf):
 
 def test_a_damaged_partial_file_is_fetched_again_from_the_start(store, shelf):
     store.layout.make()
-    key = hashlib.sha256(shelf.wanted("toy.gguf").key.encode()).hexdigest()
+    key = hashlib.sha256(shelf.source_file("toy.gguf").key.encode()).hexdigest()
     (store.layout.partial / key).write_bytes(b"rubbish")
     assert store.resolve("toy").read_bytes() == BODY
     assert shelf.fetched == ["toy.gguf"] * 2

@@ -260,10 +260,10 @@ class Alternatives:
     def _all_disjoint(self, first: list[Alternative], second: list[Alternative], depth: int) -> bool:
         return all(self._are_disjoint(one, two, depth) for one in first for two in second)
 
-    def _are_disjoint(self, closed: Alternative, given: Alternative, depth: int) -> bool:
+    def _are_disjoint(self, closed: Alternative, as_written: Alternative, depth: int) -> bool:
         """Is no value valid for both? The first is implicitly closed, the second is taken as written."""
-        common = allowed_types(closed) & allowed_types(given)
-        values = [allowed_values(parts) for parts in (closed, given)]
+        common = allowed_types(closed) & allowed_types(as_written)
+        values = [allowed_values(parts) for parts in (closed, as_written)]
         if values[0] is not None and values[1] is not None:
             return not {as_key(value) for value in values[0]} & {as_key(value) for value in values[1]}
         for listed in values:
@@ -273,11 +273,11 @@ class Alternatives:
             return True
         if common != {"object"} or depth == MAX_DEPTH:
             return False
-        needed = [{name for part in parts for name in required_names(part)} for parts in (closed, given)]
-        if self._lacks(closed, needed[1]) or _forbid(closed, needed[1]) or _forbid(given, needed[0]):
+        needed = [{name for part in parts for name in required_names(part)} for parts in (closed, as_written)]
+        if self._lacks(closed, needed[1]) or _forbid(closed, needed[1]) or _forbid(as_written, needed[0]):
             return True
         for name in needed[0] | needed[1]:
-            one, two = (self.expand(property_schemas(parts, name)) for parts in (closed, given))
+            one, two = (self.expand(property_schemas(parts, name)) for parts in (closed, as_written))
             if self._all_disjoint(one, two, depth + 1):
                 return True
         return False

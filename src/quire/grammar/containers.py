@@ -221,12 +221,12 @@ def listed_values(alternatives: list[Alternative]) -> list[Any] | None:
         types = allowed_types(parts)
         if not lists and not types <= {"boolean", "null"}:
             return None
-        keys = [{as_key(value) for value in given} for given in lists]
+        keys = [{as_key(value) for value in values} for values in lists]
         whole = any(part.get("type") == "integer" for part in parts)
         candidates: list[Any] = lists[0] if lists else [None, False, True]
         for value in candidates:
             is_allowed = json_type(value) in types and not (whole and value != int(value))
-            if is_allowed and all(as_key(value) in given for given in keys):
+            if is_allowed and all(as_key(value) in each for each in keys):
                 allowed[as_key(value)] = value
     return list(allowed.values())
 

@@ -81,7 +81,7 @@ class SchemaWriter:
         key = tuple(map(id, parts))
         if key in self._enclosing or key in self._names:
             return self._reference(parts)
-        if len(parts) == 1 and self._needs_no_merge(parts[0]):
+        if len(parts) == 1 and self._can_write_alone(parts[0]):
             return self._write_alone(parts[0])
         self._enclosing.add(key)
         written = self._definition(parts)
@@ -89,7 +89,7 @@ class SchemaWriter:
         self._merges[key] = self._merges.get(key, 0) + 1
         return self._reference(parts) if self._merges[key] > 1 and written is not False else written
 
-    def _needs_no_merge(self, part: Schema) -> bool:
+    def _can_write_alone(self, part: Schema) -> bool:
         """Can this part be written without merging?"""
         self._alternatives.check(part)
         keys = set(part) - ANNOTATIONS
@@ -125,7 +125,7 @@ class SchemaWriter:
 
     def _definition(self, parts: tuple[Subschema, ...]) -> Subschema:
         only = parts[0]
-        if len(parts) == 1 and isinstance(only, dict) and self._needs_no_merge(only):
+        if len(parts) == 1 and isinstance(only, dict) and self._can_write_alone(only):
             return self._write_alone(only)
         return _any_of([self._merged(each) for each in self._alternatives.expand_whole(parts)], {})
 

@@ -171,7 +171,7 @@ def test_a_file_size_limit_of_the_system_is_reported(server, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:
             address = RemoteFile(sys.argv[1], "the file", httpx.Client())
-            ranges.download_in_ranges(address, Path(sys.argv[2]), 500_000, lambda *said: None)
+            ranges.download_in_ranges(address, Path(sys.argv[2]), 500_000, lambda *_: None)
         except DiskFull as error:
             print(error)
     """)
@@ -208,8 +208,8 @@ def test_a_killed_pull_resumes_without_fetching_finished_pieces_again(server, tm
     server.stall, server.requests = None, []
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.strip() == hashlib.sha256(CONTENT).hexdigest()
-    asked = sorted(span_of(each, len(CONTENT)) for each in server.ranges_of(place))
-    assert [start for start, _ in asked] == [(n << 16) + stalled_at for n in range(num_finished, 8)]
+    requested = sorted(span_of(each, len(CONTENT)) for each in server.ranges_of(place))
+    assert [start for start, _ in requested] == [(n << 16) + stalled_at for n in range(num_finished, 8)]
     assert list((tmp_path / "partial").iterdir()) == []
 
 

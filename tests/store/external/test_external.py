@@ -31,7 +31,7 @@ CHECKPOINT = SHARDS | {name: text.encode() for name, text in INDEX.items()} | {"
 
 
 class Silent:
-    """A source that claims every name, and must not be asked."""
+    """A source that claims every name, and must not be called."""
 
     def __init__(self, offer: ModelOffer | None = None) -> None:
         self.offered = offer
@@ -187,11 +187,11 @@ def test_a_pull_links_an_external_model_without_any_request(store, ollama, hub):
 def test_a_pull_fetches_only_files_that_no_program_keeps_here(store, ollama, source):
     ollama_model(ollama, "library/twin", "latest", LAYERS)
     bodies = {"a": WEIGHTS, "b": OTHER}
-    wanted = tuple(SourceFile("weights", f"{n}.gguf", n, "", sha256(body), len(body)) for n, body in bodies.items())
-    source.offered = ModelOffer("a shelf", wanted, format="gguf")
-    said = []
-    store.pull("toy", lambda what, done, total: said.append(what))
-    assert source.fetched == ["b.gguf"] and "0.0 MB of it to fetch" in said[0]
+    files = tuple(SourceFile("weights", f"{n}.gguf", n, "", sha256(body), len(body)) for n, body in bodies.items())
+    source.offered = ModelOffer("a shelf", files, format="gguf")
+    messages = []
+    store.pull("toy", lambda what, done, total: messages.append(what))
+    assert source.fetched == ["b.gguf"] and "0.0 MB of it to fetch" in messages[0]
     assert (store.find("toy").parent / "a.gguf").resolve() == ollama / "blobs" / f"sha256-{sha256(WEIGHTS)}"
 
 

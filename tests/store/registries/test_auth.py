@@ -24,17 +24,17 @@ class Guarded:
     def __init__(self, server: Behaviour, storage: Behaviour) -> None:
         self.server, self.storage = server, storage
         self.tokens: list[str] = []
-        self.asked: list[tuple[str, str | None]] = []  # the path and what was shown
+        self.requests: list[tuple[str, str | None]] = []  # path and Authorization header
         storage.files[f"/storage/{DIGEST}"] = WEIGHTS
         storage.special = self.of_storage
 
     def __call__(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
-        shown = headers.get("Authorization")
-        self.asked.append((path, shown))
+        authorization = headers.get("Authorization")
+        self.requests.append((path, authorization))
         if path == "/token":
             self.tokens.append(f"token-{len(self.tokens)}")
             return 200, json.dumps({"token": self.tokens[-1]}).encode(), {}
-        if not self.tokens or shown != f"Bearer {self.tokens[-1]}":
+        if not self.tokens or authorization != f"Bearer {self.tokens[-1]}":
             challenge = f'Bearer realm="{self.server.url}/token",service="toys",scope="repository:me/toy:pull"'
             return 401, b"", {"WWW-Authenticate": challenge}
         if "/manifests/" in path:
@@ -51,7 +51,7 @@ class Guarded:
         return 307, b"", {"Location": f"{where}/storage/{DIGEST}"}
 
     def of_storage(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        self.asked.append((path, headers.get("Authorization")))
+        self.requests.append((path, headers.get("Authorization")))
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def guarded(server):
 def test_a_token_comes_from_the_registrys_token_server_and_is_not_sent_to_redirects(guarded, server, tmp_path):
     name = server.url.removeprefix("http://") + "/me/toy"
     assert Store(tmp_path).resolve(name).read_bytes() == WEIGHTS
-    assert guarded.asked[0] == ("/v2/me/toy/manifests/latest", None)
-    assert guarded.asked[1] == ("/token", None)
-    shown = [header for path, header in guarded.asked if path.startswith("/storage/")]
-    assert shown and set(shown) == {None}
+    assert guarded.requests[0] == ("/v2/me/toy/manifests/latest", None)
+    assert guarded.requests[1] == ("/token", None)
+    authorization = [header for path, header in guarded.requests if path.startswith("/storage/")]
+    assert authorization and set(authorization) == {None}
 
 
 def test_a_refused_token_is_renewed(guarded, server):
@@ -88,20 +88,20 @@ def test_a_registry_that_gives_no_token_is_an_error(guarded, server, tmp_path, a
 
 
 def test_a_registry_with_tls_cannot_name_a_token_server_without(tmp_path):
-    asked = []
+    requests = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(str(request.url))
+        requests.append(str(request.url))
         return httpx.Response(401, headers={"WWW-Authenticate": 'Bearer realm="http://evil.invalid/token"'})
 
     with httpx.Client(auth=RegistryAuth("registry.invalid"), transport=httpx.MockTransport(answer)) as client:
         assert client.get("https://registry.invalid/v2/").status_code == 401
-    assert asked == ["https://registry.invalid/v2/"]
+    assert requests == ["https://registry.invalid/v2/"]
 
 
 def test_the_error_message_of_a_registry_is_passed_on(server, tmp_path):
-    said = json.dumps({"errors": [{"code": "TOOMANYREQUESTS", "message": "come back tomorrow"}]}).encode()
-    server.special = lambda method, path, headers: (429, said, {"Content-Type": "application/json"})
+    body = json.dumps({"errors": [{"code": "TOOMANYREQUESTS", "message": "come back tomorrow"}]}).encode()
+    server.special = lambda method, path, headers: (429, body, {"Content-Type": "application/json"})
     with pytest.raises(Unreachable, match="HTTP 429, come back tomorrow"):
         Store(tmp_path).pull(server.url.removeprefix("http://") + "/me/toy")
 

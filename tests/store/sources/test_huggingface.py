@@ -71,8 +71,8 @@ def test_safetensors_come_with_config_and_tokenizer(server, store):
     more = {"added_tokens.json": b"{}", "additional_chat_templates/rag.jinja": b"x", "other/rag.jinja": b"no"}
     publish(server, "org/plain", shards | index | other | more)
     folder = store.resolve("hf.co/org/plain")
-    wanted = {*shards, *index, "config.json", "tokenizer.json", "added_tokens.json", "chat_template.rag.jinja"}
-    assert {path.name for path in folder.iterdir()} == wanted
+    expected = {*shards, *index, "config.json", "tokenizer.json", "added_tokens.json", "chat_template.rag.jinja"}
+    assert {path.name for path in folder.iterdir()} == expected
     assert (folder / "config.json").read_bytes() == b'{"a": 1}'
     with pytest.raises(ModelNotFound, match="leave the tag out"):
         store.resolve("hf.co/org/plain:Q4_0")
@@ -109,13 +109,13 @@ def test_a_dropped_connection_is_resumed(server, store):
 
 def test_the_size_is_announced_before_the_first_byte(server, store):
     publish(server, "org/toy", GGUF)
-    said = []
+    announced = []
 
     def hear(what: str, done: int, total: int | None) -> None:
-        said.append((what, len(server.ranges_of(place_of(body("four"))))))
+        announced.append((what, len(server.ranges_of(place_of(body("four"))))))
 
     store.pull("hf.co/org/toy", hear)
-    assert said[0] == (f"hf.co/org/toy:latest: toy-Q4_K_M.gguf, 0.0 MB from hf.co/org/toy@{COMMIT}", 0)
+    assert announced[0] == (f"hf.co/org/toy:latest: toy-Q4_K_M.gguf, 0.0 MB from hf.co/org/toy@{COMMIT}", 0)
 
 
 def test_the_error_for_an_unknown_repository_says_how_to_log_in(server, store):
@@ -173,7 +173,7 @@ def test_huggingface_hub_accepts_the_hub_of_these_tests(server, store, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "file_name, said",
+    "file_name, expected",
     [
         ("toy-Q4_K_M.gguf", "Q4_K_M"),
         ("toy.q8_0.gguf", "Q8_0"),
@@ -185,5 +185,5 @@ def test_huggingface_hub_accepts_the_hub_of_these_tests(server, store, tmp_path)
         ("qwen2.gguf", ""),
     ],
 )
-def test_the_number_format_is_read_from_the_file_name(file_name, said):
-    assert quantization_of(file_name) == said
+def test_the_number_format_is_read_from_the_file_name(file_name, expected):
+    assert quantization_of(file_name) == expected

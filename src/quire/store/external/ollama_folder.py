@@ -70,8 +70,8 @@ class OllamaFolder:
             quantization=about.get("file_type", ""),
             num_parameters=about.get("model_type", ""),
         )
-        shown = name.name.removeprefix(f"{DEFAULT_NAMESPACE}/") if name.host == OLLAMA else str(name.untagged)
-        return ExternalModel(name, PROGRAM, self.folder, files, offer, f"`ollama rm {shown}:{name.tag}`")
+        ollama_name = name.name.removeprefix(f"{DEFAULT_NAMESPACE}/") if name.host == OLLAMA else str(name.untagged)
+        return ExternalModel(name, PROGRAM, self.folder, files, offer, f"`ollama rm {ollama_name}:{name.tag}`")
 
     def _description(self, config: RegistryLayer) -> dict[str, str]:
         """The text fields of the model's description."""
