@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quire.store.errors import BadName, DamagedModel, ModelNotFound, StoreError, WrongChecksum
-from quire.store.model_files import NewFile, files_at
+from quire.store.model_files import NewFile, files_at, part_names
 from quire.store.source import ModelOffer
 from quire.store.store import Store
 from quire.text.template_files import template_sources
@@ -191,3 +191,16 @@ def test_a_split_file_includes_its_other_parts(store, tmp_path):
 def test_a_path_without_a_file_is_an_error(tmp_path):
     with pytest.raises(ModelNotFound, match="There is no file or folder"):
         files_at(tmp_path / "nothing.gguf")
+
+
+@pytest.mark.parametrize(
+    "name, parts",
+    [
+        ("toy.gguf", ["toy.gguf"]),
+        ("a/toy-00002-of-00002.gguf", ["a/toy-00001-of-00002.gguf", "a/toy-00002-of-00002.gguf"]),
+        ("toy-1-of-2.safetensors", ["toy-1-of-2.safetensors", "toy-2-of-2.safetensors"]),
+        ("best-of-10.gguf", ["best-of-10.gguf"]),
+    ],
+)
+def test_the_parts_of_a_split_file_are_numbered_in_its_name(name, parts):
+    assert part_names(name) == parts

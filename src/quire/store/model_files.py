@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from .manifest import StoredFile
 GGUF = ".gguf"
 SAFETENSORS = ".safetensors"
 INDEX = "model.safetensors.index.json"
+SPLIT = re.compile(r"-(\d+)-of-(\d+)$")  # at the end of the stem of a split file
 SIDE_FILES = {  # files of a checkpoint beside its weights, and their roles
     "config.json": "config",
     "generation_config.json": "config",
@@ -50,17 +52,23 @@ def files_at(path: Path) -> tuple[NewFile, ...]:
         return _files_of_folder(path)
     if not path.is_file():
         raise ModelNotFound(f"There is no file or folder {path}: check the path.")
-    head, split, total = path.stem.rpartition("-of-")
-    first, _, number = head.rpartition("-")
-    if split and number.isdigit() and total.isdigit():
-        names = [f"{first}-{each:0{len(number)}}-of-{total}{path.suffix}" for each in range(1, int(total) + 1)]
-        missing = [name for name in names if not path.with_name(name).is_file()]
-        if missing:
-            raise StoreError(
-                f"{path.name} is one of {int(total)} parts, and {missing[0]} is missing: put it into the same folder."
-            )
-        return tuple(NewFile("weights", name, path.with_name(name)) for name in names)
-    return (NewFile("weights", path.name, path),)
+    names = part_names(path.name)
+    missing = [name for name in names if not path.with_name(name).is_file()]
+    if missing:
+        raise StoreError(
+            f"{path.name} is one of {len(names)} parts, and {missing[0]} is missing: put it into the same folder."
+        )
+    return tuple(NewFile("weights", name, path.with_name(name)) for name in names)
+
+
+def part_names(file_name: str) -> list[str]:
+    """The names of all parts of a split file (model-00001-of-00003.gguf), or the name itself if it is not split."""
+    stem, _, suffix = file_name.rpartition(".")
+    match = SPLIT.search(stem)
+    if match is None:
+        return [file_name]
+    start, width, total = stem[: match.start()], len(match[1]), match[2]
+    return [f"{start}-{number:0{width}}-of-{total}.{suffix}" for number in range(1, int(total) + 1)]
 
 
 def _files_of_folder(folder: Path) -> tuple[NewFile, ...]:

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from quire.store.errors import BadName, StoreError
 from quire.store.external.model import ExternalFile, ExternalModel
-from quire.store.hub_files import PART, HubModelFiles, choose_files, gguf_models
+from quire.store.hub_files import HubModelFiles, choose_files, gguf_models
 from quire.store.manifest import DIGEST
-from quire.store.model_files import GGUF, INDEX
+from quire.store.model_files import GGUF, INDEX, part_names
 from quire.store.names import DEFAULT_TAG, HUB, ModelName, parse_name
 from quire.store.source import ModelOffer
 
@@ -88,11 +88,7 @@ def _files(snapshot: Path) -> list[str]:
 
 def _has_all_parts(file: str, files: list[str]) -> bool:
     """Are all parts of this split GGUF file there? True for a file that is not split."""
-    stem = file.removesuffix(GGUF)
-    if not file.endswith(GGUF) or not PART.search(stem):
-        return True
-    first, total = PART.sub("", stem), stem[-5:]
-    return all(f"{first}-{number:05}-of-{total}{GGUF}" in files for number in range(1, int(total) + 1))
+    return not file.endswith(GGUF) or all(part in files for part in part_names(file))
 
 
 def _is_complete(snapshot: Path, model: HubModelFiles) -> bool:

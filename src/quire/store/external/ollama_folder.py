@@ -11,13 +11,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from quire.store.errors import BadName
 from quire.store.external.model import ExternalFile, ExternalModel
 from quire.store.layout import DIGEST_PREFIX
 from quire.store.names import DEFAULT_NAMESPACE, HUB, OLLAMA, ModelName, parse_name
-from quire.store.registries.layers import DESCRIPTION, MAX_TEXT, RegistryLayer, file_names, parse_layers
+from quire.store.registries.layers import (
+    DESCRIPTION,
+    MAX_TEXT,
+    RegistryLayer,
+    description_fields,
+    file_names,
+    parse_layers,
+)
 from quire.store.source import ModelOffer
 
 HOSTS = {OLLAMA: "registry.ollama.ai"}  # the name of its folder
@@ -76,10 +82,7 @@ class OllamaFolder:
     def _description(self, config: RegistryLayer) -> dict[str, str]:
         """The text fields of the model's description."""
         blob = self.blob(config.digest)
-        if blob is None or config.size > MAX_TEXT:
-            return {}
-        fields: Any = json.loads(blob.read_bytes())
-        return {key: value for key, value in fields.items() if isinstance(value, str)}
+        return {} if blob is None or config.size > MAX_TEXT else description_fields(blob.read_bytes())
 
     def _complete_blob(self, layer: RegistryLayer) -> Path:
         blob = self.blob(layer.digest)

@@ -5,6 +5,7 @@ Registries and Ollama's own folder both list them in a manifest, which is JSON.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,16 @@ def file_names(name: ModelName, layers: Sequence[RegistryLayer]) -> list[str]:
             first = Path(FILE_NAMES[str(layer.role)])
             names.append(f"{first.stem}-{number}{first.suffix}" if total > 1 else first.name)
     return names
+
+
+def description_fields(content: bytes) -> dict[str, str]:
+    """The text fields of a model's description. They are only shown, so an unreadable description has none."""
+    try:
+        fields = json.loads(content)
+    except ValueError:
+        return {}
+    pairs = fields.items() if isinstance(fields, dict) else ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
 
 
 def _layer(entry: Mapping[str, Any]) -> RegistryLayer:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from quire.store.downloads.ranges import download_in_ranges
 from quire.store.errors import ModelNotFound, StoreError
 from quire.store.names import ModelName, parse_name
 from quire.store.registries.client import Registry, registry_of
-from quire.store.registries.layers import DESCRIPTION, MAX_TEXT, RegistryLayer, file_names
+from quire.store.registries.layers import DESCRIPTION, MAX_TEXT, RegistryLayer, description_fields, file_names
 from quire.store.source import ModelOffer, Progress, SourceFile
 
 
@@ -55,16 +53,11 @@ class Ollama:
 
 
 def _description(registry: Registry, config: RegistryLayer) -> dict[str, str]:
-    """The text fields of the model's description. They are only shown, so an unreadable one is ignored."""
+    """The text fields of the model's description."""
     if config.size > MAX_TEXT:
         return {}
     response = registry.send("GET", registry.url(f"blobs/sha256:{config.digest}"))
-    try:
-        fields: Any = json.loads(response.content) if response.is_success else {}
-    except ValueError:
-        return {}
-    pairs = fields.items() if isinstance(fields, dict) else ()
-    return {key: value for key, value in pairs if isinstance(value, str)}
+    return description_fields(response.content) if response.is_success else {}
 
 
 SOURCE = Ollama()
