@@ -161,7 +161,7 @@ def expression(chance: random.Random, number: int) -> Schema:
 
 
 def kinds_apart(chance: random.Random, number: int) -> Schema:
-    """Branches that a constant tells apart, as typed unions are usually written."""
+    """Branches distinguished by a constant, as typed unions are usually written."""
     names = chance.sample(WORDS, 2 + number % 3)
     return {"oneOf": [closed({"type": {"const": name}, **fields(chance, 1 + number % 2)}) for name in names]}
 
@@ -375,6 +375,6 @@ def _is_uri(value: Any) -> bool:
 
 
 def judge(schema: Schema, answer: str) -> None:
-    """Raises if the answer is no JSON or not what the schema asks for, formats included."""
+    """Raises if the answer is not JSON or not valid for the schema, formats included."""
     judging = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     judging(schema, format_checker=CHECKER).validate(json.loads(answer))

@@ -86,7 +86,7 @@ def test_equal_constraints_are_compiled_once(make: Any, held: Held) -> None:
 
 def test_the_least_recently_used_grammar_is_evicted(make: Any, held: Held) -> None:
     compiler = make(held, cached_grammars=2)
-    for text in "abac":  # a is used again before c comes
+    for text in "abac":  # a is used again before c
         result(compiler, compiler.submit(regex(text)))
     for text in "acb":
         result(compiler, compiler.submit(regex(text)))

@@ -280,7 +280,9 @@ def test_a_tokenizer_with_a_leading_space_forces_no_space(sentencepiece: Grammar
     assert spelled and b'{"name":'.startswith(spelled) and len(forced) < len(spelled)
     state.accept(forced)
     assert state.error is None
-    assert max(allowed(state, sentencepiece)) < sentencepiece.tokenizer.num_tokens, "padding of the head never comes"
+    assert max(allowed(state, sentencepiece)) < sentencepiece.tokenizer.num_tokens, (
+        "padding of the output is never allowed"
+    )
 
 
 def test_bytes_of_unknown_characters_can_be_forced(sentencepiece: GrammarVocabulary) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tests.store.server import Answer, Behaviour
 
 COMMIT = "c" * 40
-LARGE = 50  # bytes from which on a file lies in the large-file storage
+LARGE = 50  # bytes from which on a file is in the large-file storage
 TOKEN = "hf_of_a_friend"
 
 

@@ -14,7 +14,7 @@ Answer = tuple[int, bytes, dict[str, str]]  # code, body, headers
 
 @dataclass
 class Behaviour:
-    """What is served, and what goes wrong. Requests are recorded as (path, range or None)."""
+    """The files and the faults of a server. Requests are recorded as (path, range or None)."""
 
     files: dict[str, bytes] = field(default_factory=dict)  # path -> content
     types: dict[str, str] = field(default_factory=dict)  # path -> content type
@@ -121,7 +121,7 @@ def serving() -> Iterator[Behaviour]:
             super().shutdown_request(request)
 
         def hang_up(self) -> None:
-            """Clients may keep their connections for later; there is no later."""
+            """Close the connections that clients keep open."""
             for each in tuple(connections):
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)

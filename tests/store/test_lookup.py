@@ -57,7 +57,7 @@ def described(body: bytes) -> dict:
 
 
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address without a server."""
     with closing(socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"

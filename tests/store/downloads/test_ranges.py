@@ -59,7 +59,7 @@ def test_several_connections_are_open_at_once(get, server):
 
     def hear(what: str, done: int, total: int | None) -> None:
         if not server.go_on.is_set() and len(server.requests) == ranges.CONNECTIONS:
-            assert done <= ranges.CONNECTIONS * server.stall, "nobody has got more than its first bytes yet"
+            assert done <= ranges.CONNECTIONS * server.stall, "no connection has received more than its first bytes"
             server.go_on.set()
 
     assert get(hear) == CONTENT and server.go_on.is_set()

@@ -18,7 +18,7 @@ PIECE = 100_000
 
 
 class Forgetful:
-    """A registry that has nothing, and takes only a part of what some requests bring."""
+    """An empty registry that accepts only a part of some requests."""
 
     def __init__(self, server: Behaviour) -> None:
         self.server = server
