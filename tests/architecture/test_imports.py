@@ -80,8 +80,9 @@ TORCH = ("torch", "triton")
 DEVICES = {"cpu", "cuda", "rocm", "_triton"} | {file.parent.name for file in PACKAGE.glob("devices/*/__init__.py")}
 SHARED_BY_DEVICES = "devices._triton"
 
-# An import inside a function hides a dependency. Meant are these packages, which may be absent, and these modules.
-OPTIONAL = (*TORCH, "opentelemetry", "xgrammar", "uvloop")
+# An import inside a function hides a dependency. Allowed are packages that may be absent or that a start should not
+# wait for, and these modules.
+OPTIONAL = (*TORCH, "opentelemetry", "prometheus_client", "xgrammar", "uvloop")
 LATE = {"devices": "opens a device by its name"}
 
 ENVIRONMENT = {("os", name) for name in ("environ", "environb", "getenv", "putenv", "unsetenv")}

@@ -57,7 +57,7 @@ def test_a_typo_is_told_what_was_meant(quire):
 @pytest.mark.parametrize("command", [("rm", "nothing"), ("show", "nothing"), ("cp", "nothing", "mine")])
 def test_what_is_not_there_is_an_error(quire, command):
     done = quire(*command)
-    assert done.returncode == 1 and done.stderr.startswith("error: nothing is not in the store: see `quire list`")
+    assert done.returncode == 1 and done.stderr.startswith("error: nothing is not in the store: `quire list` shows")
 
 
 def test_show_tells_the_sampling_defaults_and_where_they_are_from(quire, model_file):
@@ -90,14 +90,14 @@ def test_a_truncated_model_of_the_store_is_told_how_to_be_mended(quire):
     blob.write_bytes(b"GG")
     done = quire("run", "smollm2:135m", "hi")
     assert done.returncode == 1
-    assert "x.gguf of smollm2:135m has 2 bytes instead of 4: mend it with `quire pull smollm2:135m`." in done.stderr
+    assert "x.gguf of smollm2:135m has 2 bytes, expected 4: repair it with `quire pull smollm2:135m`." in done.stderr
 
 
 def test_pull_says_what_it_cannot(quire):
     done = quire("pull", "unheard-of")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: unheard-of:latest is not here, and 127.0.0.1:1 cannot be reached (")
-    assert "check the network and the proxy, or use what is here (`quire list`) or the path of a model." in done.stderr
+    assert "check the network and the proxy, or use a model that is here (`quire list`)." in done.stderr
     done = quire("pull", quire.model)
     assert done.returncode == 1 and "there is nothing to pull" in done.stderr
 

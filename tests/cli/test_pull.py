@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from quire.store.parts import Part
+from quire.store.model_files import NewFile
 from quire.store.store import Store
 from tests.cli.terminal import on_terminal
 from tests.store.hub import place_of, publish
@@ -65,7 +65,7 @@ def test_a_model_goes_to_a_registry_and_comes_back(quire, docker_registry, monke
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # org/repo is looked for there first
     name = f"{docker_registry.host}/me/toy:v1"
     store = Store(quire.folder / "home")
-    store.create("toy", [Part("weights", "toy.gguf", BODY), Part("system", "system.txt", b"Be brief.")])
+    store.create("toy", [NewFile("weights", "toy.gguf", BODY), NewFile("system", "system.txt", b"Be brief.")])
     assert quire("cp", "toy", name).returncode == 0
     done = quire("push", name)
     assert (done.returncode, done.stdout.split(" MB sent")[0]) == (0, f"pushed {name}, 3.0")

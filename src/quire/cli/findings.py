@@ -22,7 +22,7 @@ State = Literal["ok", "note", "broken"]  # fine; could be better; must be mended
 # What quire needs to run, and what each extra of the package brings. A test compares both with pyproject.toml.
 PACKAGES = (
     *("numpy", "tokenizers", "jinja2", "llguidance", "huggingface_hub", "msgspec", "starlette", "uvicorn", "uvloop"),
-    *("httptools", "pyzmq", "httpx", "typer", "rich", "prompt_toolkit", "pyyaml"),
+    *("httptools", "pyzmq", "httpx", "typer", "rich", "prompt_toolkit", "pyyaml", "prometheus-client"),
 )
 EXTRAS = {
     "cuda": ("torch", "triton"),

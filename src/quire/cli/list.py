@@ -50,15 +50,15 @@ def _models(options: ListOptions, given: Given) -> Iterator[dict[str, Any]]:
             "source": each.source,
             "where": f"the store, {given.home}",
         }
-    for found in given.store.elsewhere() if options.all else ():
+    for found in given.store.external_models() if options.all else ():
         yield {
             "name": str(found.name),
             "size": found.size,
             "format": found.about.format,
             "quantization": found.about.quantization,
             "fetched": found.modified,
-            "source": found.keeper,
-            "where": f"{found.keeper}, {found.folder}",
+            "source": found.program,
+            "where": f"{found.program}, {found.folder}",
         }
 
 

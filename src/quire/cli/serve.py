@@ -16,10 +16,10 @@ from quire.cli.completion import stored_models
 from quire.cli.options import DEVICE_HELP, DEVICES, Given, Shown, argument, command, one_of, option
 from quire.cli.progress import Say, shown
 from quire.engine.messages import Loading
-from quire.observe.access import log_access
+from quire.observe.access_log import log_access
 from quire.observe.log import start_logging
-from quire.observe.request_log import request_log_to
-from quire.observe.trace import traces_to
+from quire.observe.request_log import open_request_log
+from quire.observe.trace import open_traces
 from quire.store.names import MODEL_SUFFIXES, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
@@ -81,7 +81,7 @@ def serve(options: ServeOptions, given: Given) -> None:
     offers = None if options.only else shelf.Shelf(given.store)
     served = models.Models(wanted, config, place, loading, offers)
     library = None if options.only else _library(given.store)
-    with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
+    with open_traces(config.serve.otlp_endpoint) as traces, open_request_log(config.serve.request_log) as logs:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
         house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
         _run(server.Serving(house, ready), say)

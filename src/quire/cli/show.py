@@ -105,7 +105,7 @@ def _part(model: str, part: str, given: Given) -> str:
     """One thing of a stored model, as it is."""
     making = import_module("quire.store.create")  # here: no other command waits for it
     if part == "modelfile":
-        return str(making.modelfile_of(given.store, model)).rstrip("\n")
+        return str(making.modelfile_text(given.store, model)).rstrip("\n")
     manifest = given.store.show(model)
     preset: Preset = making.preset_of_model(given.store, manifest)
     match part:

@@ -362,7 +362,7 @@ class EngineCore:
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,
             promised_wait=work.promised_wait,
-            plan=self._plan_seconds.spread(),
-            run=self._run_seconds.spread(),
-            commit=self._commit_seconds.spread(),
+            plan=self._plan_seconds.value(),
+            run=self._run_seconds.value(),
+            commit=self._commit_seconds.value(),
         )

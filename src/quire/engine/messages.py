@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.config import Config
-from quire.observe.histogram import NO_SPREAD, Spread
+from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
 from quire.types.errors import QuireError
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
 from quire.types.step import TokenLogprobs
@@ -218,9 +218,9 @@ class Counters:
     hit_tokens: int = 0
     promised_wait: float = 0.0  # of a request that arrives now
     num_restarts: int = 0  # of the engine itself, by its client
-    plan: Spread = NO_SPREAD  # seconds of steps: in the scheduler before,
-    run: Spread = NO_SPREAD  # on the device,
-    commit: Spread = NO_SPREAD  # and in the scheduler after
+    plan: HistogramValue = EMPTY_HISTOGRAM  # seconds of steps: in the scheduler before,
+    run: HistogramValue = EMPTY_HISTOGRAM  # on the device,
+    commit: HistogramValue = EMPTY_HISTOGRAM  # and in the scheduler after
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from quire.serve.access.keys import new_key
-from quire.store.parts import parts_of
+from quire.store.model_files import files_at
 from quire.store.store import Store
 from tests.store.docker_registry import running_registry
 from tests.weights.file_bytes import gguf_bytes
@@ -206,7 +206,7 @@ def test_wrong_requests_are_refused_with_a_sentence(client, url):
         ({"model": "/tmp/x", "from": "base"}, 400, "name"),
         ({"model": "x", "from": "base", "template": "{{ if }}"}, 400, "template"),
         ({"model": "x", "from": "base", "adapters": {"a": "sha256:" + "0" * 64}}, 400, "LoRA"),
-        ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "send it first"),
+        ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "upload it first"),
     ):
         for stream in (True, False):
             answer = httpx.post(f"{url}/api/create", json=wrong | {"stream": stream}, trust_env=False, timeout=60)
@@ -297,7 +297,7 @@ def test_a_file_that_was_sent_and_cannot_be_run_makes_no_model(client, tmp_path)
 
 
 def test_a_model_that_cannot_be_run_is_no_base(home, tmp_path):
-    Store(home).create("strange", parts_of(unsupported(tmp_path)))  # as a pull would bring it
+    Store(home).create("strange", files_at(unsupported(tmp_path)))  # as a pull would bring it
     done = quire(home, "create", "x", "-f", "-", stdin="FROM strange\nSYSTEM Hello\n")
     assert done.returncode == 1 and "rwkv9 is not supported" in done.stderr
     assert quire(home, "rm", "strange").returncode == 0 and "x:latest" not in quire(home, "list").stdout

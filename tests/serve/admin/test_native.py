@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
 from quire import __version__
 from quire.serve.admin.routes import OWN_ROUTES, header_of, method_of
@@ -148,14 +150,13 @@ def test_every_path_is_described_once_and_with_a_schema_that_is_one(server):
 
 
 def test_metrics_are_prometheus_text_under_our_names_and_vllms(server):
-    parser = pytest.importorskip("prometheus_client.parser")
     complete(server)
     complete(server)
     complete(server, model="nobody")
     deadline = time.monotonic() + 5
     while True:
         response = server.http.get("/metrics")
-        families = {family.name: family for family in parser.text_string_to_metric_families(response.text)}
+        families = {family.name: family for family in parse_metrics(response.text)}
         if "quire_requests_refused" in families or time.monotonic() > deadline:
             break
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -177,3 +178,7 @@ def test_metrics_are_prometheus_text_under_our_names_and_vllms(server):
     assert refused["model_not_found"] >= 1
     blocks = {s.labels["state"]: s.value for s in families["quire_kv_blocks"].samples}
     assert sum(blocks.values()) == NUM_BLOCKS
+    scraper = {"accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"}
+    response = server.http.get("/metrics", headers=scraper)
+    assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert families.keys() == {family.name for family in parse_openmetrics(response.text)}

@@ -184,7 +184,7 @@ def test_a_model_with_a_full_queue_is_stood_in_for(server: Running) -> None:
         waiting = threading.Thread(target=lambda: chat(server, "large", max_tokens=1))
         waiting.start()
         deadline = time.monotonic() + 30
-        while 'quire_requests_waiting{model="large"} 1\n' not in server.http.get("/metrics").text:
+        while 'quire_requests_waiting{model="large"} 1.0\n' not in server.http.get("/metrics").text:
             assert time.monotonic() < deadline
         assert told(chat(server, "busy")) == ("busy/only", "small", "small")
         assert chat(server, "large").status_code == 503

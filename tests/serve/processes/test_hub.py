@@ -189,7 +189,7 @@ def test_a_front_that_is_killed_is_replaced_and_only_its_own_are_cut_off(server:
         wait_until(lambda: len(fronts(server)) == 2 and dies not in fronts(server))
         assert lives in fronts(server)
         wait_until(lambda: metric(spared, "quire_requests_running") == 0)
-        assert f'quire_kv_blocks{{model="{server.model}",state="held"}} 0' in spared.get("/metrics").text
+        assert f'quire_kv_blocks{{model="{server.model}",state="held"}} 0.0' in spared.get("/metrics").text
     with both(server) as clients:
         assert set(clients) == set(fronts(server))
 

@@ -94,7 +94,7 @@ def children(pid: int) -> set[int]:
 
 def wait_for_running(server: Server, count: int) -> None:
     deadline = time.monotonic() + 30
-    while f'quire_requests_running{{model="{server.model}"}} {count}\n' not in server.get("/metrics").text:
+    while f'quire_requests_running{{model="{server.model}"}} {count}.0\n' not in server.get("/metrics").text:
         assert time.monotonic() < deadline
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from quire.observe import metrics
-from quire.observe.histogram import Spread
-from quire.observe.metrics import Sample, summed
+from quire.observe.histogram import HistogramValue
+from quire.observe.metrics import MetricSample, sum_samples
 from quire.serve.access.keys import Key
 from quire.serve.access.quota import TOKENS, Quotas
 from quire.serve.errors import QuotaExceeded
@@ -85,16 +85,16 @@ def test_no_process_sees_a_number_that_another_is_changing(tables: list[SharedTa
 def test_numbers_of_all_processes_are_added_and_a_successor_goes_on_from_its_predecessor(tmp_path: Path) -> None:
     tokens, refused, gap = metrics.PROMPT_TOKENS, metrics.REFUSED, metrics.TOKEN_GAP
     one, other = SharedMeters(tmp_path, 0), SharedMeters(tmp_path, 1)
-    mine = [Sample(tokens, 3, "m"), Sample(gap, Spread((1, 2), 0.5), "m")]
-    theirs = [Sample(tokens, 4, "m"), Sample(tokens, 5, "n"), Sample(refused, 1, "m", "overloaded")]
-    other.write([*theirs, Sample(gap, Spread((2, 0), 0.25), "m")])
-    assert summed([*mine, *one.others()]) == [
-        Sample(tokens, 7, "m"),
-        Sample(gap, Spread((3, 2), 0.75), "m"),
-        Sample(tokens, 5, "n"),
-        Sample(refused, 1, "m", "overloaded"),
+    mine = [MetricSample(tokens, 3, "m"), MetricSample(gap, HistogramValue((1, 2), 0.5), "m")]
+    theirs = [MetricSample(tokens, 4, "m"), MetricSample(tokens, 5, "n"), MetricSample(refused, 1, "m", "overloaded")]
+    other.write([*theirs, MetricSample(gap, HistogramValue((2, 0), 0.25), "m")])
+    assert sum_samples([*mine, *one.others()]) == [
+        MetricSample(tokens, 7, "m"),
+        MetricSample(gap, HistogramValue((3, 2), 0.75), "m"),
+        MetricSample(tokens, 5, "n"),
+        MetricSample(refused, 1, "m", "overloaded"),
     ]
     successor = SharedMeters(tmp_path, 1)
-    successor.write([Sample(tokens, 1, "m")])
+    successor.write([MetricSample(tokens, 1, "m")])
     assert {(each.metric, each.model): each.value for each in one.others()}[tokens, "m"] == 5
-    assert summed([Sample(tokens, 1, "m"), *successor.others()])[0] == Sample(tokens, 5, "m")
+    assert sum_samples([MetricSample(tokens, 1, "m"), *successor.others()])[0] == MetricSample(tokens, 5, "m")

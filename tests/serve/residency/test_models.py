@@ -71,8 +71,8 @@ def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
             refused = complete(server, model=name)
             assert refused.status_code == 404 and "one or two" in refused.json()["message"]
         text = server.http.get("/metrics").text
-        assert 'vllm:generation_tokens_total{model_name="one"} 6' in text
-        assert 'vllm:generation_tokens_total{model_name="two"} 3' in text
+        assert 'vllm:generation_tokens_total{model_name="one"} 6.0' in text
+        assert 'vllm:generation_tokens_total{model_name="two"} 3.0' in text
 
 
 def test_what_would_not_fit_into_the_queue_is_refused_with_the_time_to_come_back(model_file):

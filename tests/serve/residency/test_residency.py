@@ -24,7 +24,7 @@ from quire.engine.need import Budget, Share, budget_of, measure, need_of
 from quire.serve.http.app import all_dialects
 from quire.serve.residency.engines import Place
 from quire.serve.residency.shelf import Shelf
-from quire.store.layout import write_whole
+from quire.store.layout import write_atomically
 from quire.store.manifest import Manifest, StoredFile, manifest_path
 from quire.store.names import parse_name
 from quire.store.store import Store
@@ -48,7 +48,7 @@ def make_store(home: Path, model_file: Path) -> Store:
         link_or_copy(model_file, store.layout.blob(digest))
         file = StoredFile("weights", digest, model_file.stat().st_size, "model.gguf")
         made = Manifest(name.name, name.tag, (file,), "a test", "2026-01-01T00:00:00+00:00", "gguf", "Q4_1")
-        write_whole(manifest_path(store.layout.manifests, name), made.to_json())
+        write_atomically(manifest_path(store.layout.manifests, name), made.to_json())
     return store
 
 

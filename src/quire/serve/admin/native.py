@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +13,8 @@ import msgspec
 from quire import __version__
 from quire.config import settings
 from quire.engine.messages import EngineDied, Snapshot
-from quire.observe.metrics import CONTENT_TYPE, engine_samples, render
+from quire.observe.exposition import expose
+from quire.observe.metrics import engine_samples
 from quire.serve.admin.prompt_body import PromptBody, ask_of
 from quire.serve.dialects.body import read
 from quire.serve.dialects.contract import Dialect
@@ -108,7 +110,7 @@ def _facts(engine: Engine) -> dict[str, Any]:
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
-    """In Prometheus' text format. An engine that does not answer is left out."""
+    """As text for scrapers. An engine that does not answer is left out."""
     if service.config.serve.metrics_for == "admins":
         only_admin(exchange)
     samples = service.samples()
@@ -117,7 +119,8 @@ async def metrics(service: Service, exchange: Exchange) -> None:
             with suppress(EngineBusy, EngineDied):
                 counters = await model.engine.ask(Snapshot())
                 samples += engine_samples(model.name, {name: getattr(counters, name) for name in counters.__slots__})
-    await exchange.respond(render(samples).encode(), CONTENT_TYPE)
+    body, content_type = await asyncio.to_thread(expose, samples, exchange.header("accept") or "")
+    await exchange.respond(body, content_type)
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from quire.grammar.alternatives import Rules
-from quire.grammar.schema import read
-from quire.grammar.writing import exact
+from quire.grammar.alternatives import SchemaOptions
+from quire.grammar.schema import parse_schema
+from quire.grammar.schema_writer import exact_schema
 from quire.serve.dialects.strict_json import text_of
 from quire.serve.generation.choice_decoder import OutputFormat
 from quire.serve.generation.prompts import ModelText, Prompt
@@ -59,7 +59,9 @@ def _arguments(tool: Tool, open_objects: bool) -> dict[str, Any]:
     """The schema of a tool's arguments, as grammars want it. If it has none, there are no arguments."""
     given = tool.parameters or {"type": "object", "properties": {}}
     try:
-        return _exact(text_of(given, "tools"), Rules(tool.strict or not open_objects, lenient=not tool.strict))
+        return _exact(
+            text_of(given, "tools"), SchemaOptions(tool.strict or not open_objects, is_lenient=not tool.strict)
+        )
     except InvalidRequest as error:
         raise InvalidRequest(f"The tool {tool.name!r}: {error.public}", field="tools") from error
     except RecursionError as error:
@@ -67,9 +69,9 @@ def _arguments(tool: Tool, open_objects: bool) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _exact(text: str, rules: Rules) -> dict[str, Any]:
+def _exact(text: str, options: SchemaOptions) -> dict[str, Any]:
     """Clients send the same tools again and again."""
-    return exact(read(text), rules)
+    return exact_schema(parse_schema(text), options)
 
 
 def _marks(model_text: ModelText) -> dict[str, int]:

@@ -21,7 +21,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
-from quire.observe.log import origin
+from quire.observe.log import error_origin
 from quire.serve.access.hosts import AllowedHosts
 from quire.serve.access.keys import secret_of
 from quire.serve.admin.catalogue import show_all, show_one, show_page, tell
@@ -117,7 +117,7 @@ class App:
         except asyncio.CancelledError:  # the server ends, and with it this task
             await self._refuse(exchange, ShuttingDown())
         except Exception as error:
-            logger.error("a request failed: %s", origin(error), extra={"request_id": exchange.id})
+            logger.error("a request failed: %s", error_origin(error), extra={"request_id": exchange.id})
             await self._refuse(exchange, InternalError(exchange.id))
         finally:
             exchange.record.ended = time.monotonic()

@@ -25,10 +25,10 @@ from quire.engine.hub import HubLink
 from quire.engine.launch import Progress
 from quire.engine.need import Budget, budget_bytes
 from quire.engine.reading import LoopReader
-from quire.observe.access import log_access
+from quire.observe.access_log import log_access
 from quire.observe.log import start_logging
-from quire.observe.request_log import request_log_to
-from quire.observe.trace import traces_to
+from quire.observe.request_log import open_request_log
+from quire.observe.trace import open_traces
 from quire.serve.access.keys import Key, Keys
 from quire.serve.access.quota import Quotas
 from quire.serve.http.app import all_dialects
@@ -163,7 +163,7 @@ def main(descriptor: int) -> None:
     wanted = [Wanted(each.name, Path, each.aliases) for each in orders.models]  # the hub knows where it lies
     folder = Path(orders.folder)
     meters = SharedMeters(folder, orders.place)
-    with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
+    with open_traces(config.serve.otlp_endpoint) as traces, open_request_log(config.serve.request_log) as logs:
         service = Service(
             config,
             Models(wanted, config, place, lambda loading: None),

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.observe.histogram import Spread
-from quire.observe.metrics import ALL, Sample, summed
+from quire.observe.histogram import HistogramValue
+from quire.observe.metrics import ALL, MetricSample, sum_samples
 from quire.serve.access.keys import Key
 from quire.serve.access.quota import RUNNING, Row, new_row
 
@@ -28,7 +28,7 @@ class Written(NamedTuple):
     """A sample, with its metric by name."""
 
     metric: str
-    value: float | Spread
+    value: float | HistogramValue
     model: str
     label: str | None
 
@@ -83,21 +83,21 @@ class SharedMeters:
         self._path = folder / f"meters-{place}"
         self._before = _read(self._path)
 
-    def write(self, samples: Iterable[Sample]) -> None:
+    def write(self, samples: Iterable[MetricSample]) -> None:
         """Tell the others."""
-        rows = [Written(each.metric.name, *each[1:]) for each in summed([*self._before, *samples])]
+        rows = [Written(each.metric.name, *each[1:]) for each in sum_samples([*self._before, *samples])]
         part = self._path.with_name(f".{self._path.name}")
         part.write_bytes(msgspec.msgpack.encode(rows))
         part.replace(self._path)
 
-    def others(self) -> list[Sample]:
+    def others(self) -> list[MetricSample]:
         """What the others have told last, and whoever was here before."""
         files = (path for path in self._folder.glob("meters-*") if path != self._path)
         return [*self._before, *(sample for path in files for sample in _read(path))]
 
 
-def _read(path: Path) -> list[Sample]:
+def _read(path: Path) -> list[MetricSample]:
     if not path.exists():
         return []
     rows = msgspec.msgpack.decode(path.read_bytes(), type=list[Written])
-    return [Sample(METRICS[row.metric], row.value, row.model, row.label) for row in rows]
+    return [MetricSample(METRICS[row.metric], row.value, row.model, row.label) for row in rows]
