@@ -29,7 +29,7 @@ from quire.bench.load.patterns import ClosedLoop, OpenLoop
 from quire.bench.load.request_result import RequestResult
 from quire.cli.serve import ServeOptions
 from quire.config import load, settings
-from quire.report.trace import trace_of
+from quire.report.trace import parse_trace
 from quire.store.names import parse_name
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest
@@ -299,7 +299,7 @@ def test_a_trace_of_refusals_alone_is_refused():
 
 
 def plan(tmp_path, lines, kv_dtype="auto", **wanted) -> Advice:
-    trace = trace_of(map(json.dumps, lines), "trace")
+    trace = parse_trace(map(json.dumps, lines), "trace")
     return advise_on(
         trace, Wanted(**wanted), load({"kv_dtype": kv_dtype}, {}), Store(tmp_path), None, lambda text: None
     )

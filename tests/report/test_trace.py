@@ -1,4 +1,4 @@
-"""Traces are read from whatever has them, and what is no trace is told what one is."""
+"""Traces in all formats, and the error for files that are none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from array import array
 
 import pytest
 
-from quire.report.trace import BadTrace, read_trace, trace_of
+from quire.report.trace import BadTrace, parse_trace, read_trace
 
 pytestmark = pytest.mark.pure
 
@@ -16,10 +16,10 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_toke
 
 
 def trace(*lines: object):
-    return trace_of([line if isinstance(line, str) else json.dumps(line) for line in lines], "t")
+    return parse_trace([line if isinstance(line, str) else json.dumps(line) for line in lines], "t")
 
 
-def test_bodies_with_times_keep_what_was_sent_and_what_it_cost():
+def test_bodies_with_times_keep_the_body_and_the_usage():
     usage = {"prompt_tokens": 5, "completion_tokens": 7, "cached_tokens": 3}
     found = trace(
         {"time": 1000.5, "path": "/v1/messages", "body": BODY, "usage": usage, "status": 200},
@@ -32,7 +32,7 @@ def test_bodies_with_times_keep_what_was_sent_and_what_it_cost():
     assert (first.path, first.tenant) == ("/v1/completions", "s")
 
 
-def test_a_bare_body_is_a_request_and_its_time_is_no_part_of_it():
+def test_a_bare_body_is_a_request_without_its_timestamp():
     (request,) = trace(BODY | {"timestamp": 5}).requests
     assert request.body == BODY
 
@@ -59,7 +59,7 @@ def test_times_are_seconds_milliseconds_or_written_out(when):
         ({"guided_json": {"type": "object"}}, "guided_json"),
     ],
 )
-def test_the_form_that_an_answer_must_have_is_found(more, form):
+def test_the_constraint_on_the_answer_is_found(more, form):
     assert trace({"time": 0, "body": BODY | more}).requests[0].form == form
 
 
@@ -71,7 +71,7 @@ def test_the_request_log_of_quire_has_marks():
     assert (first.num_output, first.num_cached, first.tenant) == (4, 1, "a")
 
 
-def test_the_access_log_of_quire_tells_when_a_request_came():
+def test_arrivals_are_computed_from_the_access_log():
     line = {"time": "2026-11-15T12:00:02.000", "logger": "quire.access", "path": "/v1/completions", "status": 200}
     found = trace(
         line | {"prompt_tokens": 7, "output_tokens": 3, "seconds": 2.0, "key": "alice"},
@@ -82,14 +82,14 @@ def test_the_access_log_of_quire_tells_when_a_request_came():
     assert (found.requests[0].tenant, found.requests[1].status) == ("alice", 0)
 
 
-def test_hashed_blocks_are_equal_as_far_as_prompts_are():
+def test_hashed_blocks_share_prefixes():
     head = {"timestamp": 1000, "input_length": 1200, "output_length": 9}
     first, second = trace(head | {"hash_ids": [1, 2, 3]}, head | {"hash_ids": [1, 2, 4], "timestamp": 3000}).requests
     assert second.time == 2.0 and len(first.tokens) == 1200
     assert first.tokens[:1024] == second.tokens[:1024] and first.tokens[1024] != second.tokens[1024]
 
 
-def test_the_log_of_vllm_is_read_in_its_forms():
+def test_all_forms_of_the_vllm_log_are_read():
     found = trace(
         "INFO 12-31 23:59:59 [logger.py:39] Received request chatcmpl-1: prompt: '<s>It\\'s\\n', "
         "params: SamplingParams(n=1, stop=[], max_tokens=500, guided_decoding=None), prompt_token_ids: None.",
@@ -106,11 +106,11 @@ def test_the_log_of_vllm_is_read_in_its_forms():
 
 
 @pytest.mark.parametrize("lines", [[], ["hello"], ['{"level": "info"}'], ["[1]"]])
-def test_what_is_no_trace_is_told_what_one_is(lines):
+def test_a_file_without_requests_is_refused_with_the_formats(lines):
     with pytest.raises(BadTrace, match="one request a line"):
         trace(*lines)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadTrace, match=r"nothing\.jsonl cannot be read"):
         read_trace(tmp_path / "nothing.jsonl")

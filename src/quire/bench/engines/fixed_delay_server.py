@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,4 +119,5 @@ if __name__ == "__main__":
     parser.add_argument("first", type=float)
     parser.add_argument("gap", type=float)
     parser.add_argument("--port", type=int, default=0)
-    run_async(main(parser.parse_args()))
+    with suppress(KeyboardInterrupt):
+        run_async(main(parser.parse_args()))

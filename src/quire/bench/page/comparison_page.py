@@ -11,7 +11,7 @@ from quire.bench.figures.winners import WINNER_HEADS, metric_winners, winner_sen
 from quire.bench.load.load_test import Point
 from quire.bench.load.patterns import ClosedLoop, LoadPattern, StopAfter
 from quire.report import page
-from quire.report.plot import Axes, Html, Series, bars, distribution, lines, steps
+from quire.report.plot import Axes, Html, Series, bar_plot, distribution, line_plot, step_plot
 
 MILLI = 1e-3
 
@@ -63,19 +63,19 @@ def _plots(
             series = [_curve(results, workload, name, key) for name in names]
             label = "number of clients" if isinstance(groups[0][0], ClosedLoop) else "rate"
             note = f"Up and to the left is better; each mark is a load, labelled with its {label}."
-            yield page.figure(f"Throughput against {title}", lines(axes, series), note, names)
+            yield page.figure(f"Throughput against {title}", line_plot(axes, series), note, names)
     load, points = groups[-1]
     note = f"{load}. To the left is better."
     for name, title in (("first_token", "time to the first token"), ("per_token", "time per token")):
         axes = Axes(title, f"{title}, ms", "share of answers", log_x=True)
         series = [distribution(engine, _milliseconds(points, engine, name)) for engine in names]
-        yield page.figure(f"Distribution of the {title}", steps(axes, series), note, names)
+        yield page.figure(f"Distribution of the {title}", step_plot(axes, series), note, names)
     gaps = [distribution(name, [gap / MILLI for gap in _gaps(points, name) if gap > 0]) for name in names]
     axes = Axes("gaps", "gap between two events of an answer, ms", "share of gaps", log_x=True)
-    yield page.figure("Distribution of gaps", steps(axes, gaps), note, names)
+    yield page.figure("Distribution of gaps", step_plot(axes, gaps), note, names)
     outputs = {str(load): {name: _output(points[name]) for name in names if name in points} for load, points in groups}
     axes = Axes("output", "", "output, tok/s")
-    yield page.figure("Output tokens a second", bars(axes, outputs), "Higher is better.", names)
+    yield page.figure("Output tokens a second", bar_plot(axes, outputs), "Higher is better.", names)
 
 
 def _curve(results: BenchmarkResults, workload: str, name: str, key: str) -> Series:
