@@ -23,10 +23,10 @@ from quire.advisor.terminal import show
 from quire.advisor.told import as_json
 from quire.bench.figures.result_files import write_results
 from quire.bench.figures.results import BenchmarkResults, EngineResult
-from quire.bench.figures.summary import RunConditions, summarize
 from quire.bench.load.load_test import Plan, Point
 from quire.bench.load.patterns import ClosedLoop, OpenLoop
 from quire.bench.load.request_result import RequestResult
+from quire.bench.load.summary import RunConditions, summarize
 from quire.cli.serve import ServeOptions
 from quire.config import load, settings
 from quire.report.trace import parse_trace

@@ -80,9 +80,9 @@ def test_a_single_engine_has_no_winner(results):
 def test_files_have_every_figure(results, tmp_path):
     names = {path.name for path in write_results(results, tmp_path)}
     assert names == {"results.json", "results.csv", "requests.csv", "results.md"}
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert [engine["name"] for engine in found["engines"]] == ["fast", "slow"]
-    point = found["engines"][1]["points"][1]
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert [engine["name"] for engine in written["engines"]] == ["fast", "slow"]
+    point = written["engines"][1]["points"][1]
     assert point["load"] == {"kind": "closed", "clients": 2} and point["figures"]["completed"] == 6
     with (tmp_path / "requests.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 24
@@ -90,7 +90,7 @@ def test_files_have_every_figure(results, tmp_path):
         rows = list(csv.DictReader(file))
     assert {row["load"] for row in rows} == {"1 client", "2 clients"} and float(rows[0]["p50_ttft_ms"]) > 0
     assert "| slow / fast |" in results_markdown(results)
-    assert found == json.loads(json.dumps(results_json(results)))
+    assert written == json.loads(json.dumps(results_json(results)))
 
 
 def test_the_page_has_curves_distributions_tables_and_sentences(results):
@@ -128,7 +128,7 @@ def test_every_engine_gets_the_same_prompts(tmp_path):
 
     first, second = asyncio.run(work())
     assert first == second
-    assert len(set(first)) == len(first)  # and none twice: warm-ups have prompts of their own
+    assert len(set(first)) == len(first)  # warm-ups have other prompts
 
 
 def test_different_prompt_counts_are_reported(tmp_path):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.devices.interpreted import place, whole_interpreter  # isort: skip  (before kernels are imported)
-from quire.bench.figures.cpu_accuracy import sample_windows
-from quire.bench.figures.divergence import WINDOW
+from quire.bench.accuracy.cpu_accuracy import sample_windows
+from quire.bench.accuracy.divergence import WINDOW
 from quire.bench.gpu_accuracy import FORMATS, WAYS, compare_formats
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
@@ -44,14 +44,14 @@ def test_every_format_is_measured_in_prompts_and_in_decoding(place):
     fp8, int4 = {"float8_e4m3fn": layer, **short}, {"int4": layer, **short}
     formats = [line["formats"] for line in lines if line["way"] == "decode"]
     assert formats == [{"float32": head + layer}, whole, fp8, int4, whole, fp8]
-    found = {(line["numbers"], line["way"]): line for line in lines}
-    assert found["f32", "prompt"]["kl_f32"] == pytest.approx(0, abs=1e-7)
-    assert found["f32", "prompt"]["same_f32"] == 1.0 and found["bf16", "prompt"]["same_bf16"] == 1.0
+    by_key = {(line["numbers"], line["way"]): line for line in lines}
+    assert by_key["f32", "prompt"]["kl_f32"] == pytest.approx(0, abs=1e-7)
+    assert by_key["f32", "prompt"]["same_f32"] == 1.0 and by_key["bf16", "prompt"]["same_bf16"] == 1.0
     for way in WAYS:
-        kl = {name: found[name, way]["kl_f32"] for name in FORMATS}
+        kl = {name: by_key[name, way]["kl_f32"] for name in FORMATS}
         assert kl["f32"] < 1e-6 < kl["bf16"] < min(kl["fp8"], kl["bf16, KV f8_e4m3"]) and max(kl.values()) < 0.5
         assert kl["as stored"] < kl["fp8"]
-        assert found["fp8", way]["kl_bf16"] > 0 and 0 <= found["fp8", way]["same_f32"] <= 1
+        assert by_key["fp8", way]["kl_bf16"] > 0 and 0 <= by_key["fp8", way]["same_f32"] <= 1
 
 
 @pytest.mark.device

@@ -52,7 +52,7 @@ def example_page() -> str:
         page.listing([MARKUP]),
         page.cards([("output", "70 tok/s", MARKUP)]),
         page.table(["engine", "tok/s"], [[MARKUP, "70"], ["other", "50"]], best=[(0, 1)]),
-        page.figures([page.figure("speed", plot, "higher is better", ["ours", MARKUP])]),
+        page.figure_grid([page.figure("speed", plot, "higher is better", ["ours", MARKUP])]),
         page.details("how", [page.code(MARKUP)]),
     ]
     return page.document("A report", parts)

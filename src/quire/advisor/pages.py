@@ -40,7 +40,7 @@ def _parts(advice: Advice) -> Iterator[Html]:
         yield page.heading(MEASURE)
         yield page.code("\n".join(said.measure))
     yield page.heading("The trace")
-    yield page.figures(_plots(advice))
+    yield page.figure_grid(_plots(advice))
     yield page.heading("Lengths", 3)
     yield _lengths(advice)
     if advice.tree.roots:

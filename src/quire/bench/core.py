@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import random
 import resource
 import statistics
+import sys
 import time
 from array import array
+from pathlib import Path
 
 from quire.bench.figures.figure import Figure, at_most
 from quire.bench.figures.table import figure_table
 from quire.bench.machine.description import describe_machine
-from quire.bench.machine.processes import resident_bytes
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
@@ -108,5 +108,6 @@ def _store(cache: KVCache, tokens: array[int]) -> None:
 
 
 def _resident_bytes() -> int:
-    size = resident_bytes(os.getpid())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if size is None else size
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from quire.bench.accuracy.cpu_accuracy import Accuracy, compare_accuracy
 from quire.bench.engines.child_process import run_in_child
 from quire.bench.engines.in_process import measure_stream_loads
 from quire.bench.engines.large_model import write_large_model
@@ -26,7 +27,6 @@ from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.model_path import model_path
 from quire.bench.engines.single_stream import SingleStream, measure_peaks, measure_single_stream
 from quire.bench.engines.start_time import compile_modules, start_seconds
-from quire.bench.figures.cpu_accuracy import Accuracy, compare_accuracy
 from quire.bench.figures.cpu_figures import cpu_figures
 from quire.bench.figures.cpu_results import (
     QUICK,

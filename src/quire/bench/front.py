@@ -29,11 +29,11 @@ from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.model_path import model_path
 from quire.bench.engines.quire_server import one_model_server
 from quire.bench.figures.figure import Figure, at_least, at_least_times, at_most
-from quire.bench.figures.summary import Summary
 from quire.bench.figures.table import figure_table
 from quire.bench.load.closed_loop import PromptSet, closed_loop
 from quire.bench.load.session import TokenIds
 from quire.bench.load.stream_loads import OUTPUT_TOKENS, OWN_TOKENS
+from quire.bench.load.summary import Summary
 from quire.bench.machine.description import describe_machine
 from quire.bench.machine.processes import processor_seconds
 from quire.engine.llm import LLM

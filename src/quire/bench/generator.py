@@ -41,8 +41,8 @@ def main(options: argparse.Namespace) -> None:
             [
                 _rate(f"at once, {NUM_STREAMS} streams", at_once),
                 _rate(f"paced at {GOAL:,} tok/s", paced, with_goal=False),
-                Figure("its own delay at that pace, p50", conditions.generator_delay.p50 * 1e3, "ms"),
-                Figure("its own delay at that pace, p99", conditions.generator_delay.p99 * 1e3, "ms"),
+                Figure("delay of the generator at that pace, p50", conditions.generator_delay.p50 * 1e3, "ms"),
+                Figure("delay of the generator at that pace, p99", conditions.generator_delay.p99 * 1e3, "ms"),
                 Figure("share of a core at that pace", conditions.processor_share * 100, "%", at_most(50)),
             ]
         )

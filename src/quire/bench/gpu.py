@@ -185,7 +185,7 @@ def _rates(scenario: Scenario, seconds: float, first_tokens: Sequence[float]) ->
 
 
 def _counters(before: Any, after: Any, seconds: float) -> dict[str, Any]:
-    """Return what the engine counted meanwhile. `busy`: the share of time that the device ran a step's kernels."""
+    """Return the differences of the engine's counters. `busy`: the share of time that the device ran kernels."""
     return {
         "busy": round((after.busy_seconds - before.busy_seconds) / seconds, 4),
         "steps": after.num_steps - before.num_steps,

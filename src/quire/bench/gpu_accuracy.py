@@ -1,8 +1,8 @@
 """`quire bench gpu-accuracy`: divergence from float32 of each number format that a GPU computes in.
 
 `python -m quire.bench gpu-accuracy --file MODEL.gguf` needs torch, triton and numpy, and without --tokens a tokenizer;
-no server. The text and the positions are those of figures/cpu_accuracy.py. Each format is measured twice, since few and
-many tokens use different kernels: a whole window in one step ("prompt"), and one token of every window in a step
+no server. The text and the positions are those of accuracy/cpu_accuracy.py. Each format is measured twice, since few
+and many tokens use different kernels: a whole window in one step ("prompt"), and one token of every window in a step
 ("decode"). It prints one JSON line for each format and way:
 
     kl_f32, kl_bf16      mean KL divergence, in nats, from the prompts' distributions in float32 and in bfloat16
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.bench.figures.divergence import BLOCK, NUM_WINDOWS, WINDOW, divergences, log_probabilities
+from quire.bench.accuracy.divergence import BLOCK, NUM_WINDOWS, WINDOW, divergences, log_probabilities
 from quire.devices import base
 from quire.models.draw import Model, draw
 from quire.ops.batch import Batch, RowPart
@@ -60,7 +60,7 @@ def main(arguments: Namespace) -> None:
     parser.add_argument("--device", default=base.GPU)
     options = parser.parse_args(arguments.rest)
     if options.tokens is None:
-        accuracy = import_module("quire.bench.figures.cpu_accuracy")  # imported here: it needs tokenizers
+        accuracy = import_module("quire.bench.accuracy.cpu_accuracy")  # imported here: it needs tokenizers
         windows = accuracy.sample_windows(options.file)
     else:
         windows = np.load(options.tokens)

@@ -23,9 +23,9 @@ from quire.bench.engines.http_client import HttpEngineClient, HttpTarget
 from quire.bench.engines.model_path import model_path
 from quire.bench.engines.quire_server import many_models_server
 from quire.bench.figures.figure import Figure, at_most
-from quire.bench.figures.summary import Summary
 from quire.bench.figures.table import figure_table
 from quire.bench.load.closed_loop import PromptSet, closed_loop
+from quire.bench.load.summary import Summary
 from quire.bench.machine.description import describe_machine
 from quire.bench.machine.processes import process_tree, processor_seconds, resident_bytes
 from quire.config import load

@@ -10,7 +10,7 @@ from quire.bench.engines.in_process import InProcessClient
 from quire.bench.engines.model_path import model_path
 from quire.bench.figures.results import BenchmarkResults, EngineResult
 from quire.bench.load.load_test import LoadTest, Plan, ProgressView
-from quire.bench.load.request_result import clock
+from quire.bench.machine.clock import clock
 from quire.engine.async_llm import AsyncLLM
 
 

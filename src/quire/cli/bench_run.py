@@ -17,11 +17,11 @@ from quire.bench.engines.http_client import HttpTarget
 from quire.bench.engines.under_test import EngineUnderTest, parse_engine
 from quire.bench.figures.result_files import results_json, write_results
 from quire.bench.figures.results import BenchmarkResults
-from quire.bench.figures.summary import parse_limits
 from quire.bench.load.arrivals import ArrivalProcess, parse_arrivals
 from quire.bench.load.event_loop import run_async
 from quire.bench.load.load_test import Plan
 from quire.bench.load.patterns import ClosedLoop, LoadPattern, OpenLoop, RecordedTimes, StopAfter
+from quire.bench.load.summary import parse_limits
 from quire.bench.load.workload_spec import parse_workload
 from quire.bench.page.comparison_page import comparison_page
 from quire.bench.page.progress import show_progress

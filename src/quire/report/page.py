@@ -99,7 +99,7 @@ def figure(title: str, plot: Html, note: str = "", names: Sequence[str] = ()) ->
     )
 
 
-def figures(items: Iterable[Html]) -> Html:
+def figure_grid(items: Iterable[Html]) -> Html:
     """Return a grid of figures."""
     return Html(f'<div class="plots">{"".join(items)}</div>')
 

@@ -111,7 +111,7 @@ def parse_trace(lines: Iterable[str], name: str) -> Trace:
         kind, requests = _parse_record(record)
         found += requests
         kinds[kind] += bool(requests)
-    vllm_requests = [TracedRequest(**facts) for facts in read_vllm_lines(plain_lines)]
+    vllm_requests = [TracedRequest(**fields) for fields in read_vllm_lines(plain_lines)]
     kinds["vllm"] += len(vllm_requests)
     if not (found or vllm_requests):
         raise BadTrace(

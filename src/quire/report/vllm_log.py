@@ -2,7 +2,7 @@
 
     INFO 04-14 17:12:57 [logger.py:39] Received request ID: prompt: '…', params: SamplingParams(…), prompt_token_ids: …
     INFO … Received request ID: params: SamplingParams(…), lora_request: None.     newer ones have the prompt in
-    DEBUG … Request ID details: prompt: '…', prompt_token_ids: […], …              a line of its own
+    DEBUG … Request ID details: prompt: '…', prompt_token_ids: […], …              another line
     INFO … Generated response ID: output: '…', output_token_ids: […], finish_reason: stop
 
 The log has no year, and its times are whole seconds.

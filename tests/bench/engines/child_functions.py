@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.bench.figures.cpu_accuracy import Divergence
+from quire.bench.accuracy.cpu_accuracy import Divergence
 
 
 def echo(value: Divergence, weight: float) -> tuple[Divergence, float]:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from quire.bench.accuracy.cpu_accuracy import Divergence
 from quire.bench.engines.child_process import ChildFailed, run_in_child
-from quire.bench.figures.cpu_accuracy import Divergence
 from quire.bench.machine.processes import peak_bytes
 from tests.bench.engines.child_functions import echo, fail, repeat
 

@@ -11,8 +11,9 @@ import pytest
 
 from quire.bench.engines.http_client import HttpEngineClient, HttpTarget, ServerUnusable, probe_server
 from quire.bench.load.event_loop import run_async
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, chat_message
+from quire.bench.machine.clock import clock
 from quire.types.errors import InvalidRequest
 from tests.bench.engines.scripted_server import (
     DONE,

@@ -15,8 +15,9 @@ import pytest
 
 from quire.bench.engines.llama_cpp import LlamaCppTools, LlamaServerClient, PeerFailed
 from quire.bench.engines.llama_cpp_build import BUILD, TOOLS, Peer, PeerUnavailable, get_peer
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest
+from quire.bench.machine.clock import clock
 
 pytestmark = pytest.mark.pure
 
@@ -63,10 +64,10 @@ def test_a_model_is_converted_once(built, tmp_path):
     model = tmp_path / "a.gguf"
     model.write_bytes(b"12345")
     built.tool("llama-quantize").write_text('#!/bin/sh\n[ "$4" = Q8_0 ] && cp "$2" "$3"\n')
-    made = LlamaCppTools(built, 2).convert(model, "q8_0")
-    assert made == built.formats / "a-5.q8_0.gguf" and made.read_bytes() == b"12345"
+    converted = LlamaCppTools(built, 2).convert(model, "q8_0")
+    assert converted == built.formats / "a-5.q8_0.gguf" and converted.read_bytes() == b"12345"
     built.tool("llama-quantize").unlink()
-    assert LlamaCppTools(built, 2).convert(model, "q8_0") == made
+    assert LlamaCppTools(built, 2).convert(model, "q8_0") == converted
 
 
 class LlamaServerHandler(BaseHTTPRequestHandler):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from quire.bench.accuracy.cpu_accuracy import Accuracy, Divergence
 from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.single_stream import SingleStream
-from quire.bench.figures.cpu_accuracy import Accuracy, Divergence
 from quire.bench.figures.cpu_figures import cpu_figures
 from quire.bench.figures.cpu_results import CpuBenchSizes, CpuResults, FormatResult, PeerRates, StreamsResult
-from quire.bench.figures.summary import Percentiles, RunConditions, summarize
 from quire.bench.load.stream_loads import StreamResults
+from quire.bench.load.summary import Percentiles, RunConditions, summarize
 from quire.devices.base import Peaks
 
 pytestmark = pytest.mark.pure
@@ -59,8 +59,8 @@ ALONE = replace(
 
 
 def row(name: str, results: CpuResults = RESULTS):
-    (found,) = [each for each in cpu_figures(results, is_default_model=True) if each.name == name]
-    return found
+    (figure,) = [each for each in cpu_figures(results, is_default_model=True) if each.name == name]
+    return figure
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def row(name: str, results: CpuResults = RESULTS):
     ],
 )
 def test_every_goal_has_a_figure(name, value, peer, verdict):
-    found = row(name)
-    assert found.value == pytest.approx(value) and found.verdict == verdict
-    assert found.peer == (None if peer is None else pytest.approx(peer))
+    figure = row(name)
+    assert figure.value == pytest.approx(value) and figure.verdict == verdict
+    assert figure.peer == (None if peer is None else pytest.approx(peer))
 
 
 def test_without_the_peer_ratios_are_not_compared_and_the_rest_is_judged():

@@ -9,9 +9,10 @@ import pytest
 
 from quire.bench.load.arrivals import ArrivalProcess
 from quire.bench.load.patterns import ClosedLoop, LoadPattern, OpenLoop, RecordedTimes, StopAfter
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.run_load import run_load
 from quire.bench.load.session import LoadRequest, Session, chat_message
+from quire.bench.machine.clock import clock
 
 pytestmark = pytest.mark.pure
 

@@ -9,9 +9,10 @@ import pytest
 
 from quire.bench.engines.in_process import InProcessClient
 from quire.bench.load.closed_loop import IncompleteAnswer, PromptSet, closed_loop
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, TokenIds
 from quire.bench.load.stream_loads import StreamSizes, run_stream_loads
+from quire.bench.machine.clock import clock
 from quire.engine.async_llm import AsyncLLM
 from quire.types.request import SamplingParams
 from tests.devices.cpu.programs import HAS_NATIVE

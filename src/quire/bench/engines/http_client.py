@@ -11,8 +11,9 @@ import msgspec
 
 from quire.bench.engines.http_connection import OK, ServerAddress, StreamConnection
 from quire.bench.engines.openai_events import error_text
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, chat_message
+from quire.bench.machine.clock import clock
 from quire.types.errors import InvalidRequest, QuireError
 
 COMPLETIONS = "/v1/completions"

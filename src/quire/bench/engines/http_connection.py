@@ -16,7 +16,8 @@ import httptools
 import msgspec
 
 from quire.bench.engines.openai_events import DONE, decode_event, error_text
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
+from quire.bench.machine.clock import clock
 
 OK = 200
 

@@ -6,7 +6,7 @@ import json
 from contextlib import aclosing
 from typing import Any
 
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest
 from quire.bench.load.stream_loads import (
     MAX_CONTEXT,
@@ -16,6 +16,7 @@ from quire.bench.load.stream_loads import (
     StreamSizes,
     run_stream_loads,
 )
+from quire.bench.machine.clock import clock
 from quire.engine.async_llm import AsyncLLM
 from quire.types.errors import QuireError
 from quire.types.request import Constraint, ConstraintKind, SamplingParams

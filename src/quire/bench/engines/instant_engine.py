@@ -62,8 +62,8 @@ class InstantEngine:
                 self._live[request.id] = (0, request.sampling.max_tokens or 1)
                 self._sockets.send([Accepted(request.id)])
             case Cancel(request_id):
-                found = self._live.pop(request_id, None) is not None
-                self._sockets.send([Cancelled(request_id, found)])
+                was_running = self._live.pop(request_id, None) is not None
+                self._sockets.send([Cancelled(request_id, was_running)])
             case Snapshot():
                 self._sockets.send([Counters(num_steps=self._num_steps, busy_seconds=self._busy)])
             case Shutdown():

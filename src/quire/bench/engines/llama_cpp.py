@@ -15,20 +15,20 @@ from typing import Any
 
 import httpx
 
+from quire.bench.accuracy.divergence import WINDOW
 from quire.bench.engines.llama_cpp_build import Peer
-from quire.bench.engines.server_process import free_port
-from quire.bench.figures.divergence import WINDOW
+from quire.bench.engines.server_process import free_port, stop_process
 from quire.bench.load.closed_loop import IncompleteAnswer
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, TokenIds
 from quire.bench.load.stream_loads import MAX_CONTEXT, StreamResults, StreamSizes, run_stream_loads
+from quire.bench.machine.clock import clock
 from quire.bench.machine.processes import peak_bytes
 from quire.types.errors import QuireError
 
 TOOL_SECONDS = 600
 START_SECONDS = 120
 POLL_SECONDS = 0.01
-STOP_SECONDS = 10
 PROBE = LoadRequest(prompt=(1000,), max_tokens=1)  # any token
 
 
@@ -80,7 +80,7 @@ class LlamaCppTools:
         return converted
 
     def save_distributions(self, model: Path, text: str, into: Path, num_windows: int) -> Path:
-        """Run llama-perplexity over windows of a text. llama_perplexity.py reads the file that it writes."""
+        """Run llama-perplexity over windows of a text. accuracy/llama_perplexity.py reads the file that it writes."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "text"
             file.write_text(text, encoding="utf-8")
@@ -125,16 +125,13 @@ class LlamaCppTools:
         address = ("--host", "127.0.0.1", "--port", str(port))
         command = [str(self.peer.tool("llama-server")), "-m", str(model), *threads, *slots, *address]
         with (self.peer.folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             yield process, f"http://127.0.0.1:{port}"
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop_process(process)
 
 
 class LlamaServerClient:

@@ -81,7 +81,7 @@ def get_peer(home: Path, say: Say) -> Peer:
     except (StoreError, OSError, tarfile.TarError, subprocess.SubprocessError) as error:
         raise PeerUnavailable(f"llama.cpp could not be built: {error}") from error
     if not _runs(peer):
-        raise PeerUnavailable(f"llama.cpp was built but does not run: see what {peer.tool(TOOLS[0])} --help says.")
+        raise PeerUnavailable(f"llama.cpp was built but does not run: try {peer.tool(TOOLS[0])} --help.")
     return peer
 
 
@@ -164,8 +164,8 @@ def _build(peer: Peer, source: Path, generator: str, say: Say) -> None:
 
 def _cmake(folder: Path, say: Say) -> tuple[str, ...]:
     """Return the system's cmake, or one from the package index in a folder beside the sources."""
-    if found := shutil.which("cmake"):
-        return (found,)
+    if cmake := shutil.which("cmake"):
+        return (cmake,)
     tools = folder / "tools"
     if not tools.is_dir():
         say("downloading cmake")

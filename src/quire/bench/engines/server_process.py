@@ -21,8 +21,8 @@ from pathlib import Path
 
 from quire.bench.engines.http_client import HttpEngineClient, HttpTarget, ServerUnusable, first_model
 from quire.bench.engines.http_connection import ServerAddress
-from quire.bench.load.request_result import clock
 from quire.bench.load.session import LoadRequest, chat_message
+from quire.bench.machine.clock import clock
 from quire.types.errors import InvalidRequest, QuireError
 
 DEFAULT_PORTS = {
@@ -118,6 +118,12 @@ async def _wait_for_answer(
             error = str(unusable)
         await asyncio.sleep(POLL_SECONDS)
     raise StartFailed(f"{target.url} did not serve in time. Last error: {error}")
+
+
+def stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a process that leads its group, with the group, and wait for its end."""
+    _signal_group(process, signal.SIGTERM)
+    _wait(process)
 
 
 def _signal_group(process: subprocess.Popen[bytes], sign: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from quire.bench.figures.cpu_accuracy import Accuracy
+from quire.bench.accuracy.cpu_accuracy import Accuracy
 from quire.bench.figures.cpu_results import CpuResults, FormatResult, StreamsResult
 from quire.bench.figures.figure import Figure, Goal, at_least, at_least_times, at_most, at_most_times
 from quire.bench.load.stream_loads import StreamResults
@@ -154,11 +154,11 @@ def _kernels(results: CpuResults) -> Iterator[Figure]:
     """Yield the kernels that ran, and the relative time of matrix products on the other kernels."""
     for each in results.formats:
         for format, times in each.ours.kernels.items():
-            chosen = next(iter(times))
+            used = next(iter(times))
             for name, relative in times.items():
-                note = f"relative to {chosen}, which ran; one token and a prompt, measured when the model was lowered"
+                note = f"relative to {used}, which ran; one token and a prompt, measured when the model was lowered"
                 label = f"kernels, {each.facts.label}: time of {format} products on {name}"
-                yield Figure(label, relative, "×", None, note if name != chosen else "ran")
+                yield Figure(label, relative, "×", None, note if name != used else "ran")
 
 
 def _machine(peaks: Sequence[Peaks]) -> Iterator[Figure]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quire.bench.accuracy.cpu_accuracy import Accuracy
+from quire.bench.accuracy.divergence import NUM_WINDOWS
 from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.single_stream import SingleStream
-from quire.bench.figures.cpu_accuracy import Accuracy
-from quire.bench.figures.divergence import NUM_WINDOWS
 from quire.bench.load.stream_loads import StreamResults, StreamSizes
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from quire.bench.figures.summary import Percentiles, Summary
 from quire.bench.figures.table import format_number
+from quire.bench.load.summary import Percentiles, Summary
 
 MILLI, MEGA = 1e-3, 1e6
 TIMES = {"ttft_ms": "first_token", "tpot_ms": "per_token", "itl_ms": "gap", "e2el_ms": "end_to_end"}

@@ -1,1 +1,1 @@
-"""The load generator: what requests are sent, when they are sent, and what came back."""
+"""The load generator: workloads, arrival times, and the results of requests."""

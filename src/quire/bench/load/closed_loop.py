@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from quire.bench.figures.summary import RunConditions, Summary, summarize
 from quire.bench.load.patterns import ClosedLoop, StopAfter
 from quire.bench.load.run_load import EngineClient, run_load
 from quire.bench.load.session import LoadRequest, Session, TokenIds
+from quire.bench.load.summary import RunConditions, Summary, summarize
 from quire.types.errors import QuireError
 
 

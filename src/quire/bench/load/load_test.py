@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.bench.figures.summary import LatencyLimits, Percentiles, RunConditions, Summary, summarize
 from quire.bench.load.patterns import ClosedLoop, LoadPattern, StopAfter
 from quire.bench.load.request_result import RequestResult
 from quire.bench.load.run_load import EngineClient, run_load
 from quire.bench.load.session import Session, SessionSource
+from quire.bench.load.summary import LatencyLimits, Percentiles, RunConditions, Summary, summarize
 from quire.bench.load.workload_spec import parse_workload
 from quire.bench.machine.generator_delay import measure_generator_delay
 from quire.bench.machine.memory import watch_memory

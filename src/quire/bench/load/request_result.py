@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-
-clock = time.perf_counter  # every time in this package is read from it
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any, Protocol
 
 from quire.bench.load.patterns import ClosedLoop, LoadPattern, OpenLoop, RecordedTimes, StopAfter
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, Session
+from quire.bench.machine.clock import clock
 
 OnResult = Callable[[RequestResult], None]  # called for each request when it has ended
 

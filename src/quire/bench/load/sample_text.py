@@ -17,6 +17,6 @@ def sample_text() -> str:
 
 def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the tokens that are a space and a word. To prompts made of them a model answers in words."""
-    found = sorted(set(tokenizer.encode(sample_text()[:WORDS_FROM])))
-    pieces = ((token, tokenizer.decode([token])) for token in found)
+    tokens = sorted(set(tokenizer.encode(sample_text()[:WORDS_FROM])))
+    pieces = ((token, tokenizer.decode([token])) for token in tokens)
     return tuple(token for token, text in pieces if text[:1] == " " and text[1:].isalpha() and len(text) > MIN_LETTERS)

@@ -14,10 +14,10 @@ import random
 from dataclasses import dataclass
 from statistics import median
 
-from quire.bench.figures.summary import Summary
 from quire.bench.load.closed_loop import PromptSet, closed_loop
 from quire.bench.load.run_load import EngineClient
 from quire.bench.load.session import TokenIds
+from quire.bench.load.summary import Summary
 
 UNIQUE_TOKENS, SHARED_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 256, 512, 32, 64
 COLD_STREAMS, COLD_OUTPUT_TOKENS = 8, 16

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from quire.bench.load.request_result import clock
+from quire.bench.machine.clock import clock
 
 SAMPLE_SECONDS = 0.005
 CHILD = f"""

@@ -43,7 +43,7 @@ def _conclusion(results: BenchmarkResults) -> Iterator[Html]:
 def _workload(results: BenchmarkResults, workload: str) -> Iterator[Html]:
     groups = [(load, points) for name, load, points in results.groups() if name == workload]
     yield page.heading(f"Workload {workload}")
-    yield page.figures(_plots(results, workload, groups))
+    yield page.figure_grid(_plots(results, workload, groups))
     for load, points in groups:
         yield page.heading(str(load), 3)
         heads, rows = comparison_table(points)

@@ -16,7 +16,8 @@ from rich.text import Text
 from quire.bench.figures.load_metrics import METRIC_BY_KEY
 from quire.bench.load.load_test import Point, ProgressView
 from quire.bench.load.patterns import StopAfter
-from quire.bench.load.request_result import RequestResult, clock
+from quire.bench.load.request_result import RequestResult
+from quire.bench.machine.clock import clock
 
 LINE_SECONDS = 5.0
 METRICS = tuple(

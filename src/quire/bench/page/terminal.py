@@ -8,10 +8,10 @@ from dataclasses import fields
 from quire.bench.figures.conclusion import conclude
 from quire.bench.figures.load_metrics import LOAD_METRICS, TIMES
 from quire.bench.figures.results import BenchmarkResults, EngineResult, comparison_table
-from quire.bench.figures.summary import Percentiles
 from quire.bench.figures.table import format_number
 from quire.bench.figures.winners import WINNER_HEADS, metric_winners, winner_sentence
 from quire.bench.load.load_test import Point
+from quire.bench.load.summary import Percentiles
 from quire.bench.page.text_table import align_columns
 
 MILLI = 1e-3

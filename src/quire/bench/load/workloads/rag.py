@@ -27,12 +27,12 @@ class RagWorkload:
     def sessions(self, rng: random.Random) -> Iterator[Session]:
         """Yield sessions without end."""
         library = [random_words(rng, self.document.draw(rng)) for _ in range(self.documents)]
-        weights = [(place + 1) ** -self.skew for place in range(self.documents)]
+        weights = [(index + 1) ** -self.skew for index in range(self.documents)]
         while True:
-            chosen: set[int] = set()
-            while len(chosen) < min(self.found, self.documents):
-                chosen.update(rng.choices(range(self.documents), weights))
-            parts = [f"Document {place + 1}: {library[place]}" for place in sorted(chosen)]
+            indices: set[int] = set()
+            while len(indices) < min(self.found, self.documents):
+                indices.update(rng.choices(range(self.documents), weights))
+            parts = [f"Document {index + 1}: {library[index]}" for index in sorted(indices)]
             question = f"Question: {random_words(rng, self.input.draw(rng))}"
             user = chat_message("user", "\n\n".join([*parts, question]))
             yield Session((LoadRequest((SYSTEM, user), self.output.draw(rng)),))

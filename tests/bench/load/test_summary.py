@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bench.figures.load_metrics import METRIC_BY_KEY, as_record
-from quire.bench.figures.summary import LatencyLimits, Percentiles, RunConditions, Summary, parse_limits, summarize
 from quire.bench.load.request_result import RequestResult
+from quire.bench.load.summary import LatencyLimits, Percentiles, RunConditions, Summary, parse_limits, summarize
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -108,12 +107,3 @@ def test_a_late_or_busy_generator_is_a_concern():
     late = summary(request(0, 0.5, gap=0.01), generator_delay=Percentiles(p99=0.002), processor_share=0.97)
     assert any("was up to 2.00 ms late" in concern for concern in late.concerns)
     assert any("97% of a core" in concern for concern in late.concerns)
-
-
-def test_files_have_the_names_of_vllms_benchmark():
-    figures = summary(request(0.0, 0.6))
-    named = as_record(figures)
-    assert named["p99_ttft_ms"] == pytest.approx(600.0)
-    assert named["mean_tpot_ms"] == pytest.approx(100.0)
-    assert named["total_output_tokens"] == named["total_input_tokens"] / 2 == 5
-    assert METRIC_BY_KEY["output_throughput"].format(figures) == "5 tok/s"

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.bench.engines.llama_perplexity import read_head, read_window
-from quire.bench.figures.divergence import (
+from quire.bench.accuracy.divergence import (
     BLOCK,
     FIRST_COUNTED,
     NUM_COUNTED,
@@ -24,6 +23,7 @@ from quire.bench.figures.divergence import (
     divergences,
     log_probabilities,
 )
+from quire.bench.accuracy.llama_perplexity import read_head, read_window
 from quire.bench.load.sample_text import sample_text
 from quire.devices import base
 from quire.engine.text_side import TextSide

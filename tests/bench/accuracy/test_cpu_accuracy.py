@@ -8,9 +8,9 @@ import struct
 import numpy as np
 import pytest
 
-from quire.bench.engines.llama_perplexity import MAGIC, read_head, read_window
-from quire.bench.figures.cpu_accuracy import compare_accuracy
-from quire.bench.figures.divergence import NUM_COUNTED, WINDOW, clamp, divergences, log_probabilities
+from quire.bench.accuracy.cpu_accuracy import compare_accuracy
+from quire.bench.accuracy.divergence import NUM_COUNTED, WINDOW, clamp, divergences, log_probabilities
+from quire.bench.accuracy.llama_perplexity import MAGIC, read_head, read_window
 from quire.bench.load.sample_text import sample_text, word_tokens
 from quire.engine.text_side import TextSide
 from quire.weights.checkpoint import open_checkpoint

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.bench.figures.divergence import NUM_COUNTED, WINDOW
+from quire.bench.accuracy.divergence import NUM_COUNTED, WINDOW
 
 Array = NDArray[Any]
 
