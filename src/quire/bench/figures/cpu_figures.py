@@ -18,7 +18,13 @@ OPENVINO_UNIQUE, VLLM_SHARED = 94.0, 158.0  # output tokens a second with 32 str
 
 def cpu_figures(results: CpuResults, is_default_model: bool) -> list[Figure]:
     """Return one figure a goal. Published figures are of the default model only."""
-    rows = [*_single_stream(results), *_streams(results), *_limits(results), *_kernels(results), *_rest(results)]
+    rows = [
+        *_single_stream(results),
+        *_streams(results),
+        *_peak_shares(results),
+        *_kernels(results),
+        *_start_and_accuracy(results),
+    ]
     if is_default_model and results.sizes.streams.num_streams == 32:
         rows += _published(results)
     return rows
@@ -120,7 +126,7 @@ def _published(results: CpuResults) -> Iterator[Figure]:
         yield Figure(name, rate, "tok/s", goal, PUBLISHED, peer=peer)
 
 
-def _limits(results: CpuResults) -> Iterator[Figure]:
+def _peak_shares(results: CpuResults) -> Iterator[Figure]:
     """Yield shares of the machine's peak rates: medians over repeats, each over the peaks measured around it."""
     measured = [each for each in results.formats if each.ours.peaks]
     for each in measured:
@@ -147,7 +153,7 @@ def _limits(results: CpuResults) -> Iterator[Figure]:
             f"{size / 1e6:.0f} M a token",
             peer=100 * peer_prompt * size / limit if peer_prompt is not None else None,
         )
-    yield from _machine([peaks for each in measured for peaks in each.ours.peaks])
+    yield from _machine_peaks([peaks for each in measured for peaks in each.ours.peaks])
 
 
 def _kernels(results: CpuResults) -> Iterator[Figure]:
@@ -161,7 +167,7 @@ def _kernels(results: CpuResults) -> Iterator[Figure]:
                 yield Figure(label, relative, "×", None, note if name != used else "ran")
 
 
-def _machine(peaks: Sequence[Peaks]) -> Iterator[Figure]:
+def _machine_peaks(peaks: Sequence[Peaks]) -> Iterator[Figure]:
     if not peaks:
         return
     threads = f"{peaks[0].num_threads} threads, {peaks[0].kernels}; median of {len(peaks)}"
@@ -170,7 +176,7 @@ def _machine(peaks: Sequence[Peaks]) -> Iterator[Figure]:
     yield Figure("int8 multiply-adds of this machine", rate / 1e9, "G/s", None, f"in registers, {threads}")
 
 
-def _rest(results: CpuResults) -> Iterator[Figure]:
+def _start_and_accuracy(results: CpuResults) -> Iterator[Figure]:
     peer_start = median(results.peer_start_seconds) if results.peer_start_seconds else None
     name, note = "second start to the first token", "quire run; modules compiled to bytecode, as an installer does"
     yield Figure(name, median(results.start_seconds), "s", at_most(1), note, peer=peer_start)
