@@ -138,8 +138,8 @@ def _sort_by_time(requests: Sequence[TracedRequest]) -> list[TracedRequest]:
     """Sort by arrival and make the first time 0. Requests without a time get time 0."""
     times = [request.time for request in requests if request.time is not None]
     start = min(times, default=0.0)
-    moved = [replace(each, time=0.0 if each.time is None else each.time - start) for each in requests]
-    return sorted(moved, key=lambda each: each.time or 0.0)
+    shifted = [replace(each, time=0.0 if each.time is None else each.time - start) for each in requests]
+    return sorted(shifted, key=lambda each: each.time or 0.0)
 
 
 def _parse_record(record: dict[str, Any]) -> tuple[str, list[TracedRequest]]:
@@ -244,7 +244,7 @@ def _from_lengths(record: Mapping[str, Any]) -> TracedRequest:
     """Parse lengths and hashed blocks. A block's hash covers all tokens before it too, as marks do."""
     count = int(record["input_length"])
     marks = [
-        (hash((block, place)) & 0xFFFFFFFF) for block in record.get("hash_ids") or () for place in range(HASHED_BLOCK)
+        (hash((block, index)) & 0xFFFFFFFF) for block in record.get("hash_ids") or () for index in range(HASHED_BLOCK)
     ][:count]
     time = record.get("timestamp")
     return TracedRequest(

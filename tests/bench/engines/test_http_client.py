@@ -81,8 +81,8 @@ def test_an_answer_that_ends_with_its_connection_is_complete_after_done():
 
 def test_a_connection_is_reused():
     script = ScriptedServer([[response(*ANSWER)]])
-    result = send(script, times=5)
-    assert script.num_connections == 1 and all(each.is_success for each in result)
+    results = send(script, times=5)
+    assert script.num_connections == 1 and all(each.is_success for each in results)
 
 
 def test_a_request_on_a_stale_connection_is_sent_again():

@@ -39,7 +39,7 @@ def test_a_seed_decides_every_prompt(name):
         assert all(request.messages[-1]["role"] == "user" for request in session.requests)
 
 
-def test_unique_prompts_begin_differently_and_are_as_long_as_asked():
+def test_unique_prompts_begin_differently_and_have_the_requested_length():
     requests = [session.requests[0] for session in sessions("unique", input="20", output="9")]
     assert {len(request.messages[0]["content"].split()) for request in requests} == {20}
     assert {request.max_tokens for request in requests} == {9}
@@ -56,7 +56,7 @@ def test_shared_prompts_begin_with_one_of_the_groups_as_often_as_the_hit_rate_sa
 
 
 @pytest.mark.parametrize("name", ["chat", "agent"])
-def test_every_turn_sends_all_that_was_said_before(name):
+def test_every_turn_resends_the_history(name):
     several = [session for session in sessions(name) if len(session.requests) > 1]
     assert several
     for session in several:
@@ -67,14 +67,14 @@ def test_every_turn_sends_all_that_was_said_before(name):
     assert len(systems) == 1
 
 
-def test_rag_finds_some_documents_more_often_than_others():
-    found = [prompt(session.requests[0]) for session in sessions("rag:documents=10,found=2,skew=1.5", count=400)]
-    counts = [sum(f"Document {place}: " in text for text in found) for place in range(1, 11)]
+def test_rag_retrieves_some_documents_more_often_than_others():
+    prompts = [prompt(session.requests[0]) for session in sessions("rag:documents=10,found=2,skew=1.5", count=400)]
+    counts = [sum(f"Document {place}: " in text for text in prompts) for place in range(1, 11)]
     assert sum(counts) == 800
     assert counts[0] > 2 * counts[4] > 0
 
 
-def test_structured_asks_for_a_schema_and_lets_the_answer_end():
+def test_structured_requests_have_a_schema():
     requests = [session.requests[0] for session in sessions("structured")]
     assert all(request.expects_json for request in requests)
     kinds = {request.extra_fields["response_format"]["json_schema"]["name"] for request in requests}
@@ -87,7 +87,7 @@ def test_mixed_has_its_parts_in_their_shares():
     assert share == pytest.approx(0.25, abs=0.04)
 
 
-def test_a_trace_is_sent_again_at_its_own_times(tmp_path):
+def test_a_trace_is_replayed_at_its_recorded_times(tmp_path):
     body = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     lines = [
         {"time": 1000.5, "path": CHAT, "body": body},
@@ -97,12 +97,12 @@ def test_a_trace_is_sent_again_at_its_own_times(tmp_path):
     file.write_text("\n".join(map(json.dumps, lines)))
     first, second = sessions(f"trace={file}")
     assert (first.start, second.start) == (0.0, 0.5)
-    assert first.requests[0].body == {**body, "max_tokens": 17, "ignore_eos": True}  # as long as it was
+    assert first.requests[0].body == {**body, "max_tokens": 17, "ignore_eos": True}  # the recorded length
     assert second.requests[0].body == body
     assert sessions(f"trace:file={file},speed=2")[1].start == 0.25
 
 
-def test_a_trace_of_hashes_keeps_what_prompts_share(tmp_path):
+def test_a_trace_of_hashes_keeps_shared_prefixes(tmp_path):
     lines = [
         {"timestamp": 0, "input_length": 1024, "output_length": 7, "hash_ids": [1, 2]},
         {"timestamp": 1000, "input_length": 1024, "output_length": 8, "hash_ids": [1, 3]},

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 class ChildFailed(QuireError):
     """The child ended without a result. Its error is on standard error."""
 
-    code = "part_failed"
+    code = "child_failed"
 
 
 class _Call(msgspec.Struct):

@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 class PeerUnavailable(QuireError):
     """The peer cannot be built here. The message says what is missing; our own figures do not need it."""
 
-    code = "no_peer"
+    code = "peer_unavailable"
 
 
 @dataclass(frozen=True, slots=True)

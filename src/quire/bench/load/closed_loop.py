@@ -17,7 +17,7 @@ from quire.types.errors import QuireError
 class IncompleteAnswer(QuireError):
     """A request failed, or its answer has fewer tokens than were requested."""
 
-    code = "short_answer"
+    code = "incomplete_answer"
 
 
 @dataclass(frozen=True, slots=True)
