@@ -21,14 +21,15 @@ from quire.advisor.roofline import Roofline
 from quire.advisor.shape import PUBLIC, SAME_SIZES, WEIGHT_BITS
 from quire.advisor.terminal import show
 from quire.advisor.told import as_json
-from quire.bench.drive import Closed, Open
-from quire.bench.heard import Heard
-from quire.bench.measure import Plan, Point
-from quire.bench.outcome import Outcome, Result, write
-from quire.bench.summary import Around, summarize
+from quire.bench.figures.result_files import write_results
+from quire.bench.figures.results import BenchmarkResults, EngineResult
+from quire.bench.load.load_test import Plan, Point
+from quire.bench.load.patterns import ClosedLoop, OpenLoop
+from quire.bench.load.request_result import RequestResult
+from quire.bench.load.summary import RunConditions, summarize
 from quire.cli.serve import ServeOptions
 from quire.config import load, settings
-from quire.report.trace import trace_of
+from quire.report.trace import parse_trace
 from quire.store.names import parse_name
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest
@@ -231,11 +232,14 @@ def test_measured_figures_decide_also_against_us(tmp_path, quire, other, engine)
 
 def test_what_bench_writes_can_be_read(tmp_path):
     """By its own hand: the two commands agree on the names of figures."""
-    loads = (Closed(2), Open(3.0))
-    heard = [Heard(0.0, sent=0.0, ended=1.0, stamps=[0.25, 0.5, 1.0], prompt_tokens=8, output_tokens=3)] * 4
-    points = tuple(Point("unique", load, summarize(str(load), heard, None, Around()), tuple(heard)) for load in loads)
+    loads = (ClosedLoop(2), OpenLoop(3.0))
+    times = [0.25, 0.5, 1.0]
+    results = [RequestResult(0.0, sent=0.0, ended=1.0, event_times=times, prompt_tokens=8, output_tokens=3)] * 4
+    summaries = [summarize(str(load), results, None, RunConditions()) for load in loads]
+    points = tuple(Point("unique", *pair, tuple(results)) for pair in zip(loads, summaries, strict=True))
     plan = Plan(workloads=("unique",), loads=loads)
-    write(Outcome(plan, (Result("quire", "quire serve m", "m", points, 1.25),), "now", "here", 0.0), tmp_path)
+    engine = EngineResult("quire", "quire serve m", "m", points, 1.25)
+    write_results(BenchmarkResults(plan, (engine,), "now", "here", 0.0), tmp_path)
     best = read_comparison(tmp_path, is_shared=False, concurrency=2.0, is_offline=False).best
     assert (best.load, best.output_rate, best.first_token_p50, best.whole_p50) == ("2 clients", 12.0, 0.25, 1.0)
     assert (best.token_p50, best.start_seconds, best.num_failed, best.is_ours) == (0.375, 1.25, 0, True)
@@ -295,7 +299,7 @@ def test_a_trace_of_refusals_alone_is_refused():
 
 
 def plan(tmp_path, lines, kv_dtype="auto", **wanted) -> Advice:
-    trace = trace_of(map(json.dumps, lines), "trace")
+    trace = parse_trace(map(json.dumps, lines), "trace")
     return advise_on(
         trace, Wanted(**wanted), load({"kv_dtype": kv_dtype}, {}), Store(tmp_path), None, lambda text: None
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.advisor.prompts import Marker
 from quire.advisor.workload import Workload, workload_of
-from quire.report.trace import trace_of
+from quire.report.trace import parse_trace
 
 VOCABULARY = 1000
 MARKER = Marker()
@@ -56,4 +56,4 @@ def batch(count: int = 300) -> list[dict[str, Any]]:
 
 
 def workload(lines: list[dict[str, Any]]) -> Workload:
-    return workload_of(trace_of(map(json.dumps, lines), "trace"), MARKER)
+    return workload_of(parse_trace(map(json.dumps, lines), "trace"), MARKER)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from quire.bench.stand_in import stand_in
+from quire.bench.engines.fixed_delay_server import fixed_delay_server
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +19,7 @@ SMALL = ("--requests", "4", "--concurrency", "2", "--output-len", "4", "--input-
 
 @pytest.fixture(scope="module")
 def url():
-    with stand_in(0.02, 0.005) as where:
+    with fixed_delay_server(0.02, 0.005) as where:
         yield where
 
 
@@ -39,7 +39,7 @@ def test_one_json_object_is_printed_if_asked(quire, url):
 
 
 def test_a_comparison_writes_its_report(quire, url, tmp_path):
-    command = f"{sys.executable} -m quire.bench.stand_in 0.05 0.01 --port {{port}}"
+    command = f"{sys.executable} -m quire.bench.engines.fixed_delay_server 0.05 0.01 --port {{port}}"
     engines = ("--engine", f"one={url}", f"two={command}")  # as argparse would take them
     done = quire("bench", "compare", *engines, "--workload", "unique", "chat", *SMALL, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_a_comparison_writes_its_report(quire, url, tmp_path):
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_it_started_ends_with_it(quire, tmp_path, sign):
-    command = f"{sys.executable} -m quire.bench.stand_in 0.05 0.2 --port {{port}}"
+    command = f"{sys.executable} -m quire.bench.engines.fixed_delay_server 0.05 0.2 --port {{port}}"
     arguments = quire.command("bench", "serve", "--start", command, *SMALL, "--out", str(tmp_path), "--requests", "400")
     with subprocess.Popen(arguments, env=quire.environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

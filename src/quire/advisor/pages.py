@@ -12,7 +12,7 @@ from quire.advisor.told import cost_shares
 from quire.advisor.winners import HEADS
 from quire.report import page
 from quire.report.page import Html
-from quire.report.plot import Axes, Series, bars, distribution, lines, steps
+from quire.report.plot import Axes, Series, bar_plot, distribution, line_plot, step_plot
 
 NUM_PREFIXES = 20
 FEW = 1  # points of a curve that are no curve
@@ -40,7 +40,7 @@ def _parts(advice: Advice) -> Iterator[Html]:
         yield page.heading(MEASURE)
         yield page.code("\n".join(said.measure))
     yield page.heading("The trace")
-    yield page.figures(_plots(advice))
+    yield page.figure_grid(_plots(advice))
     yield page.heading("Lengths", 3)
     yield _lengths(advice)
     if advice.tree.roots:
@@ -84,22 +84,22 @@ def _plots(advice: Advice) -> Iterator[Html]:
     ]
     axes = Axes("Lengths of prompts and answers", "tokens", "share of requests", log_x=True)
     yield page.figure(
-        "Lengths", steps(axes, lengths), "share of requests that are at most so long", ["prompt", "answer"]
+        "Lengths", step_plot(axes, lengths), "share of requests that are at most so long", ["prompt", "answer"]
     )
     if len(advice.company.curve) > FEW:
         axes = Axes("Requests at once", "seconds", "requests")
         whose = "as the server told" if advice.company.is_measured else "simulated"
         running = Series("at once", tuple((when, float(count)) for when, count in advice.company.curve))
-        yield page.figure("Requests at once", steps(axes, [running]), whose)
+        yield page.figure("Requests at once", step_plot(axes, [running]), whose)
     points = tuple(
         (each.num_blocks * memory.block_tokens * memory.token_bytes / 1e9, each.rate) for each in advice.curve
     )
     axes = Axes("Hit rate by the size of the cache", "GB of KV", "hit rate", log_x=True)
     note = "the trace through Quire's own tree and eviction"
-    yield page.figure("Hit rate by the size of the cache", lines(axes, [Series("hit rate", points)]), note)
+    yield page.figure("Hit rate by the size of the cache", line_plot(axes, [Series("hit rate", points)]), note)
     axes = Axes("What the device's time is spent on", "", "share")
     shares = {name: {"share": round(share, 3)} for name, share in cost_shares(advice.facts.served).items()}
-    yield page.figure("What the device's time is spent on", bars(axes, shares), "simulated")
+    yield page.figure("What the device's time is spent on", bar_plot(axes, shares), "simulated")
 
 
 def _lengths(advice: Advice) -> Html:

@@ -106,7 +106,7 @@ def workload_of(trace: Trace, marker: Marker) -> Workload:
             session=request.session,
             seconds=request.seconds,
             first_token=request.first_token,
-            waited=request.waited,
+            waited=request.queue_seconds,
             num_cached=request.num_cached,
             excerpt=marked.excerpt,
         )

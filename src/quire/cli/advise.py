@@ -77,7 +77,7 @@ def _trace(options: AdviseOptions, given: Given) -> tuple[Any, Any]:
         lines = asked.text("/v1/requests").splitlines()
         if not lines:
             raise InvalidRequest(f"The request log of {options.url} is empty: nothing was asked yet.", field="url")
-        return traces.trace_of(lines, options.url), asked.get("/props")
+        return traces.parse_trace(lines, options.url), asked.get("/props")
 
 
 @contextmanager

@@ -81,13 +81,13 @@ def offline(options: OfflineOptions, given: Given) -> None:
 @command(KernelsOptions, "observe")
 def kernels(options: KernelsOptions, given: Given) -> None:
     """Measure single ops against what the machine could do at most."""
-    typer.echo(import_module("quire.bench.kernels").told(options.device, options.seconds))
+    typer.echo(import_module("quire.bench.kernels").kernel_table(options.device, options.seconds))
 
 
 @command(NoOptions)
 def workloads(options: NoOptions, given: Given) -> None:
     """List the workloads with their options."""
-    for name, about, choices in import_module("quire.bench.choose").described():
+    for name, about, choices in import_module("quire.bench.load.workload_spec").describe_workloads():
         typer.echo(f"{name}\n  {about}\n  {choices}")
 
 

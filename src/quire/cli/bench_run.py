@@ -12,17 +12,20 @@ from tempfile import TemporaryDirectory
 
 import typer
 
-from quire.bench.arrivals import Arrivals, parse_arrivals
-from quire.bench.choose import choose
-from quire.bench.compare import Engine, compare, parse_engine
-from quire.bench.compare_page import compare_page
-from quire.bench.drive import Closed, Load, Open, Recorded, Until
-from quire.bench.measure import Plan, run
-from quire.bench.outcome import Outcome, as_json, write
-from quire.bench.over_http import Target
-from quire.bench.summary import parse_limits
-from quire.bench.terminal import told
-from quire.bench.view import shown
+from quire.bench.compare import measure_engines
+from quire.bench.engines.http_client import HttpTarget
+from quire.bench.engines.under_test import EngineUnderTest, parse_engine
+from quire.bench.figures.result_files import results_json, write_results
+from quire.bench.figures.results import BenchmarkResults
+from quire.bench.load.arrivals import ArrivalProcess, parse_arrivals
+from quire.bench.load.event_loop import run_async
+from quire.bench.load.load_test import Plan
+from quire.bench.load.patterns import ClosedLoop, LoadPattern, OpenLoop, RecordedTimes, StopAfter
+from quire.bench.load.summary import parse_limits
+from quire.bench.load.workload_spec import parse_workload
+from quire.bench.page.comparison_page import comparison_page
+from quire.bench.page.progress import show_progress
+from quire.bench.page.terminal import results_text
 from quire.cli.bench_options import (
     DEFAULT_CLIENTS,
     DEFAULT_REQUESTS,
@@ -40,7 +43,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def serve(options: ServeOptions) -> None:
     """One server."""
     url = options.url or ("" if options.start else DEFAULT_URL)
-    _say(_compared([Engine(options.name, url, options.start)], options), options, options.json)
+    _say(_compared([EngineUnderTest(options.name, url, options.start)], options), options, options.json)
 
 
 def compare_engines(options: CompareOptions) -> None:
@@ -54,27 +57,28 @@ def compare_engines(options: CompareOptions) -> None:
 def offline(options: OfflineOptions, settings: Mapping[str, str]) -> None:
     """Our engine in this process."""
     plan = plan_of(options)
-    part = import_module("quire.bench.in_process")  # by name, here: to ask a server nobody needs an engine
-    with shown() as view:
-        outcome: Outcome = run(part.measure_in_process(options.model, options.device, settings, plan, view))
-    _say(outcome, options, options.json)
+    module = import_module("quire.bench.offline")  # imported here: measuring a server needs no engine
+    with show_progress() as view:
+        work = module.measure_in_process(options.model, options.device, settings, plan, view)
+        results: BenchmarkResults = run_async(work)
+    _say(results, options, options.json)
 
 
-def _compared(engines: Sequence[Engine], options: ServerOptions) -> Outcome:
+def _compared(engines: Sequence[EngineUnderTest], options: ServerOptions) -> BenchmarkResults:
     plan, target = plan_of(options), target_of(options)
-    with TemporaryDirectory() as nowhere, shown() as view:
-        return run(compare(engines, plan, target, options.folder() or Path(nowhere), view))
+    with TemporaryDirectory() as nowhere, show_progress() as view:
+        return run_async(measure_engines(engines, plan, target, options.folder() or Path(nowhere), view))
 
 
-def _say(outcome: Outcome, options: LoadOptions, as_object: bool) -> None:
+def _say(results: BenchmarkResults, options: LoadOptions, as_object: bool) -> None:
     """Files, then words."""
     folder = options.folder()
     if folder is not None:
-        files = write(outcome, folder)
+        files = write_results(results, folder)
         page = folder / "report.html"
-        page.write_text(compare_page(outcome, shlex.join(["quire", *sys.argv[1:]])), encoding="utf-8")
+        page.write_text(comparison_page(results, shlex.join(["quire", *sys.argv[1:]])), encoding="utf-8")
         typer.echo(f"Wrote {page} and {', '.join(file.name for file in files)}.", err=True)
-    typer.echo(json.dumps(as_json(outcome), indent=1) if as_object else told(outcome))
+    typer.echo(json.dumps(results_json(results), indent=1) if as_object else results_text(results))
 
 
 def plan_of(options: LoadOptions) -> Plan:
@@ -86,44 +90,46 @@ def plan_of(options: LoadOptions) -> Plan:
         workloads=workloads,
         lengths={name: value for name, value in lengths.items() if value},
         loads=_loads(options, is_recorded),
-        until=_until(options, is_recorded),
-        num_warm=None if options.warmup < 0 else options.warmup,
+        stop=_stop_after(options, is_recorded),
+        num_warm_up=None if options.warmup < 0 else options.warmup,
         seed=options.seed,
         limits=parse_limits(options.goodput),
         price_per_hour=options.price_per_hour or None,
     )
     for workload in workloads:
-        choose(workload, plan.lengths)
+        parse_workload(workload, plan.lengths)
     return plan
 
 
-def _loads(options: LoadOptions, is_recorded: bool) -> tuple[Load, ...]:
+def _loads(options: LoadOptions, is_recorded: bool) -> tuple[LoadPattern, ...]:
     if options.concurrency and options.request_rate:
         raise InvalidRequest(
             "A load is closed (--concurrency) or open (--request-rate): give one of them.", field="concurrency"
         )
     if options.request_rate:
-        arrivals = Arrivals("gamma", options.burstiness) if options.burstiness else parse_arrivals(options.arrivals)
-        return tuple(Open(rate, arrivals) for rate in _numbers(options.request_rate, "request-rate"))
+        arrivals = (
+            ArrivalProcess("gamma", options.burstiness) if options.burstiness else parse_arrivals(options.arrivals)
+        )
+        return tuple(OpenLoop(rate, arrivals) for rate in _numbers(options.request_rate, "request-rate"))
     if is_recorded and not options.concurrency:
-        return (Recorded(),)
-    return tuple(Closed(int(each)) for each in _numbers(options.concurrency or DEFAULT_CLIENTS, "concurrency"))
+        return (RecordedTimes(),)
+    return tuple(ClosedLoop(int(each)) for each in _numbers(options.concurrency or DEFAULT_CLIENTS, "concurrency"))
 
 
-def _until(options: LoadOptions, is_recorded: bool) -> Until:
+def _stop_after(options: LoadOptions, is_recorded: bool) -> StopAfter:
     if options.requests or options.duration:
-        return Until(options.requests or None, options.duration or None)
-    return Until() if is_recorded else Until(DEFAULT_REQUESTS)
+        return StopAfter(options.requests or None, options.duration or None)
+    return StopAfter() if is_recorded else StopAfter(DEFAULT_REQUESTS)
 
 
-def target_of(options: ServerOptions) -> Target:
+def target_of(options: ServerOptions) -> HttpTarget:
     """How servers are asked; where, each engine says."""
     try:
         more = json.loads(options.extra_body or "{}")
     except ValueError as error:
         raise InvalidRequest(f"--extra-body is no JSON: {error}.", field="extra_body") from None
     of = options
-    return Target("", of.model, of.api, of.key, of.temperature, of.ignore_eos, of.timeout, more)
+    return HttpTarget("", of.model, of.api, of.key, of.temperature, of.ignore_eos, of.timeout, more)
 
 
 def _numbers(text: str, name: str) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.observe.request_log import RequestLog
-from quire.report.trace import trace_of
+from quire.report.trace import parse_trace
 from tests.serve.running import running
 
 pytestmark = pytest.mark.e2e
@@ -24,7 +24,7 @@ def test_requests_are_told_as_they_were_counted(model_file, tmp_path):
         path.unlink()
         assert server.http.get("/v1/requests").text == ""
     assert told.headers["content-type"] == "application/x-ndjson"
-    first, second = trace_of(told.text.splitlines(), "log").requests
+    first, second = parse_trace(told.text.splitlines(), "log").requests
     assert first.num_prompt + second.num_prompt == usage["prompt"] and first.tokens[:4] == second.tokens[:4]
     assert (first.model, first.num_output, first.status) == ("toy", 3, 200)
 

@@ -18,7 +18,7 @@ import ollama
 import openai
 import pytest
 
-from quire.bench.models import resident_bytes
+from quire.bench.machine.processes import resident_bytes
 from quire.config import Config, load
 from quire.engine.need import Budget, Share, budget_of, measure, need_of
 from quire.serve.http.app import all_dialects
@@ -221,7 +221,7 @@ def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store, mode
         sizes = []
         while not all(each.done() for each in asked):
             engines = [each.engine for each in server.service.models if each.engine is not None]
-            sizes.append(sum(resident_bytes(engine.client._link.pid) for engine in engines))
+            sizes.append(sum(resident_bytes(engine.client._link.pid) or 0 for engine in engines))
             time.sleep(0.05)
         assert len({each.result() for each in asked}) == 1
         told = memory(server)
