@@ -122,27 +122,27 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys, pin=pins)
     def pin(self, prompt: tuple[int, ...], key: CacheKey, pin: Pin) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
+        match = self.cache._tree.match(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
-        blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
-        num_pinned = self.cache.pin(array("I", prompt), key, pin, self.now)
+        blocks = [self.naive.nodes[paths[b]] for b in match.all_blocks]
+        num_pinned = self.cache.pins.add(array("I", prompt), key, pin, self.now)
         assert num_pinned == max(0, min(pin.end, self.naive.longest(prompt, key)) - pin.start)
         self.naive.pin_range((pin,), blocks, self.now)
 
     @rule(prompt=prompts, key=keys)
     def unpin(self, prompt: tuple[int, ...], key: CacheKey) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
+        match = self.cache._tree.match(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
-        blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
+        blocks = [self.naive.nodes[paths[b]] for b in match.all_blocks]
         pinned = [block for block in blocks if block.rank > 1]
-        assert self.cache.unpin(array("I", prompt), key, self.now) == len(pinned)
+        assert self.cache.pins.remove(array("I", prompt), key, self.now) == len(pinned)
         for block in pinned:
             self.naive.pin(block, 0, None, self.now)
 
     @rule(session=st.sampled_from(["s", "t"]))
     def close(self, session: str) -> None:
         held = self.naive.sessions.pop(session, [])
-        assert self.cache.close_session(session, self.now) == len(held)
+        assert self.cache.sessions.close(session, self.now) == len(held)
         self.naive.release(held, self.now)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 10.0]))
@@ -152,20 +152,20 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     @rule(num_blocks=st.integers(1, 12))
     def resize(self, num_blocks: int) -> None:
         num_blocks = min(num_blocks, self.cache.most_blocks)
-        self.cache.resize(num_blocks, self.now)
+        self.cache.resizing.start(num_blocks, self.now)
         self.naive.resize(num_blocks, self.now)
         self.settled()
 
     @rule()
     def settle(self) -> None:
         """An engine does this before every step."""
-        self.cache.settle(self.now)
+        self.cache.resizing.advance(self.now)
         self.naive.settle(self.now)
         self.settled()
 
     def settled(self) -> None:
         """As many are set aside as are to be, or all that nobody holds."""
-        assert len(self.cache.unused()) == self.naive.num_aside
+        assert len(self.cache.resizing.retired_blocks()) == self.naive.num_aside
         stats, num_owed = self.cache.stats(), self.cache.most_blocks - self.cache.num_blocks - self.naive.num_aside
         assert not num_owed or (stats.num_free, stats.num_cached, stats.num_sessions) == (0, 0, 0)
 

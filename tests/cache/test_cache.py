@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quire.cache.history import KEPT_EVENTS
+from quire.cache.history import MAX_EVENTS
 from quire.cache.kv_cache import KVCache
 from quire.cache.radix import NO_BLOCK, root_of
-from quire.cache.trails import KEPT_TRAILS
+from quire.cache.recent_paths import MAX_PATHS
 from quire.types.errors import InvalidRequest
 from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
 from quire.types.request import CacheKey, Pin
@@ -28,7 +28,7 @@ def test_the_end_of_a_context_goes_when_a_longer_one_repeats_it_also_if_a_third_
 
 def test_prompts_that_begin_alike_are_found_alike_also_when_a_part_of_what_was_found_is_gone():
     cache = KVCache(num_blocks=64, block_tokens=4)
-    common = [tokens(*(100 * first + at for at in range(40))) for first in range(KEPT_TRAILS + 2)]
+    common = [tokens(*(100 * first + at for at in range(40))) for first in range(MAX_PATHS + 2)]
     for _ in range(3):  # more beginnings than are remembered, and more blocks than there are
         for prompt in common:
             serve(cache, prompt)
@@ -246,11 +246,11 @@ def test_a_hit_renews_a_pins_time():
 def test_cached_blocks_can_be_pinned_and_unpinned_later():
     cache = make_cache(num_blocks=2)
     serve(cache, tokens(1, 1, 1, 1))
-    assert cache.pin(tokens(1, 1, 1, 1, 7, 7), KEY, Pin(0, 6), 0.0) == 4
+    assert cache.pins.add(tokens(1, 1, 1, 1, 7, 7), KEY, Pin(0, 6), 0.0) == 4
     serve(cache, tokens(2, 2, 2, 2))
     serve(cache, tokens(3, 3, 3, 3))
     assert cached(cache, tokens(1, 1, 1, 1)) == 4
-    assert cache.unpin(tokens(1, 1, 1, 1), KEY, 0.0) == 1
+    assert cache.pins.remove(tokens(1, 1, 1, 1), KEY, 0.0) == 1
     serve(cache, tokens(4, 4, 4, 4))
     assert cached(cache, tokens(1, 1, 1, 1)) == 0
 
@@ -293,9 +293,9 @@ def test_an_idle_session_ends_after_its_time_and_a_closed_one_at_once():
     cache = KVCache(8, 4, session_ttl=60.0)
     serve(cache, tokens(1, 1, 1, 1), now=0.0, session="s")
     serve(cache, tokens(2, 2, 2, 2), now=30.0, session="t")
-    cache.expire_sessions(60.0)
+    cache.sessions.expire(60.0)
     assert cache.stats().num_held == 1
-    assert cache.close_session("t", 61.0) == 1 and cache.close_session("t", 61.0) == 0
+    assert cache.sessions.close("t", 61.0) == 1 and cache.sessions.close("t", 61.0) == 0
     assert cache.stats().num_held == 0 and cache.stats().num_cached == 2
     cache.check()
 
@@ -338,7 +338,7 @@ def test_a_router_that_reads_events_has_the_same_tree_and_one_with_a_gap_recover
 
 def test_events_older_than_the_memory_are_told_to_be_gone():
     cache = make_cache()
-    for turn in range(KEPT_EVENTS):
+    for turn in range(MAX_EVENTS):
         serve(cache, tokens(turn, turn, turn, turn))
     assert cache.history.since(0) is None
     assert cache.history.since(cache.history.sequence) == []
@@ -364,4 +364,4 @@ def test_memory_does_not_grow_with_salts_that_are_gone():
     cache = make_cache(num_blocks=2)
     for turn in range(100):
         serve(cache, tokens(1, 2, 3, 4), key=CacheKey(salt=str(turn)))
-    assert len(cache._tree.roots) == 2 and len(cache._tree._fans) == 2
+    assert len(cache._tree.roots) == 2 and len(cache._tree._children) == 2

@@ -23,7 +23,7 @@ def test_explain_names_the_token_where_the_prompt_diverged():
     cache = make_cache()
     serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8))
     answer = cache.explain(tokens(1, 2, 3, 4, 5, 9, 7, 8), KEY)
-    assert (answer.cause, answer.num_hit, answer.given, answer.cached) == (Cause.DIVERGED, 5, 9, 6)
+    assert (answer.cause, answer.num_hit, answer.prompt_token, answer.cached_token) == (Cause.DIVERGED, 5, 9, 6)
     assert "position 5" in str(answer)
 
 

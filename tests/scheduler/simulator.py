@@ -177,7 +177,7 @@ class Simulator:
 
     def step(self) -> bool:
         """One turn of the loop. False: nothing is left to do."""
-        self.cache.settle(self.now)
+        self.cache.resizing.advance(self.now)
         plan = self.scheduler.plan(self.now)
         if plan.parts or plan.joins:
             self.plans.append(plan)

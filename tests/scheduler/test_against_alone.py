@@ -114,7 +114,7 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
     """Suggest drafts, true ones or false, to whoever can take them."""
     for (name, sample), story in simulator.stories.items():
         kind = arriving[int(name)]["drafts"]
-        state = next((s for s in simulator.scheduler._book.family(name) if s.sample == sample), None)
+        state = next((s for s in simulator.scheduler._requests.samples(name) if s.sample == sample), None)
         if kind is None or state is None or state.num_in_flight or not story.tokens:
             continue
         mark = 0
@@ -139,7 +139,7 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
             if each["cancelled_at"] == steps:
                 sim.scheduler.cancel(str(index), sim.now)
         if sizes:
-            sim.cache.resize(max(sizes[steps % len(sizes)], sim.scheduler.fewest_blocks), sim.now)
+            sim.cache.resizing.start(max(sizes[steps % len(sizes)], sim.scheduler.fewest_blocks), sim.now)
         draft(sim, arriving)
 
     def refuse(part: Part) -> StepFailed | None:
@@ -165,7 +165,7 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
         else:
             assert (story.tokens, story.finish) == (output, finish)
     stats = simulator.cache.stats()
-    held_by_sessions = len(set(simulator.cache._sessions.held()))
+    held_by_sessions = len(set(simulator.cache.sessions.held_blocks()))
     assert stats.num_held == held_by_sessions, "nothing leaks"
     assert stats.num_blocks - stats.num_held == stats.num_free + stats.num_cached, "what is too much has gone"
 

@@ -17,6 +17,7 @@ there is one for every running request in every step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,7 +25,9 @@ from quire.config import Config
 from quire.observe.histogram import NO_SPREAD, Spread
 from quire.types.errors import QuireError
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
-from quire.types.step import TokenLogprobs
+from quire.types.step import Outcome, TokenLogprobs
+
+new_tuple = tuple.__new__  # builds a named tuple without its own constructor, in half the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +298,30 @@ class Dead:
 
 News = Accepted | Tokens | Finished | Failed  # what is said about one request
 Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Alive | Dead
+
+
+class OutcomeNews(NamedTuple):
+    """The messages of a list of outcomes, and the tokens in them."""
+
+    ongoing: list[Tokens]
+    ended: list[Finished | Failed]  # to be sent after `ongoing`: they are the last of their samples
+    num_output: int
+    num_forced: int
+
+
+def news_of(outcomes: Iterable[Outcome]) -> OutcomeNews:
+    """Return the message of each outcome."""
+    ongoing: list[Tokens] = []
+    ended: list[Finished | Failed] = []
+    num_output = num_forced = 0
+    add = ongoing.append
+    for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
+        num_output += len(tokens)
+        num_forced += forced
+        if error is None and finish is None:  # hot path, up to a thousand times a step
+            add(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
+        elif error is not None:
+            ended.append(Failed(request_id, sample, error))
+        elif finish is not None:
+            ended.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
+    return OutcomeNews(ongoing, ended, num_output, num_forced)
