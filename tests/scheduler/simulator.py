@@ -171,7 +171,7 @@ class Simulator:
         except QuireError as error:
             self.refused[request.id] = error
             return False
-        for sample in request.open_samples:
+        for sample in request.unfinished_samples:
             self.stories[request.id, sample] = Story(self.now)
         return True
 

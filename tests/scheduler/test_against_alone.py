@@ -153,7 +153,7 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
     assert not simulator.refused
     for (name, sample), story in simulator.stories.items():
         output, finish = output_alone(requests[name], sample)
-        output = output[len(requests[name].output_before(sample)) :]
+        output = output[len(requests[name].resumed_output(sample)) :]
         assert story.num_endings == 1, "every request ends, once"
         assert story.tokens == output[: len(story.tokens)]
         if story.finish is FinishReason.CANCELLED:

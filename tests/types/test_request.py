@@ -77,8 +77,8 @@ def test_one_string_is_one_choice_and_a_kind_may_be_its_name():
 
 
 def test_a_request_with_a_constraint_is_constrained_and_its_samples_have_names():
-    assert not GenerateRequest("a", (1,)).constrained
+    assert not GenerateRequest("a", (1,)).is_constrained
     request = GenerateRequest("a", (1,), SamplingParams(n=2), constraint=Constraint(ConstraintKind.JSON))
-    assert request.constrained and [request.sample_id(sample) for sample in (0, 1)] == ["a#0", "a#1"]
+    assert request.is_constrained and [request.sample_id(sample) for sample in (0, 1)] == ["a#0", "a#1"]
     assert GenerateRequest("a", (1,)).sample_id(0) == "a"
     assert Constraint(ConstraintKind.CHOICE, choices=("é", "b")).num_bytes == 3

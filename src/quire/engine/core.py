@@ -150,12 +150,12 @@ class EngineCore:
         prompt = array("I", request.prompt)
         try:
             self._check(request, prompt)
-            if request.constrained:
+            if request.is_constrained:
                 self._grammars.compile(request)
         except QuireError as error:
             self._refuse(request, error)
         else:
-            if not request.constrained:
+            if not request.is_constrained:
                 self._admit(request, None, now, prompt)
 
     def _take_compiled(self, now: float) -> None:

@@ -38,7 +38,9 @@ class Admission:
 
     def check_fits(self, request: GenerateRequest) -> None:
         """Raise if the request could not be served on an empty machine. Both numbers are in the message."""
-        num_known = len(request.prompt) + max(len(request.output_before(sample)) for sample in request.open_samples)
+        num_known = len(request.prompt) + max(
+            len(request.resumed_output(sample)) for sample in request.unfinished_samples
+        )
         if num_known >= self._config.max_context:
             raise ContextTooLong(num_known, self._config.max_context)
         if num_known >= self.max_total:
@@ -53,10 +55,10 @@ class Admission:
             return
         wait = self.promised_wait(waiting, step_times)
         if is_full:
-            public = f"The queue is full: {len(waiting)} requests wait, {self._config.max_waiting} are allowed."
+            public = f"The queue is full: {len(waiting)} requests wait, {self._config.max_waiting} may. Retry later."
             raise Overloaded(public, max(wait, 1.0))
         if wait > self._config.max_wait:
-            public = f"The wait would be {wait:.1f} s; the limit is {self._config.max_wait:.1f} s."
+            public = f"The wait would be {wait:.1f} s; the limit is {self._config.max_wait:.1f} s. Retry later."
             raise Overloaded(public, max(wait - self._config.max_wait, 1.0))
 
     def promised_wait(self, waiting: WaitingQueue, step_times: StepTimeModel) -> float:

@@ -105,7 +105,7 @@ class RequestState:
 
     def __post_init__(self, arrival_time: float, packed_prompt: array[int] | None) -> None:
         request = self.request
-        resumed = request.output_before(self.sample)
+        resumed = request.resumed_output(self.sample)
         self.tokens = array("I", request.prompt) if packed_prompt is None else packed_prompt[:]
         self.tokens.extend(resumed)
         self.num_prompt = len(request.prompt)
@@ -169,7 +169,7 @@ class RequestState:
         accounting = self.accounting
         if accounting.admission_time is None:
             accounting.admission_time = now
-            if not self.request.output_before(self.sample):  # else its hit was reported before it was resumed
+            if not self.request.resumed_output(self.sample):  # else its hit was reported before it was resumed
                 accounting.num_hit = min(lease.num_hit, self.num_prompt)
 
     def schedule(self, end: int, step_number: int) -> None:
@@ -183,7 +183,7 @@ class RequestState:
                 self._enter(Phase.DECODING)
             self.expected += 1
             self._is_next_on_device = True
-            self._awaits_result = bool(self.drafts) or self.request.constrained
+            self._awaits_result = bool(self.drafts) or self.request.is_constrained
             self.drafts = ()
             self._update_plain_decode()
 
@@ -316,7 +316,7 @@ class RequestState:
     # ── invariants ──
 
     def _can_decode_plainly(self) -> bool:
-        is_special = self._awaits_result or self.drafts or self._num_stale or self.request.constrained
+        is_special = self._awaits_result or self.drafts or self._num_stale or self.request.is_constrained
         return self.phase is Phase.DECODING and self._is_next_on_device and not is_special
 
     def _update_plain_decode(self) -> None:

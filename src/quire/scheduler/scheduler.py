@@ -60,7 +60,7 @@ class Scheduler:
         self._admission.check_load(self._waiting, self._step_times, request)
         max_total = self._admission.max_total
         max_total = min(len(request.prompt) + (request.sampling.max_tokens or max_total), max_total)
-        for sample in request.open_samples:
+        for sample in request.unfinished_samples:
             self._num_arrived += 1
             state = RequestState(request, sample, self._num_arrived, max_total, now, packed_prompt)
             self._requests.add(state)
