@@ -55,11 +55,11 @@ class Admission:
             return
         wait = self.promised_wait(waiting, step_times)
         if is_full:
-            public = f"The queue is full: {len(waiting)} requests wait, {self._config.max_waiting} may. Retry later."
-            raise Overloaded(public, max(wait, 1.0))
+            public = f"The queue is full: {len(waiting)} requests wait, {self._config.max_waiting} is the limit."
+            raise Overloaded(f"{public} Retry later.", max(wait, 1.0))
         if wait > self._config.max_wait:
-            public = f"The wait would be {wait:.1f} s; the limit is {self._config.max_wait:.1f} s. Retry later."
-            raise Overloaded(public, max(wait - self._config.max_wait, 1.0))
+            public = f"The wait would be {wait:.1f} s, {self._config.max_wait:.1f} s is the limit."
+            raise Overloaded(f"{public} Retry later.", max(wait - self._config.max_wait, 1.0))
 
     def promised_wait(self, waiting: WaitingQueue, step_times: StepTimeModel) -> float:
         """Return the seconds that a request arriving now would wait, from measured rates.
