@@ -30,6 +30,7 @@ from quire.engine.messages import (
     Explain,
     Explained,
     Failed,
+    Finished,
     Flush,
     Hello,
     Inward,
@@ -42,7 +43,7 @@ from quire.engine.messages import (
     Snapshot,
     Submit,
     UnpinPrefix,
-    news_of,
+    split_outcomes,
 )
 from quire.grammar.grammar import Grammar
 from quire.observe.histogram import Histogram
@@ -273,17 +274,18 @@ class EngineCore:
             self._grammars.follow(outcomes, time.monotonic())
 
     def _tell(self, outcomes: list[Outcome]) -> None:
-        tally, news = self._tally, news_of(outcomes)
-        self._out += news.ongoing
-        self._out += news.ended
-        tally.output_tokens += news.num_output
-        tally.forced_tokens += news.num_forced
-        for end in news.ended:
-            if isinstance(end, Failed):
+        tally, split = self._tally, split_outcomes(outcomes)
+        self._out += split.ongoing
+        tally.output_tokens += split.num_output
+        tally.forced_tokens += split.num_forced
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited in split.ended:
+            if error is not None:
                 tally.num_failed += 1
-            else:
+                self._out.append(Failed(request_id, sample, error))
+            elif finish is not None:
                 tally.num_finished += 1
-                tally.num_cancelled += end.reason is FinishReason.CANCELLED
+                tally.num_cancelled += finish is FinishReason.CANCELLED
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
 
     # ── the loop ──
 

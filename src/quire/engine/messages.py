@@ -163,6 +163,32 @@ class Tokens(NamedTuple):
     num_forced: int = 0  # of these tokens, how many a grammar forced: all or none
 
 
+class OutcomeSplit(NamedTuple):
+    """Outcomes of samples that continue, as messages; those of samples that ended; and the tokens in both."""
+
+    ongoing: list[Tokens]
+    ended: list[Outcome]
+    num_output: int
+    num_forced: int
+
+
+def split_outcomes(outcomes: Iterable[Outcome]) -> OutcomeSplit:
+    """Separate the outcomes of samples that continue, as Tokens, from the last outcomes of samples that ended."""
+    ongoing: list[Tokens] = []
+    ended: list[Outcome] = []
+    num_output = num_forced = 0
+    add = ongoing.append
+    for outcome in outcomes:
+        request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, _ = outcome
+        num_output += len(tokens)
+        num_forced += forced
+        if error is None and finish is None:  # hot path, up to a thousand times a step
+            add(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
+        else:
+            ended.append(outcome)
+    return OutcomeSplit(ongoing, ended, num_output, num_forced)
+
+
 class Finished(NamedTuple):
     """The last news of a sample that ended well, with its last tokens."""
 
@@ -298,30 +324,3 @@ class Dead:
 
 News = Accepted | Tokens | Finished | Failed  # what is said about one request
 Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Alive | Dead
-
-
-class OutcomeNews(NamedTuple):
-    """The messages of a list of outcomes, and the tokens in them."""
-
-    ongoing: list[Tokens]
-    ended: list[Finished | Failed]  # to be sent after `ongoing`: they are the last of their samples
-    num_output: int
-    num_forced: int
-
-
-def news_of(outcomes: Iterable[Outcome]) -> OutcomeNews:
-    """Return the message of each outcome."""
-    ongoing: list[Tokens] = []
-    ended: list[Finished | Failed] = []
-    num_output = num_forced = 0
-    add = ongoing.append
-    for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
-        num_output += len(tokens)
-        num_forced += forced
-        if error is None and finish is None:  # hot path, up to a thousand times a step
-            add(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
-        elif error is not None:
-            ended.append(Failed(request_id, sample, error))
-        elif finish is not None:
-            ended.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
-    return OutcomeNews(ongoing, ended, num_output, num_forced)
