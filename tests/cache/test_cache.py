@@ -1,16 +1,13 @@
-"""The KV cache's behaviour: sharing, eviction, pins, sessions, events."""
+"""The KV cache: sharing, eviction, clearing."""
 
 from __future__ import annotations
 
 import pytest
 
-from quire.cache.history import MAX_EVENTS
 from quire.cache.kv_cache import KVCache
 from quire.cache.radix import NO_BLOCK, root_of
 from quire.cache.recent_paths import MAX_PATHS
-from quire.types.errors import InvalidRequest
-from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
-from quire.types.request import CacheKey, Pin
+from quire.types.request import CacheKey
 from tests.cache.serving import KEY, begin, cached, make_cache, serve, tokens
 
 pytestmark = pytest.mark.pure
@@ -197,152 +194,7 @@ def test_held_blocks_are_never_evicted():
     cache.check()
 
 
-def test_a_pinned_block_outlasts_more_recent_ones_and_a_higher_rank_outlasts_a_lower():
-    cache = make_cache(num_blocks=3)
-    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=10),))
-    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=20),))
-    serve(cache, tokens(3, 3, 3, 3))
-    serve(cache, tokens(4, 4, 4, 4))
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 3, 4)] == [4, 4, 0, 4]
-    serve(cache, tokens(5, 5, 5, 5, 6, 6, 6, 6))
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 4)] == [0, 4, 0]
-
-
-def test_a_pin_never_weakens_a_stronger_one():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=50),))
-    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=1),))
-    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=10),))
-    serve(cache, tokens(3, 3, 3, 3))
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
-
-
-def test_a_pin_covers_only_its_token_range():
-    cache = make_cache(num_blocks=3)
-    serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8), pins=(Pin(0, 4),))
-    serve(cache, tokens(9, 9, 9, 9))
-    serve(cache, tokens(8, 8, 8, 8))
-    assert cached(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8)) == 4
-
-
-def test_a_block_with_an_expired_pin_is_evicted_first_even_if_used_last():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), now=0.0)
-    serve(cache, tokens(2, 2, 2, 2), now=0.0, pins=(Pin(0, 4, rank=90, ttl=10.0),))
-    serve(cache, tokens(3, 3, 3, 3), now=11.0)
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
-
-
-def test_a_hit_renews_the_time_to_live_of_a_pin():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), now=0.0, pins=(Pin(0, 4, ttl=10.0),))
-    serve(cache, tokens(1, 1, 1, 1, 2), now=9.0)  # the hit
-    serve(cache, tokens(3, 3, 3, 3), now=15.0)
-    assert cached(cache, tokens(1, 1, 1, 1)) == 4
-    serve(cache, tokens(4, 4, 4, 4), now=20.0)
-    assert cached(cache, tokens(1, 1, 1, 1)) == 0
-
-
-def test_cached_blocks_can_be_pinned_and_unpinned_later():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1))
-    assert cache.pins.add(tokens(1, 1, 1, 1, 7, 7), KEY, Pin(0, 6), 0.0) == 4
-    serve(cache, tokens(2, 2, 2, 2))
-    serve(cache, tokens(3, 3, 3, 3))
-    assert cached(cache, tokens(1, 1, 1, 1)) == 4
-    assert cache.pins.remove(tokens(1, 1, 1, 1), KEY, 0.0) == 1
-    serve(cache, tokens(4, 4, 4, 4))
-    assert cached(cache, tokens(1, 1, 1, 1)) == 0
-
-
-@pytest.mark.parametrize(
-    "invalid", [(0, 0, 50, None), (-1, 4, 50, None), (0, 4, 0, None), (0, 4, 101, None), (0, 4, 5, 0.0)]
-)
-def test_an_invalid_pin_is_refused(invalid: tuple[int, int, int, float | None]):
-    with pytest.raises(InvalidRequest):
-        Pin(*invalid)
-
-
-# ── sessions ──
-
-
-def test_a_session_holds_its_last_context_against_other_traffic():
-    cache = make_cache(num_blocks=3)
-    serve(cache, tokens(1, 1, 1, 1, 2), session="s")
-    assert cache.stats().num_held == 2
-    serve(cache, tokens(8, 8, 8, 8))
-    serve(cache, tokens(9, 9, 9, 9))
-    assert cached(cache, tokens(1, 1, 1, 1, 2)) == 5
-
-
-def test_the_next_turn_replaces_what_a_session_holds():
-    cache = make_cache()
-    serve(cache, tokens(1, 1, 1, 1, 2), session="s")
-    serve(cache, tokens(1, 1, 1, 1, 2, 3, 4, 5, 6), session="s")
-    assert cache.stats().num_sessions == 1 and cache.stats().num_held == 3
-
-
-def test_a_session_is_closed_when_nothing_else_can_be_evicted():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), session="s")
-    serve(cache, tokens(8, 8, 8, 8, 9, 9, 9, 9))
-    assert cache.stats().num_sessions == 0
-
-
-def test_an_idle_session_expires_and_a_closed_one_ends_at_once():
-    cache = KVCache(8, 4, session_ttl=60.0)
-    serve(cache, tokens(1, 1, 1, 1), now=0.0, session="s")
-    serve(cache, tokens(2, 2, 2, 2), now=30.0, session="t")
-    cache.sessions.expire(60.0)
-    assert cache.stats().num_held == 1
-    assert cache.sessions.close("t", 61.0) == 1 and cache.sessions.close("t", 61.0) == 0
-    assert cache.stats().num_held == 0 and cache.stats().num_cached == 2
-    cache.check()
-
-
-# ── events ──
-
-
-def rebuild(tree: dict[int, tuple[int, tuple[int, ...]]], events: list[CacheEvent]) -> None:
-    """Apply events to a copy of the tree, as a router does."""
-    for event in events:
-        match event:
-            case BlockStored(node=node, parent=parent, tokens=stored):
-                assert parent == ROOT or parent in tree
-                tree[node] = (parent, stored)
-            case BlockRemoved(node=node):
-                del tree[node]
-            case CacheCleared():
-                tree.clear()
-
-
-def test_events_and_snapshots_both_rebuild_the_tree():
-    cache = make_cache(num_blocks=4)
-    tree: dict[int, tuple[int, tuple[int, ...]]] = {}
-    seen = 0
-    for turn in range(40):
-        serve(cache, tokens(turn % 3, 1, 2, 3, turn % 5, 1))
-        events = cache.history.since(seen)
-        assert events is not None and [event.sequence for event in events] == list(
-            range(seen + 1, cache.history.sequence + 1)
-        )
-        rebuild(tree, events)
-        seen = cache.history.sequence
-        snapshot: dict[int, tuple[int, tuple[int, ...]]] = {}
-        rebuild(snapshot, list(cache.snapshot()))
-        assert tree == snapshot
-    cache.clear(0.0)
-    rebuild(tree, cache.history.since(seen) or [])
-    assert tree == {} and cache.snapshot() == []
-
-
-def test_events_beyond_the_history_are_reported_as_dropped():
-    cache = make_cache()
-    for turn in range(MAX_EVENTS):
-        serve(cache, tokens(turn, turn, turn, turn))
-    assert cache.history.since(0) is None
-    assert cache.history.since(cache.history.sequence) == []
-    assert cache.history.since(cache.history.sequence + 1) is None
+# ── clearing ──
 
 
 def test_clearing_keeps_the_blocks_of_running_requests_but_hides_them_from_others():

@@ -222,7 +222,7 @@ class Scheduler:
                 num_plain += 1
             elif state.phase is Phase.PREFILLING:
                 prompts.append(state)
-            elif state.phase is Phase.DECODING and not state.awaits_result:  # else it was preempted in this loop
+            elif state.phase is Phase.DECODING and not state.awaits_result:  # not if preempted in this loop
                 spare -= self._plan_several(state, step, spare, now)
         step.budget -= num_plain
         return prompts
