@@ -75,7 +75,7 @@ class Replay:
         while True:
             hit = cache.match(call.marks, call.key, call.num_prompt - 1)
             cost = cache.cost(hit) + -(-call.num_prompt // cache.block_tokens) - len(hit.blocks)
-            if cache.reclaim(cost, now) or not self._ends:
+            if cache.sessions.reclaim(cost, now) or not self._ends:
                 break
             has_waited = True
             now = max(now, self._end_next())

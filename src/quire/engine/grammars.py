@@ -113,9 +113,9 @@ class Grammars:
         """A request is in the queue: its samples begin, or go on, with what their grammar forces there."""
         sampling = request.sampling
         jumps = self._jumps and sampling.logprobs is None and sampling.prompt_logprobs is None
-        for sample in request.open_samples:
+        for sample in request.unfinished_samples:
             text = Text(request, sample, grammar.start(), jumps)
-            text.state.accept(request.output_before(sample))
+            text.state.accept(request.resumed_output(sample))
             self._texts[request.id, sample] = self._of_part[request.sample_id(sample)] = text
             if jumps:
                 self._go_on(text, now)

@@ -70,7 +70,7 @@ def build(
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
     scheduler = Scheduler(cache, config.scheduler)
-    cache.resize(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
+    cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
         lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
     )
