@@ -26,7 +26,7 @@ from quire.bench.heard import Heard
 from quire.bench.measure import Plan, Point
 from quire.bench.outcome import Outcome, Result, write
 from quire.bench.summary import Around, summarize
-from quire.cli.serve import ServeOptions
+from quire.cli.commands.serve import ServeOptions
 from quire.config import load, settings
 from quire.report.trace import trace_of
 from quire.store.names import parse_name

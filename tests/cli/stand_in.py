@@ -1,8 +1,7 @@
 """`quire` with a stand-in for the engine, so that the command line is tested without a model.
 
-It answers with what it was asked, word by word, and writes what it was given to the file named in QUIRE_STAND_IN.
-A prompt with the word "forever" is answered without end, until the stream is closed; one with "pause" stops in the
-middle until there is a file "go-on".
+It repeats the prompt word by word, and logs its arguments to the file named in QUIRE_STAND_IN. A prompt with the word
+"forever" is answered until the stream is closed; one with "pause" stops in the middle until a file "go-on" exists.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class LLM:
         log("stream", prompt=prompt, sampling=asdict(sampling), constraint=form, variables=chat_template_kwargs)
         text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         if "fail" in text:
-            raise QuireError("The engine is not in the mood: try again.")
+            raise QuireError("The engine failed: try again.")
         try:
             yield Delta("You said: ")
             while "forever" in text:
