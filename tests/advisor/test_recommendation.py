@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from quire.advisor.advice import Advice, AdvicePlan, advise
+from quire.advisor.advice import Advice, AdvicePlan, advise_on_workload
 from quire.advisor.comparison import read_comparison
 from quire.advisor.hardware import PRESETS
 from quire.advisor.html_report import html_report
@@ -41,7 +41,7 @@ SMOL = PUBLISHED["smollm2-135m"].in_precision("q4_1")
 
 def advice(lines, shape=SMOL, on="laptop", **more) -> Advice:
     plan = AdvicePlan("mine", Roofline(shape, PRESETS[on]), load({}, {}), **more)
-    return advise(traces.workload(lines), plan)
+    return advise_on_workload(traces.workload(lines), plan)
 
 
 def check_command(command: str) -> None:
@@ -104,12 +104,17 @@ def test_an_overload_of_one_machine_is_reported_with_the_numbers():
 
 def test_a_model_that_does_not_fit_is_reported_with_the_numbers():
     found = advice(traces.shared(20), PUBLISHED["llama-3.3-70b"], "h100")
-    said = found.recommendation
-    assert said.line == (
+    recommendation = found.recommendation
+    assert recommendation.line == (
         "mine (bf16) does not fit on h100: with one request it needs 144.3 GB, and 72.0 of 80 GB are usable."
     )
-    assert said.command == "" and said.best_options == () and said.changes == () and found.evidence.what_ifs == []
-    assert "It fits with --precision int4 (needs 42.0 GB, h100 has 80.0 GB)." in said.summary
+    assert (
+        recommendation.command == ""
+        and recommendation.best_options == ()
+        and recommendation.changes == ()
+        and found.evidence.what_ifs == []
+    )
+    assert "It fits with --precision int4 (needs 42.0 GB, h100 has 80.0 GB)." in recommendation.summary
     out = io.StringIO()
     print_advice(found, Console(file=out, width=100, no_color=True))
     assert "quire serve" not in out.getvalue() and " 0.0 ms" not in out.getvalue()
@@ -179,7 +184,7 @@ def test_another_engine_is_recommended_for_an_unsupported_device(monkeypatch):
 
 def test_the_given_settings_are_simulated():
     plan = AdvicePlan("mine", Roofline(SMOL, PRESETS["laptop"]), load({"num_blocks": 60}, {}))
-    found = advise(traces.workload(traces.shared(gap=0.05)), plan)
+    found = advise_on_workload(traces.workload(traces.shared(gap=0.05)), plan)
     assert found.evidence.served.peak_blocks <= 60
 
 

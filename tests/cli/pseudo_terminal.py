@@ -50,6 +50,14 @@ class Terminal:
         self.type(line + "\r")
         return self.wait_for(">>> ")
 
+    def stop_long_answer(self) -> None:
+        """Request a long answer, stop it with Ctrl-C, and wait for the next prompt."""
+        self.wait_for(">>> ")
+        self.type("Write a long story about a ship.\r")
+        self.wait_for("Once upon a time")
+        self.type("\x03")
+        assert "(stopped)" in self.wait_for(">>> ")
+
     def wait_for_exit(self) -> int:
         """Wait until the command ends; return its exit code."""
         deadline = time.monotonic() + TIMEOUT

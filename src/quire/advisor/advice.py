@@ -64,7 +64,9 @@ class Advice:
     notes: tuple[str, ...]
 
 
-def advise(workload: TraceWorkload, plan: AdvicePlan, show_status: Callable[[str], Any] = lambda text: None) -> Advice:
+def advise_on_workload(
+    workload: TraceWorkload, plan: AdvicePlan, show_status: Callable[[str], Any] = lambda text: None
+) -> Advice:
     """Recommend what to run for a workload. `show_status` is called with the name of each stage."""
     if not workload.calls:
         raise InvalidRequest("Every request of the trace was refused, so there is nothing to simulate.", field="trace")

@@ -23,13 +23,14 @@ class BestOption(NamedTuple):
     other_figure: str
 
 
-class Metric(NamedTuple):
-    """A metric of the table."""
+class ComparedMetric(NamedTuple):
+    """A metric of the table. An empty key: it is not known there."""
 
-    key: str
     label: str
-    is_more_better: bool
-    format: Callable[[float], str]
+    simulated_key: str  # in `key_metrics`
+    measured_key: str  # field of `EngineResult`
+    is_more_better: bool = False
+    format: Callable[[float], str] = format_seconds
 
 
 def _format_tokens(value: float) -> str:
@@ -37,19 +38,13 @@ def _format_tokens(value: float) -> str:
 
 
 HEADINGS = {True: ("", "best", "", "next", ""), False: ("", "best", "", "instead of", "")}  # by: is it measured?
-SIMULATED_METRICS = (
-    Metric("output_tokens_per_second", "output", True, _format_tokens),
-    Metric("first_token_p50", "first token, p50", False, format_seconds),
-    Metric("first_token_p95", "first token, p95", False, format_seconds),
-    Metric("token_gap_p50", "per token, p50", False, format_seconds),
-    Metric("end_to_end_p50", "whole answer, p50", False, format_seconds),
-)
-MEASURED_METRICS = (
-    Metric("output_rate", "output", True, _format_tokens),
-    Metric("first_token_p50", "first token, p50", False, format_seconds),
-    Metric("first_token_p99", "first token, p99", False, format_seconds),
-    Metric("token_p50", "per token, p50", False, format_seconds),
-    Metric("whole_p50", "whole answer, p50", False, format_seconds),
+METRICS = (
+    ComparedMetric("output", "output_tokens_per_second", "output_rate", True, _format_tokens),
+    ComparedMetric("first token, p50", "first_token_p50", "first_token_p50"),
+    ComparedMetric("first token, p95", "first_token_p95", ""),
+    ComparedMetric("first token, p99", "", "first_token_p99"),
+    ComparedMetric("per token, p50", "token_gap_p50", "token_p50"),
+    ComparedMetric("whole answer, p50", "end_to_end_p50", "whole_p50"),
 )
 
 
@@ -57,11 +52,12 @@ def best_simulated(planned: Mapping[str, float], what_ifs: Sequence[WhatIf]) -> 
     """Return, for each metric, the change that helps most, if one helps."""
     rows = []
     possible = [each for each in what_ifs if each.helps and (HAS_DRAFTS or each.name != "speculation")]
-    for metric in SIMULATED_METRICS:
-        current = planned[metric.key]
+    for metric in METRICS:
+        key = metric.simulated_key
+        current = planned[key] if key else 0.0
         if not current:
             continue
-        values = {each.change: each.after[metric.key] for each in possible if each.after.get(metric.key)}
+        values = {each.change: each.after[key] for each in possible if each.after.get(key)}
         row = BestOption(metric.label, AS_PLANNED, metric.format(current), "", "")
         if values:
             best = (max if metric.is_more_better else min)(values, key=lambda name: values[name])
@@ -76,8 +72,8 @@ def best_simulated(planned: Mapping[str, float], what_ifs: Sequence[WhatIf]) -> 
 def best_measured(comparison: Comparison) -> list[BestOption]:
     """Return, for each metric, the best engine and the second best."""
     rows = []
-    for metric in MEASURED_METRICS:
-        results = {each.engine: float(getattr(each, metric.key)) for each in comparison.ranked}
+    for metric in (each for each in METRICS if each.measured_key):
+        results = {each.engine: float(getattr(each, metric.measured_key)) for each in comparison.ranked}
         values = {engine: value for engine, value in results.items() if value}
         if not values:
             continue

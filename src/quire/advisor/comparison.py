@@ -86,7 +86,9 @@ class Comparison:
             )
         ties = [each.engine for each in others if _is_tie(self._score(each), self._score(best))]
         if ties:
-            sentences.append(f"{' and '.join(ties)}: within {TIE_RATIO - 1:.0%} of it, a tie in a single run.")
+            sentences.append(
+                f"{' and '.join(ties)}: within {TIE_RATIO - 1:.0%} of {best.engine}, a tie in a single run."
+            )
         starts = [f"{each.engine} {each.start_seconds:.1f} s" for each in self.ranked if each.start_seconds is not None]
         if starts:
             sentences.append(f"Start to first answer: {', '.join(starts)}.")

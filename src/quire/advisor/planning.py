@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire.advisor.advice import Advice, AdvicePlan, advise
+from quire.advisor.advice import Advice, AdvicePlan, advise_on_workload
 from quire.advisor.comparison import read_comparison
 from quire.advisor.hardware import find_hardware
 from quire.advisor.model_shape import DEFAULT_SHAPE, PUBLISHED, ModelShape, checkpoint_shape, published_shape
@@ -77,7 +77,7 @@ def advise_on_trace(
         request.trace_file,
     )
     show_status("counting tokens")
-    return advise(workload_of(trace, PromptMarker(model.model_text)), plan, show_status)
+    return advise_on_workload(workload_of(trace, PromptMarker(model.model_text)), plan, show_status)
 
 
 def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store) -> _PlannedModel:

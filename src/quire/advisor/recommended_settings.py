@@ -18,7 +18,7 @@ MARGIN, ROWS_MARGIN = 1.25, 2  # factors on what the trace needed
 HOST_SHARE = 0.5  # of the memory beside the model: other programs run on a host too
 HIT_RATE_LOSS = 0.01  # points of hit rate that a smaller cache may cost
 FRONT_RATE = 12_000  # tokens per second that one front process streams with a reserve
-OFFLINE_GAP = 5.0  # seconds between two tokens of a stream that nobody watches
+OFFLINE_GAP = 5.0  # seconds between two tokens of a stream in an offline batch
 LONG_WAIT = 30.0  # seconds to the first token beyond which clients give up
 OFFLINE_STEP = {"gpu": 8192, "cpu": 4096}
 

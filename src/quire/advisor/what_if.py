@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any
 
 from quire.advisor.cache_replay import prefix_pins, replay_cache
 from quire.advisor.number_format import format_seconds
@@ -60,6 +61,22 @@ class WhatIf:
         return f"{self.change[0].upper()}{self.change[1:]}: {self.explanation}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Baseline:
+    """The simulation that changes are compared with."""
+
+    workload: TraceWorkload
+    setup: ServingSetup
+    served: SimulationResult
+    prefixes: SharedPrefixes
+
+    def serve_changed(self, **changes: Any) -> SimulationResult | None:
+        """Simulate a changed setup. None: it answers fewer requests, so that its times cannot be compared."""
+        after, before = replace(self.setup, **changes).serve(self.workload), self.served
+        is_same = after.num_calls == before.num_calls and after.num_refused <= before.num_refused
+        return after if after.num_calls > 0 and is_same else None
+
+
 def max_request_rate(setup: ServingSetup, workload: TraceWorkload) -> float:
     """Return the requests per second that are served if all arrive at the same time: the setup's capacity."""
     calls = tuple(replace(call, time=0.0) for call in workload.calls)
@@ -84,72 +101,77 @@ def run_what_ifs(
     workload: TraceWorkload, setup: ServingSetup, served: SimulationResult, prefixes: SharedPrefixes
 ) -> list[WhatIf]:
     """Evaluate all changes that apply to this setup."""
-    questions: Sequence[Callable[[TraceWorkload, ServingSetup, SimulationResult, SharedPrefixes], WhatIf | None]] = (
-        _smaller_weights,
-        _smaller_kv,
-        _speculation,
-        _pins,
-        _second_replica,
-    )
-    answers = (question(workload, setup, served, prefixes) for question in questions)
+    base = _Baseline(workload, setup, served, prefixes)
+    answers = (_smaller_weights(base), _smaller_kv(base), _speculation(base), _pins(base), _second_replica(base))
     return [answer for answer in answers if answer is not None]
 
 
-def _smaller_weights(
-    workload: TraceWorkload, setup: ServingSetup, served: SimulationResult, prefixes: SharedPrefixes
-) -> WhatIf | None:
-    roofline = setup.roofline
+def _smaller_weights(base: _Baseline) -> WhatIf | None:
+    setup, roofline = base.setup, base.setup.roofline
     smaller = SMALLER_WEIGHTS[roofline.hardware.kind].get(roofline.shape.precision)
     if smaller is None:
         return None
     other = replace(roofline, shape=roofline.shape.in_precision(smaller))
     fills_memory = setup.num_blocks >= roofline.num_blocks(setup.block_tokens)
     num_blocks = max(1, other.num_blocks(setup.block_tokens)) if fills_memory else setup.num_blocks
-    after = _serve_all(workload, replace(setup, roofline=other, num_blocks=num_blocks), served)
+    after = base.serve_changed(roofline=other, num_blocks=num_blocks)
     if after is None:
         return None
     freed = other.kv_bytes() - roofline.kv_bytes()
-    return WhatIf(
+    return _compared(
+        base,
+        after,
         "quantization",
         f"weights in {smaller} instead of {roofline.shape.precision}",
-        _gain(served, after) > MIN_GAIN,
-        f"{_latencies(served, after)}; {freed / 1e9:.1f} GB more for KV. Answers change slightly: evaluate the quality "
-        "on your own prompts.",
-        key_metrics(served),
-        key_metrics(after),
+        f"{freed / 1e9:.1f} GB more for KV. Answers change slightly: evaluate the quality on your own prompts.",
     )
 
 
-def _smaller_kv(
-    workload: TraceWorkload, setup: ServingSetup, served: SimulationResult, prefixes: SharedPrefixes
-) -> WhatIf | None:
-    roofline = setup.roofline
+def _smaller_kv(base: _Baseline) -> WhatIf | None:
+    setup, roofline = base.setup, base.setup.roofline
     smaller = SMALLER_KV[roofline.hardware.kind].get(roofline.shape.kv_dtype)
     if smaller is None:
         return None
     other = replace(roofline, shape=roofline.shape.with_kv(smaller))
     ratio = roofline.shape.kv_token_bytes / other.shape.kv_token_bytes
-    after = _serve_all(workload, replace(setup, roofline=other, num_blocks=int(setup.num_blocks * ratio)), served)
+    after = base.serve_changed(roofline=other, num_blocks=int(setup.num_blocks * ratio))
     if after is None:
         return None
-    return WhatIf(
+    before_hits, after_hits = base.served.hit_rate, after.hit_rate
+    compared = _compared(
+        base,
+        after,
         "kv_quantization",
         f"KV in {smaller} instead of {roofline.shape.kv_dtype}",
-        _gain(served, after) > MIN_GAIN or after.hit_rate > served.hit_rate + MIN_HIT_GAIN,
-        f"{_latencies(served, after)}; the same memory holds {ratio:.1f} times the tokens, hit rate "
-        f"{after.hit_rate:.0%} instead of {served.hit_rate:.0%}.",
-        key_metrics(served),
+        f"the same memory holds {ratio:.1f} times the tokens, hit rate {after_hits:.0%} instead of {before_hits:.0%}.",
+    )
+    return replace(compared, helps=compared.helps or after_hits > before_hits + MIN_HIT_GAIN)
+
+
+def _compared(base: _Baseline, after: SimulationResult, name: str, change: str, explanation: str) -> WhatIf:
+    """Return the effect of another number format. It helps if answers are faster."""
+    before = base.served
+    gain = before.end_to_end.p50 / after.end_to_end.p50 - 1 if after.end_to_end.p50 else 0.0
+    latencies = (
+        f"Whole answer {format_seconds(after.end_to_end.p50)} instead of {format_seconds(before.end_to_end.p50)} "
+        f"(p50), per token {format_seconds(after.token_gap.p50)} instead of {format_seconds(before.token_gap.p50)}"
+    )
+    return WhatIf(
+        name,
+        change,
+        gain > MIN_GAIN,
+        f"{latencies}; {explanation}",
+        key_metrics(before),
         key_metrics(after),
     )
 
 
-def _speculation(
-    workload: TraceWorkload, setup: ServingSetup, served: SimulationResult, prefixes: SharedPrefixes
-) -> WhatIf:
+def _speculation(base: _Baseline) -> WhatIf:
     """Estimate from the mean batch: a step with drafts yields more tokens, and takes longer if it is compute-bound."""
+    served, roofline = base.served, base.setup.roofline
     rows, context = max(1.0, served.mean_rows), served.mean_context
-    plain = setup.roofline.seconds(_decode_work(rows, context, 1))
-    drafted = setup.roofline.seconds(_decode_work(rows, context, 1 + NUM_DRAFTS)) * (1 + DRAFT_COST)
+    plain = roofline.seconds(_decode_work(rows, context, 1))
+    drafted = roofline.seconds(_decode_work(rows, context, 1 + NUM_DRAFTS)) * (1 + DRAFT_COST)
     tokens = (1 - ACCEPTANCE ** (NUM_DRAFTS + 1)) / (1 - ACCEPTANCE)
     gain = tokens * plain / drafted
     after = key_metrics(served) | {"token_gap_p50": served.token_gap.p50 / gain}
@@ -170,11 +192,10 @@ def _decode_work(rows: float, context: float, tokens: int) -> StepWork:
     return StepWork(round(rows * tokens), read, read * tokens)
 
 
-def _pins(
-    workload: TraceWorkload, setup: ServingSetup, served: SimulationResult, prefixes: SharedPrefixes
-) -> WhatIf | None:
+def _pins(base: _Baseline) -> WhatIf | None:
     """Pin the prefixes with the largest savings, so that they are not evicted."""
-    best = [prefix for prefix in prefixes.largest(NUM_PINNED) if prefix.saves]
+    workload, setup = base.workload, base.setup
+    best = [prefix for prefix in base.prefixes.largest(NUM_PINNED) if prefix.saves]
     if not best:
         return None
     plain = replay_cache(workload, setup.num_blocks, setup.block_tokens)
@@ -192,10 +213,9 @@ def _pins(
     )
 
 
-def _second_replica(
-    workload: TraceWorkload, setup: ServingSetup, served: SimulationResult, prefixes: SharedPrefixes
-) -> WhatIf:
+def _second_replica(base: _Baseline) -> WhatIf:
     """Add a replica with prefix-aware routing; the hit rate of round-robin routing is reported beside it."""
+    workload, setup, served = base.workload, base.setup, base.served
     by_prefix = _serve_on_two(workload, setup, _route_by_prefix(workload, setup.block_tokens))
     round_robin = _serve_on_two(workload, setup, [index % 2 for index in range(len(workload.calls))])
     first = served.first_token.p95 / by_prefix["first_token_p95"] if by_prefix["first_token_p95"] else 1.0
@@ -243,22 +263,3 @@ def _serve_on_two(workload: TraceWorkload, setup: ServingSetup, route: Sequence[
     hits = sum(each.hit_rate * count for each, count in zip(served, queried, strict=True))
     together["hit_rate"] = hits / max(1, sum(queried))
     return together
-
-
-def _serve_all(workload: TraceWorkload, setup: ServingSetup, before: SimulationResult) -> SimulationResult | None:
-    """Simulate a changed setup. None: it answers fewer requests, so that its times cannot be compared."""
-    after = setup.serve(workload)
-    is_same = after.num_calls == before.num_calls and after.num_refused <= before.num_refused
-    return after if after.num_calls > 0 and is_same else None
-
-
-def _gain(before: SimulationResult, after: SimulationResult) -> float:
-    """Return how much faster the median answer is complete."""
-    return before.end_to_end.p50 / after.end_to_end.p50 - 1 if after.end_to_end.p50 else 0.0
-
-
-def _latencies(before: SimulationResult, after: SimulationResult) -> str:
-    return (
-        f"Whole answer {format_seconds(after.end_to_end.p50)} instead of {format_seconds(before.end_to_end.p50)} "
-        f"(p50), per token {format_seconds(after.token_gap.p50)} instead of {format_seconds(before.token_gap.p50)}"
-    )

@@ -138,7 +138,7 @@ def _frozen(value: Any) -> Any:
 
 def _setting_parameter(each: Setting) -> inspect.Parameter:
     choices = f" One of {', '.join(map(str, each.choices))}." if each.choices else ""
-    default = "" if each.default in (None, "") else f" Default {each.default}."
+    default = "" if each.default in (None, "") else f" Default: {each.default}."
     text = f"{each.help}{choices}{default} [{each.variable}]"
     values = each.choices or (("true", "false") if each.kind is bool else ())
     more = {"autocompletion": one_of(*values)} if values else {}

@@ -36,8 +36,8 @@ def test_json_prints_one_object(quire, trace):
 
 def test_accepts_the_settings_of_the_server(quire, trace):
     done = quire("advise", trace, *PLANNED, "--json", "--num-blocks", "50", "--kv-dtype", "q8_0")
-    said = json.loads(done.stdout)
-    assert said["model"]["kv_dtype"] == "q8_0" and said["simulated"]["peak_blocks"] <= 50
+    report = json.loads(done.stdout)
+    assert report["model"]["kv_dtype"] == "q8_0" and report["simulated"]["peak_blocks"] <= 50
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`quire bench` as a process, against a server whose delays are known."""
+"""`quire bench` as a process, against a server with known delays."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_server_that_it_started_ends_with_it(quire, tmp_path, sign):
     arguments = quire.command("bench", "serve", "--start", command, *SMALL, "--out", str(tmp_path), "--requests", "400")
     with subprocess.Popen(arguments, env=quire.environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = iter(process.stderr.readline, "")
-        next(line for line in said if "the first token came" in line)
+        lines = iter(process.stderr.readline, "")
+        next(line for line in lines if "the first token came" in line)
         address = (tmp_path / "server.log").read_text().strip()
         assert is_there(address)
         process.send_signal(sign)
@@ -90,7 +90,7 @@ def test_an_option_of_another_benchmark_names_its_equivalent(quire):
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, error",
     [
         (("serve", "--concurrency", "2", "--rate", "3"), "--concurrency (closed loop) and --request-rate (open loop)"),
         (("serve", "--concurrency", "some"), "such as 1,8,32"),
@@ -101,11 +101,11 @@ def test_an_option_of_another_benchmark_names_its_equivalent(quire):
         (("compare",), "--engine NAME=URL"),
     ],
 )
-def test_an_error_is_one_line(quire, arguments, said):
+def test_an_error_is_one_line(quire, arguments, error):
     done = quire("bench", *arguments)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
-    assert said in line and "Traceback" not in done.stderr
+    assert error in line and "Traceback" not in done.stderr
 
 
 def test_lists_the_workloads(quire):

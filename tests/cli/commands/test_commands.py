@@ -134,8 +134,8 @@ def test_version_imports_nothing_heavy(quire):
     done = subprocess.run(
         [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=100
     )
-    said, modules = done.stdout.splitlines()
-    assert said == f"quire {__version__}"
+    version, modules = done.stdout.splitlines()
+    assert version == f"quire {__version__}"
     assert {"typer", "rich", "httpx", "numpy", "huggingface_hub"} & set(modules.split()) == set()
 
 
@@ -172,8 +172,8 @@ logging.getLogger("quire.cache").error("but this")
         [sys.executable, "-c", script], env=quire.environment, capture_output=True, text=True, check=True, timeout=100
     )
     assert "not this" not in done.stderr
-    said = json.loads(done.stderr.splitlines()[-1])
-    assert (said["level"], said["message"]) == ("error", "but this")
+    record = json.loads(done.stderr.splitlines()[-1])
+    assert (record["level"], record["message"]) == ("error", "but this")
 
 
 def test_several_fronts_need_the_names_of_the_models(quire):

@@ -62,11 +62,7 @@ def test_a_truncated_model_file_is_an_error_with_the_next_step(environment, mode
 def test_an_answer_in_a_chat_is_stopped_and_the_chat_continues(environment, model_file):
     command = [sys.executable, "-m", "quire", "run", "--temperature", "0", str(model_file)]
     with on_terminal(command, environment) as terminal:
-        terminal.wait_for(">>> ")
-        terminal.type("Write a long story about a ship.\r")
-        terminal.wait_for("Once upon a time")
-        terminal.type("\x03")
-        assert "(stopped)" in terminal.wait_for(">>> ")
+        terminal.stop_long_answer()
         terminal.say("/clear")
         terminal.say("/set max_tokens 60")
         assert "scatter" in terminal.say("Why is the sky blue?")

@@ -157,8 +157,8 @@ def test_ps_lists_loaded_models_and_stop_unloads_them(environment: dict[str, str
     assert TAGS[1] not in loaded(environment)
     wrong = quire(environment, "stop", "nothing")
     assert wrong.returncode == 1 and "not served here: choose smol:a or" in wrong.stderr
-    nobody = quire(environment | {"QUIRE_PORT": "9"}, "ps")
-    assert (nobody.returncode, nobody.stderr) == (
+    no_server = quire(environment | {"QUIRE_PORT": "9"}, "ps")
+    assert (no_server.returncode, no_server.stderr) == (
         1,
         "error: No server is running at http://127.0.0.1:9. Start one with `quire serve`.\n",
     )
@@ -168,11 +168,7 @@ def test_ps_lists_loaded_models_and_stop_unloads_them(environment: dict[str, str
 def test_an_answer_of_the_server_is_stopped_and_the_chat_continues(environment: dict[str, str]):
     command = [sys.executable, "-m", "quire", "run", "--temperature", "0", TAGS[2]]
     with on_terminal(command, environment) as terminal:
-        terminal.wait_for(">>> ")
-        terminal.type("Write a long story about a ship.\r")
-        terminal.wait_for("Once upon a time")
-        terminal.type("\x03")
-        assert "(stopped)" in terminal.wait_for(">>> ")
+        terminal.stop_long_answer()
         assert "messages    2" in terminal.say("/show")
         terminal.type("\x04")
         assert terminal.wait_for_exit() == 0
@@ -192,8 +188,8 @@ def test_time_until_is_written_in_words(seconds: float, text: str):
 
 @pytest.mark.e2e
 def test_doctor_finds_the_server(environment: dict[str, str]):
-    said = quire(environment, "doctor").stdout
-    assert re.search(rf"here +quire [\d.]+ at http://127.0.0.1:{environment['QUIRE_PORT']}\n", said), said
-    assert re.search(r"models +.*smol:a, smol:b", said), said
+    output = quire(environment, "doctor").stdout
+    assert re.search(rf"here +quire [\d.]+ at http://127.0.0.1:{environment['QUIRE_PORT']}\n", output), output
+    assert re.search(r"models +.*smol:a, smol:b", output), output
     without = {name: value for name, value in environment.items() if name != "QUIRE_API_KEY"}
     assert "which requires an API key" in quire(without, "doctor").stdout

@@ -65,13 +65,13 @@ def test_parameters_and_the_system_message_are_set_and_shown(chat, quire):
     chat.say("/set parameter top_k 7")
     chat.say("/set stop END FIN")
     chat.say('/set system "Be brief."')
-    shown = chat.say("/show")
-    for said in ("toy.gguf", "temperature 0.5", "top_k 7", "top_p 0.95", "Be brief."):
-        assert said in shown
+    output = chat.say("/show")
+    for text in ("toy.gguf", "temperature 0.5", "top_k 7", "top_p 0.95", "Be brief."):
+        assert text in output
     chat.say("hi")
-    (asked,) = quire.logged("stream")
-    assert asked["prompt"][0] == {"role": "system", "content": "Be brief."}
-    assert {"temperature": 0.5, "top_k": 7, "stop": ["END", "FIN"]}.items() <= asked["sampling"].items()
+    (call,) = quire.logged("stream")
+    assert call["prompt"][0] == {"role": "system", "content": "Be brief."}
+    assert {"temperature": 0.5, "top_k": 7, "stop": ["END", "FIN"]}.items() <= call["sampling"].items()
 
 
 def test_the_format_is_set_and_turned_off(chat, quire):

@@ -1,1 +1,1 @@
-"""One file for each command of `quire`. What else a command needs lies beside it, in files that begin with its name."""
+"""One file per command of `quire`. Further files of a command begin with its name."""

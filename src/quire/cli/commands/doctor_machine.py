@@ -124,15 +124,15 @@ def check_disk(config: Config) -> Iterator[Finding]:
 
 def check_gpu(proc: Path = PROC) -> Iterator[Finding]:
     """GPUs and their driver, and whether Quire can use them."""
-    found = list(_nvidia_gpus())
+    gpus = list(_nvidia_gpus())
     driver = next((line for line in _lines(proc / "driver" / "nvidia" / "version") if line.startswith("NVRM")), "")
-    if not found:
+    if not gpus:
         broken = "the kernel driver is loaded, but nvidia-smi fails: " + driver.partition(":")[2].strip()
         value = broken if driver else "none; models run on the CPU"
         remedy = "Install the driver's tools, then run nvidia-smi." if driver else ""
         yield Finding("gpu", "nvidia", value, "note" if driver else "ok", remedy)
         return
-    for index, gpu in enumerate(found):
+    for index, gpu in enumerate(gpus):
         yield Finding("gpu", f"nvidia {index}", gpu)
     missing = [name for name in devices.GPU_NEEDS if not installed(name)]
     if missing:
@@ -148,8 +148,8 @@ def check_gpu(proc: Path = PROC) -> Iterator[Finding]:
 def check_packages() -> Iterator[Finding]:
     """Versions of the required packages, and the extras that are missing."""
     versions = {name: installed(name) for name in PACKAGES}
-    yield Finding("packages", "needed", ", ".join(f"{name} {found}" for name, found in versions.items() if found))
-    for name in (name for name, found in versions.items() if not found):
+    yield Finding("packages", "needed", ", ".join(f"{name} {number}" for name, number in versions.items() if number))
+    for name in (name for name, number in versions.items() if not number):
         yield Finding("packages", name, "missing", "broken", f"pip install {name}")
     for extra, names in EXTRAS.items():
         missing = [name for name in names if not installed(name)]

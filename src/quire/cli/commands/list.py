@@ -48,15 +48,15 @@ def _models(options: ListOptions, settings: CommandSettings) -> Iterator[dict[st
             "source": each.source,
             "where": f"the store, {settings.home}",
         }
-    for found in settings.store.elsewhere() if options.all else ():
+    for other in settings.store.elsewhere() if options.all else ():
         yield {
-            "name": str(found.name),
-            "size": found.size,
-            "format": found.about.format,
-            "quantization": found.about.quantization,
-            "fetched": found.modified,
-            "source": found.keeper,
-            "where": f"{found.keeper}, {found.folder}",
+            "name": str(other.name),
+            "size": other.size,
+            "format": other.about.format,
+            "quantization": other.about.quantization,
+            "fetched": other.modified,
+            "source": other.keeper,
+            "where": f"{other.keeper}, {other.folder}",
         }
 
 

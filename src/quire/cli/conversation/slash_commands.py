@@ -153,8 +153,8 @@ def _paths(typed: str) -> list[str]:
     """Return the files and folders that begin with this path."""
     folder, name = typed[: typed.rfind("/") + 1], typed[typed.rfind("/") + 1 :]
     try:
-        found = sorted(Path(folder or ".").expanduser().iterdir())
+        files = sorted(Path(folder or ".").expanduser().iterdir())
     except OSError:
         return []
-    matching = (each for each in found if each.name.startswith(name) and (name or not each.name.startswith(".")))
+    matching = (each for each in files if each.name.startswith(name) and (name or not each.name.startswith(".")))
     return [f"{folder}{each.name}{'/' if each.is_dir() else ''}" for each in matching]

@@ -65,7 +65,7 @@ def load_local_model(path: Path, device: str, settings: Mapping[str, str]) -> Ch
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Objects made within live as long as the process: the collector need not scan them, now or later."""
+    """Objects created inside live as long as the process, so the collector never needs to scan them."""
     gc.disable()
     try:
         yield
