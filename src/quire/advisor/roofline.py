@@ -26,6 +26,17 @@ class StepWork:
     attended: int  # sum over the step's tokens of the number of tokens each attends to
 
 
+def decode_work(rows: float, context: float, tokens_per_row: int = 1) -> StepWork:
+    """Return the work of a decode step: `rows` streams with `context` tokens each; more tokens per row with drafts."""
+    read = round(rows * context)
+    return StepWork(round(rows * tokens_per_row), read, read * tokens_per_row)
+
+
+def prompt_work(num_tokens: int, start: int = 0) -> StepWork:
+    """Return the work of computing `num_tokens` of a prompt after `start` cached ones."""
+    return StepWork(num_tokens, start + num_tokens, num_tokens * start + num_tokens * (num_tokens + 1) // 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """The speed and memory of one model on one device."""
@@ -56,22 +67,9 @@ class Roofline:
         )
         return weights + attention + self.hardware.efficiency.step_seconds
 
-    def decode(self, rows: int, context: float) -> StepWork:
-        """Return the work of one decode step: `rows` streams with `context` tokens each."""
-        read = round(rows * context)
-        return StepWork(rows, read, read)
-
-    def prompt(self, num_tokens: int, start: int = 0) -> StepWork:
-        """Return the work of computing `num_tokens` of a prompt after `start` cached ones."""
-        return StepWork(num_tokens, start + num_tokens, num_tokens * start + num_tokens * (num_tokens + 1) // 2)
-
     def decode_rate(self, rows: int, context: float) -> float:
         """Return the tokens per second of `rows` streams together."""
-        return rows / self.seconds(self.decode(rows, context))
-
-    def prompt_rate(self, num_tokens: int) -> float:
-        """Return the prompt tokens per second of one prompt of this length."""
-        return num_tokens / self.seconds(self.prompt(num_tokens))
+        return rows / self.seconds(decode_work(rows, context))
 
     def kv_bytes(self) -> float:
         """Return the memory left for KV; negative if the model does not fit."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quire.advisor.roofline import Roofline, StepWork
+from quire.advisor.roofline import Roofline, StepWork, prompt_work
 from quire.advisor.workload import TraceCall, TraceWorkload
 from quire.advisor.workload_summary import Concurrency, Distribution, concurrency_of
 from quire.cache.kv_cache import KVCache
@@ -123,8 +123,9 @@ class _Device:
                 count = len(part.tokens)
                 num_prompt += count
                 num_recomputed += self._count_seen(call_times.call.key, part.tokens)
-                read += part.start + count
-                attended += count * part.start + count * (count + 1) // 2
+                prompt = prompt_work(count, part.start)
+                read += prompt.read_context
+                attended += prompt.attended
             results.append(self._sample(call_times) if part.num_logits else PartResult())
         shared = sum((len(group.rows) - 1) * group.num_blocks * self.block_tokens for group in plan.groups)
         streams = self.roofline.seconds(StepWork(num_rows, max(0, stream_context - shared), stream_context))

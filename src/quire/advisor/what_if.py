@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.advisor.cache_replay import prefix_pins, replay_cache
 from quire.advisor.number_format import format_seconds
-from quire.advisor.roofline import Roofline, StepWork
+from quire.advisor.roofline import Roofline, decode_work
 from quire.advisor.shared_prefixes import SharedPrefixes
 from quire.advisor.simulation import Simulation, SimulationResult
 from quire.advisor.workload import TraceCall, TraceWorkload
@@ -170,8 +170,8 @@ def _speculation(base: _Baseline) -> WhatIf:
     """Estimate from the mean batch: a step with drafts yields more tokens, and takes longer if it is compute-bound."""
     served, roofline = base.served, base.setup.roofline
     rows, context = max(1.0, served.mean_rows), served.mean_context
-    plain = roofline.seconds(_decode_work(rows, context, 1))
-    drafted = roofline.seconds(_decode_work(rows, context, 1 + NUM_DRAFTS)) * (1 + DRAFT_COST)
+    plain = roofline.seconds(decode_work(rows, context))
+    drafted = roofline.seconds(decode_work(rows, context, 1 + NUM_DRAFTS)) * (1 + DRAFT_COST)
     tokens = (1 - ACCEPTANCE ** (NUM_DRAFTS + 1)) / (1 - ACCEPTANCE)
     gain = tokens * plain / drafted
     after = key_metrics(served) | {"token_gap_p50": served.token_gap.p50 / gain}
@@ -185,11 +185,6 @@ def _speculation(base: _Baseline) -> WhatIf:
         key_metrics(served),
         after,
     )
-
-
-def _decode_work(rows: float, context: float, tokens: int) -> StepWork:
-    read = round(rows * context)
-    return StepWork(round(rows * tokens), read, read * tokens)
 
 
 def _pins(base: _Baseline) -> WhatIf | None:

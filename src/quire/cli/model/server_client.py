@@ -37,15 +37,19 @@ def server_url(serve: ServeConfig) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{serve.port}"
 
 
+def auth_headers(api_key: str | None) -> dict[str, str]:
+    """Return the headers for the first of these comma-separated keys."""
+    key = (api_key or "").split(",")[0].strip()
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 class ServerClient:
     """A connection to one server. Failures are raised as `NoServer` or `ServerRefused`."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = url
-        key = (api_key or "").split(",")[0].strip()
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+        self._http = httpx.Client(base_url=url, headers=auth_headers(api_key), timeout=timeout, trust_env=False)
 
     def get(self, path: str) -> Any:
         """Return the JSON body of a GET; for `/` the text."""
