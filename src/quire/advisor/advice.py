@@ -54,7 +54,6 @@ class Advice:
 
     plan: AdvicePlan
     workload: TraceWorkload
-    simulated: TraceWorkload  # the part that was simulated
     prefixes: SharedPrefixes
     curve: tuple[CacheHits, ...]
     now: CacheHits | None  # with the cache size of the trace's server
@@ -114,7 +113,7 @@ def advise_on_workload(
     )
     notes = (*plan.notes, *_notes(workload, part, replayed, memory, served))
     recommendation = recommend(evidence)
-    return Advice(plan, workload, part, prefixes, tuple(curve), now, concurrency, evidence, recommendation, notes)
+    return Advice(plan, workload, prefixes, tuple(curve), now, concurrency, evidence, recommendation, notes)
 
 
 def _has_device(kind: str) -> bool:
