@@ -211,7 +211,7 @@ def test_a_certificate_makes_it_speak_tls(model_file, tmp_path):
 
 
 def test_run_does_not_wait_for_the_packages_of_a_server():
-    script = "import sys, quire.cli.app as a; a.make_app(['run']); print(*sys.modules)"
+    script = "import sys, quire.cli.app as a; a.make_typer_app(['run']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
     assert {"starlette", "uvicorn", "zmq", "asyncio"} & set(done.stdout.split()) == set()
 
