@@ -58,6 +58,7 @@ EXTENSION_POINTS: dict[str, tuple[Contract, ...]] = {
     "store.sources": (is_documented, imports_alone),
     "spec": (is_documented, imports_alone),
     "text.parsers": (is_documented, imports_alone),
+    "bench.load.workloads": (is_documented, imports_alone),
     "gateway.policies": (is_documented, imports_alone, is_a_policy),
 }
 

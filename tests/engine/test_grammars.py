@@ -67,13 +67,13 @@ class Gate:
     def __init__(self, driver: Driver) -> None:
         self.opened = threading.Event()
         compiler = driver.core._grammars._compiler
-        opens = compiler._opens
+        opens = compiler._open_backend
 
         def waits() -> Backend:
             self.opened.wait(60)
             return opens()
 
-        compiler._opens = waits
+        compiler._open_backend = waits
 
 
 # ── sampling ──
@@ -277,7 +277,7 @@ def test_a_grammar_that_becomes_too_complex_fails_its_request_alone(make: Any, m
     driver.run()
     assert len(driver.tokens("fine")) == 9
     error = driver.told["complex", 0].error
-    assert isinstance(error, InvalidRequest) and re.search(r"any further, after \d+ tokens: .*lexer", error.public)
+    assert isinstance(error, InvalidRequest) and re.search(r"failed after \d+ tokens: .*lexer", error.public)
     assert driver.told["complex", 0].tokens
 
 

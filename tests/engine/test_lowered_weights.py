@@ -17,7 +17,7 @@ from quire.devices.cpu.bindings import native
 from quire.engine import load as engine_load
 from quire.engine.llm import LLM
 from quire.models.draw import draw
-from quire.store.parts import Part, parts_of
+from quire.store.model_files import NewFile, files_at
 from quire.store.store import Store
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
@@ -115,7 +115,9 @@ def test_processes_that_start_at_once_answer_alike_and_leave_one_file(toy_folder
 def test_the_lowered_weights_go_with_the_last_name_of_their_file(toy_folder: Path, tmp_path: Path) -> None:
     home, lowered = tmp_path / "home", tmp_path / "home" / "lowered"
     store = Store(home)
-    store.create("toy", [Part(each.role, each.file_name, each.content.read_bytes()) for each in parts_of(toy_folder)])
+    store.create(
+        "toy", [NewFile(each.role, each.file_name, each.content.read_bytes()) for each in files_at(toy_folder)]
+    )
     store.copy("toy", "twin")
     answer(toy_folder, home=str(home))  # not of the store, and not to be touched
     (other,) = lowered.iterdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bench.models import resident_bytes
+from quire.bench.machine.processes import resident_bytes
 from quire.config import BadSetting, load
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine

@@ -13,7 +13,7 @@ import msgspec
 from quire.config import Config
 from quire.engine import messages
 from quire.engine.wire import KINDS, decode, encode
-from quire.observe.histogram import Spread
+from quire.observe.histogram import HistogramValue
 from quire.types.errors import ContextTooLong, Overloaded, QuireError
 from quire.types.request import (
     CacheKey,
@@ -71,7 +71,7 @@ MESSAGES = [
     messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
     messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
     messages.Cancelled("a", True),
-    messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
+    messages.Counters(num_steps=4, busy_seconds=0.5, plan=HistogramValue((1, 2), 0.25)),
     messages.Explained(4, 2, "evicted", 7, None, 1.5),
     messages.Changed(3),
     messages.Resized(12, 4),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows
+from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest, Event, ModelCard, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest, QuireError

@@ -14,13 +14,13 @@ import httpx
 
 from quire.config import load
 from quire.observe.record import Record
-from quire.serve.dialect import Dialect
-from quire.serve.engines import Place
-from quire.serve.keys import read_keys
-from quire.serve.models import Models, Offers
-from quire.serve.server import Serving
+from quire.serve.access.keys import read_keys
+from quire.serve.dialects.contract import Dialect
+from quire.serve.processes.server import Serving
+from quire.serve.residency.engines import Place
+from quire.serve.residency.models import Models, Offers
+from quire.serve.residency.shelf import Wanted
 from quire.serve.service import Service
-from quire.serve.shelf import Wanted
 from tests.serve.plain_dialect import PLAIN
 
 SETTINGS = {"port": 0, "num_blocks": 300, "max_context": 1024, "max_rows": 16, "log_level": "warning"}

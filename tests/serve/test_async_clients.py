@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from quire.serve.app import all_dialects
+from quire.serve.http.app import all_dialects
 from tests.serve.running import running
 
 anthropic = pytest.importorskip("anthropic")

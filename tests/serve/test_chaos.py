@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.serve.engines import Place
+from quire.serve.residency.engines import Place
 from tests.engine.child import POISON, SLOW_POISON
 from tests.serve.running import Running, running
 
@@ -143,7 +143,7 @@ def test_16_greedy_streams_end_with_the_text_they_have_alone_when_the_engine_is_
     assert [stream.answer for stream in killed] == [stream.answer for stream in alone]
     assert all(stream.num_tokens == 40 and "usage" in stream.events[-1] for stream in killed)
     assert seen == [(503, 200), (200, 200)]
-    assert 'quire_engine_restarts_total{model="toy"} 1' in server.http.get("/metrics").text
+    assert 'quire_engine_restarts_total{model="toy"} 1.0' in server.http.get("/metrics").text
     assert all_is_idle(server)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.serve.app import all_dialects
+from quire.serve.http.app import all_dialects
 from quire.text.infill import Infill
 from tests.serve.running import running
 

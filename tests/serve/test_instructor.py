@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.serve.app import all_dialects
+from quire.serve.http.app import all_dialects
 from tests.serve.running import Running, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]

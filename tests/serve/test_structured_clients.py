@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from quire.serve.app import all_dialects
+from quire.serve.http.app import all_dialects
 from tests.serve.running import running
 
 anthropic = pytest.importorskip("anthropic")

@@ -42,8 +42,8 @@ from quire.engine.messages import (
     Shutdown,
     Snapshot,
     Submit,
-    Tokens,
     UnpinPrefix,
+    split_outcomes,
 )
 from quire.grammar.grammar import Grammar
 from quire.observe.histogram import Histogram
@@ -59,7 +59,6 @@ Receive = Callable[[float | None], Sequence[Inward]]  # wait up to so many secon
 
 COMPILING_SECONDS = 0.002  # a grammar is on its way and there is nothing else to do: look again very soon
 STUCK_SECONDS = 0.01  # nothing can be planned though requests wait: look again soon, a deadline or a TTL may change it
-new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
 
 
 class RunsPlans(Protocol):
@@ -152,12 +151,12 @@ class EngineCore:
         prompt = array("I", request.prompt)
         try:
             self._check(request, prompt)
-            if request.constrained:
+            if request.is_constrained:
                 self._grammars.compile(request)
         except QuireError as error:
             self._refuse(request, error)
         else:
-            if not request.constrained:
+            if not request.is_constrained:
                 self._admit(request, None, now, prompt)
 
     def _take_compiled(self, now: float) -> None:
@@ -222,11 +221,11 @@ class EngineCore:
             case Explain(tokens, key):
                 why = self._cache.explain(array("I", tokens), key)
                 ago = None if why.evicted_at is None else now - why.evicted_at
-                return Explained(why.num_tokens, why.num_hit, why.cause, why.given, why.cached, ago)
+                return Explained(why.num_tokens, why.num_hit, why.cause, why.prompt_token, why.cached_token, ago)
             case PinPrefix(tokens, key, pin):
-                return Changed(self._cache.pin(array("I", tokens), key, pin, now))
+                return Changed(self._cache.pins.add(array("I", tokens), key, pin, now))
             case UnpinPrefix(tokens, key):
-                return Changed(self._cache.unpin(array("I", tokens), key, now))
+                return Changed(self._cache.pins.remove(array("I", tokens), key, now))
             case Flush():
                 before = self._cache.stats().num_cached
                 self._cache.clear(now)
@@ -234,8 +233,8 @@ class EngineCore:
 
     def _resize(self, num_blocks: int, now: float) -> Resized:
         """Never below one whole context: what was accepted, or may be, can always end."""
-        self._cache.resize(max(num_blocks, self._scheduler.fewest_blocks), now)
-        self._runner.release_blocks(self._cache.unused())
+        self._cache.resizing.start(max(num_blocks, self._scheduler.fewest_blocks), now)
+        self._runner.release_blocks(self._cache.resizing.retired_blocks())
         return Resized(self._cache.num_blocks, self._cache.stats().num_held)
 
     # ── steps ──
@@ -245,8 +244,8 @@ class EngineCore:
         now, began = time.monotonic(), time.perf_counter()
         if self._grammars.num_compiling:
             self._take_compiled(now)
-        if self._cache.settle(now):  # more was held, when it was told to shrink, than it may keep
-            self._runner.release_blocks(self._cache.unused())
+        if self._cache.resizing.advance(now):  # blocks that were held when a shrink began are free now
+            self._runner.release_blocks(self._cache.resizing.retired_blocks())
         plan = self._scheduler.plan(now)
         if plan.parts or plan.joins:
             self._plan_seconds.add(time.perf_counter() - began)
@@ -275,19 +274,18 @@ class EngineCore:
             self._grammars.follow(outcomes, time.monotonic())
 
     def _tell(self, outcomes: list[Outcome]) -> None:
-        tally, say = self._tally, self._out.append
-        for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
-            tally.output_tokens += len(tokens)
-            tally.forced_tokens += forced
-            if error is None and finish is None:
-                say(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
-            elif error is not None:
+        tally, split = self._tally, split_outcomes(outcomes)
+        self._out += split.ongoing
+        tally.output_tokens += split.num_output
+        tally.forced_tokens += split.num_forced
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited in split.ended:
+            if error is not None:
                 tally.num_failed += 1
-                say(Failed(request_id, sample, error))
+                self._out.append(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                say(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
 
     # ── the loop ──
 
@@ -362,7 +360,7 @@ class EngineCore:
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,
             promised_wait=work.promised_wait,
-            plan=self._plan_seconds.spread(),
-            run=self._run_seconds.spread(),
-            commit=self._commit_seconds.spread(),
+            plan=self._plan_seconds.value(),
+            run=self._run_seconds.value(),
+            commit=self._commit_seconds.value(),
         )

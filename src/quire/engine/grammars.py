@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quire.config import Config
 from quire.grammar.compiler import Compiler, Job
 from quire.grammar.grammar import Grammar, GrammarState
-from quire.observe.log import origin
+from quire.observe.log import error_origin
 from quire.runner.flight import Mask, Masks
 from quire.sampling.mask import WORD_BITS, blank
 from quire.scheduler.scheduler import Scheduler
@@ -81,12 +81,12 @@ class Grammars:
         assert request.constraint is not None
         if len(self._compiling) >= self._max_compiling and not request.resumed:
             raise Overloaded(f"The grammars of {len(self._compiling)} requests are being compiled.", 1.0)
-        self._compiling[request.id] = Compiling(request, self._compiler.ask(request.constraint))
+        self._compiling[request.id] = Compiling(request, self._compiler.submit(request.constraint))
 
     def compiled(self, now: float) -> Iterator[tuple[Compiling, Grammar | QuireError]]:
         """The requests whose grammars are ready, or cannot be had. They are the caller's then."""
         for each in list(self._compiling.values()):
-            came = self._compiler.look(each.job, now)
+            came = self._compiler.poll(each.job, now)
             if came is not None:
                 del self._compiling[each.request.id]
                 yield each, came
@@ -113,9 +113,9 @@ class Grammars:
         """A request is in the queue: its samples begin, or go on, with what their grammar forces there."""
         sampling = request.sampling
         jumps = self._jumps and sampling.logprobs is None and sampling.prompt_logprobs is None
-        for sample in request.open_samples:
+        for sample in request.unfinished_samples:
             text = Text(request, sample, grammar.start(), jumps)
-            text.state.accept(request.output_before(sample))
+            text.state.accept(request.resumed_output(sample))
             self._texts[request.id, sample] = self._of_part[request.sample_id(sample)] = text
             if jumps:
                 self._go_on(text, now)
@@ -173,7 +173,7 @@ class Grammars:
                 _put_off_the_end(bits, text.request.eos_token_ids)
             return text.state.error or bits
         except Exception as error:
-            logger.error("the grammar of request %s failed: %s", text.request.id, origin(error))
+            logger.error("the grammar of request %s failed: %s", text.request.id, error_origin(error))
             return StepFailed(f"The grammar of this request failed ({type(error).__name__}): the log has more.")
 
 

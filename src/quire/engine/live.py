@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from quire.engine.messages import Failed, Finished, News, Tokens
 from quire.types.errors import QuireError
@@ -16,12 +15,7 @@ from quire.types.request import GenerateRequest
 
 Sink = Callable[[News], None]  # called where the link is read, a thread or an event loop: it must not block
 
-
-class Told(NamedTuple):
-    """News, and the sink that they are for."""
-
-    sink: Sink
-    news: News
+Told = tuple[Sink, News]  # a message and the sink that it is for; a plain tuple: one is built for every token
 
 
 @dataclass(slots=True, eq=False)
@@ -116,4 +110,4 @@ class Live:
 
 def failed(live: Live, error: QuireError) -> Told:
     """The last news of a request."""
-    return Told(live.sink, Failed(live.request.id, None, error))
+    return live.sink, Failed(live.request.id, None, error)

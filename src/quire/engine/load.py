@@ -17,7 +17,7 @@ from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
 from quire.grammar.compiler import Compiler
-from quire.grammar.grammar import Words, open_backend
+from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
 from quire.runner.memory import HOST_KV, DeviceFacts, block_bytes, host_bytes, kv_dtype, plan_blocks, used_bytes
@@ -70,9 +70,9 @@ def build(
     runner = Runner(program, limits, vocab_size)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
     scheduler = Scheduler(cache, config.scheduler)
-    cache.resize(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
+    cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
-        lambda: open_backend(words_of(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
+        lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
     )
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
@@ -149,14 +149,14 @@ def fit(config: Config, model: DrawnModel) -> Config:
     return plan_blocks(config, facts)
 
 
-def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
-    """The model's words, for grammars. None: it came without a tokenizer."""
+def grammar_vocabulary(checkpoint: CheckpointSource, vocab_size: int) -> GrammarVocabulary | None:
+    """The model's tokens, for grammars. None: it has no tokenizer."""
     if not isinstance(checkpoint, Checkpoint):
         return None
     text_side = import_module("quire.engine.text_side")  # here, because most engines need no tokenizer of their own
     side = text_side.TextSide.of(checkpoint)
     ends = tuple(token for token in side.eos_ids if token < vocab_size)
-    return None if side.tokenizer is None else Words(side.tokenizer, vocab_size, ends)
+    return None if side.tokenizer is None else GrammarVocabulary(side.tokenizer, vocab_size, ends)
 
 
 def kept_weights(checkpoint: CheckpointSource, model: DrawnModel, config: Config) -> WeightCache | None:

@@ -37,7 +37,6 @@ BLAMES_NEEDED, BLAMES_NEEDED_IF_KILLED = 2, 3
 PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a start, by the number of failures in a row
 LONG_PAUSE = 30.0  # when they are used up, and everyone has been told
 RETRY_SECONDS = 2.0
-new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor
 
 
 class Recovery:
@@ -113,7 +112,7 @@ class Recovery:
                     output.append(each.tokens[0])
                     live.num_said += 1
                     self._num_failures = 0
-                    told.append(new_tuple(Told, (live.sink, each)))
+                    told.append((live.sink, each))
                 continue
             new = live.take(each)
             if self._num_failures and live.num_new:
@@ -123,7 +122,7 @@ class Recovery:
             if live.is_on_trial and live.num_new >= self._trial_tokens * live.num_open:
                 self._clear(live)
             if new is not None:
-                told.append(Told(live.sink, new))
+                told.append((live.sink, new))
         return told
 
     def cancel(self, request_id: str, reason: FinishReason, sample: int | None) -> list[Told] | None:
@@ -132,9 +131,9 @@ class Recovery:
         if live is None or live.in_engine:
             return None
         ends = [s for s, output in enumerate(live.outputs) if output is not None and sample in (None, s)]
-        told = [Told(live.sink, Finished(request_id, each, reason)) for each in ends]
-        for each in told:
-            live.take(each.news)
+        told: list[Told] = [(live.sink, Finished(request_id, each, reason)) for each in ends]
+        for _, news in told:
+            live.take(news)
         if not live.num_open:
             self._drop(live)
         return told

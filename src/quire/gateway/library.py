@@ -10,8 +10,8 @@ from quire.store.create import (
     base_of_blobs,
     base_of_name,
     check_preset,
-    make,
-    modelfile_of,
+    create_from_base,
+    modelfile_text,
     no_check,
 )
 from quire.store.errors import WrongChecksum
@@ -31,7 +31,7 @@ class StoreLibrary:
     def modelfile(self, name: str) -> str:
         """A Modelfile that makes a model again. It tells nobody where things lie."""
         self._refuse_path(name)
-        return modelfile_of(self._store, name, shows_path=False)
+        return modelfile_text(self._store, name, shows_path=False)
 
     def change(self, change: Change, progress: Progress) -> None:
         """Do it. The progress may raise to end it."""
@@ -84,7 +84,7 @@ class StoreLibrary:
             self._refuse_path(wanted.base)
             base = base_of_name(self._store, wanted.base, lambda what, done, total: progress(Step(what, done, total)))
         progress(Step("creating the model"))
-        make(self._store, wanted.name, base, wanted.preset, check=self._check)
+        create_from_base(self._store, wanted.name, base, wanted.preset, check=self._check)
         progress(Step("writing manifest"))
 
     def _refuse_path(self, *names: str) -> None:

@@ -35,11 +35,18 @@ from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
 from quire.sampling.sampler import Task, Top, no_choice, sample
 from quire.types.errors import OutOfDeviceMemory, QuireError, StepFailed
-from quire.types.step import Part, PartResult, StepPlan, StepResult, TokenLogprobs
+from quire.types.step import (
+    Part,
+    PartResult,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    one_token_result,
+    one_token_results,
+)
 
 Array = NDArray[Any]
 NOTHING = PartResult()  # in the middle of a prompt
-new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
 logger = logging.getLogger(__name__)
 
 
@@ -197,7 +204,7 @@ class Runner:
             raise TypeError("the program chose no tokens")
         tokens = output.tokens.tolist()
         if flight.built.is_simple and not masks and min(tokens) >= 0:
-            return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
+            return one_token_results(tokens)
         host_sampled = flight.built.host_sampled
         by_host = dict(zip(host_sampled, self._sample(flight, host_sampled, output.logits, None, masks), strict=True))
         results, at = [], 0
@@ -210,7 +217,7 @@ class Runner:
             elif index in masks or tokens[at] < 0:
                 results.append(_chosen(tokens[at], masks.get(index)))
             else:
-                results.append(new_tuple(PartResult, ((tokens[at],), (), None, ())))
+                results.append(one_token_result(tokens[at]))
             at += count
         return tuple(results)
 
@@ -251,7 +258,7 @@ class Runner:
                 self._rows.last_tokens[part.row] = token
         else:
             self._rows.last_tokens[built.rows] = top.tokens[:, 0]
-        return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
+        return one_token_results(tokens)
 
 
 def _chosen(token: int, mask: Mask | None) -> PartResult:

@@ -10,19 +10,19 @@ from typing import TypeVar
 from quire.config import Config
 from quire.gateway.routing import Choice
 from quire.observe.meters import Meters
-from quire.observe.metrics import Sample, summed
+from quire.observe.metrics import MetricSample, sum_samples
 from quire.observe.record import Observer, Record
-from quire.serve.body import ignoring_unknown
-from quire.serve.dialect import Dialect, Limits
-from quire.serve.exchange import Exchange
-from quire.serve.form import constraint_of
-from quire.serve.keys import EVERYBODY, Key, Keys
-from quire.serve.models import Models
-from quire.serve.prompts import ModelText, Prompt, prompts_of
-from quire.serve.quota import Quotas
-from quire.serve.routing import Router
-from quire.serve.strict_json import for_context
-from quire.serve.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
+from quire.serve.access.keys import EVERYBODY, Key, Keys
+from quire.serve.access.quota import Quotas
+from quire.serve.dialects.body import ignoring_unknown
+from quire.serve.dialects.contract import Dialect, Limits
+from quire.serve.dialects.strict_json import for_context
+from quire.serve.generation.form import constraint_of
+from quire.serve.generation.prompts import ModelText, Prompt, prompts_of
+from quire.serve.generation.routing import Router
+from quire.serve.http.exchange import Exchange
+from quire.serve.http.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
+from quire.serve.residency.models import Models
 from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
 from quire.types.request import Constraint
@@ -42,7 +42,7 @@ class Service:
     meters: Meters = field(default_factory=Meters)
     observers: Sequence[Observer] = ()  # beside the meters
     library: Library | None = None  # who keeps the models, if they may be changed here
-    others: Callable[[], list[Sample]] = list  # what other processes of this server have measured
+    others: Callable[[], list[MetricSample]] = list  # what other processes of this server have measured
     is_draining: bool = False
     num_running: int = 0  # requests that are being answered
     num_cut: int = 0  # requests that the end of the server has cut off
@@ -112,11 +112,11 @@ class Service:
         """Do what takes time with the size of a request's body: in a thread if the body is large."""
         return await self._threads.run(work, exchange.num_body_bytes, LONG_TEXT)
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """What was measured, in all processes of this server."""
-        return summed([*self.meters.samples(), *self.others()])
+        return sum_samples([*self.meters.samples(), *self.others()])
 
     def tell(self, record: Record) -> None:
         """A request has ended."""
-        for observe in (self.meters.ended, *self.observers):
+        for observe in (self.meters.observe, *self.observers):
             observe(record)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.bench.tune import tuned
+from quire.bench.tune import tune_model
 from quire.devices._triton.norm import Product, Rounded
 from quire.devices._triton.stream import Scratch, Tile
 from quire.devices.cuda.candidates import Candidate, candidates
@@ -315,8 +315,8 @@ def test_the_command_prints_the_fastest_tile_of_each_product(place, tmp_path):
         "torch_dtype": "bfloat16", "tie_word_embeddings": False, "initializer_range": 0.02,
     }  # fmt: skip
     tmp_path.joinpath("config.json").write_text(json.dumps(config))
-    first, *lines, last = tuned(tmp_path, CudaDevice(place), {"load_format": "dummy", "home": str(tmp_path)})
-    assert "placed" in first and str(tmp_path / "tuned") in last
+    first, *lines, last = tune_model(tmp_path, CudaDevice(place), {"load_format": "dummy", "home": str(tmp_path)})
+    assert "loaded" in first and str(tmp_path / "tuned") in last
     assert len(lines) == 4 * len(BUCKETS) and lines[0].startswith("64 x 32, 2 bytes, up to 16 tokens: ")
     (file,) = tmp_path.glob("tuned/*.json")
     assert len(json.loads(file.read_text())["products"]) == len(lines)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.serve.dialect import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows, Tells
-from quire.serve.response_collector import ResponseCollector
+from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows, Tells
+from quire.serve.generation.response_collector import ResponseCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import httpx2
 import openai
 
-from quire.serve.dialect import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
-from quire.serve.dialects import openai as chat
-from quire.serve.dialects import responses
-from quire.serve.response_collector import ResponseCollector
+from quire.serve.dialects.contract import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
+from quire.serve.dialects.openai import dialect as chat
+from quire.serve.dialects.responses import dialect as responses
+from quire.serve.generation.response_collector import ResponseCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,

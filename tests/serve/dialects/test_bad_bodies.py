@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.serve.dialect import Limits
-from quire.serve.dialects import anthropic, ollama
+from quire.serve.dialects.anthropic import dialect as anthropic
+from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.ollama import dialect as ollama
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure

@@ -1,4 +1,4 @@
-"""Whatever lies in dialects/ is a dialect."""
+"""Every folder of dialects/ is a dialect."""
 
 import importlib
 import json
@@ -7,17 +7,17 @@ import pkgutil
 import pytest
 
 from quire.serve import dialects
-from quire.serve.dialect import Changes, Counts, Dialect, Generates, Limits, Shows
-from quire.serve.routes import method_of
+from quire.serve.admin.routes import method_of
+from quire.serve.dialects.contract import Changes, Counts, Dialect, Generates, Limits, Shows
 from quire.types.errors import InvalidRequest, StepFailed
 
 pytestmark = pytest.mark.pure
 
-NAMES = [module.name for module in pkgutil.iter_modules(dialects.__path__)]
+NAMES = [module.name for module in pkgutil.iter_modules(dialects.__path__) if module.ispkg]
 
 
 def dialect(name: str) -> Dialect:
-    found = importlib.import_module(f"quire.serve.dialects.{name}").DIALECT
+    found = importlib.import_module(f"quire.serve.dialects.{name}.dialect").DIALECT
     assert isinstance(found, Dialect)
     return found
 

@@ -1,1 +1,1 @@
-"""One file for each API that clients speak. Each is found by its name and has a `DIALECT`."""
+"""The APIs that clients speak: one folder each, whose `dialect.py` has a `DIALECT`; the files are shared by all."""

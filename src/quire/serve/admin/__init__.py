@@ -1,0 +1,1 @@
+"""Endpoints about the server itself: health, metrics, models, the KV cache, the request log."""

@@ -1,0 +1,165 @@
+"""Anthropic's API: /v1/messages, /v1/messages/count_tokens, and /v1/models for clients that send `anthropic-version`.
+
+`cache_control` pins: the prompt up to the marked message is kept for its five minutes or its hour, and the usage says
+how much of it was read (cache_read_input_tokens) and how much was computed to be kept (cache_creation_input_tokens).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from quire.serve.dialects.anthropic.body import (
+    AnyChoice,
+    AutoChoice,
+    CountBody,
+    CustomTool,
+    MessagesBody,
+    NamedChoice,
+    NoChoice,
+    ThinkingDisabled,
+    ThinkingEnabled,
+)
+from quire.serve.dialects.anthropic.conversation import conversation
+from quire.serve.dialects.anthropic.models import page, shown
+from quire.serve.dialects.anthropic.writer import MessageWriter, error_body
+from quire.serve.dialects.body import DOTS, Schemas, shaped
+from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Pages, Shows
+from quire.serve.dialects.request_limits import check_tools, schema_text, stops
+from quire.serve.dialects.strict_json import parse
+from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
+from quire.types.errors import InvalidRequest
+from quire.types.request import Constraint, ConstraintKind, SamplingParams
+
+VERSION_HEADER = "anthropic-version"  # what every client of Anthropic's sends
+_LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
+
+
+def decode(body: bytes, limits: Limits) -> Decoded:
+    """A message to be written."""
+    asked = shaped(_parsed(body), MessagesBody, "", DOTS)
+    thinking = asked.thinking
+    if isinstance(thinking, ThinkingEnabled) and thinking.budget_tokens >= asked.max_tokens:
+        field = "thinking.budget_tokens"
+        raise InvalidRequest(f"{field}: Must be less than max_tokens", field=field)
+    shows = thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"
+    sampling = SamplingParams(
+        max_tokens=asked.max_tokens,
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_k=asked.top_k or 0,
+        top_p=1.0 if asked.top_p is None else asked.top_p or _LIKELIEST_ONLY,
+        stop=stops(asked.stop_sequences or (), limits, "stop_sequences"),
+    )
+    said = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p, "stop": asked.stop_sequences}
+    ask = replace(
+        _request(asked, limits, sampling, bool(asked.stream)),
+        said=frozenset({"max_tokens", *(name for name, value in said.items() if value is not None)}),
+    )
+    return Decoded(ask, partial(MessageWriter, shows_thinking=shows))
+
+
+def decode_count(body: bytes, limits: Limits) -> ChatRequest:
+    """A prompt to be counted."""
+    return _request(shaped(_parsed(body), CountBody, "", DOTS), limits, SamplingParams(), stream=False)
+
+
+def encode_count(num_tokens: int) -> bytes:
+    """How many tokens a prompt has."""
+    return msgspec.json.encode({"input_tokens": num_tokens})
+
+
+def _parsed(body: bytes) -> Any:
+    """The body, if it has no tool that runs at Anthropic or is known only there."""
+    value = parse(body)
+    given = value.get("tools") if isinstance(value, dict) else None
+    for place, tool in enumerate(given if isinstance(given, list) else ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "custom":
+            field = f"tools.{place}.type"
+            what = f"{kind[:64]!r} is a tool of Anthropic's own: this server takes custom tools, with an input_schema"
+            raise InvalidRequest(f"{field}: {what}", field=field)
+    return value
+
+
+def _request(asked: CountBody, limits: Limits, sampling: SamplingParams, stream: bool) -> ChatRequest:
+    messages, keep = conversation(asked)
+    effort = asked.output_config and asked.output_config.effort
+    return ChatRequest(
+        model=asked.model or "",
+        messages=messages,
+        sampling=sampling,
+        tools=_tools(asked.tools or [], limits),
+        tool_choice=_tool_choice(asked),
+        constraint=_constraint(asked, limits),
+        stream=stream,
+        think=None if asked.thinking is None else not isinstance(asked.thinking, ThinkingDisabled),
+        continue_last=messages[-1].role == "assistant",
+        template_variables={"reasoning_effort": effort} if effort else {},
+        terms=Terms(keep=keep, user=_user(asked)),
+    )
+
+
+def _user(asked: CountBody) -> str:
+    return (asked.metadata.user_id or "") if isinstance(asked, MessagesBody) and asked.metadata else ""
+
+
+def _tools(given: list[CustomTool], limits: Limits) -> tuple[Tool, ...]:
+    check_tools([tool.name for tool in given], limits, "tools")
+    return tuple(_tool(tool, limits, f"tools.{place}") for place, tool in enumerate(given))
+
+
+def _tool(tool: CustomTool, limits: Limits, at: str) -> Tool:
+    if tool.defer_loading:
+        raise InvalidRequest(f"{at}.defer_loading: Tools are always loaded here", field=f"{at}.defer_loading")
+    examples = {"examples": tool.input_examples} if tool.input_examples else {}
+    parameters = {**tool.input_schema, **examples}
+    schema_text(parameters, limits, f"{at}.input_schema")
+    return Tool(tool.name, tool.description or "", parameters, bool(tool.strict))
+
+
+def _tool_choice(asked: CountBody) -> ToolChoice:
+    choice = asked.tool_choice
+    if choice is None:
+        return ToolChoice()
+    if isinstance(choice, NoChoice):
+        return ToolChoice("none")
+    single = choice.disable_parallel_tool_use
+    parallel = not single if isinstance(choice, AutoChoice) else single is False
+    names = {tool.name for tool in asked.tools or ()}
+    if isinstance(choice, NamedChoice):
+        if choice.name not in names:
+            raise InvalidRequest("tool_choice.name: There is no such tool in tools", field="tool_choice.name")
+        return ToolChoice("required", choice.name, parallel)
+    if isinstance(choice, AnyChoice):
+        if not names:
+            raise InvalidRequest("tool_choice: There are no tools to choose from", field="tool_choice")
+        return ToolChoice("required", parallel=parallel)
+    return ToolChoice(parallel=parallel)
+
+
+def _constraint(asked: CountBody, limits: Limits) -> Constraint | None:
+    """The schema of the answer: in output_config, or in output_format as clients of the beta sent it."""
+    if asked.output_config and asked.output_config.format:
+        field, form = "output_config.format.schema", asked.output_config.format
+    elif asked.output_format:
+        field, form = "output_format.schema", asked.output_format
+    else:
+        return None
+    return Constraint(ConstraintKind.SCHEMA, schema_text(form.schema, limits, field))
+
+
+DIALECT = Dialect(
+    name="anthropic",
+    endpoints=(
+        Generates("/v1/messages", decode),
+        Counts("/v1/messages/count_tokens", decode_count, encode_count),
+        Pages("/v1/models", page, VERSION_HEADER),
+        Shows("/v1/models/{name}", shown, header=VERSION_HEADER),
+    ),
+    error=error_body,
+    headers={},
+    schemas=Schemas({"/v1/messages": (MessagesBody, None), "/v1/messages/count_tokens": (CountBody, None)}),
+)

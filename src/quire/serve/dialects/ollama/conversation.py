@@ -1,0 +1,71 @@
+"""Ollama's messages into ours.
+
+Their calls may have no ids, and their results may not say which call they answer. Ours have both: a call without an id
+gets one, and a result without one answers the first open call, of the result's tool_name if it has that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from quire.serve.dialects.ollama.body import MessageBody
+from quire.serve.dialects.strict_json import text_of
+from quire.types.errors import InvalidRequest
+from quire.types.message import Message, Role, ToolCall
+
+_ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
+_MAX_OPEN = 256  # calls among which a result looks for its own
+
+
+def conversation(given: Sequence[MessageBody]) -> tuple[Message, ...]:
+    """All messages, in their order."""
+    messages: list[Message] = []
+    open_calls: list[ToolCall] = []
+    num_calls = 0
+    for place, message in enumerate(given):
+        at = f"messages.{place}"
+        role = _role(message, at)
+        text = message.content or ""
+        if role == "assistant":
+            calls = _calls(message, num_calls, at)
+            num_calls += len(calls)
+            open_calls.extend(calls)
+            messages.append(Message(role, text, reasoning=message.thinking or None, tool_calls=calls))
+        elif role == "tool":
+            found = _take(open_calls, message)
+            call_id, name = (found.id, found.name) if found else (message.tool_call_id, message.tool_name)
+            messages.append(Message(role, text, tool_call_id=call_id or None, name=name or None))
+        else:
+            open_calls.clear()
+            messages.append(Message(role, text))
+    return tuple(messages)
+
+
+def _role(message: MessageBody, at: str) -> Role:
+    role = _ROLES.get(message.role.lower())
+    if role is None:
+        raise InvalidRequest(f"{at}.role: Must be one of {', '.join(_ROLES)}", field=f"{at}.role")
+    if message.images:
+        raise InvalidRequest(f"{at}.images: Not supported. This server reads text.", field=f"{at}.images")
+    return role
+
+
+def _calls(message: MessageBody, num_before: int, at: str) -> tuple[ToolCall, ...]:
+    calls = []
+    for place, call in enumerate(message.tool_calls or ()):
+        arguments = text_of(call.function.arguments or {}, f"{at}.tool_calls.{place}.function.arguments")
+        calls.append(ToolCall(call.id or f"call_{num_before + place}", call.function.name, arguments))
+    return tuple(calls)
+
+
+def _take(open_calls: list[ToolCall], result: MessageBody) -> ToolCall | None:
+    """The call that this result answers; it is open no longer."""
+    for place, call in enumerate(open_calls[:_MAX_OPEN]):
+        if result.tool_call_id:
+            is_it = call.id == result.tool_call_id
+        else:
+            is_it = not result.tool_name or call.name == result.tool_name
+        if is_it:
+            return open_calls.pop(place)
+    return None

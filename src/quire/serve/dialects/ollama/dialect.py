@@ -1,0 +1,212 @@
+"""Ollama's API: /api/chat, /api/generate, and what models there are: /api/tags, /api/show, /api/create, …
+
+A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has the model's
+defaults, and Ollama's where the model has none. Names are as this server has them: no tag is added.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from quire.serve.dialects.body import DOTS, Schemas, read
+from quire.serve.dialects.contract import Changes, Decoded, Dialect, Generates, Limits, Lists, Shows, Takes, Tells
+from quire.serve.dialects.ollama.body import (
+    ChatBody,
+    Common,
+    GenerateBody,
+    Options,
+    ShowBody,
+    ToolBody,
+)
+from quire.serve.dialects.ollama.changes import (
+    CopyBody,
+    CreateBody,
+    NamedBody,
+    decode_copy,
+    decode_create,
+    decode_delete,
+    decode_pull,
+    decode_push,
+)
+from quire.serve.dialects.ollama.conversation import conversation
+from quire.serve.dialects.ollama.models import running, shown, tags, version
+from quire.serve.dialects.ollama.writer import LineWriter, LoadWriter, error_body
+from quire.serve.dialects.request_limits import check_tools, schema_text, stops
+from quire.text.preset import MIN_CONTEXT
+from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool
+from quire.types.duration import seconds_of
+from quire.types.errors import InvalidRequest
+from quire.types.message import Message
+from quire.types.parameters import sampling_of
+from quire.types.request import Constraint, ConstraintKind, SamplingParams
+
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # Ollama's
+
+
+def decode_chat(body: bytes, limits: Limits) -> Decoded:
+    """A conversation to be answered."""
+    asked = read(body, ChatBody, spelling=DOTS)
+    if not asked.messages:
+        return _load(asked, chats=True)
+    messages = conversation(asked.messages)
+    ask = ChatRequest(
+        model=asked.model,
+        messages=messages,
+        **_sampling(asked, limits),
+        tools=_tools(asked.tools or [], limits),
+        constraint=_constraint(asked, limits),
+        stream=asked.stream is not False,
+        think=_think(asked),
+        continue_last=messages[-1].role == "assistant" and not messages[-1].tool_calls,
+        template_variables=_effort(asked),
+        terms=_terms(asked),
+    )
+    return Decoded(ask, partial(LineWriter, chats=True))
+
+
+def decode_generate(body: bytes, limits: Limits) -> Decoded:
+    """A prompt to be answered, or as it is if it is raw."""
+    asked = read(body, GenerateBody, spelling=DOTS)
+    if asked.raw and (asked.template or asked.system or asked.context):
+        raise InvalidRequest("raw: raw mode does not support template, system, or context", field="raw")
+    for name, instead in _REFUSED.items():
+        if getattr(asked, name):
+            raise InvalidRequest(f"{name}: Not supported. {instead}", field=name)
+    if asked.suffix and asked.system:
+        raise InvalidRequest("system: Does not go with suffix: no template is used to fill in the middle", "system")
+    if not asked.prompt and not asked.suffix:
+        return _load(asked, chats=False)
+    sampling, constraint = _sampling(asked, limits), _constraint(asked, limits)
+    ask: ChatRequest | CompletionRequest
+    prompt = asked.prompt or ""
+    if asked.raw or asked.suffix:
+        ask = CompletionRequest(
+            model=asked.model,
+            prompts=(prompt,),
+            **sampling,
+            constraint=constraint,
+            stream=asked.stream is not False,
+            terms=_terms(asked),
+            suffix=asked.suffix or "",
+        )
+    else:
+        system = (Message("system", asked.system),) if asked.system else ()
+        ask = ChatRequest(
+            model=asked.model,
+            messages=(*system, Message("user", prompt)),
+            **sampling,
+            constraint=constraint,
+            stream=asked.stream is not False,
+            think=_think(asked),
+            template_variables=_effort(asked),
+            terms=_terms(asked),
+        )
+    return Decoded(ask, partial(LineWriter, chats=False))
+
+
+_REFUSED = {
+    "template": "The model's own template is used; with raw, none is.",
+    "context": "Send the conversation to /api/chat: its tokens are found in the cache.",
+    "images": "This server reads text.",
+}
+
+
+def name_to_show(body: bytes) -> str:
+    """Which model /api/show is to show."""
+    asked = read(body, ShowBody, spelling=DOTS)
+    if not (name := asked.model or asked.name):
+        raise InvalidRequest("model: Field required", field="model")
+    return name
+
+
+def _load(asked: Common, chats: bool) -> Decoded:
+    terms = _terms(asked)
+    reason = "unload" if terms.keep_alive == 0 else "load"
+    return Decoded(CompletionRequest(asked.model, (), terms=terms), partial(LoadWriter, chats=chats, reason=reason))
+
+
+def _terms(asked: Common) -> Terms:
+    if asked.debug_render_only:
+        raise InvalidRequest("_debug_render_only: Not supported", field="_debug_render_only")
+    num_ctx = int(asked.options.num_ctx or 0) if asked.options else 0
+    return Terms(
+        keep_alive=None if asked.keep_alive is None else seconds_of(asked.keep_alive, "keep_alive"),
+        max_context=num_ctx if num_ctx >= MIN_CONTEXT else None,
+    )
+
+
+def _think(asked: Common) -> bool | None:
+    return None if asked.think is None else bool(asked.think)
+
+
+def _effort(asked: Common) -> dict[str, str]:
+    return {"reasoning_effort": asked.think} if isinstance(asked.think, str) else {}
+
+
+def _sampling(asked: Common, limits: Limits) -> dict[str, Any]:
+    """How tokens are chosen, and what of that the client says: the rest are Ollama's defaults, or the model's."""
+    options = asked.options or Options()
+    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
+    most = min(20, limits.max_logprobs)
+    if not 0 <= (num_top := asked.top_logprobs or 0) <= most:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {most}", field="top_logprobs")
+    chosen = sampling_of(given, "options.")
+    stops(chosen.get("stop", ()), limits, "options.stop")
+    sampling = SamplingParams(**(DEFAULTS | chosen), logprobs=num_top if asked.logprobs else None)
+    return {"sampling": sampling, "said": frozenset(chosen)}
+
+
+def _constraint(asked: Common, limits: Limits) -> Constraint | None:
+    if not asked.format and not isinstance(asked.format, dict):
+        return None
+    if asked.format == "json":
+        return Constraint(ConstraintKind.JSON)
+    if isinstance(asked.format, str):
+        what = f'invalid format: {asked.format[:64]!r}; expected "json" or a JSON schema'
+        raise InvalidRequest(f"format: {what}", field="format")
+    return Constraint(ConstraintKind.SCHEMA, schema_text(asked.format, limits, "format"))
+
+
+def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
+    check_tools([tool.function.name for tool in given], limits, "tools")
+    for place, tool in enumerate(given):
+        schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
+    functions = [tool.function for tool in given]
+    return tuple(Tool(each.name, each.description or "", each.parameters or {}) for each in functions)
+
+
+DIALECT = Dialect(
+    name="ollama",
+    endpoints=(
+        Generates("/api/chat", decode_chat, LineWriter.content_type),
+        Generates("/api/generate", decode_generate, LineWriter.content_type),
+        Lists("/api/tags", tags),
+        Lists("/api/ps", running, only_loaded=True),
+        Shows("/api/show", shown, name_to_show),
+        Tells("/api/version", version),
+        Changes("/api/create", decode_create),
+        Changes("/api/copy", decode_copy),
+        Changes("/api/delete", decode_delete, "DELETE"),
+        Changes("/api/pull", decode_pull),
+        Changes("/api/push", decode_push),
+        Takes("/api/blobs/{digest}", "HEAD"),
+        Takes("/api/blobs/{digest}"),
+    ),
+    error=error_body,
+    headers={},
+    schemas=Schemas(
+        {
+            "/api/chat": (ChatBody, None),
+            "/api/generate": (GenerateBody, None),
+            "/api/show": (ShowBody, None),
+            "/api/create": (CreateBody, None),
+            "/api/copy": (CopyBody, None),
+            "/api/delete": (NamedBody, None),
+            "/api/pull": (NamedBody, None),
+            "/api/push": (NamedBody, None),
+        }
+    ),
+)

@@ -1,0 +1,71 @@
+"""The content of a message: a text, or a list of parts that must all be text."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from quire.serve.dialects.openai.terms import CacheBreakpoint, CacheControl, seconds_of
+from quire.serve.dialects.strict_json import shown
+from quire.types.errors import InvalidRequest
+
+TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
+
+
+class Part(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Text, in the spellings of chat completions and of responses.
+
+    The names at the end are those of images, sounds and files: known, so that a refusal can name the part's type.
+    """
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    cache_control: CacheControl | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+    annotations: list[Any] | None = None  # these three come back from earlier answers
+    logprobs: list[Any] | None = None
+    parsed: Any = None
+    image_url: Any = None
+    video_url: Any = None
+    audio_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    file_id: Any = None
+    file_data: Any = None
+    file_url: Any = None
+    filename: Any = None
+    detail: Any = None
+
+
+Content = str | list[Part]
+
+
+class Said(NamedTuple):
+    """What a message says."""
+
+    text: str
+    keep: float | None = None  # seconds that the prompt is to be kept up to its end
+
+
+def said(content: Content | None, field: str) -> Said:
+    """The texts of all parts, one on each line. `field` is where the content stands in the body."""
+    if content is None:
+        return Said("")
+    if isinstance(content, str):
+        return Said(content)
+    texts = [_text(part, f"{field}[{place}]") for place, part in enumerate(content)]
+    marks = [seconds_of(part.cache_control, part.prompt_cache_breakpoint) for part in content]
+    return Said("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
+
+
+def _text(part: Part, field: str) -> str:
+    name = "refusal" if part.type == "refusal" else "text"
+    if name == "text" and part.type not in TEXTS:
+        public = f"{field}.type is {shown(part.type)}; only text is supported, for example of the type 'text'."
+        raise InvalidRequest(public, field=f"{field}.type")
+    text: str | None = getattr(part, name)
+    if text is None:
+        raise InvalidRequest(f"Missing required parameter: {field}.{name}", field=f"{field}.{name}")
+    return text

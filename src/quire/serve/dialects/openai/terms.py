@@ -1,0 +1,87 @@
+"""How a request is to be treated, and how long its prompt is kept, out of its fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from quire.serve.dialects.openai.fields import CacheOptions, Effort, Fields, Keep, Lifetime
+from quire.serve.dialects.strict_json import check_depth
+from quire.types.chat import Terms
+from quire.types.errors import InvalidRequest
+
+_SECONDS: dict[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "12h": 43200.0, "24h": 86400.0}
+_RANK = Terms().keep_rank
+
+
+class CacheControl(Struct, forbid_unknown_fields=True):
+    """Anthropic's mark, which several servers take in OpenAI's messages too: keep the prompt up to here."""
+
+    type: Literal["ephemeral"]
+    ttl: Lifetime | None = None
+
+
+class CacheBreakpoint(Struct, forbid_unknown_fields=True):
+    """OpenAI's own mark for the same."""
+
+    mode: Literal["explicit"]
+    ttl: Lifetime | None = None
+
+
+def terms_of(given: Fields) -> Terms:
+    """What the client asks for; an API key may allow less."""
+    if given.request_id is not None and given.rid is not None and given.request_id != given.rid:
+        raise InvalidRequest("request_id and rid differ: give one of them.", field="rid")
+    if given.cache_salt is not None and given.extra_key is not None and given.cache_salt != given.extra_key:
+        raise InvalidRequest("cache_salt and extra_key differ: give one of them.", field="extra_key")
+    check_depth(given.metadata, "metadata")
+    keep, rank = _kept(given)
+    return Terms(
+        id=given.request_id or given.rid,
+        priority=given.priority or 0,
+        salt=given.cache_salt or given.extra_key or "",
+        session=given.session_id or given.prompt_cache_key or None,
+        timeout=given.timeout,
+        keep=keep,
+        keep_rank=rank,
+        user=given.user or given.safety_identifier or "",
+        metadata={name: _plain(value) for name, value in (given.metadata or {}).items()},
+    )
+
+
+def seconds_of(control: CacheControl | None, breakpoint_: CacheBreakpoint | None = None) -> float | None:
+    """How long a mark keeps the prompt before it: the longer of the two. None: no mark."""
+    marks = []
+    if control is not None:
+        marks.append(_SECONDS[control.ttl or "5m"])
+    if breakpoint_ is not None:
+        marks.append(_SECONDS[breakpoint_.ttl or "30m"])
+    return max(marks, default=None)
+
+
+def thinks(effort: Effort | None) -> bool | None:
+    """Whether an effort asks for thoughts. None: as the model has it."""
+    return None if effort is None else effort != "none"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _kept(given: Fields) -> tuple[float | None, int]:
+    match given.keep:
+        case Keep(ttl=ttl, rank=rank):
+            return ttl, rank
+        case None:
+            return _ttl(given.prompt_cache_options), _RANK
+        case seconds:
+            return seconds, _RANK
+
+
+def _ttl(options: CacheOptions | None) -> float | None:
+    """With `explicit`, only the marked places of the prompt are kept."""
+    if options is None or options.ttl is None or options.mode == "explicit":
+        return None
+    return _SECONDS[options.ttl]

@@ -1,0 +1,162 @@
+"""The functions that a model may call, and whether it must. Both in the nested form of chat and in the flat one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
+
+from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.openai.constraints import schema_text
+from quire.serve.dialects.openai.fields import Name
+from quire.serve.dialects.strict_json import shown
+from quire.types.chat import Tool, ToolChoice
+from quire.types.errors import InvalidRequest
+
+
+class Function(Struct, forbid_unknown_fields=True):
+    """A function that the model may call."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Struct, forbid_unknown_fields=True):
+    """As chat completions has it."""
+
+    type: str
+    function: Function | None = None
+    custom: Any = None
+
+
+class FlatTool(Struct, forbid_unknown_fields=True):
+    """As responses has it."""
+
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Named(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A function's name, nested."""
+
+    name: str
+
+
+class ToolRef(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One of the tools of the request, in either form."""
+
+    type: str
+    function: Named | None = None
+    name: str | None = None
+
+
+class AllowedTools(Struct, forbid_unknown_fields=True):
+    """Those of the tools that may be called this time."""
+
+    mode: Literal["auto", "required"]
+    tools: list[ToolRef]
+
+
+class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`tool_choice` as an object, in either form."""
+
+    type: str
+    function: Named | None = None
+    name: str | None = None
+    allowed_tools: AllowedTools | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[ToolRef] | None = None
+
+
+class Offer(NamedTuple):
+    """What may be called, and whether."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = ToolChoice()
+
+
+def tool_of(given: Function | FlatTool, field: str, limits: Limits) -> Tool:
+    """One function. `field` is where it stands in the body."""
+    size = len(schema_text(given.parameters or {}, f"{field}.parameters"))
+    if size > limits.max_schema_bytes:
+        public = f"{field}.parameters has {size} characters; at most {limits.max_schema_bytes} are allowed."
+        raise InvalidRequest(public, field=f"{field}.parameters")
+    return Tool(given.name, given.description or "", given.parameters or {}, strict=bool(given.strict))
+
+
+def chat_tools(given: Sequence[ChatTool], limits: Limits) -> Iterable[Tool]:
+    """The tools of a chat completion."""
+    for place, tool in enumerate(given):
+        field = f"tools[{place}]"
+        if tool.type != "function":
+            raise unsupported_tool(tool.type, field)
+        if tool.function is None:
+            raise InvalidRequest(f"Missing required parameter: {field}.function", field=f"{field}.function")
+        yield tool_of(tool.function, f"{field}.function", limits)
+
+
+def unsupported_tool(kind: object, field: str) -> InvalidRequest:
+    """Tools that a server would have to run itself, or whose calls are not JSON."""
+    return InvalidRequest(f"{field}.type is {shown(kind)}; only 'function' is supported.", field=f"{field}.type")
+
+
+def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool | None, limits: Limits) -> Offer:
+    """Join the two, and check that they fit each other."""
+    known: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in known:
+            raise InvalidRequest(f"Two tools have the name {tool.name!r}.", field="tools")
+        known[tool.name] = tool
+    if len(known) > limits.max_tools:
+        raise InvalidRequest(f"There are {len(known)} tools; at most {limits.max_tools} are allowed.", field="tools")
+    mode, name, allowed = _wanted(choice)
+    for wanted in (*(allowed or ()), *([name] if name is not None else ())):
+        if wanted not in known:
+            public = f"tool_choice names {shown(wanted)}, which is not one of the tools."
+            raise InvalidRequest(public, field="tool_choice")
+    offered = tuple(tool for tool in known.values() if allowed is None or tool.name in allowed)
+    if mode == "required" and not offered:
+        raise InvalidRequest("tool_choice demands a call, and there are no tools.", field="tool_choice")
+    return Offer(offered, ToolChoice(mode, name, parallel is True if mode == "required" else parallel is not False))
+
+
+class _Wanted(NamedTuple):
+    mode: Literal["auto", "none", "required"]
+    name: str | None = None
+    allowed: tuple[str, ...] | None = None
+
+
+def _wanted(choice: str | Choice | None) -> _Wanted:
+    match choice:
+        case None | "auto":
+            return _Wanted("auto")
+        case "none":
+            return _Wanted("none")
+        case "required" | "any":
+            return _Wanted("required")
+        case Choice(type="function"):
+            return _Wanted("required", _name(choice, "tool_choice"))
+        case Choice(type="allowed_tools", mode=mode, tools=tools, allowed_tools=nested):
+            if nested is not None:
+                mode, tools = nested.mode, nested.tools
+            if mode is not None and tools is not None:
+                named = [_name(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(tools)]
+                return _Wanted(mode, allowed=tuple(named))
+    given = shown(choice) if isinstance(choice, str) else f"of the type {shown(choice.type)}"
+    public = f"tool_choice is {given}; it must be 'auto', 'none', 'required', or an object of the type 'function' "
+    raise InvalidRequest(f"{public}or 'allowed_tools' with its mode and tools.", field="tool_choice")
+
+
+def _name(given: ToolRef | Choice, field: str) -> str:
+    if given.type != "function":
+        raise unsupported_tool(given.type, field)
+    name = given.function.name if given.function is not None else given.name
+    if name is None:
+        raise InvalidRequest(f"Missing required parameter: {field}.function.name", field=field)
+    return name

@@ -1,0 +1,1 @@
+"""A chat or completion request from decoded body to written answer."""

@@ -1,0 +1,1 @@
+"""The HTTP side: the route table, one exchange, one connection."""

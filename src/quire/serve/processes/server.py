@@ -1,0 +1,212 @@
+"""A server's life: listen at once, load beside it, drain when told to end.
+
+The first SIGTERM or SIGINT ends the listening and lets what was accepted finish, for a while; the second ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from quire.config import BadSetting, ServeConfig
+from quire.engine.messages import EngineDied, Snapshot
+from quire.observe.throughput import INTERVAL_SECONDS, Throughput
+from quire.serve.errors import EngineBusy
+from quire.serve.http.app import make_app
+from quire.serve.http.connection import connection_for
+from quire.serve.service import Service
+
+logger = logging.getLogger(__name__)
+throughput_logger = logging.getLogger("quire.throughput")
+
+BACKLOG = 2048
+MAX_FILES = 1 << 16
+KEEP_ALIVE_SECONDS = 75  # longer than what proxies have, so that they close first
+
+Ready = Callable[[str], None]  # all models are loaded; the server's URL
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: uvicorn would raise them again at its end, and the exit code would not be 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Ending(NamedTuple):
+    """Why a server ends, since when, and how many requests ran then."""
+
+    why: str
+    since: float
+    num_running: int
+
+
+class Serving:
+    """One server. It listens from the beginning, and answers once it runs."""
+
+    def __init__(
+        self, service: Service, ready: Ready = lambda url: None, listener: socket.socket | None = None
+    ) -> None:
+        self._service = service
+        self._ready = ready
+        self._server = _Server(uvicorn_config(make_app(service), service.config.serve))
+        self._socket = listen(service.config.serve) if listener is None else listener
+        self._ending: Ending | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return url_of(self._socket, self._server.config)
+
+    def run_until_signal(self) -> None:
+        """Serve, in the main thread, until a signal. Raises what a model cannot be loaded for."""
+        router = self._service.router
+        run_until_signal(self, self._server.config, router.reload if router.path else None)
+
+    async def run(self) -> None:
+        """Serve until `stop`, or until a model cannot be loaded."""
+        loading = asyncio.create_task(self._load())
+        beside = [asyncio.create_task(work) for work in (self._service.models.watch(), self._log_throughput())]
+        try:
+            await self._server.serve([self._socket])
+        finally:
+            loading.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(loading, *beside, return_exceptions=True)
+            await self._service.models.close()
+            self._log_end()
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            raise error
+
+    def stop(self, why: str = "it was told to") -> None:
+        """End: first in good order, the second time at once. From any thread: the loop looks every 0.1 s."""
+        if self._server.should_exit:
+            self._server.force_exit = True
+        else:
+            self._ending = Ending(why, time.monotonic(), self._service.num_running)
+            seconds = self._service.config.serve.drain_seconds
+            logger.info("shutting down (%s): %d requests have %g s to end", why, self._ending.num_running, seconds)
+        self._service.is_draining = self._server.should_exit = True
+
+    async def _log_throughput(self) -> None:
+        lines: dict[str, Throughput] = {}
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            for model in tuple(self._service.models):
+                if model.engine is not None:
+                    line = lines.setdefault(model.name, Throughput(model.name, throughput_logger))
+                    with suppress(EngineBusy, EngineDied):
+                        line.log(await model.engine.ask(Snapshot()), INTERVAL_SECONDS)
+
+    def _log_end(self) -> None:
+        if self._ending is None:
+            return
+        why, since, num_running = self._ending
+        num_cut = min(self._service.num_cut, num_running)
+        said = "shut down (%s) after %.1f s: %d requests were drained, %d were cut off"
+        facts = {"reason": why, "drained": num_running - num_cut, "cut_off": num_cut}
+        seconds = time.monotonic() - since
+        logger.info(said, why, seconds, facts["drained"], num_cut, extra=facts)
+
+    async def _load(self) -> None:
+        try:
+            await self._service.models.load()
+        except BaseException:
+            self._server.should_exit = self._server.force_exit = True
+            raise
+        gc.collect()
+        gc.freeze()  # what is here now stays: no stream shall wait while it is looked through again
+        self._ready(self.url)
+
+
+class Life(Protocol):
+    """What runs until it is told to stop."""
+
+    async def run(self) -> None: ...
+    def stop(self, why: str = ...) -> None: ...
+
+
+def run_until_signal(life: Life, config: uvicorn.Config, reload: Callable[[], object] | None = None) -> None:
+    """Run it in the main thread. SIGHUP calls `reload`; without one it ends the process, as when a terminal closes."""
+    _allow_files()
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda number, _: life.stop(signal.Signals(number).name)) for each in ends}
+    if reload is not None:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: reload())
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(life.run())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def url_of(listener: socket.socket, config: uvicorn.Config) -> str:
+    """Where a server listens."""
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if config.is_ssl else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _allow_files() -> None:
+    """Every connection is an open file, and systems allow a process few unless it asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def listen(serve: ServeConfig) -> socket.socket:
+    """The socket of a server."""
+    if not serve.host:  # the system would take that for every address of this machine
+        raise BadSetting("host is empty; give an address, or 0.0.0.0 for all that this machine has.", field="host")
+    try:
+        serve.host.encode("idna")
+    except UnicodeError:
+        raise BadSetting(f"host is {serve.host!r}, which is neither an address nor a name.", field="host") from None
+    family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
+    try:
+        return socket.create_server((serve.host, serve.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        where = f"{serve.host}, port {serve.port}"
+        raise BadSetting(f"The server cannot listen at {where}: {error.strerror or error}.", field="port") from None
+
+
+def uvicorn_config(app: ASGIApp, serve: ServeConfig) -> uvicorn.Config:
+    """How uvicorn is to serve. Raises BadSetting if it cannot."""
+    if (serve.tls_cert is None) != (serve.tls_key is None):
+        raise BadSetting("tls_cert and tls_key go together: give both, or none.", field="tls_cert")
+    config = uvicorn.Config(
+        app,
+        http=connection_for(serve),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=serve.drain_seconds,  # type: ignore[arg-type]  # any number will do
+        ssl_certfile=serve.tls_cert,
+        ssl_keyfile=serve.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(f"The TLS certificate or its key cannot be used: {error}", field="tls_cert") from None
+    return config

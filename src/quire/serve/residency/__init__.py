@@ -1,0 +1,1 @@
+"""The models of a server: which are loaded, started, shared and unloaded."""
