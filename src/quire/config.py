@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
 from quire.types.setting import BadSetting, Setting, setting
 
 
@@ -21,10 +22,10 @@ class CacheConfig:
 
     block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
     kv_dtype: str = setting(
-        "auto",
-        "How the KV cache stores numbers: f32, f16, bf16; q8_0 on a CPU (8 bits, and a scale for 32 of them); f8_e4m3 "
-        "on a GPU (8 bits). auto: f16 on a CPU, bf16 on a GPU.",
-        choices=("auto", "f32", "f16", "bf16", "q8_0", "f8_e4m3"),
+        AUTO,
+        f"How the KV cache stores numbers: {listed({each.name: each.help for each in KV_FORMATS.values()})}. auto: f16 "
+        "on a CPU, bf16 on a GPU.",
+        choices=(AUTO, *KV_FORMATS),
     )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
     most_blocks: int | None = setting(
@@ -136,9 +137,8 @@ class WeightsConfig:
     )
     quantize: str | None = setting(
         None,
-        "What matrices become when a GPU loads them: fp8; plain, numbers as the activations are. None: they stay what "
-        "they are.",
-        choices=("fp8", "plain"),
+        f"What matrices become when a GPU loads them: {listed(CONVERSIONS)}. None: they stay as they are.",
+        choices=tuple(CONVERSIONS),
     )
     lowered_gb: float = setting(
         20.0,
@@ -154,7 +154,7 @@ class DeviceConfig:
 
     dtype: str | None = setting(
         None, "Number format of activations, and of weights that are not quantized. None: bf16.",
-        choices=("f32", "f16", "bf16"),
+        choices=ACTIVATION_FORMATS,
     )  # fmt: skip
     deterministic: bool = setting(
         False, "A request's tokens do not depend on others, on chunks or on cache hits. Slower; a CPU is always so."

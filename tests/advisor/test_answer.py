@@ -18,7 +18,7 @@ from quire.advisor.pages import document
 from quire.advisor.planning import Wanted, advise_on
 from quire.advisor.published import name_to_serve
 from quire.advisor.roofline import Roofline
-from quire.advisor.shape import PUBLIC, SAME_SIZES, WEIGHT_BITS
+from quire.advisor.shape import PRECISIONS, PUBLIC, SAME_SIZES
 from quire.advisor.terminal import show
 from quire.advisor.told import as_json
 from quire.bench.drive import Closed, Open
@@ -159,17 +159,17 @@ def test_a_command_names_what_can_be_fetched(name, precision, served):
 
 def test_every_known_size_is_published_somewhere():
     for name in (*PUBLIC, *SAME_SIZES):
-        for precision in WEIGHT_BITS:
+        for precision in PRECISIONS:
             assert parse_name(name_to_serve(name, precision) or "").kind in ("hub", "stored")
 
 
 def test_without_a_device_of_its_own_quire_says_which_other_engine(monkeypatch):
-    monkeypatch.setattr("quire.advisor.advice._has_device", lambda kind: kind == "cpu")
+    monkeypatch.setattr("quire.advisor.advice._has_device", lambda name: name == "cpu")
     shared = advice(traces.shared(30), PUBLIC["llama-3.1-8b"], "h100").answer
     unique = advice(traces.unique(30), PUBLIC["llama-3.1-8b"], "h100").answer
     assert (shared.engine, unique.engine) == ("sglang", "vllm")
     assert unique.command == "vllm serve mine --max-model-len 1024"
-    monkeypatch.setattr("quire.advisor.advice._has_device", lambda kind: True)
+    monkeypatch.setattr("quire.advisor.advice._has_device", lambda name: True)
     ours = advice(traces.unique(30), PUBLIC["llama-3.1-8b"], "h100").answer
     assert ours.engine == "quire" and "--device cuda" in ours.command
     check_command(ours.command)

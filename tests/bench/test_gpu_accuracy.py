@@ -11,8 +11,8 @@ from tests.devices.interpreted import place, whole_interpreter  # isort: skip  (
 from quire.bench.accuracy import windows_of
 from quire.bench.divergence import WINDOW
 from quire.bench.gpu_accuracy import NUMBERS, WAYS, compare
-from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
+from quire.devices.facts import DeviceUnavailable
 from quire.models.draw import Model, draw
 from tests.devices.cuda.models import in_format, random_llama
 from tests.models.toys import VOCAB
@@ -56,7 +56,7 @@ def test_every_format_is_put_to_prompts_and_to_decoding(place):
 
 @pytest.mark.device
 def test_a_device_without_a_choice_says_so():
-    with pytest.raises(base.DeviceUnavailable, match="no choice"):
+    with pytest.raises(DeviceUnavailable, match="no choice"):
         next(compare(toy(), InterpreterDevice(), np.zeros((1, LENGTH), np.int32)))
 
 

@@ -33,14 +33,14 @@ def main(inward: str, outward: str) -> None:
 
 def deaf(inward: str, outward: str) -> None:
     """An engine whose load holds the interpreter's lock for a while, as a long native call may."""
-    load = process.load
+    load = process.load_engine
 
     def load_without_a_word(*arguments: Any) -> Any:
         loaded = load(*arguments)
         ctypes.PyDLL(None).usleep(int(SLOW_START * 1e6))  # PyDLL keeps the lock
         return loaded
 
-    process.load = load_without_a_word
+    process.load_engine = load_without_a_word
     main(inward, outward)
 
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from quire.config import load as load_config
 from quire.devices.base import Device
 from quire.engine.core import EngineCore
-from quire.engine.load import build
+from quire.engine.load import build_engine
 from quire.engine.messages import Cancelled, Failed, Finished, Inward, Outward, Submit, Tokens
 from quire.models.config import CheckpointSource
 from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from tests.models.toys import make_toy
-from tests.runner.stand_in import CheckedProgram, checked, device_of
+from tests.runner.stand_in import CheckedDevice, CheckedProgram, device_of
 
 GREEDY_64 = SamplingParams(temperature=0.0, max_tokens=64)
 EXACT: dict[str, dict[str, Any]] = {"cuda": {"dtype": "f32"}}  # what a device must be told to compute in float32
@@ -59,10 +59,10 @@ class Driver:
 
     def __init__(self, case: str = "llama", checkpoint: CheckpointSource | None = None, **settings: Any) -> None:
         self.toy = make_toy(case)
-        self.device = checked(self.opened())
+        self.device = CheckedDevice(self.opened())
         exact = {"kv_dtype": "f32", **EXACT.get(self.device_name, {})}
         config = load_config({"num_blocks": 60, "max_rows": 32, **exact, **settings}, environ={})
-        self.core: EngineCore = build(checkpoint or self.toy.checkpoint, self.device, config).core
+        self.core: EngineCore = build_engine(checkpoint or self.toy.checkpoint, self.device, config).core
         self.core.checks = True
         self.told: dict[tuple[str, int], Told] = {}
         self.said: list[Outward] = []

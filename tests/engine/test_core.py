@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from quire.config import load
-from quire.devices.base import KeptWeights, Limits
-from quire.engine.load import build
+from quire.engine.load import build_engine
 from quire.engine.messages import (
     Changed,
     Counters,
@@ -28,8 +27,6 @@ from quire.engine.messages import (
     Tokens,
     UnpinPrefix,
 )
-from quire.graph.graph import Graph
-from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
@@ -294,16 +291,15 @@ class PreparingProgram(InterpreterProgram):
 
 
 class PreparingDevice(InterpreterDevice):
-    def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
-    ) -> PreparingProgram:
-        self.program = PreparingProgram(super().lower(graph, weights, limits, kept).interpreter)
+    def lower(self, *arguments: Any, **options: Any) -> PreparingProgram:
+        program = super().lower(*arguments, **options)
+        self.program = PreparingProgram(program.interpreter, program.num_blocks)
         return self.program
 
 
 def test_a_program_prepares_bit_by_bit_between_messages_and_its_padding_is_counted() -> None:
     device = PreparingDevice()
-    core = build(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
+    core = build_engine(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
     sampling = SamplingParams(temperature=0.0, max_tokens=3)
     asked = [Submit(GenerateRequest(name, tuple(some_tokens(9)), sampling)) for name in "ab"]
     said: list[Outward] = []

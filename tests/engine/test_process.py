@@ -23,7 +23,7 @@ pytest.importorskip("msgspec")
 import zmq
 
 from quire.config import Config, load
-from quire.devices.base import DeviceUnavailable
+from quire.devices.facts import DeviceUnavailable
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine

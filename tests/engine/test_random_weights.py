@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from quire.config import BadSetting, load
+from quire.devices.facts import facts_of
 from quire.engine.llm import LLM
 from quire.engine.need import need_of
 from quire.models.draw import draw
@@ -96,7 +97,7 @@ def test_nothing_is_made_of_a_model_that_is_only_drawn_and_measured(tmp_path: Pa
 
     monkeypatch.setattr(RandomTensor, "_draw", refuse)
     folder = folder_with(LARGE, tmp_path)
-    need = need_of(folder, load({"load_format": "dummy"}, {}))
+    need = need_of(folder, load({"load_format": "dummy"}, {}), facts_of("cpu"))
     assert need.fixed_bytes > 700e9  # over 350 billion parameters of two bytes
     weights = draw(open_checkpoint(folder, "dummy")).weights
     assert all(weight.format == "bf16" for name, weight in weights.items() if name != "rope.frequencies")
@@ -113,10 +114,10 @@ def test_norms_are_near_one_and_all_else_is_spread_as_the_configuration_says(sma
 
 
 def test_a_device_that_does_not_quantize_says_so(small: Path):
-    with pytest.raises(BadSetting, match=r"quantize is 'fp8', and the device 'cpu' takes weights as they are"):
+    with pytest.raises(BadSetting, match=r"'fp8', which the device 'cpu' does not have: it takes weights as they are"):
         LLM(small, load_format="dummy", num_blocks=64, quantize="fp8")
 
 
 def test_a_kv_format_that_the_device_does_not_have_is_refused_with_one_that_it_has(small: Path):
-    with pytest.raises(BadSetting, match=r"'f8_e4m3', which the device 'cpu' does not have. For 8 bits choose q8_0"):
+    with pytest.raises(BadSetting, match=r"'f8_e4m3', which the device 'cpu' does not have.*nearest in size is q8_0"):
         LLM(small, load_format="dummy", num_blocks=64, kv_dtype="f8_e4m3")

@@ -9,7 +9,7 @@ import pytest
 
 from quire.config import load as load_config
 from quire.engine.llm import LLM
-from quire.engine.load import build
+from quire.engine.load import build_engine
 from quire.engine.messages import Resize, Resized
 from quire.types.errors import ContextTooLong
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
@@ -102,11 +102,11 @@ def test_idle_sessions_let_go_before_a_cache_that_shrinks_waits_for_requests() -
 @pytest.mark.device
 def test_an_engine_says_what_it_reserved_and_what_it_needs() -> None:
     config = load_config({"num_blocks": 20, "most_blocks": 50, **SETTINGS}, environ={})
-    ready = build(make_toy("llama").checkpoint, InterpreterDevice(), config).ready
+    ready = build_engine(make_toy("llama").checkpoint, InterpreterDevice(), config).ready
     assert (ready.num_blocks, ready.most_blocks) == (20, 50)
     assert ready.block_bytes > 0 and ready.weight_bytes > 0
     alone = load_config({"num_blocks": 20, **SETTINGS}, environ={})
-    assert build(make_toy("llama").checkpoint, InterpreterDevice(), alone).ready.most_blocks == 20
+    assert build_engine(make_toy("llama").checkpoint, InterpreterDevice(), alone).ready.most_blocks == 20
 
 
 def resident_bytes() -> int:

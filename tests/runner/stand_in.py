@@ -12,18 +12,16 @@ import numpy as np
 from quire.devices.base import (
     ChoosesTokens,
     Device,
-    DeviceUnavailable,
-    HasMemory,
     KeptWeights,
     Limits,
     LoweringOptions,
     Pending,
     Program,
     ReleasesBlocks,
-    SizedProgram,
     StepOutput,
 )
 from quire.devices.base import open as open_device
+from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
@@ -42,26 +40,39 @@ class Done:
         return StepOutput(logits=self.logits)
 
 
+STAND_IN = DeviceFacts("stand-in", DeviceMemory(MemoryKind.HOST, 8 << 30), ("f16", "f32", "bf16"), {})
+
+
 @dataclass
 class InterpreterProgram:
     """Runs every step with the interpreter."""
 
     interpreter: Interpreter
+    num_blocks: int
 
     def launch(self, batch: Batch) -> Done:
         return Done(self.interpreter.run(batch))
 
 
 @dataclass
-class InterpreterDevice:
+class InterpreterDevice(Device):
     """What `devices.open` would give."""
 
-    name: str = "stand-in"
+    name: str = STAND_IN.name
+
+    def facts(self) -> DeviceFacts:
+        return STAND_IN
 
     def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: KeptWeights | None = None,
+        **options: Unpack[LoweringOptions],
     ) -> InterpreterProgram:
-        return InterpreterProgram(Interpreter(graph, weights, limits.num_blocks, limits.block_tokens))
+        interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
+        return InterpreterProgram(interpreter, limits.num_blocks)
 
 
 @dataclass(eq=False)
@@ -102,6 +113,10 @@ class ChoosingProgram:
     def __post_init__(self) -> None:
         self.last_tokens = np.zeros(self.max_rows, np.int32)
 
+    @property
+    def num_blocks(self) -> int:
+        return self.inner.num_blocks
+
     def launch(self, batch: Batch) -> Late:
         assert not self.waiting or self.waiting[-1].bits is not None or not self.waiting[-1].num_masked
         assert batch.draws is not None
@@ -128,15 +143,26 @@ class ChoosingProgram:
 
 
 @dataclass
-class ChoosingDevice:
+class ChoosingDevice(Device):
     """A device that chooses tokens, made of one that does not."""
 
     inner: Device
     max_in_flight: int = 2
     name: str = "chooser"
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> ChoosingProgram:
-        return ChoosingProgram(self.inner.lower(graph, weights, limits, kept), limits.max_rows, self.max_in_flight)
+    def facts(self) -> DeviceFacts:
+        return self.inner.facts()
+
+    def lower(
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: KeptWeights | None = None,
+        **options: Unpack[LoweringOptions],
+    ) -> ChoosingProgram:
+        program = self.inner.lower(graph, weights, limits, kept, **options)
+        return ChoosingProgram(program, limits.max_rows, self.max_in_flight)
 
 
 @dataclass
@@ -148,6 +174,10 @@ class CheckedProgram:
     batches: list[tuple[int, int, int]] = field(default_factory=list)  # tokens, rows, logits of every step
     released: list[int] = field(default_factory=list)  # the blocks whose memory was given up last
     num_grouped: list[int] = field(default_factory=list)  # rows of every step that share blocks with others of it
+
+    @property
+    def num_blocks(self) -> int:
+        return self.inner.num_blocks
 
     def launch(self, batch: Batch) -> Pending:
         batch.check(self.limits.num_blocks, self.limits.block_tokens)
@@ -173,14 +203,10 @@ class CheckedChooser(CheckedProgram):
         assert isinstance(self.inner, ChoosesTokens)
         return self.inner.max_in_flight
 
-    @property
-    def num_blocks(self) -> int:
-        return self.inner.num_blocks if isinstance(self.inner, SizedProgram) else self.limits.num_blocks
-
 
 @dataclass
-class CheckedDevice:
-    """Another device, whose programs are checked."""
+class CheckedDevice(Device):
+    """Another device, whose programs are checked. With memory of its own it must be told how many blocks to have."""
 
     inner: Device
     programs: list[CheckedProgram] = field(default_factory=list)
@@ -189,39 +215,22 @@ class CheckedDevice:
     def name(self) -> str:
         return self.inner.name
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> CheckedProgram:
-        return self._checked(self.inner.lower(graph, weights, limits, kept), limits)
+    def facts(self) -> DeviceFacts:
+        return self.inner.facts()
 
-    def _checked(self, program: Program, limits: Limits) -> CheckedProgram:
-        checked = CheckedChooser if isinstance(program, ChoosesTokens) else CheckedProgram
-        self.programs.append(checked(program, limits))
-        return self.programs[-1]
-
-
-@dataclass
-class CheckedMemoryDevice(CheckedDevice):
-    """The same for one with memory of its own. How many blocks it has must be said."""
-
-    @property
-    def kv_dtype(self) -> str:
-        assert isinstance(self.inner, HasMemory)
-        return self.inner.kv_dtype
-
-    def lower(  # type: ignore[override]
+    def lower(
         self,
         graph: Graph,
         weights: Weights,
         limits: Limits,
         kept: KeptWeights | None = None,
-        **wishes: Unpack[LoweringOptions],
+        **options: Unpack[LoweringOptions],
     ) -> CheckedProgram:
-        assert isinstance(self.inner, HasMemory) and limits.num_blocks
-        return self._checked(self.inner.lower(graph, weights, limits, kept, **wishes), limits)
-
-
-def checked(device: Device) -> CheckedDevice:
-    """This device, given no batch that is not sound."""
-    return CheckedMemoryDevice(device) if isinstance(device, HasMemory) else CheckedDevice(device)
+        assert limits.num_blocks
+        program = self.inner.lower(graph, weights, limits, kept, **options)
+        checked = CheckedChooser if isinstance(program, ChoosesTokens) else CheckedProgram
+        self.programs.append(checked(program, limits))
+        return self.programs[-1]
 
 
 def devices_here() -> list[str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pkgutil import iter_modules
 from typing import Any
 
-import quire.devices
 from quire.advisor.answer import LITTLE_SHARED, Answer, Facts, answer
 from quire.advisor.compared import Comparison
 from quire.advisor.describe import Company, describe, measured_company
@@ -20,9 +18,9 @@ from quire.advisor.simulate import REPLAYED, SERVED, Simulated, busiest
 from quire.advisor.whatif import Setup, num_per_second, what_if
 from quire.advisor.workload import Workload
 from quire.config import Config
+from quire.devices.facts import MemoryKind, available
 from quire.types.errors import InvalidRequest
 
-DEVICES = {"cpu": "cpu", "gpu": "cuda"}  # what a kind of hardware is opened as
 GPU_STEP_TOKENS = 8192
 MOST_WAITING = 1 << 20
 Compare = Callable[[bool, float, bool], Comparison]  # is it shared, how many at once, does nobody wait
@@ -76,14 +74,16 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
     part, context = busiest(workload, SERVED), longest_context(description, roofline.shape.max_context)
     setup = _setup(planned, memory, context, part)
     served = setup.serve(part)
-    if roofline.hardware.kind == "cpu" and planned.config.cache.num_blocks is None:
+    if roofline.hardware.memory_kind is MemoryKind.HOST and planned.config.cache.num_blocks is None:
         wanted = max(blocks_wanted(description, curve, memory, served), -(-context // block_tokens))
         setup = replace(setup, num_blocks=wanted)
         served = setup.serve(part)
     capacity = num_per_second(setup, part)
     say("asking what would help")
     whatifs = what_if(part, setup, served, tree if part is workload else prefix_tree(part)) if memory.is_enough else []
-    settings = choose(description, curve, memory, served, Room(context, setup.num_blocks, roofline.hardware.kind))
+    settings = choose(
+        description, curve, memory, served, Room(context, setup.num_blocks, roofline.hardware.memory_kind)
+    )
     company = measured_company(workload) or served.company
     comparison = None
     if planned.compare is not None:
@@ -98,7 +98,7 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
         capacity=capacity,
         whatifs=whatifs,
         settings=settings,
-        has_device=_has_device(roofline.hardware.kind),
+        has_device=_has_device(roofline.hardware.device),
         comparison=comparison,
         spelled=planned.spelled,
         flags=planned.flags,
@@ -108,16 +108,16 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
     return Advice(planned, workload, part, tree, tuple(curve), now, company, facts, answer(facts), notes)
 
 
-def _has_device(kind: str) -> bool:
+def _has_device(name: str) -> bool:
     """Has this Quire such a device?"""
-    return DEVICES[kind] in {each.name for each in iter_modules(quire.devices.__path__)}
+    return name in available()
 
 
 def _setup(planned: Planned, memory: Memory, context: int, part: Workload) -> Setup:
     """As large as fits, with the given settings. Only what is more than nothing can be simulated."""
     config, roofline = planned.config, planned.roofline
     scheduler = replace(config.scheduler, max_context=context + 1, max_waiting=MOST_WAITING)
-    if roofline.hardware.kind == "gpu":
+    if roofline.hardware.memory_kind is MemoryKind.OWN:
         rows = max(1, min(1024, memory.slots.paged))
         scheduler = replace(scheduler, max_step_tokens=max(GPU_STEP_TOKENS, rows), max_rows=rows)
     least = -(-context // memory.block_tokens) + 1

@@ -35,7 +35,7 @@ def _fitting(roofline: Roofline, memory: Memory) -> Iterator[Roofline]:
         other = replace(roofline, shape=roofline.shape.in_precision(precision))
         if _fits(other, memory):
             yield other
-        precision = LESS[roofline.hardware.kind].get(precision, "")
+        precision = LESS[roofline.hardware.memory_kind].get(precision, "")
 
 
 def _fits(roofline: Roofline, memory: Memory) -> bool:
@@ -43,5 +43,5 @@ def _fits(roofline: Roofline, memory: Memory) -> bool:
 
 
 def _numbers(roofline: Roofline) -> str:
-    need = roofline.shape.memory_besides_kv(roofline.hardware.kind)
+    need = roofline.shape.memory_besides_kv(roofline.hardware.memory_kind)
     return f"needs {size(need)}, {roofline.hardware.name} has {size(roofline.hardware.memory_bytes)}"

@@ -23,6 +23,7 @@ from quire.advisor.simulate import Simulated
 from quire.advisor.whatif import WhatIf, figures
 from quire.advisor.winners import Winner, measured_winners, simulated_winners
 from quire.config import ServeConfig
+from quire.devices.facts import MemoryKind
 
 FEW_USERS = 2  # at once
 MUCH_SHARED, LITTLE_SHARED = 0.5, 0.15
@@ -181,10 +182,10 @@ def _engine(facts: Facts) -> str:
 
 
 def _quire(facts: Facts, situations: Sequence[Situation]) -> str:
-    kind = facts.roofline.hardware.kind
+    hardware = facts.roofline.hardware
     many = [facts.spelled.get(name, name) for name in facts.models] if Situation.MANY_MODELS in situations else []
     names = [name for name in many if name] or [facts.model]
-    flags = [*([] if kind == "cpu" else ["--device cuda"]), *facts.flags]
+    flags = [*([f"--device {hardware.device}"] if hardware.memory_kind is MemoryKind.OWN else []), *facts.flags]
     return " ".join(("quire serve", *map(shlex.quote, names), *flags, *(each.flag for each in facts.settings)))
 
 
@@ -236,7 +237,7 @@ def _words(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterat
             f"the device works {served.utilization:.0%} of the time."
         )
     if not facts.has_device and facts.comparison is None:
-        yield f"This version of Quire does not compute on a {hardware.kind.upper()}; on a CPU it would be the answer."
+        yield f"This version of Quire does not compute on {hardware.device}; on a CPU it would be the answer."
 
 
 def _reasons(facts: Facts, engine: str, situations: Sequence[Situation]) -> Iterator[str]:
@@ -299,7 +300,7 @@ def _changes(facts: Facts, engine: str) -> Iterator[str]:
             f"If more than {MUCH_SHARED:.0%} of the prompt tokens were shared (now {facts.shared:.0%}), the cache "
             "would decide more than anything else."
         )
-    if roofline.hardware.kind == "cpu" and served.first_token.p95 > SOON:
+    if roofline.hardware.memory_kind is MemoryKind.HOST and served.first_token.p95 > SOON:
         yield (
             f"First tokens within {seconds(SOON)} at p95 (now {seconds(served.first_token.p95)}) need faster "
             "arithmetic: a GPU. Try --on l4 or --on h100."

@@ -12,12 +12,11 @@ import os
 from dataclasses import dataclass, field
 
 from quire.devices import base
-from quire.runner.memory import HOST_KV, host_bytes
+from quire.devices.facts import DeviceFacts, MemoryKind, facts_of, host_device
 from quire.types.errors import InvalidRequest
 
 GB, TB, TFLOPS = 1e9, 1e12, 1e12
 HERE = "here"
-GPU_KV = "bf16"
 PROBE_SECONDS = 0.2
 
 
@@ -35,7 +34,7 @@ class Hardware:
     """One device."""
 
     name: str
-    kind: str  # "gpu" or "cpu"
+    device: str  # Quire's device for it
     memory_bytes: float
     bandwidth: float  # bytes a second
     arithmetic: dict[str, float]  # operations a second, by the precision of the products
@@ -43,9 +42,14 @@ class Hardware:
     reach: Reach = field(default_factory=Reach)
 
     @property
-    def kv_dtype(self) -> str:
-        """How Quire's device of this kind stores K and V unless it is told otherwise."""
-        return GPU_KV if self.kind == "gpu" else HOST_KV
+    def facts(self) -> DeviceFacts:
+        """What Quire's device for it has."""
+        return facts_of(self.device)
+
+    @property
+    def memory_kind(self) -> MemoryKind:
+        """Whose memory models run in."""
+        return self.facts.memory.kind
 
     def operations(self, precision: str) -> float:
         """Operations a second in this precision, or in the nearest that it has."""
@@ -57,30 +61,32 @@ _CPU_REACH = Reach(bandwidth=0.65, arithmetic=0.35, step_seconds=0.0003)
 
 def _cpu(name: str, memory: float, bandwidth: float, products: float, source: str) -> Hardware:
     """`products`: operations a second with 8 bits, two for each multiply-add."""
-    return Hardware(name, "cpu", memory, bandwidth, {"block": products, "bf16": products / 3}, source, _CPU_REACH)
+    return Hardware(
+        name, host_device(), memory, bandwidth, {"block": products, "bf16": products / 3}, source, _CPU_REACH
+    )
 
 
 PRESETS = {
     each.name: each
     for each in (
         Hardware(
-            "h200", "gpu", 141 * GB, 4.8 * TB, {"bf16": 989 * TFLOPS, "fp8": 1979 * TFLOPS, "int8": 1979 * TFLOPS},
+            "h200", "cuda", 141 * GB, 4.8 * TB, {"bf16": 989 * TFLOPS, "fp8": 1979 * TFLOPS, "int8": 1979 * TFLOPS},
             "NVIDIA H200 data sheet, dense; 4.34 TB/s measured",
         ),
         Hardware(
-            "h100", "gpu", 80 * GB, 3.35 * TB, {"bf16": 989 * TFLOPS, "fp8": 1979 * TFLOPS, "int8": 1979 * TFLOPS},
+            "h100", "cuda", 80 * GB, 3.35 * TB, {"bf16": 989 * TFLOPS, "fp8": 1979 * TFLOPS, "int8": 1979 * TFLOPS},
             "NVIDIA H100 data sheet, SXM, dense",
         ),
         Hardware(
-            "a100", "gpu", 80 * GB, 2.039 * TB, {"bf16": 312 * TFLOPS, "int8": 624 * TFLOPS},
+            "a100", "cuda", 80 * GB, 2.039 * TB, {"bf16": 312 * TFLOPS, "int8": 624 * TFLOPS},
             "NVIDIA A100 data sheet, 80 GB SXM, dense; no FP8",
         ),
         Hardware(
-            "l4", "gpu", 24 * GB, 0.3 * TB, {"bf16": 121 * TFLOPS, "fp8": 242 * TFLOPS, "int8": 242 * TFLOPS},
+            "l4", "cuda", 24 * GB, 0.3 * TB, {"bf16": 121 * TFLOPS, "fp8": 242 * TFLOPS, "int8": 242 * TFLOPS},
             "NVIDIA L4 data sheet, halves of the figures with sparsity",
         ),
         Hardware(
-            "rtx4090", "gpu", 24 * GB, 1.008 * TB, {"bf16": 165 * TFLOPS, "fp8": 330 * TFLOPS, "int8": 661 * TFLOPS},
+            "rtx4090", "cuda", 24 * GB, 1.008 * TB, {"bf16": 165 * TFLOPS, "fp8": 330 * TFLOPS, "int8": 661 * TFLOPS},
             "NVIDIA Ada GPU architecture paper, float32 accumulation, dense",
         ),
         _cpu(
@@ -106,8 +112,7 @@ def hardware_named(name: str) -> Hardware:
 
 def this_machine() -> Hardware:
     """Measured in less than a second: what all threads read, and the products of 8 bits that they make."""
-    device = base.open("cpu")
-    peaks = device.peaks(PROBE_SECONDS) if isinstance(device, base.Measurable) else None
+    peaks = base.open(host_device()).peaks(PROBE_SECONDS)
     if peaks is None:
         raise InvalidRequest(
             f"This machine cannot be measured: its native kernels are missing. Choose from {', '.join(PRESETS)}.",
@@ -119,4 +124,4 @@ def this_machine() -> Hardware:
         f"measured just now: {peaks.num_threads} threads, {peaks.kernels}, {peaks.read_bytes / GB:.0f} GB/s, "
         f"{operations / 1e9:,.0f} billion 8-bit operations a second{busy}"
     )
-    return _cpu(HERE, float(host_bytes()), peaks.read_bytes, operations, source)
+    return _cpu(HERE, float(base.host_bytes()), peaks.read_bytes, operations, source)

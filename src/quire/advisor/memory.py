@@ -89,7 +89,7 @@ def memory_of(workload: Workload, context: Spread, roofline: Roofline, block_tok
     fits = [Fit(each, int(kv_bytes // (each * shape.kv_token_bytes))) for each in CONTEXTS if each <= shape.max_context]
     return Memory(
         device_bytes=hardware.memory_bytes,
-        model_bytes=shape.memory_besides_kv(hardware.kind),
+        model_bytes=shape.memory_besides_kv(hardware.memory_kind),
         kv_bytes=kv_bytes,
         token_bytes=shape.kv_token_bytes,
         num_blocks=roofline.num_blocks(block_tokens),

@@ -18,16 +18,17 @@ from quire.advisor.roofline import Roofline
 from quire.advisor.shape import DEFAULT_SHAPE, PUBLIC, Shape, public_shape, shape_of
 from quire.advisor.workload import workload_of
 from quire.config import Config
+from quire.devices.facts import DeviceFacts
 from quire.engine.text_side import TextSide
 from quire.report.trace import Trace
-from quire.runner.memory import kv_dtype
+from quire.runner.memory import with_kv_format
 from quire.serve.engines import model_text_of
 from quire.serve.prompts import ModelText
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.formats import CONVERSIONS
 from quire.weights.checkpoint import open_checkpoint
 
-GPU_PRECISION, QUANTIZED = "fp8", ("--quantize fp8",)  # made of other weights when a GPU loads them
 SERVED_AS = re.compile(r"[\w.:-]+")  # names that `quire serve NAME=MODEL` takes
 
 
@@ -56,10 +57,12 @@ def advise_on(
 ) -> Advice:
     """Advice on a trace. `server` is what a running Quire says at /props, if the trace is from one."""
     hardware = hardware_named(wanted.on)
-    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, hardware.kv_dtype)))
-    if hardware.kind == "cpu" and wanted.precision == GPU_PRECISION:
-        raise InvalidRequest("Weights become fp8 when a GPU loads them: on a CPU plan for q8_0.", field="precision")
-    model = _model(trace, wanted, config, store)
+    config = with_kv_format(config, hardware.facts)
+    if wanted.precision in CONVERSIONS and wanted.precision not in hardware.facts.conversions:
+        raise InvalidRequest(
+            f"Weights become {wanted.precision} when a GPU loads them: on a CPU plan for q8_0.", field="precision"
+        )
+    model = _model(trace, wanted, config, store, hardware.facts)
     planned = Planned(
         model.name,
         Roofline(model.shape, hardware),
@@ -75,16 +78,16 @@ def advise_on(
     return advise(workload_of(trace, Marker(model.model_text)), planned, say)
 
 
-def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model:
+def _model(trace: Trace, wanted: Wanted, config: Config, store: Store, facts: DeviceFacts) -> _Model:
     """The one that is named, or the trace's, as files if they are here, else by its published sizes."""
     named = [request.model for request in trace.requests if request.model]
     used = max(sorted(set(named)), key=named.count, default="")
     name, precision = wanted.model or used, wanted.precision
     path, shape = _find(store, name), public_shape(name)
     if path is not None:
-        return _stored(name, path, precision, config)
+        return _stored(name, path, precision, config, facts)
     if shape is not None:
-        return _published(name, shape.with_kv(kv_dtype(config)), precision)
+        return _published(name, shape.with_kv(config.cache.kv_dtype), precision)
     if wanted.model:
         known = ", ".join(PUBLIC)
         raise InvalidRequest(
@@ -92,20 +95,20 @@ def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model
             field="model",
         )
     note = f"No model was given, and the trace's is not here: times and memory are those of {DEFAULT_SHAPE}."
-    stands_in = _published(DEFAULT_SHAPE, PUBLIC[DEFAULT_SHAPE].with_kv(kv_dtype(config)), precision)
+    stands_in = _published(DEFAULT_SHAPE, PUBLIC[DEFAULT_SHAPE].with_kv(config.cache.kv_dtype), precision)
     # Clients go on asking for the name that they know.
     served = f"{used}={stands_in.name}" if SERVED_AS.fullmatch(used) else stands_in.name
     return replace(stands_in, name=served, notes=(note,))
 
 
-def _stored(name: str, path: Path, precision: str, config: Config) -> _Model:
+def _stored(name: str, path: Path, precision: str, config: Config, facts: DeviceFacts) -> _Model:
     """A model that is here."""
-    shape, model_text = shape_of(path, config), model_text_of(TextSide.of(open_checkpoint(path)))
+    shape, model_text = shape_of(path, config, facts), model_text_of(TextSide.of(open_checkpoint(path)))
     if precision in ("", shape.precision):
         return _Model(name, shape, model_text)
     wanted = shape.in_precision(precision)
-    if precision == GPU_PRECISION:
-        return _Model(name, wanted, model_text, flags=QUANTIZED)
+    if precision in CONVERSIONS:
+        return _Model(name, wanted, model_text, flags=_flags(precision))
     note = f"{name} is here in {shape.precision}: to run it in {precision}, fetch or make such weights first."
     return _Model(name, wanted, model_text, (note,))
 
@@ -113,8 +116,12 @@ def _stored(name: str, path: Path, precision: str, config: Config) -> _Model:
 def _published(name: str, shape: Shape, precision: str) -> _Model:
     """A well-known model that is not here: the command names where it is fetched from."""
     shape = shape.in_precision(precision) if precision else shape
-    flags = QUANTIZED if shape.precision == GPU_PRECISION else ()
-    return _Model(name_to_serve(name, shape.precision) or name, shape, flags=flags)
+    return _Model(name_to_serve(name, shape.precision) or name, shape, flags=_flags(shape.precision))
+
+
+def _flags(precision: str) -> tuple[str, ...]:
+    """Of `quire serve`, for weights that the device converts when it loads them."""
+    return (f"--quantize {precision}",) if precision in CONVERSIONS else ()
 
 
 def _spelled(name: str, store: Store) -> str:

@@ -74,7 +74,7 @@ class Roofline:
 
     def kv_bytes(self) -> float:
         """Memory that is left for KV; less than none if the model does not fit."""
-        return self.hardware.memory_bytes * FREE_SHARE - self.shape.memory_besides_kv(self.hardware.kind)
+        return self.hardware.memory_bytes * FREE_SHARE - self.shape.memory_besides_kv(self.hardware.memory_kind)
 
     def num_blocks(self, block_tokens: int) -> int:
         """Blocks of KV that fit."""

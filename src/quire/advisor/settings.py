@@ -11,16 +11,17 @@ from quire.advisor.hits import Hits
 from quire.advisor.memory import Memory
 from quire.advisor.simulate import Simulated
 from quire.config import SchedulerConfig
+from quire.devices.facts import MemoryKind
 
 CONTEXT_STEP, ROWS_STEP = 1024, 16
-MOST_ROWS = {"cpu": 64, "gpu": 1024}  # a CPU computes no faster with more
+MOST_ROWS = {MemoryKind.HOST: 64, MemoryKind.OWN: 1024}  # a CPU computes no faster with more
 SPARE, SPARE_ROWS = 1.25, 2  # room beyond what the trace needed
 HOST_SHARE = 0.5  # of the memory beside the model: a host has other things to do
 NEAR_BEST = 0.01  # points of hit rate that a smaller cache may cost
 FRONT_RATE = 12_000  # tokens a second that one process writes to clients with ease
 PATIENT_GAP = 5.0  # seconds between two tokens where nobody watches
 LONG_WAIT = 30.0  # seconds to the first token that nobody waits for
-OFFLINE_STEP = {"gpu": 8192, "cpu": 4096}
+OFFLINE_STEP = {MemoryKind.OWN: 8192, MemoryKind.HOST: 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def longest_context(description: Description, most: int) -> int:
 def blocks_wanted(description: Description, curve: Sequence[Hits], memory: Memory, served: Simulated) -> int:
     """What the hit rate needs, and no less than long requests in every row; at most what fits."""
     long = -(-int(description.context.p95) // memory.block_tokens)
-    wanted = max(knee(curve).num_blocks, rows_wanted(description, served, memory, "cpu") * long)
+    wanted = max(knee(curve).num_blocks, rows_wanted(description, served, memory, MemoryKind.HOST) * long)
     return max(1, min(int(wanted * SPARE), int(memory.num_blocks * HOST_SHARE)))
 
 
@@ -62,7 +63,7 @@ class Room:
 
     context: int
     num_blocks: int
-    kind: str  # of the device
+    kind: MemoryKind  # of the device
 
 
 def choose(
@@ -72,7 +73,7 @@ def choose(
     defaults, block_tokens = SchedulerConfig(), memory.block_tokens
     longest = f"the longest request had {description.context.high:,.0f} tokens."
     found = [Chosen("max_context", room.context, longest)]
-    if room.kind == "cpu" and room.num_blocks < memory.num_blocks:
+    if room.kind is MemoryKind.HOST and room.num_blocks < memory.num_blocks:
         at, tokens = knee(curve), room.num_blocks * block_tokens
         found.append(
             Chosen(
@@ -100,7 +101,7 @@ def choose(
     return found
 
 
-def rows_wanted(description: Description, served: Simulated, memory: Memory, kind: str) -> int:
+def rows_wanted(description: Description, served: Simulated, memory: Memory, kind: MemoryKind) -> int:
     """Twice as many as ran at once: what comes in a burst shall run, and not wait."""
     most = max(ROWS_STEP, memory.shared_slots.paged)
     wanted = served.company.peak * SPARE_ROWS if description.has_times else SchedulerConfig().max_rows

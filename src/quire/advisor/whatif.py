@@ -13,14 +13,11 @@ from quire.advisor.roofline import Roofline, Work
 from quire.advisor.simulate import Simulated, Simulation
 from quire.advisor.workload import Call, Workload
 from quire.config import SchedulerConfig
+from quire.devices.facts import MemoryKind
 
-LESS = {  # the next smaller weights, by the kind of device
-    "gpu": {"f32": "bf16", "bf16": "fp8", "f16": "fp8", "fp8": "int4", "int8": "int4"},
-    "cpu": {"f32": "q8_0", "bf16": "q8_0", "f16": "q8_0", "q8_0": "q4_k", "q6_k": "q4_k", "q5_k": "q4_k"},
-}
-LESS_KV = {
-    "gpu": {"f16": "f8_e4m3", "bf16": "f8_e4m3", "f32": "bf16"},
-    "cpu": {"f16": "q8_0", "bf16": "q8_0", "f32": "f16"},
+LESS = {  # the next smaller weights, by the kind of memory
+    MemoryKind.OWN: {"f32": "bf16", "bf16": "fp8", "f16": "fp8", "fp8": "int4", "int8": "int4"},
+    MemoryKind.HOST: {"f32": "q8_0", "bf16": "q8_0", "f16": "q8_0", "q8_0": "q4_k", "q6_k": "q4_k", "q5_k": "q4_k"},
 }
 NUM_DRAFTS, ACCEPTED = 4, 0.7  # tokens that are guessed, and how likely each holds after those before it
 DRAFT_COST = 0.10  # of a step, for making the guesses
@@ -91,7 +88,7 @@ def what_if(workload: Workload, setup: Setup, served: Simulated, tree: PrefixTre
 
 def _smaller_weights(workload: Workload, setup: Setup, served: Simulated, tree: PrefixTree) -> WhatIf | None:
     roofline = setup.roofline
-    smaller = LESS[roofline.hardware.kind].get(roofline.shape.precision)
+    smaller = LESS[roofline.hardware.memory_kind].get(roofline.shape.precision)
     if smaller is None:
         return None
     other = replace(roofline, shape=roofline.shape.in_precision(smaller))
@@ -114,7 +111,7 @@ def _smaller_weights(workload: Workload, setup: Setup, served: Simulated, tree: 
 
 def _smaller_kv(workload: Workload, setup: Setup, served: Simulated, tree: PrefixTree) -> WhatIf | None:
     roofline = setup.roofline
-    smaller = LESS_KV[roofline.hardware.kind].get(roofline.shape.kv_dtype)
+    smaller = roofline.hardware.facts.smaller_kv_format(roofline.shape.kv_dtype)
     if smaller is None:
         return None
     other = replace(roofline, shape=roofline.shape.with_kv(smaller))

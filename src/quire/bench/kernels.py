@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quire.bench.table import number
 from quire.bench.terminal import aligned
 from quire.devices import base
-from quire.devices.base import Limits, Measurable, Peaks
+from quire.devices.base import Limits, Peaks
 from quire.graph.graph import Defaults, Graph, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
@@ -98,7 +98,7 @@ class Timed:
 def told(device: str, seconds: float) -> str:
     """Everything as a table, with the machine's limits above it."""
     opened = base.open(device)
-    peaks = opened.peaks(1.0) if isinstance(opened, Measurable) else None
+    peaks = opened.peaks(1.0)
     timed = [each for op in ops() for each in measure(opened, op, seconds)]
     heads = ["op", "tokens", "µs", "read GB/s", "of the limit", "G products/s", "of the limit"]
     return "\n".join([_limits(peaks), aligned(heads, [_row(each, peaks) for each in timed])])

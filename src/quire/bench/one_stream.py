@@ -14,6 +14,7 @@ from typing import Any
 
 from quire.devices import base
 from quire.devices.base import Peaks
+from quire.devices.facts import DeviceFacts
 from quire.engine.llm import LLM
 from quire.types.request import SamplingParams
 
@@ -33,13 +34,17 @@ class OneStream:
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.NamesKernels
 
 
-class TimedDevice:
+class TimedDevice(base.Device):
     """The CPU, with a clock at the program's door."""
 
     name = "cpu"
 
     def __init__(self) -> None:
         self.seconds: list[float] = []  # of each launch
+
+    def facts(self) -> DeviceFacts:
+        """The CPU's."""
+        return base.open("cpu").facts()
 
     def lower(self, *arguments: Any, **choices: Any) -> base.Program:
         """The CPU's own program, timed."""
@@ -49,6 +54,7 @@ class TimedDevice:
 class _TimedProgram:
     def __init__(self, program: base.Program, seconds: list[float]) -> None:
         self._program, self._seconds = program, seconds
+        self.num_blocks = program.num_blocks
         self.kernels = program.kernels if isinstance(program, base.NamesKernels) else {}
 
     def launch(self, batch: Any) -> base.Pending:
@@ -61,8 +67,7 @@ class _TimedProgram:
 
 def measured_peaks(seconds: float = PEAK_SECONDS) -> Peaks | None:
     """Of the CPU, now. None if it cannot tell."""
-    device = base.open("cpu")
-    return device.peaks(seconds) if isinstance(device, base.Measurable) else None
+    return base.open("cpu").peaks(seconds)
 
 
 def our_stream(model: str, vocab_size: int, num_times: int) -> OneStream:

@@ -12,7 +12,6 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from typing import Any
 from quire.bench.gpu import MODELS, SHAPE
 from quire.config import home_folder, load
 from quire.devices import base as devices
-from quire.devices.base import Device, DeviceUnavailable, Tunable
-from quire.engine.load import TUNED, bound, kv_dtype_for, limits_of, lower
+from quire.devices.base import Device, Tunable
+from quire.devices.facts import DeviceUnavailable
+from quire.engine.load import TUNED, fit_config, limits_of, lower
 from quire.models.draw import draw
 from quire.weights.checkpoint import open_checkpoint
 
@@ -54,9 +54,8 @@ def tuned(path: Path, device: str | Device, settings: Mapping[str, Any]) -> Iter
     began = time.monotonic()
     place = devices.open(device) if isinstance(device, str) else device
     config = load(SMALL | dict(settings))
-    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype_for(place, config)))
     model = draw(open_checkpoint(path, config.weights.load_format))
-    config = bound(config, model)
+    config = fit_config(config, model, place.facts())
     program, _ = lower(place, model, limits_of(config), None, config)
     if not isinstance(program, Tunable):
         raise DeviceUnavailable(f"The device {place.name!r} has nothing to tune.")

@@ -15,7 +15,8 @@ from typing import Literal
 from quire import __version__
 from quire.config import Config, home_folder
 from quire.devices import base as devices
-from quire.runner.memory import host_bytes
+from quire.devices.facts import DeviceFacts, available, choose, facts_of, host_device
+from quire.types.formats import AUTO
 
 State = Literal["ok", "note", "broken"]  # fine; could be better; must be mended
 
@@ -25,7 +26,7 @@ PACKAGES = (
     *("httptools", "pyzmq", "httpx", "typer", "rich", "prompt_toolkit", "pyyaml"),
 )
 EXTRAS = {
-    "cuda": ("torch", "triton"),
+    **{facts.name: facts.packages for facts in map(facts_of, available()) if facts.packages},
     "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 BRINGS = {"cuda": "NVIDIA GPUs", "otel": "traces for OpenTelemetry"}
@@ -70,9 +71,7 @@ def software() -> Iterator[Finding]:
 def processor(proc: Path = PROC) -> Iterator[Finding]:
     """The CPU, the kernels and threads that steps will run on, and why those."""
     yield Finding("cpu", "model", cpu_model(proc))
-    device = devices.open("cpu")
-    if not isinstance(device, devices.Describable):
-        return
+    device = devices.open(host_device())
     said = device.describe()
     yield Finding("cpu", "features", " ".join(said.features) or "unknown without the native module")
     state: State = "broken" if said.is_broken else "ok" if said.kernels else "note"
@@ -81,6 +80,13 @@ def processor(proc: Path = PROC) -> Iterator[Finding]:
     is_limited = said.num_threads < said.num_processors and said.kernels
     why = ", as its affinity or control group allows" if is_limited else ""
     yield Finding("cpu", "threads", f"{said.num_threads} of {said.num_processors} processors{why}")
+    yield Finding("cpu", "KV formats", kv_formats(device.facts()))
+
+
+def kv_formats(facts: DeviceFacts) -> str:
+    """Values of kv_dtype that a device takes."""
+    default, *others = facts.kv_formats
+    return ", ".join((f"{default} (default)", *others))
 
 
 def cpu_model(proc: Path) -> str:
@@ -97,7 +103,7 @@ def memory(config: Config, proc: Path = PROC) -> Iterator[Finding]:
     known = {
         name: int(rest.split()[0]) * 1024 for name, _, rest in (s.partition(":") for s in _lines(proc / "meminfo"))
     }
-    allowed = host_bytes()
+    allowed = devices.host_bytes()
     total = known.get("MemTotal", allowed)
     free = f", {gb(known['MemAvailable'])} available" if "MemAvailable" in known else ""
     yield Finding("memory", "machine", f"{gb(total)}{free}")
@@ -134,14 +140,16 @@ def graphics(proc: Path = PROC) -> Iterator[Finding]:
         return
     for index, gpu in enumerate(found):
         yield Finding("gpu", f"nvidia {index}", gpu)
-    missing = [name for name in devices.GPU_NEEDS if not installed(name)]
+    facts = next(facts for facts in map(facts_of, available()) if facts.has_own_memory)
+    missing = [name for name in facts.packages if not installed(name)]
     if missing:
         value = f"models run on the CPU: for a GPU {' and '.join(missing)} must be installed"
-        yield Finding("gpu", "device", value, "note", _install_extra("cuda"))
-    elif devices.choose(devices.AUTO) == devices.GPU:
+        yield Finding("gpu", "device", value, "note", _install_extra(facts.name))
+    elif choose(AUTO) == facts.name:
         yield Finding("gpu", "device", f"models run on the GPU, with torch {installed('torch')}, unless told otherwise")
+        yield Finding("gpu", "KV formats", kv_formats(facts))
     else:
-        value = f"models run on the CPU: {devices.GPU_CONTROL} is not there"
+        value = f"models run on the CPU: {facts.driver} is not there"
         yield Finding("gpu", "device", value, "note", "Give this container the GPU, or load the driver's module.")
 
 

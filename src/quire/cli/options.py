@@ -17,14 +17,16 @@ import typer
 from typer.core import TyperCommand
 
 from quire.config import Config, Setting, home_folder, load, settings
+from quire.devices.facts import available
 from quire.observe.log import start_logging
 from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
+from quire.types.formats import AUTO
 
 logger = logging.getLogger(__name__)
 
-DEVICES = ("auto", "cpu", "cuda")
-DEVICE_HELP = "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU."
+DEVICES = (AUTO, *available())
+DEVICE_HELP = f"Where to compute: {', '.join(available())}, or auto: a GPU if there is one and torch, else the CPU."
 INTERRUPTED, READER_LEFT = 130, 141  # as a shell counts: 128 and the number of the signal
 
 

@@ -21,7 +21,7 @@ from quire.config import Config
 from quire.config import load as load_config
 from quire.devices.base import Device
 from quire.engine.client import Client, Deliver, Link, Restarts
-from quire.engine.load import build
+from quire.engine.load import build_engine
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure
 from quire.engine.offline import Room, complete
@@ -103,7 +103,7 @@ class Opened:
 
         def opens(deliver: Deliver) -> Link:
             if place.in_process:
-                return LocalEngine(build(checkpoint, place.device, config), deliver)
+                return LocalEngine(build_engine(checkpoint, place.device, config), deliver)
             if not isinstance(place.device, str):
                 raise InvalidRequest("A device for a child process is given by its name.", field="device")
             launch = import_module("quire.engine.launch")  # here, because the sockets' packages are needed for it alone

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 
 from quire.engine.client import Deliver
-from quire.engine.load import Loaded
+from quire.engine.load import LoadedEngine
 from quire.engine.messages import Inward, Shutdown
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class LocalEngine:
     """A link to a core that this process runs itself. Native kernels release the interpreter's lock while they work."""
 
-    def __init__(self, loaded: Loaded, deliver: Deliver) -> None:
+    def __init__(self, loaded: LoadedEngine, deliver: Deliver) -> None:
         self.ready = loaded.ready
         self.trouble: str | None = None  # a thread of this process is not watched
         self._core = loaded.core

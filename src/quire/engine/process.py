@@ -18,7 +18,7 @@ from typing import Any
 import zmq
 
 from quire.engine.echo import ECHO, Echo
-from quire.engine.load import Loaded, load
+from quire.engine.load import LoadedEngine, load_engine
 from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Shutdown
 from quire.engine.wire import decode, encode
 from quire.observe.log import start_logging
@@ -100,13 +100,13 @@ def main(inward: str, outward: str) -> None:
         sockets.close()
 
 
-def _load(sockets: Sockets) -> Loaded | None:
+def _load(sockets: Sockets) -> LoadedEngine | None:
     first = next(iter(sockets.receive(None)), None)
     if not isinstance(first, Configure):
         return None  # told to stop before it began
     start_logging(first.config.observe, is_whole_process=True)
     try:
-        return load(first.model, first.device, first.config, lambda *stage: sockets.send([Loading(*stage)]))
+        return load_engine(first.model, first.device, first.config, lambda *stage: sockets.send([Loading(*stage)]))
     except QuireError as error:
         sockets.send([Dead(error)])
     except Exception as error:

@@ -16,7 +16,7 @@ from quire.config import Config
 from quire.engine.client import Client, Deliver, Link, Restarts
 from quire.engine.launch import ChildEngine, Progress
 from quire.engine.messages import Configure, Question
-from quire.engine.need import Budget, Need, Share, budget_of, measure
+from quire.engine.need import Budget, Need, Share, budget_of, memory_need
 from quire.engine.reading import LoopReader
 from quire.engine.text_side import TextSide
 from quire.serve.errors import EngineBusy
@@ -78,7 +78,7 @@ class Place:
 
     def measure(self, path: Path, config: Config) -> Need | Share | None:
         """From the model's header."""
-        return measure(path, self.device, config)
+        return memory_need(path, self.device, config)
 
     def open(
         self, name: str, path: Path, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from quire.devices.base import DeviceUnavailable
 from quire.devices.cuda import program as programs
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.shortage import is_shortage, or_out_of_memory
+from quire.devices.facts import DeviceUnavailable
 from quire.types.errors import OutOfDeviceMemory
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import LIMITS, CudaDriver, Texts, draws_of, lowered, random_llama, small
