@@ -47,7 +47,6 @@ class Advice:
 
     planned: Planned
     workload: Workload
-    simulated: Workload  # as much of it as was served in simulation
     tree: PrefixTree
     curve: tuple[Hits, ...]
     now: Hits | None  # with as many blocks as the server of the trace has
@@ -105,7 +104,7 @@ def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lam
         trace_file=planned.trace_file,
     )
     notes = (*planned.notes, *_notes(workload, part, replayed, memory, served))
-    return Advice(planned, workload, part, tree, tuple(curve), now, company, facts, answer(facts), notes)
+    return Advice(planned, workload, tree, tuple(curve), now, company, facts, answer(facts), notes)
 
 
 def _has_device(name: str) -> bool:

@@ -22,6 +22,6 @@ def rate(value: float) -> str:
     return f"{value:.2g}/s" if value < 10 else f"{value:,.0f}/s"
 
 
-def several(count: int, one: str, many: str | None = None) -> str:
+def several(count: int, one: str) -> str:
     """1 request, 2 requests."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {one}{'' if count == 1 else 's'}"

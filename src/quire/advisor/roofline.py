@@ -68,10 +68,6 @@ class Roofline:
         """Tokens a second of so many streams together."""
         return rows / self.seconds(self.decode(rows, context))
 
-    def prompt_rate(self, num_tokens: int) -> float:
-        """Tokens a second of one such prompt."""
-        return num_tokens / self.seconds(self.prompt(num_tokens))
-
     def kv_bytes(self) -> float:
         """Memory that is left for KV; less than none if the model does not fit."""
         return self.hardware.memory_bytes * FREE_SHARE - self.shape.memory_besides_kv(self.hardware.memory_kind)

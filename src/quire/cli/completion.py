@@ -16,7 +16,7 @@ import typer
 from quire.config import load
 from quire.store.store import open_store
 
-INSTALL, SHOW = "--install-completion", "--show-completion"
+SHOW = "--show-completion"
 
 # Bash breaks words at colons, which stand in names of models: what precedes the last one is on the line already.
 BASH = r"""

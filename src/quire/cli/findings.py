@@ -98,15 +98,12 @@ def cpu_model(proc: Path) -> str:
     return platform.processor() or platform.machine()
 
 
-def memory(config: Config, proc: Path = PROC) -> Iterator[Finding]:
+def memory(config: Config) -> Iterator[Finding]:
     """What the machine has, what a control group leaves of it, and what models may use."""
-    known = {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (s.partition(":") for s in _lines(proc / "meminfo"))
-    }
-    allowed = devices.host_bytes()
-    total = known.get("MemTotal", allowed)
-    free = f", {gb(known['MemAvailable'])} available" if "MemAvailable" in known else ""
-    yield Finding("memory", "machine", f"{gb(total)}{free}")
+    allowed, free = devices.host_bytes(), devices.open(host_device()).facts().memory.free_bytes
+    lines = (line.split() for line in _lines(PROC / "meminfo"))
+    total = next((int(words[1]) * 1024 for words in lines if words[:1] == ["MemTotal:"]), allowed)
+    yield Finding("memory", "machine", gb(total) + ("" if free is None else f", {gb(free)} available"))
     if allowed < total:
         yield Finding("memory", "limit", f"{gb(allowed)}, by a control group")
     share = config.cache.memory_share

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 NICE = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps between ticks, times a power of ten
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+NUM_TICKS = 5  # about so many
 FEW_DECADES = 2  # an axis that spans fewer has ticks between the powers of ten
 NARROW = 2  # times: an axis that spans less is drawn straight even if it was to be logarithmic
 
@@ -42,8 +43,8 @@ def scale(values: Sequence[float], start: float, end: float, is_log: bool = Fals
     return Scale(ticks[0], ticks[-1], start, end, False, ticks)
 
 
-def _ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
-    rough = (high - low) / about
+def _ticks(low: float, high: float) -> tuple[float, ...]:
+    rough = (high - low) / NUM_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(nice for nice in NICE if nice * power >= rough * (1 - 1e-9)) * power
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -52,16 +52,16 @@ def parameter_of(name: str, text: str) -> Any:
         raise _wrong(name, text) from None
 
 
-def check_parameters(given: Mapping[str, Any], field: str = "parameters") -> dict[str, Any]:
+def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that JSON says: a number without its fraction where none is wanted, `stop` always a list."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        check_name(name, field)
+        check_name(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if name == "stop":
             stops = [value] if isinstance(value, str) else value
             if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-                raise _wrong(name, value, field)
+                raise _wrong(name, value)
             checked[name] = list(stops)
         elif name == "use_mmap" and isinstance(value, bool):
             checked[name] = value
@@ -70,7 +70,7 @@ def check_parameters(given: Mapping[str, Any], field: str = "parameters") -> dic
         elif is_number and name in WHOLE:
             checked[name] = int(value)
         else:
-            raise _wrong(name, value, field)
+            raise _wrong(name, value)
     sampling_of(checked)
     return checked
 
@@ -86,14 +86,14 @@ def known_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def check_name(name: str, field: str = "parameters") -> None:
+def check_name(name: str) -> None:
     """Refuse a name that is none."""
     if name in GONE:
         public = f"The parameter {name} is no longer known, to Ollama either: leave it out."
-        raise InvalidRequest(public, field=f"{field}.{name}")
+        raise InvalidRequest(public, field=f"parameters.{name}")
     if name not in KINDS:
         public = f"There is no parameter {name[:64]!r}: choose from {', '.join(sorted(KINDS))}."
-        raise InvalidRequest(public, field=f"{field}.{name[:64]}")
+        raise InvalidRequest(public, field=f"parameters.{name[:64]}")
 
 
 def spelled(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -157,6 +157,6 @@ def _number(value: Any) -> str:
     return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _wrong(name: str, value: Any, field: str = "parameters") -> InvalidRequest:
+def _wrong(name: str, value: Any) -> InvalidRequest:
     kind = "text or a list of texts" if name == "stop" else KINDS[name]
-    return InvalidRequest(f"{name} is {str(value)[:64]!r}; it must be {kind}.", field=f"{field}.{name}")
+    return InvalidRequest(f"{name} is {str(value)[:64]!r}; it must be {kind}.", field=f"parameters.{name}")
