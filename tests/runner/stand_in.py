@@ -1,4 +1,4 @@
-"""Devices for tests of what is above them: one of the references alone, one that chooses tokens, one that checks."""
+"""Devices for tests of the layers above: one runs the references, one samples tokens, one checks batches."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class InterpreterDevice(Device):
 
 @dataclass(eq=False)
 class Late:
-    """A step of a device that chooses tokens: computed when its result, or that of a later one, is asked for."""
+    """A step of a device that samples tokens: computed when its result, or a later one, is requested."""
 
     program: ChoosingProgram
     batch: Batch
@@ -102,7 +102,7 @@ class Late:
 
 @dataclass(eq=False)
 class ChoosingProgram:
-    """Another program, which runs behind its launches and chooses the tokens of their logits by itself."""
+    """Wraps a program: computes after the launch returns, and samples tokens itself."""
 
     inner: Program
     max_rows: int
@@ -144,7 +144,7 @@ class ChoosingProgram:
 
 @dataclass
 class ChoosingDevice(Device):
-    """A device that chooses tokens, made of one that does not."""
+    """Wraps a device that does not sample tokens, and samples them."""
 
     inner: Device
     max_in_flight: int = 2
@@ -167,7 +167,7 @@ class ChoosingDevice(Device):
 
 @dataclass
 class CheckedProgram:
-    """Another program, which is given no batch that is not sound; and a record of their sizes."""
+    """Wraps a program: checks every batch, and records its size."""
 
     inner: Program
     limits: Limits
@@ -196,7 +196,7 @@ class CheckedProgram:
 
 @dataclass
 class CheckedChooser(CheckedProgram):
-    """The same for one that chooses tokens."""
+    """The same for a program that samples tokens."""
 
     @property
     def max_in_flight(self) -> int:
@@ -206,7 +206,7 @@ class CheckedChooser(CheckedProgram):
 
 @dataclass
 class CheckedDevice(Device):
-    """Another device, whose programs are checked. With memory of its own it must be told how many blocks to have."""
+    """Wraps a device: its programs are checked. The number of KV blocks must be set."""
 
     inner: Device
     programs: list[CheckedProgram] = field(default_factory=list)
@@ -234,7 +234,7 @@ class CheckedDevice(Device):
 
 
 def devices_here() -> list[str]:
-    """Those that tests of the whole engine run on: the references, and a CPU and a GPU that can run models."""
+    """Devices for tests of the whole engine: the references, and the CPU and GPU if they can run models here."""
     gpu = ["cuda"] if has_gpu() else []
     try:
         open_device("cpu")
@@ -244,7 +244,7 @@ def devices_here() -> list[str]:
 
 
 def device_of(name: str) -> Device:
-    """By its name; "chooser" has two steps in flight, "chooser-1" one."""
+    """The device of this name; "chooser" has two steps in flight, "chooser-1" one."""
     if name.startswith("chooser"):
         return ChoosingDevice(InterpreterDevice(), 1 if name == "chooser-1" else 2)
     return InterpreterDevice() if name == "stand-in" else open_device(name)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.pure
 GB = 1 << 30
 
 
-def test_a_host_gets_room_for_a_few_contexts_and_not_all_of_its_memory() -> None:
+def test_a_hosts_cache_holds_a_few_contexts_and_not_all_memory() -> None:
     config = Config()
     one = config.scheduler.max_context // config.cache.block_tokens
     large = plan_blocks(config, Footprint(512 * GB, GB, 1 << 20))
@@ -42,7 +42,7 @@ def test_a_host_gets_room_for_a_few_contexts_and_not_all_of_its_memory() -> None
     assert tiny.cache.most_blocks == int(2 * GB * 0.9 - GB) >> 20  # and never more than fits
 
 
-def test_what_was_asked_for_is_kept_and_what_cannot_be_is_said() -> None:
+def test_a_set_number_of_blocks_is_kept_and_too_little_memory_is_an_error() -> None:
     asked = replace(Config(), cache=replace(Config().cache, num_blocks=77))
     assert plan_blocks(asked, Footprint(GB, GB, 1 << 20)) is asked
     with pytest.raises(BadSetting, match="No memory is left"):
