@@ -36,7 +36,7 @@ def _expected(case: str, prompt: tuple[int, ...], count: int) -> tuple[int, ...]
 
 
 @dataclass
-class Told:
+class Delivery:
     """What was said about one sample."""
 
     tokens: list[int] = field(default_factory=list)
@@ -63,8 +63,8 @@ class Driver:
         exact = {"kv_dtype": "f32", **EXACT.get(self.device_name, {})}
         config = load_config({"num_blocks": 60, "max_rows": 32, **exact, **settings}, environ={})
         self.core: EngineCore = build_engine(checkpoint or self.toy.checkpoint, self.device, config).core
-        self.core.checks = True
-        self.told: dict[tuple[str, int], Told] = {}
+        self.core.checks_when_idle = True
+        self.told: dict[tuple[str, int], Delivery] = {}
         self.said: list[Outward] = []
 
     def opened(self) -> Device:
@@ -81,7 +81,7 @@ class Driver:
 
     def submit(self, name: str, prompt: list[int], sampling: SamplingParams = GREEDY_64, **request: Any) -> None:
         for sample in range(sampling.n):
-            self.told[name, sample] = Told()
+            self.told[name, sample] = Delivery()
         self.say(Submit(GenerateRequest(name, tuple(prompt), sampling, **request)))
 
     def step(self) -> bool:
@@ -93,7 +93,7 @@ class Driver:
         """Until nothing is left to do. Every sample has ended then, and all invariants hold."""
         while self.step() or self.core.counters().num_compiling:
             pass
-        self.core.prove()
+        self.core.check()
         assert all(told.is_over for told in self.told.values())
         return self
 
@@ -113,7 +113,7 @@ class Driver:
                 assert message.sample is not None
                 self._hear_of(self.told[message.request_id, message.sample], message)
 
-    def _hear_of(self, told: Told, message: Tokens | Finished | Failed) -> None:
+    def _hear_of(self, told: Delivery, message: Tokens | Finished | Failed) -> None:
         assert not told.is_over, "news after the ending"
         if isinstance(message, Failed):
             told.error = message.error

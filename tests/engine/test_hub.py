@@ -17,12 +17,12 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
 from quire.config import load
-from quire.engine.client import Client, Restarts
+from quire.engine.client import Client, RestartPolicy
 from quire.engine.hub import Hub, HubLink
 from quire.engine.launch import ChildEngine
 from quire.engine.llm import LLM
 from quire.engine.messages import Configure, EngineDied, Explain, Explained, Failed, Finished, News, Tokens
-from quire.engine.reading import LoopReader, ThreadReader
+from quire.engine.readers import LoopReader, ThreadReader
 from quire.engine.recovery import Recovery
 from quire.types.errors import ContextTooLong, DuplicateRequest
 from quire.types.request import CacheKey, GenerateRequest, SamplingParams
@@ -52,9 +52,11 @@ class World:
 
     def start_engine(self) -> None:
         configure = Configure(str(self.model), "cpu", load({"num_blocks": 400, "log_level": "debug"}, {}))
-        reads = partial(LoopReader, loop=self.loop)
-        restarts = Restarts(post=self.loop.call_soon_threadsafe)
-        self.client = Client(lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, reads=reads), restarts)
+        make_reader = partial(LoopReader, loop=self.loop)
+        restarts = RestartPolicy(post=self.loop.call_soon_threadsafe)
+        self.client = Client(
+            lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, make_reader=make_reader), restarts
+        )
         self.loop.call_soon_threadsafe(self.hub.open, self.client, configure)
 
     def front(self, name: str) -> Client:
@@ -66,7 +68,7 @@ class World:
 
     def drop(self, name: str) -> bool:
         async def drop() -> bool:
-            return self.hub.drop(name)
+            return self.hub.remove_front(name)
 
         return self.call(drop())
 
@@ -188,5 +190,5 @@ def test_when_the_hub_is_lost_everyone_is_told(world: World) -> None:
     wait_until(lambda: len(news) > 3)
     link = front._link
     assert isinstance(link, HubLink)
-    link.lost()
+    link.on_hub_death()
     assert isinstance(news[-1], Failed) and news[-1].error.code == "engine_died" and not front.is_alive

@@ -45,7 +45,7 @@ class InFlight(Driver):
 
     def step(self) -> bool:
         did = super().step()
-        self.core.prove()
+        self.core.check()
         return did
 
 

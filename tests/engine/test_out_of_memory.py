@@ -56,7 +56,7 @@ class Short(Driver):
 
     def step(self) -> bool:
         did = super().step()
-        self.core.prove()
+        self.core.check()
         return did
 
     @property

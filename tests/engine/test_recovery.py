@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.engine.live import Told
+from quire.engine.live import Delivery
 from quire.engine.messages import Accepted, EngineDied, Failed, Finished, News, PoisonRequest, Tokens
 from quire.engine.recovery import CALM_SECONDS, CONTROL_MAX, LONG_PAUSE, MAX_ON_TRIAL, PAUSES, Recovery
 from quire.types.errors import DeadlineExceeded, DuplicateRequest, Overloaded
@@ -29,7 +29,7 @@ class Engine:
     def __init__(self, kills: Kills = lambda name, num_output: False, dies_by_kill: bool = False) -> None:
         self.now = 100.0
         self.recovery = Recovery(self.send, max_held=100, clock=lambda: self.now)
-        self.recovery.restored()
+        self.recovery.on_engine_ready()
         self.dies_by_kill = dies_by_kill
         self.kills = kills
         self.inside: dict[str, list[int | None]] = {}  # output tokens of each sample
@@ -49,13 +49,13 @@ class Engine:
     def submit(self, name: str, n: int = 1, max_tokens: int = 1000, **more: object) -> None:
         self.heard[name] = []
         sampling = SamplingParams(n=n, max_tokens=max_tokens)
-        self.recovery.enter(GenerateRequest(name, (1, 2), sampling, **more), self.heard[name].append)  # type: ignore[arg-type]
+        self.recovery.add(GenerateRequest(name, (1, 2), sampling, **more), self.heard[name].append)  # type: ignore[arg-type]
 
     def say(self, *news: News) -> None:
         for each in news:
-            self.tell(self.recovery.hear([each]))
+            self.tell(self.recovery.record([each]))
 
-    def tell(self, told: list[Told]) -> None:
+    def tell(self, told: list[Delivery]) -> None:
         for sink, news in told:
             sink(news)
 
@@ -83,12 +83,12 @@ class Engine:
         self.inside.clear()
         self.news.clear()
         self.num_deaths += 1
-        self.tell(self.recovery.died(self.dies_by_kill if was_killed is None else was_killed))
+        self.tell(self.recovery.on_engine_death(self.dies_by_kill if was_killed is None else was_killed))
 
     def restart(self) -> None:
         """A start takes a while."""
         self.now += START_SECONDS
-        self.recovery.restored()
+        self.recovery.on_engine_ready()
 
     def finish(self, name: str, sample: int = 0) -> None:
         num, self.inside[name][sample] = self.inside[name][sample], None
@@ -108,7 +108,7 @@ class Engine:
         """Run until all trials are over."""
         for _ in range(10_000):
             self.run(1)
-            if is_so() and not self.recovery.is_under_way:
+            if is_so() and not self.recovery.needs_ticks:
                 return
         raise AssertionError("it does not end")
 
@@ -138,7 +138,7 @@ def test_everyone_goes_on_with_what_it_has_said_and_hears_nothing_twice() -> Non
         assert engine.tokens(name) == list(range(len(engine.tokens(name)))) and len(engine.tokens(name)) > 20
         assert sum(isinstance(each, Accepted) for each in engine.heard[name]) == 1
     assert [request.resumed for request in engine.sent[3:]] == [((0, 1, 2, 3, 4),)] * 3
-    assert not engine.recovery.is_under_way
+    assert not engine.recovery.needs_ticks
 
 
 def test_suspects_are_tried_alone_first_and_then_more_at_a_time() -> None:
@@ -148,9 +148,9 @@ def test_suspects_are_tried_alone_first_and_then_more_at_a_time() -> None:
     engine.run(1)
     engine.die()
     engine.sent.clear()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     together = []
-    while engine.recovery.is_under_way:
+    while engine.recovery.needs_ticks:
         together.append(len(engine.recovery._trials))
         engine.turn()
     assert together[:4] == [1, 2, 4, 8] and max(together) == MAX_ON_TRIAL
@@ -191,7 +191,7 @@ def test_a_request_that_is_alone_is_refused_after_three_deaths() -> None:
     (last,) = [each for each in engine.heard["poison"] if isinstance(each, Failed)]
     assert isinstance(last.error, PoisonRequest) and last.error.status == 500
     assert "2 times, also when it ran alone" in last.error.public
-    assert "poison" not in engine.recovery and not engine.recovery.is_under_way
+    assert "poison" not in engine.recovery and not engine.recovery.needs_ticks
 
 
 @settings(max_examples=80, deadline=None)
@@ -337,7 +337,7 @@ def test_an_engine_that_has_run_long_begins_a_new_record() -> None:
         engine.run(int(CALM_SECONDS / TURN_SECONDS) + 1)
         engine.die()
     engine.run(2)
-    assert not engine.recovery.is_under_way and engine.errors("a") == []
+    assert not engine.recovery.needs_ticks and engine.errors("a") == []
 
 
 def test_a_trial_without_a_token_ends_in_time_and_newcomers_go_on() -> None:
@@ -364,7 +364,7 @@ def test_whoever_arrives_meanwhile_waits_until_all_are_through() -> None:
     engine.die()
     engine.submit("new")
     assert engine.heard["new"] == []
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.submit("newer")
     assert [request.id for request in engine.sent[2:]] == ["a"]
     engine.run(4)
@@ -376,11 +376,11 @@ def test_who_was_not_accepted_when_the_engine_died_comes_as_new() -> None:
     engine = Engine()
     engine.submit("a")
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert engine.sent[-1].resumed == ()
     engine.hear()
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert engine.errors("a") == []
 
 
@@ -404,7 +404,7 @@ def test_a_request_that_ends_in_its_trial_makes_way_for_the_next() -> None:
         engine.submit(name)
     engine.run(1)
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.say(Failed("a", None, EngineDied("whatever")))
     assert [request.id for request in engine.sent[2:]] == ["a", "b"]
 
@@ -416,7 +416,7 @@ def test_scores_of_a_prompt_are_told_once() -> None:
     engine.hear()
     engine.say(Tokens("a", 0, prompt_logprobs=(scores[0], scores[1])), Tokens("a", 0, prompt_logprobs=(scores[2],)))
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.hear()
     engine.say(Tokens("a", 0, prompt_logprobs=tuple(scores[:2])), Tokens("a", 0, prompt_logprobs=tuple(scores[2:5])))
     engine.die()
@@ -436,7 +436,7 @@ def test_a_cancel_ends_who_waits_and_one_sample_of_it() -> None:
     assert engine.recovery.cancel("b", FinishReason.STOP, 1) == []
     engine.tell(engine.recovery.cancel("a", FinishReason.CANCELLED, None) or [])
     assert isinstance(engine.heard["a"][-1], Finished) and "a" not in engine.recovery
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert [request.id for request in engine.sent[2:]] == ["b"] and engine.sent[-1].resumed[1] is None
     assert engine.recovery.cancel("nobody", FinishReason.STOP, None) is None
 
@@ -447,7 +447,7 @@ def test_the_first_in_line_may_be_cancelled_and_the_next_goes() -> None:
         engine.submit(name)
     engine.run(1)
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.recovery.cancel("b", FinishReason.CANCELLED, None)
     engine.turn()
     assert [request.id for request in engine.sent[3:]] == ["a", "c"]
@@ -466,7 +466,7 @@ def test_deadlines_hold_for_those_who_wait() -> None:
     engine.tell(engine.recovery.tick())
     (last,) = [each for each in engine.heard["a"] if isinstance(each, Failed)]
     assert isinstance(last.error, DeadlineExceeded) and last.error.num_output == 2
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert [request.id for request in engine.sent[1:]] == ["b", "c"]
 
 
@@ -480,7 +480,7 @@ def test_only_so_many_may_wait() -> None:
     engine.submit("one")
     with pytest.raises(DuplicateRequest):
         engine.submit("one")
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert len(engine.sent) == 10
 
 
@@ -491,14 +491,14 @@ def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
     engine.die()
     pauses = [engine.recovery.pause]
     while not engine.recovery.is_hopeless:
-        engine.recovery.start_failed()
+        engine.recovery.on_start_failure()
         pauses.append(engine.recovery.pause)
     assert pauses == [*PAUSES, LONG_PAUSE] and pauses[0] == 0.0
     engine.tell(engine.recovery.give_up(EngineDied("no hope")))
     assert engine.errors("a") == ["engine_died"]
     with pytest.raises(EngineDied, match="could not be started"):
         engine.submit("b")
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.submit("b")
     engine.run(1)
     assert not engine.recovery.is_hopeless
@@ -511,7 +511,7 @@ def test_what_cannot_be_sent_is_not_kept() -> None:
         raise TypeError("not to be said")
 
     recovery = Recovery(refuse, 10, lambda: 0.0)
-    recovery.restored()
+    recovery.on_engine_ready()
     with pytest.raises(TypeError):
-        recovery.enter(GenerateRequest("a", (1,)), lambda news: None)
+        recovery.add(GenerateRequest("a", (1,)), lambda news: None)
     assert "a" not in recovery

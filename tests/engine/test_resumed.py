@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from quire.types.request import SamplingParams
-from tests.engine.driver import Driver, Told
+from tests.engine.driver import Delivery, Driver
 from tests.models.toys import VOCAB, MemoryCheckpoint, some_tokens, toy_of
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("each_device")]
@@ -33,7 +33,7 @@ def checkpoint() -> MemoryCheckpoint:
     return toy_of("LlamaForCausalLM", {"intermediate_size": 96}, seed=5).checkpoint
 
 
-def told(way: SamplingParams, resumed: tuple[tuple[int, ...] | None, ...] = ()) -> dict[int, Told]:
+def told(way: SamplingParams, resumed: tuple[tuple[int, ...] | None, ...] = ()) -> dict[int, Delivery]:
     driver = Driver(checkpoint=checkpoint(), deterministic=True)
     driver.submit("it", PROMPT, way, resumed=resumed)
     for sample in [s for s in range(way.n) if resumed and resumed[s] is None]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from quire.config import Config
 from quire.config import load as load_config
 from quire.devices.base import Device
-from quire.engine.client import Client, Deliver, Link, Restarts
+from quire.engine.client import Client, Deliver, EngineLink, RestartPolicy
 from quire.engine.load import build_engine
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure
@@ -101,16 +101,18 @@ class Opened:
         self.config = config = with_num_ctx(config, self.side.preset)
         self.room = Room(config.scheduler.max_waiting)
 
-        def opens(deliver: Deliver) -> Link:
+        def opens(deliver: Deliver) -> EngineLink:
             if place.in_process:
                 return LocalEngine(build_engine(checkpoint, place.device, config), deliver)
             if not isinstance(place.device, str):
                 raise InvalidRequest("A device for a child process is given by its name.", field="device")
             launch = import_module("quire.engine.launch")  # here, because the sockets' packages are needed for it alone
-            link: Link = launch.ChildEngine(Configure(str(path), place.device, config), deliver, entry=place.entry)
+            link: EngineLink = launch.ChildEngine(
+                Configure(str(path), place.device, config), deliver, entry=place.entry
+            )
             return link
 
-        held = Restarts(config.scheduler.max_waiting)
+        held = RestartPolicy(config.scheduler.max_waiting)
         self.client = Client(opens, None if place.in_process else held)
 
     def answer(self, prompt: Encoded, sampling: SamplingParams | None, constraint: Constraint | None = None) -> Answer:

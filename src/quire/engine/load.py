@@ -29,7 +29,7 @@ from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
 TUNED = "tuned"  # a folder below QUIRE_HOME
-Progress = Callable[[str, float], None]  # what is being done, and seconds since the start
+Progress = Callable[[str, float], None]  # the stage, and seconds since the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def build_engine(
     )
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
-    core.checks = config.observe.log_level == "debug"
+    core.checks_when_idle = config.observe.log_level == "debug"
     ready = Ready(
         device=opened.name,
         architecture=model.architecture,

@@ -23,9 +23,7 @@ from quire.types.step import Part, SharedPrefix, StepPlan
 
 Array = NDArray[Any]
 NONE: Array = np.zeros(0, np.int32)
-FEW_ROWS = (
-    4  # up to this many rows, setting numbers one by one is faster than a numpy call, whose code has left the cache
-)
+FEW_ROWS = 4  # for so few rows single assignments are faster than numpy calls, whose code has left the cache
 
 
 class BuiltBatch(NamedTuple):
@@ -86,8 +84,8 @@ class BatchBuilder:
     def build(self, plan: StepPlan, rows: Rows, masked: Sequence[int] = ()) -> BuiltBatch:
         """Build the arrays of this plan, which `rows` was updated with. The masks of parts in `masked` come later."""
         last = self._last_step
-        if last is not None and self._goes_on(last, plan) and not masked:
-            self._move_on(last, rows)
+        if last is not None and self._continues(last, plan) and not masked:
+            self._advance(last, rows)
             return last.built
         built = self._build(plan, rows, masked)
         self._last_step = None
@@ -100,23 +98,19 @@ class BatchBuilder:
             )
         return built
 
-    def _goes_on(self, last: _RunningStep, plan: StepPlan) -> bool:
+    def _continues(self, last: _RunningStep, plan: StepPlan) -> bool:
         """Is this the last step again, with each row one token further?"""
         parts = plan.parts
-        if (
-            plan.joins
-            or plan.copies
-            or len(parts) != len(last.rows)
-            or last.steps_left <= 0
-            or plan.groups != last.groups
-        ):
+        if plan.joins or plan.copies or len(parts) != len(last.rows):
+            return False
+        if last.steps_left <= 0 or plan.groups != last.groups:
             return False
         for part, row, start in zip(parts, last.rows, last.starts, strict=True):
             if part.start != start or part.row != row or part.tokens is not None:
                 return False
         return True
 
-    def _move_on(self, last: _RunningStep, rows: Rows) -> None:
+    def _advance(self, last: _RunningStep, rows: Rows) -> None:
         """Hot path of a single stream: set a few numbers instead of making some twenty numpy calls."""
         batch, row = last.built.batch, last.built.rows
         size = self._block_tokens

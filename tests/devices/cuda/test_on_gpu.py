@@ -174,7 +174,7 @@ def crowd(place: str, checkpoint: Any, num_requests: int, **settings: Any) -> Cu
                 driver.say(Cancel(running[int(rng.integers(len(running)))]))
         driver.step()
         if rng.random() < 0.02:
-            driver.core.prove()
+            driver.core.check()
     driver.run()
     return driver
 
