@@ -9,7 +9,7 @@ import pytest
 from quire.engine.llm import LLM
 from quire.types.errors import InvalidRequest
 from quire.types.request import SamplingParams
-from quire.types.vllm_words import BY_PLACE, SERVE, answer_to_flag, reference, translated
+from quire.types.vllm_words import BY_PLACE, SERVE, answer_to_flag, translate, vllm_page
 from quire.types.vllm_words import LLM as OPENS
 from tests.architecture.sources import ROOT
 from tests.runner.stand_in import InterpreterDevice
@@ -119,9 +119,9 @@ def test_every_word_leads_to_a_setting_that_there_is_and_the_page_is_made_of_the
     for place in (OPENS, SERVE):
         for word in BY_PLACE[place].values():
             assert word.ours or word.answer, word.name
-    assert translated(OPENS, {"dtype": "bfloat16", "generation_config": "vllm"}) == {
+    assert translate(OPENS, {"dtype": "bfloat16", "generation_config": "vllm"}) == {
         "dtype": "bf16",
         "sampling_defaults": "none",
     }
     page = (ROOT / "docs" / "VLLM.md").read_text()
-    assert page == reference(), "run: python -c 'from quire.types.vllm_words import *; print(reference(), end=\"\")'"
+    assert page == vllm_page(), "run: python -c 'from quire.types.vllm_words import *; print(vllm_page(), end=\"\")'"

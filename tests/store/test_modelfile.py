@@ -67,7 +67,7 @@ def test_lines_may_end_as_on_windows_and_the_file_may_begin_with_a_mark():
         ("FROM a\nPARAMETER repeat_penalty 0", 2, "from 1e-06"),
         ("FROM a\nPARAMETER presence_penalty 3", 2, "from -2 to 2"),
         ("FROM a\nPARAMETER warmth 1", 2, "no parameter 'warmth'"),
-        ("FROM a\nPARAMETER mirostat 1", 2, "no longer known"),
+        ("FROM a\nPARAMETER mirostat 1", 2, "was dropped by Ollama"),
         ("FROM a\nMESSAGE tool 1", 2, "role is one of"),
         ("FROM a\nMESSAGE", 2, "role is one of"),
         ('FROM a\nSYSTEM """never\nclosed', 2, "not closed"),

@@ -16,7 +16,7 @@ from quire.cli.options import Given, argument, command, option
 from quire.store.errors import ModelNotFound
 from quire.store.names import parse_name
 from quire.types.errors import InvalidRequest
-from quire.types.parameters import spelled
+from quire.types.parameters import modelfile_lines
 from quire.types.preset import Preset
 
 PARTS = ("modelfile", "template", "system", "parameters", "license", "json")
@@ -87,7 +87,7 @@ def _as_json(model: str, given: Given) -> dict[str, Any]:
         "fetched": manifest.fetched,
         "license": "\n\n".join(preset.licences) or manifest.licence,
         "sampling": dict(manifest.sampling),
-        "parameters": dict(spelled(preset.parameters)),
+        "parameters": dict(modelfile_lines(preset.parameters)),
         "system": preset.system,
         "files": files,
         **facts,
@@ -110,7 +110,7 @@ def _part(model: str, part: str, given: Given) -> str:
     preset: Preset = making.preset_of_model(given.store, manifest)
     match part:
         case "parameters":
-            return "\n".join(f"{name:<30} {value}" for name, value in spelled(preset.parameters))
+            return "\n".join(f"{name:<30} {value}" for name, value in modelfile_lines(preset.parameters))
         case "license":
             return "\n\n".join(preset.licences) or manifest.licence
         case "system":

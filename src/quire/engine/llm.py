@@ -79,7 +79,7 @@ class Call:
     """The arguments of `generate` and `chat` that vLLM has other words for."""
 
     def __init__(self, sampling: Sampling, progress: bool | None, words: Mapping[str, Any]) -> None:
-        ours = vllm_words.translated(vllm_words.CALL, words)
+        ours = vllm_words.translate(vllm_words.CALL, words)
         for name, value in (("sampling", sampling), ("progress", progress)):
             if value is not None and name in ours:
                 raise InvalidRequest(f"{name} was given twice.", field=name)
@@ -94,7 +94,7 @@ class Opened:
     """A model that is ready: the engine's client and the text side. What LLM and AsyncLLM have in common."""
 
     def __init__(self, model: str | Path, place: Place, resolve: Resolve | None, settings: Mapping[str, Any]) -> None:
-        config = load_config(vllm_words.translated(vllm_words.LLM, settings))
+        config = load_config(vllm_words.translate(vllm_words.LLM, settings))
         path = _path(model, resolve, config)
         checkpoint = open_checkpoint(path, config.weights.load_format)
         self.side = TextSide.of(checkpoint, config.sampling.sampling_defaults)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from quire.types.lowered import SUFFIX, start_of
+from quire.types.lowered import SUFFIX, file_prefix
 
 from .errors import WrongChecksum, writing
 from .layout import CHUNK, DIGEST_PREFIX, Layout, digest_of, publish
@@ -208,7 +208,7 @@ class Blobs:
     def _remove_lowered(self, blob: Path) -> int:
         """Remove what devices made of it. An engine that has it in memory keeps it until it ends."""
         freed = 0
-        for path in self.layout.lowered.glob(f"{start_of(blob)}*{SUFFIX}"):
+        for path in self.layout.lowered.glob(f"{file_prefix(blob)}*{SUFFIX}"):
             with suppress(FileNotFoundError):
                 freed += _remove(path)
         return freed

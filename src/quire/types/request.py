@@ -1,4 +1,4 @@
-"""What a user asks of the engine, after text has become tokens."""
+"""A request as the engine takes it: tokens, sampling parameters, constraints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from quire.types.sampling_values import (
     refusal,
     seed_number,
     strings,
+    token_id_lists,
     token_ids,
     truth,
     whole,
-    words,
 )
-from quire.types.vllm_words import SAMPLING, translated
+from quire.types.vllm_words import SAMPLING, translate
 
 T = TypeVar("T")
 _set = object.__setattr__
@@ -50,22 +50,22 @@ _NUMBERS = (  # name, least, most, what it takes
 
 
 class FinishReason(StrEnum):
-    """Why a request ended well."""
+    """Why a request ended without an error."""
 
     STOP = "stop"  # an end-of-text or stop token, or a stop string
     LENGTH = "length"  # max_tokens or the context limit
-    CANCELLED = "cancelled"  # the client went away or asked for it
+    CANCELLED = "cancelled"  # the client disconnected or cancelled it
 
 
 class _Given:
-    """Holds the names of the parameters that a user gave, apart from those that the request consists of."""
+    """Holds the names of the parameters that a user set; not a field of the request."""
 
     __slots__ = ("_given",)
     _given: frozenset[str]
 
 
-def _remembers_given(kind: type[T]) -> type[T]:
-    """Have a constructor note which of its parameters were given, and take vLLM's words for them."""
+def _records_given(kind: type[T]) -> type[T]:
+    """Make a constructor record which of its parameters were set, and accept vLLM's names for them."""
     declared = {each.name: each.default for each in fields(kind)}  # type: ignore[arg-type]
     make = kind.__init__
 
@@ -76,10 +76,10 @@ def _remembers_given(kind: type[T]) -> type[T]:
         given = dict(zip(declared, values, strict=False))
         if twice := given.keys() & named.keys():
             raise InvalidRequest(f"{min(twice)} was given twice.", field=min(twice))
-        named = translated(SAMPLING, named)
+        named = translate(SAMPLING, named)
         if strange := named.keys() - declared.keys():
             raise InvalidRequest(f"SamplingParams has no parameter {min(strange)!r}.", field=min(strange))
-        # None means "not given", but for parameters whose default it is: there it is a value.
+        # None means "not set", except for parameters whose default is None: there it is a value.
         given = {name: value for name, value in (given | named).items() if value is not None or declared[name] is None}
         object.__setattr__(self, "_given", frozenset(given))
         make(self, **given)
@@ -88,13 +88,13 @@ def _remembers_given(kind: type[T]) -> type[T]:
     return kind
 
 
-@_remembers_given
+@_records_given
 @dataclass(frozen=True, slots=True)
 class SamplingParams(_Given):
-    """How the next token is chosen, and when to stop. A parameter that is not given is the model's own default.
+    """How the next token is sampled, and when to stop. A parameter that is not set takes the model's own default.
 
-    The defaults below hold where the model has none: they sample from its distribution. `dataclasses.replace` gives
-    every parameter; `updated` changes some and leaves the others as they were given or not.
+    The defaults below apply where the model has none: they sample from its distribution. `dataclasses.replace` sets
+    every parameter; `updated` sets some and leaves the others set or unset.
     """
 
     max_tokens: int | None = None  # None: until the context is full
@@ -111,15 +111,15 @@ class SamplingParams(_Given):
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[Sequence[int]] = ()
-    stop: Sequence[str] = ()  # one string is one stop string; found in the text, not in the engine
+    stop: Sequence[str] = ()  # one string is one stop string; matched in the text, not in the engine
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     seed: int | None = None
-    logprobs: int | None = None  # alternatives per output token; 0: only the chosen token's
+    logprobs: int | None = None  # alternatives per output token; 0: only the sampled token's
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Bring every value into its one form; refuse what no sampler can do, naming the field and what it takes."""
+        """Convert every value to its one form; refuse invalid ones with the field and what it takes."""
         for name, low, takes in _COUNTS:
             value = getattr(self, name)
             if value is not None:
@@ -137,28 +137,28 @@ class SamplingParams(_Given):
         _set(self, "logit_bias", biases("logit_bias", self.logit_bias))
         _set(self, "stop", strings("stop", self.stop))
         _set(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
-        _set(self, "bad_words", words("bad_words", self.bad_words))
+        _set(self, "bad_words", token_id_lists("bad_words", self.bad_words))
         if self.allowed_token_ids is not None:
             _set(self, "allowed_token_ids", token_ids("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise refusal("allowed_token_ids", (), "at least one token id")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only what was given, so that a copy has the same gaps."""
+        """Pickle only the parameters that were set, so that a copy has the same ones unset."""
         return _made, ({name: getattr(self, name) for name in self.given},)
 
     @property
     def given(self) -> frozenset[str]:
-        """The names of the parameters that were given. Those that came over a socket are complete."""
+        """Names of the parameters that were set. All of them, for an instance that came over a socket."""
         return self._given if hasattr(self, "_given") else frozenset(each.name for each in fields(self))
 
     def updated(self, **changes: Any) -> SamplingParams:
-        """A copy in which these were given too; all others stay as they are."""
+        """Return a copy with these parameters set too; all others stay set or unset."""
         return SamplingParams(**({name: getattr(self, name) for name in self.given} | changes))
 
     @property
     def is_greedy(self) -> bool:
-        """Is the likeliest token chosen, and nothing left to chance?"""
+        """Is the likeliest token always chosen?"""
         return self.temperature == 0.0 or self.top_k == 1
 
 
@@ -167,7 +167,7 @@ def _made(given: Mapping[str, Any]) -> SamplingParams:
 
 
 class ConstraintKind(StrEnum):
-    """The languages in which a form can be prescribed."""
+    """The languages of constraints."""
 
     JSON = "json_object"  # any JSON object
     SCHEMA = "json_schema"
@@ -179,7 +179,7 @@ class ConstraintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A form that the output must have. Equal ones are compiled once."""
+    """A form that the output must have. Equal constraints are compiled once."""
 
     kind: ConstraintKind
     text: str = ""  # the schema as JSON, the regular expression, the grammar
@@ -206,9 +206,9 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Whose prefixes these are. Blocks are shared only between requests with equal keys.
+    """Blocks are shared only between requests with equal keys.
 
-    The salt separates tenants: without it, the time to the first token would tell one what another has asked.
+    The salt separates tenants: otherwise the time to the first token would reveal one tenant's prompts to another.
     """
 
     model: str = ""
@@ -220,7 +220,7 @@ class CacheKey:
 class Pin:
     """Keep the blocks of tokens [start, end) longer than others: a higher rank is evicted later.
 
-    With a `ttl` (seconds, renewed by every hit) the pin ends by itself, and its blocks are then the first to go.
+    With a `ttl` (seconds, renewed by every hit) the pin expires, and its blocks are then evicted first.
     """
 
     start: int
@@ -252,41 +252,42 @@ class GenerateRequest:
     weight: float = 1.0  # of that key's share
     deadline: float | None = None  # on the engine's clock
     cache: CacheKey = field(default_factory=CacheKey)
-    session: str | None = None  # its last context stays held between turns
+    session: str | None = None  # its last context stays cached between turns
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
-    # Of a request that an engine had accepted before it died: each sample's output so far; None: that sample is over.
+    # Of a request that an engine accepted before it died: each sample's output so far; None: that sample has ended.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 
     @property
     def constrained(self) -> bool:
-        """Does a grammar follow the output? Then no step is planned before the last one's token is known."""
+        """Has it a constraint? Then no step is planned for it before the last token is known."""
         return self.constraint is not None
 
     def sample_id(self, sample: int) -> str:
-        """What one of its samples is called in plans."""
+        """Id of one of its samples in plans."""
         return self.id if self.sampling.n == 1 else f"{self.id}#{sample}"
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidRequest("The prompt is empty: send at least one token.", field="prompt")
         try:
-            array("I", self.prompt)  # takes a fifth of the time of min and max
+            array("I", self.prompt)  # 5 times as fast as min and max
         except (OverflowError, TypeError):
-            public = "A token id in the prompt is no whole number, negative or too large."
+            public = "A token id in the prompt is not a whole number, or is negative or too large."
             raise InvalidRequest(public, field="prompt") from None
         if not 0 < self.weight < float("inf"):
             raise InvalidRequest(f"The weight is {self.weight}; it must be a positive number.", field="weight")
         if self.resumed and (len(self.resumed) != self.sampling.n or not self.open_samples):
             raise InvalidRequest(
-                "What is resumed has an output for each sample, and one that goes on.", field="resumed"
+                "A resumed request needs an output for each sample, and at least one sample that continues.",
+                field="resumed",
             )
 
     @property
     def open_samples(self) -> list[int]:
-        """The samples that are to be computed."""
+        """Samples that have not ended."""
         return [s for s in range(self.sampling.n) if not self.resumed or self.resumed[s] is not None]
 
     def output_before(self, sample: int) -> tuple[int, ...]:
-        """What a sample had said before it was resumed."""
+        """The output of a sample before it was resumed."""
         return (self.resumed[sample] or ()) if self.resumed else ()
