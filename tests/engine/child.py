@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from quire.devices import cpu
+from quire.devices.cpu import device
 from quire.engine import process
 from quire.runner.flight import Flight
 from quire.runner.runner import Runner
@@ -27,7 +27,7 @@ SLOW_START = 12.0  # seconds that no Python code runs while `deaf` loads its mod
 
 
 def main(inward: str, outward: str) -> None:
-    cpu.DEVICE = InterpreterDevice()  # type: ignore[attr-defined]
+    device.DEVICE = InterpreterDevice()  # type: ignore[assignment]
     process.main(inward, outward)
 
 

@@ -47,7 +47,7 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
     assert driver.told["fits", 0].finish is FinishReason.LENGTH and len(driver.tokens("fits")) == 10
 
 
-def test_the_context_is_the_models_unless_the_settings_say_less() -> None:
+def test_the_context_is_the_models_unless_set_lower() -> None:
     driver = Driver(max_context=8192)
     driver.submit("long", some_tokens(256))
     error = driver.run().told["long", 0].error
@@ -117,7 +117,7 @@ def spoil(done: Done) -> Done:
     return done
 
 
-def test_a_failing_launch_fails_its_parts_and_the_engine_lives_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_launch_fails_its_parts_and_the_engine_continues(caplog: pytest.LogCaptureFixture) -> None:
     driver = Driver()
     driver.submit("a", some_tokens(10))
     driver.submit("b", some_tokens(11))
@@ -206,7 +206,7 @@ def test_a_shutdown_ends_every_request_first() -> None:
     assert ends == dict.fromkeys("abc", FinishReason.CANCELLED)
 
 
-def test_a_failure_of_the_loop_itself_is_said_aloud() -> None:
+def test_a_failure_of_the_loop_itself_sends_dead() -> None:
     driver = Driver()
 
     def plan(now: float) -> Any:
@@ -244,7 +244,7 @@ def test_questions_about_the_cache_are_answered_between_steps() -> None:
     driver.core.check()
 
 
-def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
+def test_step_times_are_counted_by_part_and_waits_are_reported() -> None:
     driver = Driver(max_rows=1)
     driver.submit("a", some_tokens(10))
     driver.submit("b", some_tokens(10))
@@ -257,7 +257,7 @@ def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
     assert 0 <= waited["a"] < waited["b"]
 
 
-def test_idle_time_is_the_devices_until_it_has_enough_and_never_delays_a_message(monkeypatch) -> None:
+def test_idle_time_is_used_until_nothing_is_left_and_never_delays_a_message(monkeypatch) -> None:
     driver = Driver()
     bits, patience = iter([True, True, False]), []
     monkeypatch.setattr(driver.core._runner, "use_idle_time", lambda: next(bits, False))
@@ -297,7 +297,7 @@ class PreparingDevice(InterpreterDevice):
         return self.program
 
 
-def test_a_program_prepares_bit_by_bit_between_messages_and_its_padding_is_counted() -> None:
+def test_a_program_prepares_in_idle_time_between_messages_and_its_padding_is_counted() -> None:
     device = PreparingDevice()
     core = build_engine(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
     sampling = SamplingParams(temperature=0.0, max_tokens=3)

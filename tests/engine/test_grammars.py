@@ -80,7 +80,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_the_way_of_sampling_the_form_is_kept_and_jumps_change_nothing_but_the_steps(
+def test_constraints_hold_for_all_sampling_parameters_and_jump_forward_changes_only_the_steps(
     make: Any, way: str
 ) -> None:
     jumping, stepping = make(), make(jump_forward=False)
@@ -96,14 +96,14 @@ def test_whatever_the_way_of_sampling_the_form_is_kept_and_jumps_change_nothing_
     assert jumping.core.counters().forced_tokens == forced
 
 
-def test_what_is_forced_from_the_start_is_computed_together_with_the_prompt(make: Any) -> None:
+def test_tokens_forced_at_the_start_are_computed_with_the_prompt(make: Any) -> None:
     driver = make()
     ask(driver, "a", regex(r"abcdef\d"))
     driver.run()
     assert text_of(driver.tokens("a"))[:6] == "abcdef" and driver.program.batches == [(21 + 6, 1, 1)]
 
 
-def test_a_text_without_any_choice_needs_no_step(make: Any) -> None:
+def test_a_fully_forced_text_needs_no_step(make: Any) -> None:
     driver = make()
     ask(driver, "a", Constraint(ConstraintKind.CHOICE, choices=("only",)), SamplingParams(n=2))
     driver.run()
@@ -111,7 +111,7 @@ def test_a_text_without_any_choice_needs_no_step(make: Any) -> None:
     assert driver.core.counters().num_steps == 0 and driver.told["a", 1].num_forced == 4
 
 
-def test_a_whole_text_ends_though_more_tokens_were_asked_for(make: Any) -> None:
+def test_a_complete_text_ends_despite_min_tokens_and_ignore_eos(make: Any) -> None:
     driver = make()
     for name, more in {"least": {"min_tokens": 9}, "on": {"ignore_eos": True}}.items():
         ask(driver, name, regex("[ab]c"), SamplingParams(max_tokens=20, seed=1, **more))
@@ -125,7 +125,7 @@ def test_a_whole_text_ends_though_more_tokens_were_asked_for(make: Any) -> None:
     )
 
 
-def test_the_limit_cuts_a_text_also_among_forced_tokens(make: Any) -> None:
+def test_max_tokens_cuts_forced_tokens_too(make: Any) -> None:
     driver = make()
     for name, limit in (("in the choice", 3), ("in what is forced", 6), ("at the start", 1)):
         ask(driver, name, regex("x[ab]{3}yyyyyy"), SamplingParams(max_tokens=limit, seed=2))
@@ -136,13 +136,13 @@ def test_the_limit_cuts_a_text_also_among_forced_tokens(make: Any) -> None:
     assert driver.told["in what is forced", 0].num_forced == 3
 
 
-def test_a_stop_token_ends_a_text_that_is_not_whole(make: Any) -> None:
+def test_a_stop_token_ends_an_incomplete_text(make: Any) -> None:
     driver = make()
     ask(driver, "a", regex("[ab]{2}stop[ab]{2}"), SamplingParams(stop_token_ids=(ord("o"),), seed=1))
     assert text_of(driver.run().tokens("a"))[2:] == "sto" and driver.told["a", 0].finish is FinishReason.STOP
 
 
-def test_every_sample_has_a_way_of_its_own(make: Any) -> None:
+def test_samples_of_a_request_differ(make: Any) -> None:
     driver = make()
     ask(driver, "a", regex(FORM), SamplingParams(n=4, seed=5, max_tokens=64))
     texts = [text_of(driver.run().tokens("a", sample)) for sample in range(4)]
@@ -152,7 +152,7 @@ def test_every_sample_has_a_way_of_its_own(make: Any) -> None:
     assert text_of(alone.run().tokens("b")) == texts[0]
 
 
-def test_log_probabilities_are_told_of_every_token_so_none_is_jumped_over(make: Any) -> None:
+def test_with_log_probabilities_no_token_is_forced_without_sampling(make: Any) -> None:
     driver, jumping = make(), make()
     asked = SamplingParams(seed=3, max_tokens=64, logprobs=2, prompt_logprobs=1)
     ask(driver, "a", regex(FORM), asked)
@@ -180,7 +180,7 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(make: Any) -> None:
     assert drafted.core.counters().num_steps < plain.core.counters().num_steps
 
 
-def test_a_preempted_text_goes_on_where_it_was(make: Any) -> None:
+def test_a_preempted_text_resumes_where_it_was(make: Any) -> None:
     form = r'\{"name": "[a-z]{40}", "value": \d{30}\}'
     roomy, tight = make(num_blocks=100), make(num_blocks=14)
     for driver in (roomy, tight):
@@ -199,7 +199,7 @@ def test_a_preempted_text_goes_on_where_it_was(make: Any) -> None:
         assert tight.tokens(str(number)) == roomy.tokens(str(number))
 
 
-def test_free_requests_answer_as_if_they_were_alone(make: Any) -> None:
+def test_unconstrained_requests_have_the_same_output_as_alone(make: Any) -> None:
     prompts = {f"free {n}": some_tokens(7 + 5 * n) for n in range(6)}
     alone, mixed = make(num_blocks=300), make(num_blocks=300)
     for number, (name, prompt) in enumerate(prompts.items()):
@@ -213,7 +213,7 @@ def test_free_requests_answer_as_if_they_were_alone(make: Any) -> None:
         assert mixed.tokens(name) == alone.tokens(name)
 
 
-def test_steps_that_are_planned_ahead_change_nothing(make: Any) -> None:
+def test_steps_planned_ahead_do_not_change_the_output(make: Any) -> None:
     shallow, deep = make(num_blocks=300), make(num_blocks=300)
     deep.core._depth = 2
     for driver in (shallow, deep):
@@ -237,7 +237,7 @@ def test_steps_that_are_planned_ahead_change_nothing(make: Any) -> None:
 # ── what cannot be ──
 
 
-def test_a_request_without_a_token_left_fails_alone(make: Any) -> None:
+def test_a_request_without_an_allowed_token_fails_alone(make: Any) -> None:
     driver = make()
     ask(driver, "no such letter", regex("aü"))
     ask(driver, "no such letter later", regex("[ab][ab]ü"))
@@ -254,7 +254,7 @@ def test_a_request_without_a_token_left_fails_alone(make: Any) -> None:
     assert len(driver.tokens("fine")) == 9 and len(driver.tokens("free")) == 64
 
 
-def test_a_grammar_that_breaks_fails_its_request_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_grammar_that_raises_fails_its_request_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     driver = make()
     ask(driver, "broken", regex("[ab]{60}"))  # long enough to be there still, whoever is compiled first
     ask(driver, "fine", regex("[ab]{9}"))
@@ -281,7 +281,7 @@ def test_a_grammar_that_becomes_too_complex_fails_its_request_alone(make: Any, m
     assert driver.told["complex", 0].tokens
 
 
-def test_what_cannot_be_compiled_is_refused_and_never_accepted(make: Any) -> None:
+def test_a_grammar_that_does_not_compile_is_refused_and_never_accepted(make: Any) -> None:
     driver = make()
     ask(driver, "a", Constraint(ConstraintKind.SCHEMA, '{"items": {"contains": {}}}'))
     driver.run()
@@ -333,7 +333,7 @@ def test_others_are_served_while_a_grammar_is_compiled(make: Any) -> None:
     driver.run()
 
 
-def test_a_cancel_is_heard_while_the_grammar_is_compiled(make: Any) -> None:
+def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(make: Any) -> None:
     driver = make()
     gate = Gate(driver)
     ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2))
@@ -359,7 +359,7 @@ def test_one_sample_can_be_cancelled_while_the_grammar_is_compiled(make: Any) ->
     assert len(driver.tokens("a", 0)) == 4 and driver.told["a", 1].finish is FinishReason.STOP
 
 
-def test_an_id_is_taken_while_its_grammar_is_compiled(make: Any) -> None:
+def test_an_id_is_in_use_while_its_grammar_is_compiled(make: Any) -> None:
     driver = make()
     gate = Gate(driver)
     ask(driver, "a", regex("[ab]{4}"))
@@ -399,7 +399,7 @@ def test_a_shutdown_ends_what_is_being_compiled_and_the_threads(make: Any) -> No
     gate.opened.set()
 
 
-def test_masks_are_made_while_the_step_runs(make: Any) -> None:
+def test_masks_are_computed_while_the_step_runs(make: Any) -> None:
     """The mask of a step waits until the device has begun with it: who makes masks first would wait in vain."""
     driver = make()
     ask(driver, "a", regex("[ab]{6}"))
@@ -424,7 +424,7 @@ def test_masks_are_made_while_the_step_runs(make: Any) -> None:
     assert driver.told["a", 0].error is None and len(driver.tokens("a")) == 2
 
 
-def test_nothing_is_kept_of_requests_that_are_over(make: Any) -> None:
+def test_nothing_is_kept_of_ended_requests(make: Any) -> None:
     driver = make()
     for number in range(5):
         ask(driver, str(number), regex("[ab]{4}"), SamplingParams(n=2))

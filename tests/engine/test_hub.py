@@ -111,7 +111,7 @@ def ask(client: Client, name: str, prompt: list[int], way: SamplingParams = GREE
     return news
 
 
-def test_fronts_wait_for_the_engine_and_hear_of_their_own_requests_alone(world: World, llm: LLM) -> None:
+def test_fronts_wait_for_the_engine_and_get_only_their_own_messages(world: World, llm: LLM) -> None:
     waiting = threading.Thread(target=world.front, args=("early",))
     waiting.start()
     world.start_engine()
@@ -146,7 +146,7 @@ def test_a_front_is_answered_as_by_an_engine(world: World) -> None:
     assert other.counters(60).num_cancelled == 1
 
 
-def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) -> None:
+def test_requests_of_a_front_that_ends_are_cancelled(world: World, llm: LLM) -> None:
     world.start_engine()
     stays, goes = world.front("stays"), world.front("goes")
     kept = ask(stays, "kept", some_tokens(9))
@@ -160,9 +160,7 @@ def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) ->
     assert not any(map(has_ended, lost)), "nobody is told"
 
 
-def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
-    world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fronts_see_a_dead_engine_only_as_loading(world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     may_start = threading.Event()
     monkeypatch.setattr(Recovery, "pause", property(lambda self: may_start.wait(60) - 1))
     world.start_engine()
@@ -183,7 +181,7 @@ def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
     assert fronts[0].counters(60).num_restarts == 1
 
 
-def test_when_the_hub_is_lost_everyone_is_told(world: World) -> None:
+def test_when_the_hub_dies_all_requests_fail(world: World) -> None:
     world.start_engine()
     front = world.front("one")
     news = ask(front, "a", [*LINGER, *some_tokens(9)], LONG)

@@ -62,7 +62,7 @@ def texts(driver: Driver, ways: dict[str, SamplingParams], **requests: Any) -> d
     return {name: driver.tokens(name) for name in ways}
 
 
-def test_streams_are_a_step_ahead_of_their_results_and_greedy_texts_are_those_of_transformers() -> None:
+def test_with_two_steps_in_flight_greedy_texts_are_those_of_transformers() -> None:
     driver = InFlight()
     found = texts(driver, {str(n): GREEDY_64 for n in range(5)})
     assert driver.chooser.most_waiting == 2
@@ -72,7 +72,7 @@ def test_streams_are_a_step_ahead_of_their_results_and_greedy_texts_are_those_of
 @pytest.mark.parametrize(
     "settings", [{}, {"max_step_tokens": 16, "max_rows": 8}, {"num_blocks": 11}], ids=["", "chunks", "preempted"]
 )
-def test_every_way_of_choosing_gives_the_text_that_it_gives_one_step_at_a_time(settings: dict[str, Any]) -> None:
+def test_all_sampling_parameters_give_the_same_text_with_one_or_two_steps_in_flight(settings: dict[str, Any]) -> None:
     ways = {"greedy": GREEDY, "seeded": SEEDED, **HOSTED, "greedy too": GREEDY}
     driver = InFlight(**settings)
     found = texts(driver, ways)
@@ -85,7 +85,7 @@ def test_every_way_of_choosing_gives_the_text_that_it_gives_one_step_at_a_time(s
 
 
 @pytest.mark.parametrize("way", HOSTED)
-def test_what_only_the_host_can_say_is_said_of_rows_beside_those_of_the_device(way: str) -> None:
+def test_host_sampled_rows_run_beside_device_sampled_ones(way: str) -> None:
     ways = {"before": GREEDY, "it": HOSTED[way], "after": SEEDED}
     deep, host = InFlight(), Driver()
     assert texts(deep, ways)["it"] == texts(host, ways)["it"]
@@ -95,7 +95,7 @@ def test_what_only_the_host_can_say_is_said_of_rows_beside_those_of_the_device(w
         assert np.allclose([each.logprob for each in said], [each.logprob for each in wanted], atol=1e-4)
 
 
-def test_a_step_waits_for_the_one_before_only_if_it_begins_with_a_token_of_the_hosts() -> None:
+def test_a_step_waits_for_the_previous_one_only_if_it_starts_from_a_host_sampled_token() -> None:
     driver = InFlight()
     driver.submit("plain", some_tokens(9), GREEDY_64)
     driver.submit("hosted", some_tokens(9), replace(HOSTED["logprobs"], max_tokens=6))
@@ -109,7 +109,7 @@ def test_a_step_waits_for_the_one_before_only_if_it_begins_with_a_token_of_the_h
     assert driver.chooser.most_waiting == 2
 
 
-def test_a_stop_that_is_found_a_step_late_leaves_no_trace() -> None:
+def test_a_stop_found_one_step_late_has_no_effect_on_the_output() -> None:
     prompt = some_tokens(20)
     text = expected("llama", prompt)
     end = text.index(text[6]) + 1
@@ -125,7 +125,7 @@ def test_a_stop_that_is_found_a_step_late_leaves_no_trace() -> None:
     assert driver.told["again", 0].num_hit >= len(prompt) + end - 1  # what was computed after the stop is not in there
 
 
-def test_a_cancelled_row_is_taken_over_while_its_last_step_is_in_flight() -> None:
+def test_a_cancelled_row_is_reused_while_its_last_step_is_in_flight() -> None:
     driver = InFlight(max_rows=2, max_step_tokens=32)
     for name in "ab":
         driver.submit(name, some_tokens(10), GREEDY_64)
@@ -175,7 +175,7 @@ def test_a_row_without_a_valid_distribution_fails_alone(row: int, name: str) -> 
 
 
 @pytest.mark.parametrize("where", ["launch", "compute_next"])
-def test_a_step_that_fails_takes_its_parts_and_the_next_requests_live(where: str, caplog: Any) -> None:
+def test_a_failed_step_fails_its_parts_and_later_requests_run(where: str, caplog: Any) -> None:
     driver = InFlight()
     for name in "ab":
         driver.submit(name, some_tokens(10), GREEDY_64)
@@ -224,7 +224,7 @@ def make(toy_folder: Path) -> Callable[..., Driver]:
 
 
 @pytest.mark.parametrize("jumps", [True, False])
-def test_constrained_requests_beside_free_ones_say_what_they_say_alone(make: Any, jumps: bool) -> None:
+def test_constrained_requests_beside_free_ones_have_the_same_output_as_alone(make: Any, jumps: bool) -> None:
     ways = {"greedy": GREEDY_64, "seeded": replace(SEEDED, max_tokens=64), "hosted": replace(GREEDY_64, logprobs=0)}
     driver = make(InFlight, jump_forward=jumps)
     driver.submit("free", some_tokens(9), GREEDY_64)
@@ -244,7 +244,7 @@ def test_constrained_requests_beside_free_ones_say_what_they_say_alone(make: Any
     assert host.run().tokens("greedy") == driver.tokens("greedy")
 
 
-def test_a_grammar_that_fails_takes_its_own_request_and_the_device_gets_its_masks(make: Any, caplog: Any) -> None:
+def test_a_failing_grammar_fails_its_own_request_and_the_device_still_gets_masks(make: Any, caplog: Any) -> None:
     driver = make(InFlight)
     for name in ("bad", "good"):
         constrained(driver, name, GREEDY_64)

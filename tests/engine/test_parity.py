@@ -42,7 +42,7 @@ def test_greedy_tokens_are_those_of_transformers_in_a_mixed_batch(case: str) -> 
 
 
 @pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen3"])
-def test_hits_of_whole_blocks_and_of_a_head_of_one_change_nothing(case: str) -> None:
+def test_hits_of_whole_and_partial_blocks_do_not_change_the_output(case: str) -> None:
     driver = Driver(case)
     first = some_tokens(45)
     driver.submit("first", first)
@@ -60,7 +60,7 @@ def test_hits_of_whole_blocks_and_of_a_head_of_one_change_nothing(case: str) -> 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_preemption_and_resume_change_nothing(case: str) -> None:
+def test_preemption_and_resume_do_not_change_the_output(case: str) -> None:
     """Six requests that grow to 7 blocks each, and 16 blocks for all of them."""
     driver = Driver(case, num_blocks=16, max_step_tokens=50)
     prompts = {str(n): some_tokens(30 + n) for n in range(6)}
@@ -72,7 +72,7 @@ def test_preemption_and_resume_change_nothing(case: str) -> None:
     assert driver.core.counters().num_preemptions >= 3
 
 
-def test_samples_of_one_request_share_its_prompt_and_go_their_own_ways() -> None:
+def test_samples_of_one_request_share_its_prompt_and_then_differ() -> None:
     driver = Driver("llama")
     prompt = some_tokens(37)
     driver.submit("greedy", prompt, replace(GREEDY_64, n=3))
@@ -83,7 +83,7 @@ def test_samples_of_one_request_share_its_prompt_and_go_their_own_ways() -> None
     assert driver.told["greedy", 1].num_hit == 36
 
 
-def test_a_cancel_is_acknowledged_and_touches_nobody_else() -> None:
+def test_a_cancel_is_acknowledged_and_affects_no_other_request() -> None:
     driver = Driver("llama")
     prompts = {name: some_tokens(20 + len(name)) for name in ("a", "bb", "ccc")}
     for name, prompt in prompts.items():

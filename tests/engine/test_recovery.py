@@ -127,7 +127,7 @@ def killer(name: str, at: int = 0) -> Kills:
     return lambda who, num_output: who == name and num_output >= at
 
 
-def test_everyone_goes_on_with_what_it_has_said_and_hears_nothing_twice() -> None:
+def test_requests_resume_from_their_output_and_no_message_is_delivered_twice() -> None:
     engine = Engine()
     for name in "abc":
         engine.submit(name)
@@ -141,7 +141,7 @@ def test_everyone_goes_on_with_what_it_has_said_and_hears_nothing_twice() -> Non
     assert not engine.recovery.needs_ticks
 
 
-def test_suspects_are_tried_alone_first_and_then_more_at_a_time() -> None:
+def test_suspects_are_tried_alone_first_and_then_several_at_a_time() -> None:
     engine = Engine()
     for number in range(30):
         engine.submit(f"{number:02}")
@@ -157,7 +157,7 @@ def test_suspects_are_tried_alone_first_and_then_more_at_a_time() -> None:
     assert [request.id for request in engine.sent] == sorted(request.id for request in engine.sent), "the oldest first"
 
 
-def test_who_had_said_nothing_is_suspected_first_and_the_newest_of_them_most() -> None:
+def test_requests_without_a_token_are_tried_first_newest_first() -> None:
     engine = Engine()
     for name in "ab":
         engine.submit(name)
@@ -171,7 +171,7 @@ def test_who_had_said_nothing_is_suspected_first_and_the_newest_of_them_most() -
 
 
 @pytest.mark.parametrize("dies_by_kill", [False, True])
-def test_a_request_that_kills_at_once_is_refused_after_it_did_so_alone_and_again(dies_by_kill: bool) -> None:
+def test_a_request_that_kills_at_once_is_refused_after_it_killed_alone_twice(dies_by_kill: bool) -> None:
     """In company, alone, and after the engine has run without it; once more if a kill looks as one from outside."""
     engine = Engine(killer("poison"), dies_by_kill)
     for name in "abcdefgh":
@@ -183,7 +183,7 @@ def test_a_request_that_kills_at_once_is_refused_after_it_did_so_alone_and_again
     assert all(len(engine.tokens(name)) > 20 and not engine.errors(name) for name in "abcdefgh")
 
 
-def test_a_request_that_is_alone_is_refused_after_three_deaths() -> None:
+def test_a_lone_request_is_refused_after_three_deaths() -> None:
     engine = Engine(killer("poison", at=3))
     engine.submit("poison")
     engine.settle(lambda: "poison" not in engine.recovery)
@@ -202,7 +202,7 @@ def test_a_request_that_is_alone_is_refused_after_three_deaths() -> None:
     st.booleans(),  # counted from where it was resumed, or from its beginning
     st.integers(1, 3),  # samples
 )
-def test_the_one_that_kills_is_found_whenever_it_does(num: int, which: int, at: int, is_late: bool, n: int) -> None:
+def test_a_request_that_kills_is_found_whenever_it_kills(num: int, which: int, at: int, is_late: bool, n: int) -> None:
     poison = f"r{which % num}"
 
     def kills(name: str, num_output: int) -> bool:
@@ -221,7 +221,7 @@ def test_the_one_that_kills_is_found_whenever_it_does(num: int, which: int, at: 
             assert tokens == list(range(len(tokens)))
 
 
-def test_two_that_kill_are_both_found() -> None:
+def test_two_requests_that_kill_are_both_found() -> None:
     engine = Engine(lambda name, num_output: name in ("p", "q") and num_output >= 2)
     for name in ("a", "p", "b", "q", "c"):
         engine.submit(name)
@@ -237,7 +237,7 @@ def test_two_that_kill_are_both_found() -> None:
     st.integers(1, 40),  # kills
     st.booleans(),  # by a signal that an engine sends itself too
 )
-def test_regular_kills_from_outside_convict_nobody_and_all_go_on(
+def test_regular_kills_from_outside_refuse_no_request_and_all_resume(
     num: int, every: float, num_kills: int, is_disguised: bool
 ) -> None:
     """An engine that dies whatever runs in it cannot be the fault of a request."""
@@ -267,7 +267,7 @@ def test_regular_kills_from_outside_convict_nobody_and_all_go_on(
         assert tokens == list(range(len(tokens)))
 
 
-def test_kills_from_outside_at_random_moments_convict_nobody() -> None:
+def test_kills_from_outside_at_random_moments_refuse_no_request() -> None:
     """16 streams, 40 histories of 20 kills each, 2 s apart on average."""
     chance = random.Random(1)
     num_convicted = 0
@@ -299,7 +299,7 @@ def test_recovery_ends_soon_after_the_last_kill_from_outside() -> None:
     assert engine.now - last <= CONTROL_MAX + 5
 
 
-def test_blame_is_void_if_the_engine_dies_without_the_request_too() -> None:
+def test_blame_is_withdrawn_if_the_engine_dies_without_the_request_too() -> None:
     engine = Engine()
     engine.submit("a")
     engine.run(3)
@@ -317,7 +317,7 @@ def test_blame_is_void_if_the_engine_dies_without_the_request_too() -> None:
     assert engine.errors("a") == []
 
 
-def test_newcomers_run_while_a_request_is_set_aside() -> None:
+def test_new_requests_run_while_a_request_is_set_aside() -> None:
     engine = Engine(killer("poison"))
     engine.submit("poison")
     engine.run(3)
@@ -330,7 +330,7 @@ def test_newcomers_run_while_a_request_is_set_aside() -> None:
     assert engine.errors("poison") == ["poison_request"] and not engine.errors("new")
 
 
-def test_an_engine_that_has_run_long_begins_a_new_record() -> None:
+def test_an_engine_that_ran_long_resets_the_count_of_deaths() -> None:
     engine = Engine()
     engine.submit("a")
     for _ in range(5):
@@ -340,7 +340,7 @@ def test_an_engine_that_has_run_long_begins_a_new_record() -> None:
     assert not engine.recovery.needs_ticks and engine.errors("a") == []
 
 
-def test_a_trial_without_a_token_ends_in_time_and_newcomers_go_on() -> None:
+def test_a_trial_without_a_token_times_out_and_new_requests_are_sent() -> None:
     engine = Engine()
     engine.submit("long prompt")
     engine.submit("a")
@@ -356,7 +356,7 @@ def test_a_trial_without_a_token_ends_in_time_and_newcomers_go_on() -> None:
     assert {request.id for request in engine.sent[2:]} == {"long prompt", "a", "new"}
 
 
-def test_whoever_arrives_meanwhile_waits_until_all_are_through() -> None:
+def test_new_requests_wait_until_all_trials_are_over() -> None:
     engine = Engine()
     engine.submit("a")
     engine.submit("b")
@@ -372,7 +372,7 @@ def test_whoever_arrives_meanwhile_waits_until_all_are_through() -> None:
     assert [request.resumed for request in engine.sent[4:]] == [(), ()]
 
 
-def test_who_was_not_accepted_when_the_engine_died_comes_as_new() -> None:
+def test_a_request_not_yet_accepted_by_the_dead_engine_is_sent_as_new() -> None:
     engine = Engine()
     engine.submit("a")
     engine.die()
@@ -384,7 +384,7 @@ def test_who_was_not_accepted_when_the_engine_died_comes_as_new() -> None:
     assert engine.errors("a") == []
 
 
-def test_samples_that_are_over_stay_over() -> None:
+def test_ended_samples_are_not_resumed() -> None:
     engine = Engine()
     engine.submit("a", n=3)
     engine.run(4)
@@ -398,7 +398,7 @@ def test_samples_that_are_over_stay_over() -> None:
     assert "a" not in engine.recovery
 
 
-def test_a_request_that_ends_in_its_trial_makes_way_for_the_next() -> None:
+def test_the_next_suspect_is_sent_when_a_request_ends_during_its_trial() -> None:
     engine = Engine()
     for name in "ab":
         engine.submit(name)
@@ -409,7 +409,7 @@ def test_a_request_that_ends_in_its_trial_makes_way_for_the_next() -> None:
     assert [request.id for request in engine.sent[2:]] == ["a", "b"]
 
 
-def test_scores_of_a_prompt_are_told_once() -> None:
+def test_prompt_log_probabilities_are_delivered_once() -> None:
     engine = Engine()
     scores = [TokenLogprobs(token, -1.0) for token in range(6)]
     engine.submit("a")
@@ -424,7 +424,7 @@ def test_scores_of_a_prompt_are_told_once() -> None:
     assert told == scores[:5]
 
 
-def test_a_cancel_ends_who_waits_and_one_sample_of_it() -> None:
+def test_a_cancel_ends_a_held_request_or_one_of_its_samples() -> None:
     engine = Engine()
     for name, n in (("a", 1), ("b", 3)):
         engine.submit(name, n)
@@ -441,7 +441,7 @@ def test_a_cancel_ends_who_waits_and_one_sample_of_it() -> None:
     assert engine.recovery.cancel("nobody", FinishReason.STOP, None) is None
 
 
-def test_the_first_in_line_may_be_cancelled_and_the_next_goes() -> None:
+def test_when_the_first_held_request_is_cancelled_the_next_is_sent() -> None:
     engine = Engine()
     for name in "abc":
         engine.submit(name)
@@ -453,7 +453,7 @@ def test_the_first_in_line_may_be_cancelled_and_the_next_goes() -> None:
     assert [request.id for request in engine.sent[3:]] == ["a", "c"]
 
 
-def test_deadlines_hold_for_those_who_wait() -> None:
+def test_deadlines_apply_to_held_requests() -> None:
     engine = Engine()
     engine.submit("a", deadline=200.0)
     engine.run(2)
@@ -470,7 +470,7 @@ def test_deadlines_hold_for_those_who_wait() -> None:
     assert [request.id for request in engine.sent[1:]] == ["b", "c"]
 
 
-def test_only_so_many_may_wait() -> None:
+def test_more_held_samples_than_allowed_are_refused() -> None:
     engine = Engine()
     engine.die()
     for number in range(9):
@@ -484,7 +484,7 @@ def test_only_so_many_may_wait() -> None:
     assert len(engine.sent) == 10
 
 
-def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
+def test_pauses_grow_until_recovery_is_hopeless_and_a_token_resets_them() -> None:
     engine = Engine()
     engine.submit("a")
     engine.run(1)
@@ -496,7 +496,7 @@ def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
     assert pauses == [*PAUSES, LONG_PAUSE] and pauses[0] == 0.0
     engine.tell(engine.recovery.give_up(EngineDied("no hope")))
     assert engine.errors("a") == ["engine_died"]
-    with pytest.raises(EngineDied, match="could not be started"):
+    with pytest.raises(EngineDied, match="could not be restarted"):
         engine.submit("b")
     engine.recovery.on_engine_ready()
     engine.submit("b")
@@ -506,7 +506,7 @@ def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
     assert engine.recovery.pause == 0.0
 
 
-def test_what_cannot_be_sent_is_not_kept() -> None:
+def test_a_request_that_cannot_be_sent_is_not_kept() -> None:
     def refuse(request: GenerateRequest) -> None:
         raise TypeError("not to be said")
 

@@ -69,7 +69,7 @@ def test_an_idle_child_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert made.watch.trouble is None and not made.was_killed
 
 
-def test_a_child_that_echoes_no_more_is_reported_and_then_killed_within_ten_seconds(
+def test_a_child_that_stops_echoing_is_reported_and_killed_within_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Made(monkeypatch)
@@ -81,21 +81,21 @@ def test_a_child_that_echoes_no_more_is_reported_and_then_killed_within_ten_seco
     assert made.was_killed and made.watch.was_stopped and "did not respond for 8 s" in (made.watch.kill_reason or "")
 
 
-def test_a_child_that_has_never_echoed_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_has_never_echoed_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
     made.echoes = False
     made.pass_time(1000)
     assert made.watch.trouble is None and not made.was_killed
 
 
-def test_a_load_may_take_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_has_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
     made.answers = False
     made.pass_time(1000)
     assert made.watch.trouble is None and made.num_probes == 0
 
 
-def test_a_step_that_computes_is_reported_when_it_is_long_and_killed_at_the_limit_alone(
+def test_a_long_step_is_reported_and_killed_only_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Made(monkeypatch)
@@ -117,7 +117,7 @@ def test_a_step_that_computes_is_reported_when_it_is_long_and_killed_at_the_limi
     )
 
 
-def test_a_step_may_be_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_max_step_seconds_a_step_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch, limit=0.0)
     made.watch.watch_steps()
     made.answers, made.burns = False, 0.05
@@ -135,7 +135,7 @@ def test_a_step_that_uses_no_cpu_time_is_killed_soon(monkeypatch: pytest.MonkeyP
     assert made.was_killed and "used no CPU time" in (made.watch.kill_reason or "")
 
 
-def test_a_step_whose_cpu_time_is_unknown_has_the_limit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_unknown_cpu_time_is_killed_only_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
     made.watch.watch_steps()
     made.answers, made.cpu = False, None
@@ -153,9 +153,7 @@ def test_cpu_time_is_that_of_a_process_and_those_it_started() -> None:
 
 
 @pytest.mark.slow
-def test_a_load_that_holds_the_interpreters_lock_for_long_is_not_taken_for_a_hang(
-    toy_folder: Path, short_tmp: Path
-) -> None:
+def test_a_load_that_holds_the_interpreters_lock_is_not_taken_for_a_hang(toy_folder: Path, short_tmp: Path) -> None:
     configure = Configure(str(toy_folder), "cpu", load({"num_blocks": 100}, {}))
     link = ChildEngine(configure, lambda messages: None, entry="tests.engine.child:deaf")
     link.close()
