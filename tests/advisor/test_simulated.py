@@ -19,7 +19,7 @@ from quire.advisor.simulate import Simulation
 from quire.advisor.whatif import Setup, num_per_second, what_if
 from quire.advisor.workload import Call, Workload
 from quire.config import SchedulerConfig, load
-from quire.devices.facts import facts_of
+from quire.devices.facts import device_facts
 from quire.types.errors import InvalidRequest
 from quire.types.request import CacheKey
 from tests.advisor import traces
@@ -168,7 +168,7 @@ def test_published_sizes_come_to_the_published_numbers(name, billions):
 
 
 def test_a_file_has_the_sizes_that_are_published_for_it(model_file):
-    shape, published = shape_of(model_file, load({}, {}), facts_of("cpu")), PUBLIC["smollm2-135m"]
+    shape, published = shape_of(model_file, load({}, {}), device_facts("cpu")), PUBLIC["smollm2-135m"]
     assert shape.num_weights == pytest.approx(published.num_weights, rel=0.01) and shape.precision == "q4_1"
     assert shape.kv_token_bytes == published.kv_token_bytes and shape.weight_bytes == pytest.approx(96.4e6, rel=0.01)
 

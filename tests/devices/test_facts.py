@@ -13,7 +13,7 @@ import pytest
 
 from quire.config import BadSetting, settings
 from quire.devices import base, facts
-from quire.devices.facts import DeviceUnavailable, MemoryKind, available, choose, facts_of, host_device
+from quire.devices.facts import DeviceUnavailable, MemoryKind, available, device_facts, host_device, resolve_device
 from quire.graph.weight import Weight
 from quire.models.draw import Model
 from quire.ops.registry import relative_error
@@ -26,7 +26,7 @@ from tests.models.toys import Session
 from tests.ops.stored import Stored
 
 EVERY_DEVICE = pytest.mark.parametrize("name", available())
-CPU = facts_of("cpu")
+CPU = device_facts("cpu")
 TEXT = {"a": [5, 6, 7, 8, 9]}
 # Bytes of zeros and ones in formats that are read and never written.
 ONES = {
@@ -55,7 +55,7 @@ def model_in(format: str) -> Model:
 @pytest.mark.pure
 @EVERY_DEVICE
 def test_every_device_declares_its_facts_in_known_formats(name: str):
-    found = facts_of(name)
+    found = device_facts(name)
     assert found.name == name and set(found.kv_formats) <= set(KV_FORMATS) and found.kv_formats
     assert set(found.conversions) <= set(CONVERSIONS)
     assert set(found.weight_formats) == {*all_formats(), "int4"}
@@ -65,18 +65,18 @@ def test_every_device_declares_its_facts_in_known_formats(name: str):
 @pytest.mark.device
 @EVERY_DEVICE
 def test_an_open_device_says_the_same_and_its_memory(name: str):
-    if not facts_of(name).is_present:
+    if not device_facts(name).is_present:
         pytest.skip(f"{name} is not here")
     found = base.open(name).facts()
-    assert replace(found, memory=facts_of(name).memory) == facts_of(name)
-    assert found.memory.kind is facts_of(name).memory.kind and (found.memory.total_bytes or 0) > 1 << 28
+    assert replace(found, memory=device_facts(name).memory) == device_facts(name)
+    assert found.memory.kind is device_facts(name).memory.kind and (found.memory.total_bytes or 0) > 1 << 28
 
 
 @pytest.mark.pure
 def test_whoever_asks_waits_neither_for_torch_nor_for_numpy():
     ask = (
-        "import sys; from quire.devices.facts import available, choose, facts_of; choose('auto')\n"
-        "for name in available(): facts_of(name)\n"
+        "import sys; from quire.devices.facts import available, resolve_device, device_facts; resolve_device('auto')\n"
+        "for name in available(): device_facts(name)\n"
         "print({'torch', 'triton', 'numpy'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout == "set()\n"
@@ -85,7 +85,7 @@ def test_whoever_asks_waits_neither_for_torch_nor_for_numpy():
 @pytest.mark.pure
 @pytest.mark.parametrize("name", ["cpu", "cuda", "nonsense"])
 def test_a_name_that_was_given_means_itself(name: str):
-    assert choose(name) == name
+    assert resolve_device(name) == name
 
 
 @pytest.mark.pure
@@ -94,10 +94,10 @@ def test_a_name_that_was_given_means_itself(name: str):
     [((), True, "cuda"), (("triton",), True, "cpu"), (("torch",), True, "cpu"), ((), False, "cpu")],
 )
 def test_auto_is_a_gpu_where_there_is_one_and_what_it_needs(missing, has_driver, expected, tmp_path, monkeypatch):
-    cuda = replace(facts_of("cuda"), driver=tmp_path if has_driver else tmp_path / "absent")
+    cuda = replace(device_facts("cuda"), driver=tmp_path if has_driver else tmp_path / "absent")
     monkeypatch.setattr("quire.devices.cuda.FACTS", cuda)
     monkeypatch.setattr(facts, "find_spec", lambda name: None if name in missing else object())
-    assert choose("auto") == expected and host_device() == "cpu"
+    assert resolve_device("auto") == expected and host_device() == "cpu"
 
 
 @pytest.mark.device
@@ -119,7 +119,7 @@ def test_each_weight_format_of_the_cpu_runs(format: str):
 @pytest.mark.pure
 @EVERY_DEVICE
 def test_a_kv_format_that_a_device_does_not_have_is_refused_with_those_that_it_has(name: str):
-    found = facts_of(name)
+    found = device_facts(name)
     for each in {*KV_FORMATS} - {*found.kv_formats}:
         with pytest.raises(BadSetting, match=f"kv_dtype is '{each}', which the device '{name}' does not have") as said:
             found.kv_format(each)
@@ -144,7 +144,7 @@ def test_a_lowering_refuses_what_is_not_in_the_facts():
 
 @pytest.mark.pure
 def test_the_next_smaller_kv_format_is_the_largest_below():
-    smaller = {name: [facts_of(name).smaller_kv_format(each) for each in KV_FORMATS] for name in ("cpu", "cuda")}
+    smaller = {name: [device_facts(name).smaller_kv_format(each) for each in KV_FORMATS] for name in ("cpu", "cuda")}
     assert smaller == {
         "cpu": ["f16", "q8_0", "q8_0", None, None],
         "cuda": ["bf16", "f8_e4m3", "f8_e4m3", "f8_e4m3", None],
@@ -155,7 +155,7 @@ def test_the_next_smaller_kv_format_is_the_largest_below():
 def test_the_help_of_kv_dtype_agrees_with_the_facts():
     (setting,) = (each for each in settings() if each.name == "kv_dtype")
     words: dict[MemoryKind, str] = {MemoryKind.HOST: "on a CPU", MemoryKind.OWN: "on a GPU"}
-    for found in map(facts_of, available()):
+    for found in map(device_facts, available()):
         where = words[found.memory.kind]
         assert f"{found.kv_formats[0]} {where}" in setting.help
         for name, each in KV_FORMATS.items():

@@ -8,7 +8,7 @@ import pytest
 
 from quire.bench.models import resident_bytes
 from quire.config import BadSetting, load
-from quire.devices.facts import facts_of
+from quire.devices.facts import device_facts
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
 from quire.engine.messages import Configure, Finished
@@ -52,7 +52,7 @@ def test_on_a_gpu_every_model_takes_memory_share_whatever_its_size(model_file: P
 @pytest.mark.e2e
 def test_a_full_engine_takes_no_more_memory_than_predicted(model_file: Path):
     config = load({"num_blocks": 128, "max_context": 2048, "max_rows": 32, "log_level": "warning"}, {})
-    need = need_of(model_file, config, facts_of("cpu"))
+    need = need_of(model_file, config, device_facts("cpu"))
     client = Client(lambda deliver: ChildEngine(Configure(str(model_file), "cpu", config), deliver))
     try:
         prompt = tuple(range(100, 1900))

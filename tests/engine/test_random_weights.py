@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quire.config import BadSetting, load
-from quire.devices.facts import facts_of
+from quire.devices.facts import device_facts
 from quire.engine.llm import LLM
 from quire.engine.need import need_of
 from quire.models.draw import draw
@@ -97,7 +97,7 @@ def test_drawing_and_sizing_a_model_reads_no_weights(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(RandomTensor, "_draw", refuse)
     folder = folder_with(LARGE, tmp_path)
-    need = need_of(folder, load({"load_format": "dummy"}, {}), facts_of("cpu"))
+    need = need_of(folder, load({"load_format": "dummy"}, {}), device_facts("cpu"))
     assert need.fixed_bytes > 700e9  # over 350 billion parameters of two bytes
     weights = draw(open_checkpoint(folder, "dummy")).weights
     assert all(weight.format == "bf16" for name, weight in weights.items() if name != "rope.frequencies")

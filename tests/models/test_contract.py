@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quire.devices import base
-from quire.devices.facts import DeviceUnavailable, available, facts_of
+from quire.devices.facts import DeviceUnavailable, available, device_facts
 from quire.graph.interpret import Interpreter
 from quire.models.draw import draw
 from quire.models.registry import Architecture, all_architectures
@@ -26,7 +26,7 @@ STEP = Batch.of([RowPart([5, 1, 4, 99, 7], 0, [3, 1], num_logits=5), RowPart([9]
 def devices_that_run_here() -> list[base.Device]:
     found = []
     for name in available():
-        if not facts_of(name).is_present:
+        if not device_facts(name).is_present:
             continue
         try:
             found.append(base.open(name))

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from quire.config import BadSetting, Config
-from quire.devices.facts import facts_of
+from quire.devices.facts import device_facts
 from quire.graph.weight import Weight
 from quire.runner.memory import (
     HOST_CONTEXTS,
     HOST_GROWTH,
-    Footprint,
+    ModelMemory,
     block_bytes,
     fixed_bytes,
     plan_blocks,
-    resident_bytes,
+    resident_weight_bytes,
     with_kv_format,
 )
 from tests.devices.cpu.programs import quantized_model
@@ -32,31 +32,31 @@ GB = 1 << 30
 def test_a_hosts_cache_holds_a_few_contexts_and_not_all_memory() -> None:
     config = Config()
     one = config.scheduler.max_context // config.cache.block_tokens
-    large = plan_blocks(config, Footprint(512 * GB, GB, 1 << 20))
+    large = plan_blocks(config, ModelMemory(512 * GB, GB, 1 << 20))
     assert large.cache.num_blocks == HOST_CONTEXTS * one
     assert large.cache.most_blocks == HOST_GROWTH * HOST_CONTEXTS * one  # it can be given more while it runs
-    small = plan_blocks(config, Footprint(8 * GB, GB, 1 << 20))
+    small = plan_blocks(config, ModelMemory(8 * GB, GB, 1 << 20))
     assert small.cache.num_blocks == 2048  # a quarter of 8 GB
-    tiny = plan_blocks(config, Footprint(2 * GB, GB, 1 << 20))
+    tiny = plan_blocks(config, ModelMemory(2 * GB, GB, 1 << 20))
     assert tiny.cache.num_blocks == one  # at least one context, if it fits
     assert tiny.cache.most_blocks == int(2 * GB * 0.9 - GB) >> 20  # and never more than fits
 
 
 def test_a_set_number_of_blocks_is_kept_and_too_little_memory_is_an_error() -> None:
     asked = replace(Config(), cache=replace(Config().cache, num_blocks=77))
-    assert plan_blocks(asked, Footprint(GB, GB, 1 << 20)) is asked
+    assert plan_blocks(asked, ModelMemory(GB, GB, 1 << 20)) is asked
     with pytest.raises(BadSetting, match="No memory is left"):
-        plan_blocks(Config(), Footprint(GB, 2 * GB, 1 << 20))
+        plan_blocks(Config(), ModelMemory(GB, 2 * GB, 1 << 20))
 
 
 def test_weights_and_blocks_are_counted_in_bytes() -> None:
     model = make_toy("qwen2").draw()  # its head is its embedding: one array under two names
     stored = sum(tensor.array.nbytes for tensor in make_toy("qwen2").checkpoint.tensors.values())
     logits = (256 + 128) * model.config.vocab_size * 4
-    taken = fixed_bytes(model.weights, model.config.vocab_size, Config(), facts_of("cpu"))
+    taken = fixed_bytes(model.weights, model.config.vocab_size, Config(), device_facts("cpu"))
     assert 0 <= taken - stored - logits < 100  # and frequencies
     per_token = 2 * 2 * model.config.num_kv_heads * model.config.head_dim  # layers, K and V
-    assert block_bytes(model.graph, with_kv_format(Config(), facts_of("cpu"))) == per_token * 2 * 16
+    assert block_bytes(model.graph, with_kv_format(Config(), device_facts("cpu"))) == per_token * 2 * 16
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_weights_and_blocks_are_counted_in_bytes() -> None:
 def test_a_weight_takes_what_its_format_on_the_device_takes(device: str, format: str, expected: int) -> None:
     num_bytes = {"q8_0": 34, "f8_e4m3": 32}[format]
     tensor = Stored("w", (4, 32), format, np.zeros(4 * num_bytes, np.uint8))
-    assert resident_bytes(Weight("w", (4, 32), format, tensor), facts_of(device)) == 4 * expected
+    assert resident_weight_bytes(Weight("w", (4, 32), format, tensor), device_facts(device)) == 4 * expected
 
 
 def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() -> None:

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 
 from quire.devices import base
-from quire.devices.facts import DeviceFacts, MemoryKind, facts_of, host_device
+from quire.devices.facts import DeviceFacts, MemoryKind, device_facts, host_device
 from quire.types.errors import InvalidRequest
 
 GB, TB, TFLOPS = 1e9, 1e12, 1e12
@@ -44,7 +44,7 @@ class Hardware:
     @property
     def facts(self) -> DeviceFacts:
         """What Quire's device for it has."""
-        return facts_of(self.device)
+        return device_facts(self.device)
 
     @property
     def memory_kind(self) -> MemoryKind:

@@ -30,7 +30,7 @@ from quire.bench.located import located
 from quire.bench.machine import machine
 from quire.bench.table import table
 from quire.config import load
-from quire.devices.facts import facts_of, host_device
+from quire.devices.facts import device_facts, host_device
 from quire.engine.need import need_of
 from quire.serve.app import all_dialects
 from quire.serve.engines import Place
@@ -95,7 +95,7 @@ def main(asked: argparse.Namespace) -> None:
 def run(model: str) -> list[Figure]:
     """All figures."""
     path = located(model)
-    need = need_of(path, load({"max_context": CONTEXT}), facts_of(host_device()))
+    need = need_of(path, load({"max_context": CONTEXT}), device_facts(host_device()))
     size, roomy = need.bytes_for(CONTEXT), 8 * need.bytes_for(CONTEXT, 9)  # roomy: no model is short of KV memory
     with _server(path, 8, roomy) as server:
         return [*_reloads(server), *_company(server), *_budget(path, size)]

@@ -15,7 +15,7 @@ from typing import Literal
 from quire import __version__
 from quire.config import Config, home_folder
 from quire.devices import base as devices
-from quire.devices.facts import DeviceFacts, available, choose, facts_of, host_device
+from quire.devices.facts import DeviceFacts, available, device_facts, host_device, resolve_device
 from quire.types.formats import AUTO
 
 State = Literal["ok", "note", "broken"]  # fine; could be better; must be mended
@@ -26,7 +26,7 @@ PACKAGES = (
     *("httptools", "pyzmq", "httpx", "typer", "rich", "prompt_toolkit", "pyyaml"),
 )
 EXTRAS = {
-    **{facts.name: facts.packages for facts in map(facts_of, available()) if facts.packages},
+    **{facts.name: facts.packages for facts in map(device_facts, available()) if facts.packages},
     "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 BRINGS = {"cuda": "NVIDIA GPUs", "otel": "traces for OpenTelemetry"}
@@ -137,12 +137,12 @@ def graphics(proc: Path = PROC) -> Iterator[Finding]:
         return
     for index, gpu in enumerate(found):
         yield Finding("gpu", f"nvidia {index}", gpu)
-    facts = next(facts for facts in map(facts_of, available()) if facts.has_own_memory)
+    facts = next(facts for facts in map(device_facts, available()) if facts.has_own_memory)
     missing = [name for name in facts.packages if not installed(name)]
     if missing:
         value = f"models run on the CPU: for a GPU {' and '.join(missing)} must be installed"
         yield Finding("gpu", "device", value, "note", _install_extra(facts.name))
-    elif choose(AUTO) == facts.name:
+    elif resolve_device(AUTO) == facts.name:
         yield Finding("gpu", "device", f"models run on the GPU, with torch {installed('torch')}, unless told otherwise")
         yield Finding("gpu", "KV formats", kv_formats(facts))
     else:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 from numpy.typing import NDArray
 
-from quire.devices.facts import DeviceFacts, DeviceUnavailable, facts_of, host_device
+from quire.devices.facts import DeviceFacts, DeviceUnavailable, device_facts, host_device
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
@@ -248,7 +248,7 @@ class Device(Protocol):
 
 def open(name: str) -> Device:
     """The device of this name, or the one that `auto` means: its folder is imported here, and nowhere else."""
-    name = facts_of(name).name
+    name = device_facts(name).name
     device = getattr(importlib.import_module(f"quire.devices.{name}.device"), "DEVICE", None)
     if not isinstance(device, Device):
         raise DeviceUnavailable(f"The device {name!r} cannot run models yet.")

@@ -87,7 +87,7 @@ class DeviceFacts:
                     f"It has {', '.join(sorted(self.weight_formats))}."
                 )
         if conversion is not None and conversion not in self.conversions:
-            others = [each for each in available() if conversion in facts_of(each).conversions]
+            others = [each for each in available() if conversion in device_facts(each).conversions]
             has = f"it has {', '.join(self.conversions)}" if self.conversions else "it takes weights as they are"
             where = f"Run on {' or '.join(others)}" if others else "Leave it out"
             raise BadSetting(
@@ -115,9 +115,9 @@ def available() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in found if module.ispkg and not module.name.startswith("_")))
 
 
-def facts_of(name: str) -> DeviceFacts:
+def device_facts(name: str) -> DeviceFacts:
     """Facts of the device of this name, or of the one that `auto` means. The device is not opened."""
-    name = choose(name)
+    name = resolve_device(name)
     if name not in available():
         raise DeviceUnavailable(f"There is no device {name!r}. Installed are: {', '.join(available()) or 'none'}.")
     facts = _declared(name)
@@ -126,7 +126,7 @@ def facts_of(name: str) -> DeviceFacts:
     return facts
 
 
-def choose(name: str) -> str:
+def resolve_device(name: str) -> str:
     """The device that this name means here: `auto` is a present one with memory of its own, else the host's."""
     if name != AUTO:
         return name

@@ -21,7 +21,7 @@ from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import Words, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import Model, draw
-from quire.runner.memory import Footprint, block_bytes, fixed_bytes, plan_blocks, with_kv_format
+from quire.runner.memory import ModelMemory, block_bytes, fixed_bytes, plan_blocks, with_kv_format
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
 from quire.types.lowered import FOLDER
@@ -120,12 +120,12 @@ def fit_config(config: Config, model: Model, facts: DeviceFacts) -> Config:
     config = with_kv_format(config, facts)
     if facts.memory.total_bytes is None or facts.has_own_memory:
         return config  # how many blocks fit is known when the program is made
-    footprint = Footprint(
+    memory = ModelMemory(
         total_bytes=facts.memory.total_bytes,
         fixed_bytes=fixed_bytes(model.weights, model.config.vocab_size, config, facts),
         block_bytes=block_bytes(model.graph, config),
     )
-    return plan_blocks(config, footprint)
+    return plan_blocks(config, memory)
 
 
 def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:

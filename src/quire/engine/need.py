@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.config import BadSetting, Config
 from quire.devices import base as devices
-from quire.devices.facts import DeviceFacts, available, facts_of
+from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.graph.graph import Graph
 from quire.models.draw import draw
 from quire.runner.memory import HOST_CONTEXTS, HOST_SHARE, block_bytes, fixed_bytes, with_kv_format
@@ -64,12 +64,12 @@ class Budget(NamedTuple):
 
 def has_own_memory(device: str) -> bool:
     """Has this device memory of its own? One that is not installed has none."""
-    return device in available() and facts_of(device).has_own_memory
+    return device in available() and device_facts(device).has_own_memory
 
 
 def budget_of(device: str, config: Config) -> Budget:
     """Of a device's own memory, all of it: each model has its share of that."""
-    if not facts_of(device).has_own_memory:
+    if not device_facts(device).has_own_memory:
         return Budget(budget_bytes(config))
     if config.serve.memory_budget is not None:
         raise BadSetting(
@@ -89,7 +89,7 @@ def budget_bytes(config: Config) -> int:
 
 def memory_need(path: Path, device: str, config: Config) -> Need | Share:
     """What the checkpoint at this path takes of its device."""
-    facts = facts_of(device)
+    facts = device_facts(device)
     if not facts.has_own_memory:
         return need_of(path, config, facts)
     model = draw(open_checkpoint(path, config.weights.load_format))

@@ -38,12 +38,12 @@ def block_bytes(graph: Graph, config: Config) -> int:
 
 def fixed_bytes(weights: Weights, vocab_size: int, config: Config, facts: DeviceFacts) -> int:
     """Weights as they lie on the device, each once, and the largest buffers of a step, which are logits."""
-    resident = {id(weight): resident_bytes(weight, facts) for weight in weights.values()}
+    resident = {id(weight): resident_weight_bytes(weight, facts) for weight in weights.values()}
     max_logits = config.scheduler.max_rows + config.scheduler.max_scored_tokens
     return sum(resident.values()) + max_logits * vocab_size * 4
 
 
-def resident_bytes(weight: Weight, facts: DeviceFacts) -> int:
+def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
     """One weight in the device's memory. Formats that keep their values there keep their size, scales included."""
     format = all_formats().get(facts.weight_formats.get(weight.format, weight.format))
     if format is None or format.name == weight.format:
@@ -52,7 +52,7 @@ def resident_bytes(weight: Weight, facts: DeviceFacts) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class ModelMemory:
     """Memory of a device, and what a model takes of it."""
 
     total_bytes: int
@@ -60,25 +60,25 @@ class Footprint:
     block_bytes: int  # one KV block, over all layers
 
 
-def plan_blocks(config: Config, footprint: Footprint) -> Config:
+def plan_blocks(config: Config, memory: ModelMemory) -> Config:
     """The settings with their number of KV blocks: enough for a few contexts, not all of the host's memory."""
     if config.cache.num_blocks is not None:
         return config
-    most_fitting = fitting_blocks(config, footprint)
+    most_fitting = fitting_blocks(config, memory)
     one_context = -(-config.scheduler.max_context // config.cache.block_tokens)
-    share = int(footprint.total_bytes * HOST_SHARE) // footprint.block_bytes
+    share = int(memory.total_bytes * HOST_SHARE) // memory.block_bytes
     num_blocks = min(most_fitting, max(one_context, min(HOST_CONTEXTS * one_context, share)))
     most = config.cache.most_blocks or min(most_fitting, HOST_GROWTH * num_blocks)
     return replace(config, cache=replace(config.cache, num_blocks=min(num_blocks, most), most_blocks=most))
 
 
-def fitting_blocks(config: Config, footprint: Footprint) -> int:
+def fitting_blocks(config: Config, memory: ModelMemory) -> int:
     """KV blocks that fit into the share of the memory that the engine may use. None at all is an error."""
-    budget = footprint.total_bytes * config.cache.memory_share
-    num_blocks = (int(budget) - footprint.fixed_bytes) // footprint.block_bytes
+    budget = memory.total_bytes * config.cache.memory_share
+    num_blocks = (int(budget) - memory.fixed_bytes) // memory.block_bytes
     if num_blocks < 1:
         raise BadSetting(
-            f"No memory is left for the KV cache: the model takes {footprint.fixed_bytes / 1e6:.0f} MB of "
+            f"No memory is left for the KV cache: the model takes {memory.fixed_bytes / 1e6:.0f} MB of "
             f"{budget / 1e6:.0f} MB. Use a smaller model, or raise memory_share.",
             field="memory_share",
         )
