@@ -1,4 +1,4 @@
-"""What a device is, its facts say: nobody outside of its folder asks for its name or for the methods that it has."""
+"""Code outside a device's folder asks for its facts, never for its name or for the methods that it has."""
 
 import ast
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pure
 
 NAMES = {file.parent.name for file in PACKAGE.glob("devices/*/__init__.py")} - {"_triton"}
 HOMES = tuple(f"devices.{name}" for name in (*NAMES, "_triton"))
-OPENS = "devices.base"  # `open` makes sure that what a folder has is a device
+OPENS = "devices.base"  # `open` checks that a folder's DEVICE is one
 PROBES = {"isinstance", "hasattr", "getattr"}
 
 
@@ -61,7 +61,7 @@ def is_device(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("source", all_sources(), ids=str)
-def test_nobody_asks_for_a_devices_name_or_methods(source: Source):
+def test_no_module_compares_a_devices_name_or_probes_its_methods(source: Source):
     assert findings(source) == []
 
 

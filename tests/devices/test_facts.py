@@ -1,4 +1,4 @@
-"""What a device says of itself is what its lowering takes; and it is said without opening the device."""
+"""A device's facts agree with what its lowering accepts, and are known without opening it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_device_declares_its_facts_in_known_formats(name: str):
 
 @pytest.mark.device
 @EVERY_DEVICE
-def test_an_open_device_says_the_same_and_its_memory(name: str):
+def test_an_open_device_adds_the_size_of_its_memory(name: str):
     if not device_facts(name).is_present:
         pytest.skip(f"{name} is not here")
     found = base.open(name).facts()
@@ -73,18 +73,20 @@ def test_an_open_device_says_the_same_and_its_memory(name: str):
 
 
 @pytest.mark.pure
-def test_whoever_asks_waits_neither_for_torch_nor_for_numpy():
-    ask = (
+def test_facts_import_neither_torch_nor_numpy():
+    script = (
         "import sys; from quire.devices.facts import available, resolve_device, device_facts; resolve_device('auto')\n"
         "for name in available(): device_facts(name)\n"
         "print({'torch', 'triton', 'numpy'} & set(sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
 
 
 @pytest.mark.pure
 @pytest.mark.parametrize("name", ["cpu", "cuda", "nonsense"])
-def test_a_name_that_was_given_means_itself(name: str):
+def test_a_device_name_other_than_auto_is_kept(name: str):
     assert resolve_device(name) == name
 
 
@@ -93,7 +95,7 @@ def test_a_name_that_was_given_means_itself(name: str):
     "missing, has_driver, expected",
     [((), True, "cuda"), (("triton",), True, "cpu"), (("torch",), True, "cpu"), ((), False, "cpu")],
 )
-def test_auto_is_a_gpu_where_there_is_one_and_what_it_needs(missing, has_driver, expected, tmp_path, monkeypatch):
+def test_auto_is_a_gpu_if_its_driver_and_packages_are_present(missing, has_driver, expected, tmp_path, monkeypatch):
     cuda = replace(device_facts("cuda"), driver=tmp_path if has_driver else tmp_path / "absent")
     monkeypatch.setattr("quire.devices.cuda.FACTS", cuda)
     monkeypatch.setattr(facts, "find_spec", lambda name: None if name in missing else object())

@@ -57,7 +57,7 @@ def test_a_request_has_the_same_output_with_a_prefix_hit(way: str, num_shared: i
     driver.run()
     driver.submit("it", PROMPT, WAYS[way])
     assert driver.run().tokens("it") == alone(way)
-    assert driver.told["it", 0].num_hit >= min(num_shared, 40)
+    assert driver.records["it", 0].num_hit >= min(num_shared, 40)
 
 
 def test_8_requests_with_a_common_prompt_answer_as_each_does_alone() -> None:

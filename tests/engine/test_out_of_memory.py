@@ -66,7 +66,7 @@ class Short(Driver):
 
     def ended(self) -> list[str]:
         """By a want of memory."""
-        failed = [message for message in self.said if isinstance(message, Failed)]
+        failed = [message for message in self.messages if isinstance(message, Failed)]
         assert all(isinstance(message.error, OutOfDeviceMemory) for message in failed)
         return [message.request_id for message in failed]
 
@@ -75,7 +75,7 @@ def begun(driver: Driver, ways: dict[str, SamplingParams]) -> None:
     """All of them stream."""
     for index, (name, sampling) in enumerate(ways.items()):
         driver.submit(name, some_tokens(9 + 2 * index), sampling)
-    while not all(driver.told[name, 0].tokens for name in ways):
+    while not all(driver.records[name, 0].tokens for name in ways):
         driver.step()
 
 
@@ -101,7 +101,7 @@ def test_a_prompt_that_does_not_fit_into_memory_fails_alone(device_name: str, ca
     for name in WAYS:
         assert driver.tokens(name) == alone(WAYS, device_name, name), name
     assert driver.tokens("small") == expected("llama", some_tokens(7))
-    assert "large" in caplog.text and "memory_share" in driver.told["large", 0].error.public  # type: ignore[union-attr]
+    assert "large" in caplog.text and "memory_share" in driver.records["large", 0].error.public  # type: ignore[union-attr]
     driver.fits = lambda batch: True
     driver.submit("again", LARGE, GREEDY_64)
     assert driver.run().tokens("again") == expected("llama", LARGE)
@@ -139,7 +139,7 @@ def test_when_nothing_fits_all_parts_fail_and_the_engine_continues() -> None:
     driver = Short()
     begun(driver, WAYS)
     driver.fits = lambda batch: False
-    while not all(driver.told[name, 0].is_over for name in WAYS):
+    while not all(driver.records[name, 0].has_ended for name in WAYS):
         driver.step()
     assert sorted(driver.ended()) == sorted(WAYS)
     driver.fits = lambda batch: True
@@ -160,5 +160,5 @@ def test_a_part_keeps_its_own_mask_when_another_is_removed_from_the_step(toy_fol
     driver.step()
     assert driver.num_failures == 2 and driver.chooser.waiting[-1].num_masked == 1
     driver.run()
-    assert driver.ended() == ["large"] and driver.told["held", 0].finish is FinishReason.STOP
+    assert driver.ended() == ["large"] and driver.records["held", 0].finish is FinishReason.STOP
     assert driver.tokens("held") == driver.tokens("alone")

@@ -24,7 +24,7 @@ Kills = Callable[[str, int], bool]  # would this request, with so many output to
 
 
 class Engine:
-    """An engine without a model: the n-th token of every answer is n. It accepts, says a token each turn, and dies."""
+    """An engine without a model: the n-th token of every answer is n. It reports a token a turn, and dies if killed."""
 
     def __init__(self, kills: Kills = lambda name, num_output: False, dies_by_kill: bool = False) -> None:
         self.now = 100.0
@@ -35,7 +35,7 @@ class Engine:
         self.inside: dict[str, list[int | None]] = {}  # output tokens of each sample
         self.news: list[Outward] = []
         self.sent: list[GenerateRequest] = []
-        self.heard: dict[str, list[News]] = {}
+        self.received: dict[str, list[News]] = {}
         self.resumed_at: dict[str, int] = {}  # output tokens of the first sample
         self.num_deaths = 0
 
@@ -47,23 +47,23 @@ class Engine:
         self.news.append(Accepted(request.id))
 
     def submit(self, name: str, n: int = 1, max_tokens: int = 1000, **more: object) -> None:
-        self.heard[name] = []
+        self.received[name] = []
         sampling = SamplingParams(n=n, max_tokens=max_tokens)
-        self.recovery.add(GenerateRequest(name, (1, 2), sampling, **more), self.heard[name].append)  # type: ignore[arg-type]
+        self.recovery.add(GenerateRequest(name, (1, 2), sampling, **more), self.received[name].append)  # type: ignore[arg-type]
 
-    def say(self, *news: News) -> None:
+    def report(self, *news: News) -> None:
         for each in news:
-            self.tell(self.recovery.record([each]))
+            self.deliver(self.recovery.record([each]))
 
-    def tell(self, told: list[Delivery]) -> None:
-        for sink, news in told:
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        for sink, news in deliveries:
             sink(news)
 
     def turn(self) -> bool:
-        """One token of everyone inside; False: that killed it."""
+        """Report one token of every request inside; False: that killed the engine."""
         self.now += TURN_SECONDS
-        self.tell(self.recovery.tick())
-        self.hear()
+        self.deliver(self.recovery.tick())
+        self.flush()
         if any(self.kills(name, num) for name, outputs in self.inside.items() for num in outputs if num is not None):
             self.die()
             return False
@@ -72,18 +72,18 @@ class Engine:
                 if num is not None:
                     self.news.append(Tokens(name, sample, (num,)))
                     outputs[sample] = num + 1
-        self.hear()
+        self.flush()
         return True
 
-    def hear(self) -> None:
+    def flush(self) -> None:
         while self.news:
-            self.say(self.news.pop(0))
+            self.report(self.news.pop(0))
 
     def die(self, was_killed: bool | None = None) -> None:
         self.inside.clear()
         self.news.clear()
         self.num_deaths += 1
-        self.tell(self.recovery.on_engine_death(self.dies_by_kill if was_killed is None else was_killed))
+        self.deliver(self.recovery.on_engine_death(self.dies_by_kill if was_killed is None else was_killed))
 
     def restart(self) -> None:
         """A start takes a while."""
@@ -95,10 +95,10 @@ class Engine:
         assert num is not None
         if all(output is None for output in self.inside[name]):
             del self.inside[name]
-        self.say(Finished(name, sample, FinishReason.LENGTH, (num,)))
+        self.report(Finished(name, sample, FinishReason.LENGTH, (num,)))
 
     def run(self, num_turns: int) -> None:
-        """Turn, and start again whenever it is dead."""
+        """Take turns; restart the engine whenever it is dead."""
         for _ in range(num_turns):
             if not self.recovery.is_up:
                 self.restart()
@@ -113,11 +113,11 @@ class Engine:
         raise AssertionError("it does not end")
 
     def tokens(self, name: str, sample: int = 0) -> list[int]:
-        told = [each for each in self.heard[name] if isinstance(each, Tokens | Finished) and each.sample == sample]
+        told = [each for each in self.received[name] if isinstance(each, Tokens | Finished) and each.sample == sample]
         return [token for each in told for token in each.tokens]
 
     def errors(self, name: str) -> list[str]:
-        return [each.error.code for each in self.heard[name] if isinstance(each, Failed)]
+        return [each.error.code for each in self.received[name] if isinstance(each, Failed)]
 
 
 Outward = Accepted | Tokens
@@ -136,7 +136,7 @@ def test_requests_resume_from_their_output_and_no_message_is_delivered_twice() -
     engine.run(20)
     for name in "abc":
         assert engine.tokens(name) == list(range(len(engine.tokens(name)))) and len(engine.tokens(name)) > 20
-        assert sum(isinstance(each, Accepted) for each in engine.heard[name]) == 1
+        assert sum(isinstance(each, Accepted) for each in engine.received[name]) == 1
     assert [request.resumed for request in engine.sent[3:]] == [((0, 1, 2, 3, 4),)] * 3
     assert not engine.recovery.needs_ticks
 
@@ -188,7 +188,7 @@ def test_a_lone_request_is_refused_after_three_deaths() -> None:
     engine.submit("poison")
     engine.settle(lambda: "poison" not in engine.recovery)
     assert engine.num_deaths == 3 and engine.tokens("poison") == [0, 1, 2]
-    (last,) = [each for each in engine.heard["poison"] if isinstance(each, Failed)]
+    (last,) = [each for each in engine.received["poison"] if isinstance(each, Failed)]
     assert isinstance(last.error, PoisonRequest) and last.error.status == 500
     assert "2 times, also when it ran alone" in last.error.public
     assert "poison" not in engine.recovery and not engine.recovery.needs_ticks
@@ -351,8 +351,8 @@ def test_a_trial_without_a_token_times_out_and_new_requests_are_sent() -> None:
     engine.news.clear()  # the first on trial says nothing
     for _ in range(120):
         engine.now += 0.1
-        engine.tell(engine.recovery.tick())
-        engine.hear()
+        engine.deliver(engine.recovery.tick())
+        engine.flush()
     assert {request.id for request in engine.sent[2:]} == {"long prompt", "a", "new"}
 
 
@@ -363,7 +363,7 @@ def test_new_requests_wait_until_all_trials_are_over() -> None:
     engine.run(1)
     engine.die()
     engine.submit("new")
-    assert engine.heard["new"] == []
+    assert engine.received["new"] == []
     engine.recovery.on_engine_ready()
     engine.submit("newer")
     assert [request.id for request in engine.sent[2:]] == ["a"]
@@ -378,7 +378,7 @@ def test_a_request_not_yet_accepted_by_the_dead_engine_is_sent_as_new() -> None:
     engine.die()
     engine.recovery.on_engine_ready()
     assert engine.sent[-1].resumed == ()
-    engine.hear()
+    engine.flush()
     engine.die()
     engine.recovery.on_engine_ready()
     assert engine.errors("a") == []
@@ -405,7 +405,7 @@ def test_the_next_suspect_is_sent_when_a_request_ends_during_its_trial() -> None
     engine.run(1)
     engine.die()
     engine.recovery.on_engine_ready()
-    engine.say(Failed("a", None, EngineDied("whatever")))
+    engine.report(Failed("a", None, EngineDied("whatever")))
     assert [request.id for request in engine.sent[2:]] == ["a", "b"]
 
 
@@ -413,14 +413,14 @@ def test_prompt_log_probabilities_are_delivered_once() -> None:
     engine = Engine()
     scores = [TokenLogprobs(token, -1.0) for token in range(6)]
     engine.submit("a")
-    engine.hear()
-    engine.say(Tokens("a", 0, prompt_logprobs=(scores[0], scores[1])), Tokens("a", 0, prompt_logprobs=(scores[2],)))
+    engine.flush()
+    engine.report(Tokens("a", 0, prompt_logprobs=(scores[0], scores[1])), Tokens("a", 0, prompt_logprobs=(scores[2],)))
     engine.die()
     engine.recovery.on_engine_ready()
-    engine.hear()
-    engine.say(Tokens("a", 0, prompt_logprobs=tuple(scores[:2])), Tokens("a", 0, prompt_logprobs=tuple(scores[2:5])))
+    engine.flush()
+    engine.report(Tokens("a", 0, prompt_logprobs=tuple(scores[:2])), Tokens("a", 0, prompt_logprobs=tuple(scores[2:5])))
     engine.die()
-    told = [score for each in engine.heard["a"] if isinstance(each, Tokens) for score in each.prompt_logprobs]
+    told = [score for each in engine.received["a"] if isinstance(each, Tokens) for score in each.prompt_logprobs]
     assert told == scores[:5]
 
 
@@ -431,11 +431,11 @@ def test_a_cancel_ends_a_held_request_or_one_of_its_samples() -> None:
     engine.run(2)
     assert engine.recovery.cancel("a", FinishReason.CANCELLED, None) is None, "an engine has it"
     engine.die()
-    engine.tell(engine.recovery.cancel("b", FinishReason.STOP, 1) or [])
-    assert [(each.sample, each.reason) for each in engine.heard["b"] if isinstance(each, Finished)] == [(1, "stop")]
+    engine.deliver(engine.recovery.cancel("b", FinishReason.STOP, 1) or [])
+    assert [(each.sample, each.reason) for each in engine.received["b"] if isinstance(each, Finished)] == [(1, "stop")]
     assert engine.recovery.cancel("b", FinishReason.STOP, 1) == []
-    engine.tell(engine.recovery.cancel("a", FinishReason.CANCELLED, None) or [])
-    assert isinstance(engine.heard["a"][-1], Finished) and "a" not in engine.recovery
+    engine.deliver(engine.recovery.cancel("a", FinishReason.CANCELLED, None) or [])
+    assert isinstance(engine.received["a"][-1], Finished) and "a" not in engine.recovery
     engine.recovery.on_engine_ready()
     assert [request.id for request in engine.sent[2:]] == ["b"] and engine.sent[-1].resumed[1] is None
     assert engine.recovery.cancel("nobody", FinishReason.STOP, None) is None
@@ -463,8 +463,8 @@ def test_deadlines_apply_to_held_requests() -> None:
     engine.now = 199.9
     assert engine.recovery.tick() == []
     engine.now = 205.0
-    engine.tell(engine.recovery.tick())
-    (last,) = [each for each in engine.heard["a"] if isinstance(each, Failed)]
+    engine.deliver(engine.recovery.tick())
+    (last,) = [each for each in engine.received["a"] if isinstance(each, Failed)]
     assert isinstance(last.error, DeadlineExceeded) and last.error.num_output == 2
     engine.recovery.on_engine_ready()
     assert [request.id for request in engine.sent[1:]] == ["b", "c"]
@@ -494,7 +494,7 @@ def test_pauses_grow_until_recovery_is_hopeless_and_a_token_resets_them() -> Non
         engine.recovery.on_start_failure()
         pauses.append(engine.recovery.pause)
     assert pauses == [*PAUSES, LONG_PAUSE] and pauses[0] == 0.0
-    engine.tell(engine.recovery.give_up(EngineDied("no hope")))
+    engine.deliver(engine.recovery.give_up(EngineDied("no hope")))
     assert engine.errors("a") == ["engine_died"]
     with pytest.raises(EngineDied, match="could not be restarted"):
         engine.submit("b")

@@ -22,8 +22,8 @@ SETTINGS = {"max_context": 128, "max_step_tokens": 48, "max_rows": 32}  # a whol
 
 
 def resized(driver: Driver, num_blocks: int) -> Resized:
-    driver.say(Resize(num_blocks))
-    answer = driver.said[-1]
+    driver.handle(Resize(num_blocks))
+    answer = driver.messages[-1]
     assert isinstance(answer, Resized)
     return answer
 
@@ -82,8 +82,8 @@ def test_the_smallest_cache_still_serves_the_longest_request() -> None:
     driver.submit("longest", some_tokens(126), SamplingParams(temperature=0.0))
     driver.submit("too long", some_tokens(128), GREEDY)
     driver.run()
-    assert driver.told["longest", 0].finish is FinishReason.LENGTH and len(driver.tokens("longest")) == 2
-    assert isinstance(driver.told["too long", 0].error, ContextTooLong)
+    assert driver.records["longest", 0].finish is FinishReason.LENGTH and len(driver.tokens("longest")) == 2
+    assert isinstance(driver.records["too long", 0].error, ContextTooLong)
 
 
 @pytest.mark.device

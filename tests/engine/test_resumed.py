@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from quire.types.request import SamplingParams
-from tests.engine.driver import Delivery, Driver
+from tests.engine.driver import Driver, SampleRecord
 from tests.models.toys import VOCAB, MemoryCheckpoint, some_tokens, toy_of
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("each_device")]
@@ -33,13 +33,13 @@ def checkpoint() -> MemoryCheckpoint:
     return toy_of("LlamaForCausalLM", {"intermediate_size": 96}, seed=5).checkpoint
 
 
-def told(way: SamplingParams, resumed: tuple[tuple[int, ...] | None, ...] = ()) -> dict[int, Delivery]:
+def told(way: SamplingParams, resumed: tuple[tuple[int, ...] | None, ...] = ()) -> dict[int, SampleRecord]:
     driver = Driver(checkpoint=checkpoint(), deterministic=True)
     driver.submit("it", PROMPT, way, resumed=resumed)
     for sample in [s for s in range(way.n) if resumed and resumed[s] is None]:
-        del driver.told["it", sample]
+        del driver.records["it", sample]
     driver.run()
-    return {sample: each for (_, sample), each in driver.told.items()}
+    return {sample: each for (_, sample), each in driver.records.items()}
 
 
 @pytest.mark.parametrize("num_known", [0, 1, 8, 23])

@@ -1,7 +1,7 @@
-"""What a device is: its memory and its number formats. The one answer for everybody who plans, checks or explains.
+"""Facts of a device: its memory and its number formats. Planning, checks and help texts read them here.
 
-The folder of a device declares its FACTS in `__init__.py`, which imports neither torch nor numpy: whoever only asks
-does not wait for them. `Device.facts()` adds what is known when the device is open, such as the size of its memory.
+The folder of a device declares its FACTS in `__init__.py`, which imports neither torch nor numpy, so that facts cost no
+import time. `Device.facts()` adds what is known once the device is open: the size of its memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class DeviceUnavailable(QuireError):
 
 
 class MemoryKind(StrEnum):
-    """Whose memory a device computes in."""
+    """The memory that a device computes in."""
 
-    HOST = "host"  # the machine's, which other programs use too: the KV cache gets a bounded part of it
+    HOST = "host"  # the machine's, shared with other programs: the KV cache gets a bounded part of it
     OWN = "own"  # the device's: a program lowered with 0 KV blocks takes as many as fit
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The memory of a device. The sizes are None unless the device is open and can tell them."""
+    """The memory of a device. Sizes are None unless the device is open and reports them."""
 
     kind: MemoryKind
     total_bytes: int | None = None
@@ -43,19 +43,19 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device, in facts."""
+    """What a device has. Static, except for the sizes of its memory."""
 
     name: str
     memory: DeviceMemory
     kv_formats: tuple[str, ...]  # the default first
     weight_formats: Mapping[str, str]  # format in a file -> format in the device's memory, unless converted
-    conversions: tuple[str, ...] = ()  # what it can make of matrices when it loads them: values of `quantize`
+    conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
 
     @property
     def has_own_memory(self) -> bool:
-        """Is its memory its own, rather than the host's?"""
+        """Does it compute in its own memory, rather than the host's?"""
         return self.memory.kind is MemoryKind.OWN
 
     @property
@@ -65,14 +65,14 @@ class DeviceFacts:
         return has_driver and all(find_spec(package) is not None for package in self.packages)
 
     def kv_format(self, name: str) -> str:
-        """The KV format that a setting of this name means here. One that the device does not have is refused."""
+        """Resolve a value of the setting kv_dtype. A format that the device does not have is refused."""
         if name == AUTO:
             return self.kv_formats[0]
         self._check_kv_format(name)
         return name
 
     def smaller_kv_format(self, name: str) -> str | None:
-        """The largest KV format that is smaller than this one, the default before others of its size."""
+        """Return the largest KV format smaller than this one; of equal size, the device's default."""
         sizes = {each: KV_FORMATS[each].value_bytes for each in self.kv_formats}
         smaller = [each for each in self.kv_formats if sizes[each] < KV_FORMATS[name].value_bytes]
         return max(smaller, key=lambda each: sizes[each], default=None)
@@ -109,14 +109,14 @@ class DeviceFacts:
 
 
 def available() -> tuple[str, ...]:
-    """Names of the devices that are part of this installation. Whether one can run here is known when it is opened."""
+    """Names of the installed devices. Opening one shows whether it runs on this machine."""
     package = importlib.import_module("quire.devices")
     found = pkgutil.iter_modules(package.__path__)
     return tuple(sorted(module.name for module in found if module.ispkg and not module.name.startswith("_")))
 
 
 def device_facts(name: str) -> DeviceFacts:
-    """Facts of the device of this name, or of the one that `auto` means. The device is not opened."""
+    """Return the facts of a device, or of the one that `auto` means, without opening it."""
     name = resolve_device(name)
     if name not in available():
         raise DeviceUnavailable(f"There is no device {name!r}. Installed are: {', '.join(available()) or 'none'}.")
@@ -127,7 +127,7 @@ def device_facts(name: str) -> DeviceFacts:
 
 
 def resolve_device(name: str) -> str:
-    """The device that this name means here: `auto` is a present one with memory of its own, else the host's."""
+    """Resolve `auto`: a present device with its own memory, else the host's device. Other names are returned."""
     if name != AUTO:
         return name
     present = [facts for facts in map(_declared, available()) if facts is not None and facts.is_present]
@@ -135,7 +135,7 @@ def resolve_device(name: str) -> str:
 
 
 def host_device() -> str:
-    """The device that computes in the host's memory. Every installation has one."""
+    """Return the device that computes in the host's memory. Every installation has one."""
     return next(name for name in available() if (facts := _declared(name)) is not None and not facts.has_own_memory)
 
 

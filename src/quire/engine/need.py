@@ -63,7 +63,7 @@ class Budget(NamedTuple):
 
 
 def has_own_memory(device: str) -> bool:
-    """Has this device memory of its own? One that is not installed has none."""
+    """Does this device have its own memory? False for one that is not installed."""
     return device in available() and device_facts(device).has_own_memory
 
 

@@ -37,7 +37,7 @@ KV_FORMATS = {
     )
 }
 ACTIVATION_FORMATS = ("f32", "f16", "bf16")
-# What a device can make of matrices when it loads them.
+# What a device can convert matrices to when it loads them.
 CONVERSIONS = {"fp8": "8 bits, and a scale for each row", "plain": "the number format of activations"}
 
 
