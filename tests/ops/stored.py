@@ -19,6 +19,10 @@ class Stored:
     format: str
     data: np.ndarray
 
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes
+
     @classmethod
     def of(cls, name: str, array: np.ndarray, fmt: str) -> Stored:
         blocks = np.ascontiguousarray(array, np.float32).reshape(-1, all_formats()[fmt].block_weights)

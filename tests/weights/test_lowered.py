@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.types.lowered import start_of
+from quire.types.lowered import file_prefix
 from quire.weights import lowered
 from quire.weights.lowered import PIECE, SUFFIX, LoweredModel, LoweredStore
 
@@ -147,7 +147,7 @@ def test_what_was_made_of_a_copy_is_found_too(tmp_path):
     one, other = (store.of("digest", file=tmp_path / name) for name in ("one.gguf", "other.gguf"))
     kept(one)
     assert other.find(RECIPE) is not None and other.path(RECIPE) == one.path(RECIPE)
-    assert one.path(RECIPE).name.startswith(start_of(tmp_path / "one.gguf"))
+    assert one.path(RECIPE).name.startswith(file_prefix(tmp_path / "one.gguf"))
     kept(other)
     assert len(files(tmp_path)) == 1
 

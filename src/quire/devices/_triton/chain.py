@@ -77,6 +77,7 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
     """
     device = args[0].device
     if device.type != "cuda":
+        assert [*kernel.arg_names[len(args) :]] == [*constants, "CHAINED"], "on a GPU they are passed by position"
         kernel[grid](*args, **constants, CHAINED=False)
         return
     can_chain = prod(grid) <= MOST_CHAINED and _can_chain(device.index)

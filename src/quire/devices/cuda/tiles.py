@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire.devices._triton.int4 import Int4Weight
 from quire.devices._triton.stream import Tile
-from quire.devices.base import DeviceUnavailable
+from quire.devices.facts import DeviceUnavailable
 
 FEW_TOKENS = 16
 FEW_TOKENS_INT4 = 64  # to write the matrix out moves nine times its bytes: four times through it is less
