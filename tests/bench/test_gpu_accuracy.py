@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tests.devices.interpreted import place, whole_interpreter  # isort: skip  (before kernels are imported)
+
 from quire.bench.accuracy.cpu_accuracy import sample_windows
 from quire.bench.accuracy.divergence import WINDOW
 from quire.bench.gpu_accuracy import FORMATS, WAYS, compare_formats
-from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
+from quire.devices.facts import DeviceUnavailable
 from quire.models.draw import DrawnModel, draw
 from tests.devices.cuda.models import in_format, random_llama
 from tests.models.toys import VOCAB
@@ -56,7 +57,7 @@ def test_every_format_is_measured_in_prompts_and_in_decoding(place):
 
 @pytest.mark.device
 def test_a_device_without_a_choice_of_formats_is_refused():
-    with pytest.raises(base.DeviceUnavailable, match="no choice"):
+    with pytest.raises(DeviceUnavailable, match="no choice"):
         next(compare_formats(toy(), InterpreterDevice(), np.zeros((1, LENGTH), np.int32)))
 
 

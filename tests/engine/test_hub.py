@@ -17,12 +17,12 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
 from quire.config import load
-from quire.engine.client import Client, Restarts
+from quire.engine.client import Client, RestartPolicy
 from quire.engine.hub import Hub, HubLink
 from quire.engine.launch import ChildEngine
 from quire.engine.llm import LLM
 from quire.engine.messages import Configure, EngineDied, Explain, Explained, Failed, Finished, News, Tokens
-from quire.engine.reading import LoopReader, ThreadReader
+from quire.engine.readers import LoopReader, ThreadReader
 from quire.engine.recovery import Recovery
 from quire.types.errors import ContextTooLong, DuplicateRequest
 from quire.types.request import CacheKey, GenerateRequest, SamplingParams
@@ -52,9 +52,11 @@ class World:
 
     def start_engine(self) -> None:
         configure = Configure(str(self.model), "cpu", load({"num_blocks": 400, "log_level": "debug"}, {}))
-        reads = partial(LoopReader, loop=self.loop)
-        restarts = Restarts(post=self.loop.call_soon_threadsafe)
-        self.client = Client(lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, reads=reads), restarts)
+        make_reader = partial(LoopReader, loop=self.loop)
+        restarts = RestartPolicy(post=self.loop.call_soon_threadsafe)
+        self.client = Client(
+            lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, make_reader=make_reader), restarts
+        )
         self.loop.call_soon_threadsafe(self.hub.open, self.client, configure)
 
     def front(self, name: str) -> Client:
@@ -66,7 +68,7 @@ class World:
 
     def drop(self, name: str) -> bool:
         async def drop() -> bool:
-            return self.hub.drop(name)
+            return self.hub.remove_front(name)
 
         return self.call(drop())
 
@@ -109,7 +111,7 @@ def ask(client: Client, name: str, prompt: list[int], way: SamplingParams = GREE
     return news
 
 
-def test_fronts_wait_for_the_engine_and_hear_of_their_own_requests_alone(world: World, llm: LLM) -> None:
+def test_fronts_wait_for_the_engine_and_get_only_their_own_messages(world: World, llm: LLM) -> None:
     waiting = threading.Thread(target=world.front, args=("early",))
     waiting.start()
     world.start_engine()
@@ -144,7 +146,7 @@ def test_a_front_is_answered_as_by_an_engine(world: World) -> None:
     assert other.counters(60).num_cancelled == 1
 
 
-def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) -> None:
+def test_requests_of_a_front_that_ends_are_cancelled(world: World, llm: LLM) -> None:
     world.start_engine()
     stays, goes = world.front("stays"), world.front("goes")
     kept = ask(stays, "kept", some_tokens(9))
@@ -158,9 +160,7 @@ def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) ->
     assert not any(map(has_ended, lost)), "nobody is told"
 
 
-def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
-    world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fronts_see_a_dead_engine_only_as_loading(world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     may_start = threading.Event()
     monkeypatch.setattr(Recovery, "pause", property(lambda self: may_start.wait(60) - 1))
     world.start_engine()
@@ -181,12 +181,12 @@ def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
     assert fronts[0].counters(60).num_restarts == 1
 
 
-def test_when_the_hub_is_lost_everyone_is_told(world: World) -> None:
+def test_when_the_hub_dies_all_requests_fail(world: World) -> None:
     world.start_engine()
     front = world.front("one")
     news = ask(front, "a", [*LINGER, *some_tokens(9)], LONG)
     wait_until(lambda: len(news) > 3)
     link = front._link
     assert isinstance(link, HubLink)
-    link.lost()
+    link.on_hub_death()
     assert isinstance(news[-1], Failed) and news[-1].error.code == "engine_died" and not front.is_alive

@@ -30,7 +30,7 @@ def opened(folder: Path, **said: str) -> TextSide:
     return TextSide.of(open_checkpoint(folder / "model.gguf"))
 
 
-def test_its_system_prompt_and_messages_come_first_through_the_files_own_template(folder):
+def test_a_presets_system_prompt_and_messages_come_first_with_the_files_template(folder):
     plain = opened(folder)
     side = opened(folder, system="Be brief.", messages='[{"role": "user", "content": "Ho"}]')
     explicit = [SYSTEM, {"role": "user", "content": "Ho"}, *QUESTION]
@@ -39,14 +39,14 @@ def test_its_system_prompt_and_messages_come_first_through_the_files_own_templat
     assert side.encode_chat(own) == plain.encode_chat([own[0], explicit[1], *QUESTION])
 
 
-def test_its_template_stands_in_for_the_files_own(folder):
+def test_a_presets_template_replaces_the_files_template(folder):
     plain = opened(folder)
     side = opened(folder, template=CHATML)
     assert not side.template.is_default and side.template.sources == {"default": CHATML}
     assert side.encode_chat([SYSTEM, *QUESTION]) == plain.encode_chat([SYSTEM, *QUESTION])
 
 
-def test_the_tokenizer_writes_what_begins_a_text_because_such_templates_do_not(folder):
+def test_the_tokenizer_adds_the_start_token_that_go_templates_leave_out(folder):
     side = opened(folder, template=CHATML)
     assert side.tokenizer is not None
     plain = side.encode_chat(QUESTION)
@@ -54,7 +54,7 @@ def test_the_tokenizer_writes_what_begins_a_text_because_such_templates_do_not(f
     assert side.encode_chat(QUESTION) == (0, *plain)
 
 
-def test_what_cannot_be_used_is_told_when_the_model_is_opened(folder):
+def test_a_broken_preset_is_an_error_when_the_model_is_opened(folder):
     with pytest.raises(BrokenTemplate, match="line 1"):
         opened(folder, template="{{ if }}")
     (folder / FILES["template"]).unlink()

@@ -45,7 +45,7 @@ def folder(toy_folder: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_prompts_and_conversations_are_those_of_transformers(folder: Path) -> None:
+def test_prompts_and_conversations_are_tokenized_as_by_transformers(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     side, oracle = TextSide.of(open_checkpoint(folder)), transformers.AutoTokenizer.from_pretrained(folder)
     for text in ("Hi there.", "", "  a\n"):

@@ -78,13 +78,13 @@ MESSAGES = [
 ]
 
 
-def test_messages_come_out_as_they_went_in() -> None:
+def test_decoded_messages_equal_the_encoded_ones() -> None:
     assert decode(encode(MESSAGES)) == MESSAGES
     assert [type(message) for message in decode(encode(MESSAGES))] == [type(message) for message in MESSAGES]
     assert {type(message) for message in MESSAGES} | {messages.Failed, messages.Unanswered, messages.Dead} == set(KINDS)
 
 
-def test_errors_keep_their_class_code_sentence_and_facts() -> None:
+def test_errors_keep_their_class_code_message_and_attributes() -> None:
     class Rare(QuireError):
         code = "rare"
         status = 418
@@ -101,6 +101,6 @@ def test_errors_keep_their_class_code_sentence_and_facts() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", msgspec.msgpack.encode([(99, {})]), msgspec.msgpack.encode([(1, {})])])
-def test_what_is_no_message_is_refused(frame: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused(frame: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(frame)

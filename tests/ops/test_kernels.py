@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from quire.devices import base
+from quire.devices.cpu import QUANTIZED
 from quire.devices.cpu.bindings import native
 from quire.devices.cpu.lower import KERNELS
-from quire.devices.cpu.pack import QUANTIZED
 from quire.graph.graph import Defaults, Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
@@ -244,4 +244,4 @@ def test_a_matrix_whose_rows_are_not_whole_blocks_is_multiplied_in_floats(fmt, v
 
 
 def test_every_gguf_block_format_has_kernels():
-    assert {fmt.name for fmt in gguf_formats().values() if fmt.block_weights > 1} == QUANTIZED
+    assert {fmt.name for fmt in gguf_formats().values() if fmt.block_weights > 1} == set(QUANTIZED)

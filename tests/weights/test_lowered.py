@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.types.lowered import start_of
+from quire.types.lowered import file_prefix
 from quire.weights import lowered
 from quire.weights.lowered import CHUNK, SUFFIX, LoweredModel, LoweredStore
 
@@ -147,7 +147,7 @@ def test_weights_lowered_from_a_copy_of_the_checkpoint_are_found(tmp_path):
     one, other = (store.for_model("digest", file=tmp_path / name) for name in ("one.gguf", "other.gguf"))
     write(one)
     assert other.find(RECIPE) is not None and other.path(RECIPE) == one.path(RECIPE)
-    assert one.path(RECIPE).name.startswith(start_of(tmp_path / "one.gguf"))
+    assert one.path(RECIPE).name.startswith(file_prefix(tmp_path / "one.gguf"))
     write(other)
     assert len(files(tmp_path)) == 1
 

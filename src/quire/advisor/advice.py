@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pkgutil import iter_modules
 from typing import Any
 
-import quire.devices
 from quire.advisor.cache_replay import CacheHits, blocks_without_eviction, hit_curve, replay_cache
 from quire.advisor.comparison import Comparison
 from quire.advisor.kv_memory import KVMemory, estimate_kv_memory
@@ -25,9 +23,9 @@ from quire.advisor.what_if import ServingSetup, max_request_rate, run_what_ifs
 from quire.advisor.workload import TraceWorkload
 from quire.advisor.workload_summary import Concurrency, measured_concurrency, summarize_workload
 from quire.config import Config
+from quire.devices.facts import MemoryKind, available
 from quire.types.errors import InvalidRequest
 
-DEVICES = {"cpu": "cpu", "gpu": "cuda"}  # Quire's device for each kind of hardware
 GPU_STEP_TOKENS = 8192
 UNLIMITED_WAITING = 1 << 20
 Compare = Callable[[bool, float, bool], Comparison]  # arguments: is_shared, concurrency, is_offline
@@ -82,7 +80,7 @@ def advise_on_workload(
     part, context = busiest_part(workload, SERVED), context_limit(summary, roofline.shape.max_context)
     setup = _setup(plan, memory, context, part)
     served = setup.serve(part)
-    if roofline.hardware.kind == "cpu" and plan.config.cache.num_blocks is None:
+    if roofline.hardware.memory_kind is MemoryKind.HOST and plan.config.cache.num_blocks is None:
         num_blocks = max(recommended_blocks(summary, curve, memory, served), -(-context // block_tokens))
         setup = replace(setup, num_blocks=num_blocks)
         served = setup.serve(part)
@@ -90,7 +88,7 @@ def advise_on_workload(
     show_status("evaluating changes")
     part_prefixes = prefixes if part is workload else find_shared_prefixes(part)
     what_ifs = run_what_ifs(part, setup, served, part_prefixes) if memory.is_enough else []
-    capacity = SimulatedCapacity(context, setup.num_blocks, roofline.hardware.kind)
+    capacity = SimulatedCapacity(context, setup.num_blocks, roofline.hardware.memory_kind)
     concurrency = measured_concurrency(workload) or served.concurrency
     comparison = None
     if plan.compare is not None:
@@ -105,7 +103,7 @@ def advise_on_workload(
         max_request_rate=request_rate,
         what_ifs=what_ifs,
         settings=recommend_settings(summary, curve, memory, served, capacity),
-        has_device=_has_device(roofline.hardware.kind),
+        has_device=_has_device(roofline.hardware.device),
         comparison=comparison,
         command_names=plan.command_names,
         flags=plan.flags,
@@ -116,16 +114,16 @@ def advise_on_workload(
     return Advice(plan, workload, prefixes, tuple(curve), now, concurrency, evidence, recommendation, notes)
 
 
-def _has_device(kind: str) -> bool:
+def _has_device(name: str) -> bool:
     """Does this Quire support such a device?"""
-    return DEVICES[kind] in {each.name for each in iter_modules(quire.devices.__path__)}
+    return name in available()
 
 
 def _setup(plan: AdvicePlan, memory: KVMemory, context: int, part: TraceWorkload) -> ServingSetup:
     """Return a server with the planned settings and the largest cache that fits, at least one request's."""
     config, roofline = plan.config, plan.roofline
     scheduler = replace(config.scheduler, max_context=context + 1, max_waiting=UNLIMITED_WAITING)
-    if roofline.hardware.kind == "gpu":
+    if roofline.hardware.memory_kind is MemoryKind.OWN:
         rows = max(1, min(1024, memory.capacity.paged))
         scheduler = replace(scheduler, max_step_tokens=max(GPU_STEP_TOKENS, rows), max_rows=rows)
     low = -(-context // memory.block_tokens) + 1

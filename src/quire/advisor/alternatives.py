@@ -37,7 +37,7 @@ def _fitting(roofline: Roofline, memory: KVMemory) -> Iterator[Roofline]:
         other = replace(roofline, shape=roofline.shape.in_precision(precision))
         if _fits(other, memory):
             yield other
-        precision = SMALLER_WEIGHTS[roofline.hardware.kind].get(precision, "")
+        precision = SMALLER_WEIGHTS[roofline.hardware.memory_kind].get(precision, "")
 
 
 def _fits(roofline: Roofline, memory: KVMemory) -> bool:
@@ -45,5 +45,5 @@ def _fits(roofline: Roofline, memory: KVMemory) -> bool:
 
 
 def _memory_text(roofline: Roofline) -> str:
-    need = roofline.shape.memory_besides_kv(roofline.hardware.kind)
+    need = roofline.shape.memory_besides_kv(roofline.hardware.memory_kind)
     return f"needs {format_bytes(need)}, {roofline.hardware.name} has {format_bytes(roofline.hardware.memory_bytes)}"

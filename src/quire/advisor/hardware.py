@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quire.devices import base
-from quire.runner.memory import HOST_KV, host_bytes
+from quire.devices.facts import DeviceFacts, MemoryKind, device_facts, host_device
 from quire.types.errors import InvalidRequest
 
 GB, TB, TFLOPS = 1e9, 1e12, 1e12
 HERE = "here"
-GPU_KV = "bf16"
 PROBE_SECONDS = 0.2
 
 
@@ -36,7 +35,7 @@ class Hardware:
     """The peak figures of one device."""
 
     name: str
-    kind: str  # "gpu" or "cpu"
+    device: str  # Quire's device for it
     memory_bytes: float
     bandwidth: float  # bytes per second
     arithmetic: dict[str, float]  # operations per second, by precision
@@ -44,9 +43,14 @@ class Hardware:
     efficiency: Efficiency = field(default_factory=Efficiency)
 
     @property
-    def kv_dtype(self) -> str:
-        """Default KV format of Quire on this kind of device."""
-        return GPU_KV if self.kind == "gpu" else HOST_KV
+    def facts(self) -> DeviceFacts:
+        """The facts of Quire's device for this hardware."""
+        return device_facts(self.device)
+
+    @property
+    def memory_kind(self) -> MemoryKind:
+        """Does the device share the host's memory, or has it its own?"""
+        return self.facts.memory.kind
 
     def operations(self, precision: str) -> float:
         """Return the operations per second in this precision, or in the nearest one it has."""
@@ -59,12 +63,13 @@ _CPU_EFFICIENCY = Efficiency(bandwidth=0.65, arithmetic=0.35, step_seconds=0.000
 def _gpu(name: str, memory: float, bandwidth: float, tflops: Mapping[str, float], source: str) -> Hardware:
     """`memory` in GB, `bandwidth` in TB/s."""
     arithmetic = {precision: value * TFLOPS for precision, value in tflops.items()}
-    return Hardware(name, "gpu", memory * GB, bandwidth * TB, arithmetic, source)
+    return Hardware(name, "cuda", memory * GB, bandwidth * TB, arithmetic, source)
 
 
 def _cpu(name: str, memory: float, bandwidth: float, products: float, source: str) -> Hardware:
     """`products`: 8-bit operations per second; a multiply-add is two."""
-    return Hardware(name, "cpu", memory, bandwidth, {"block": products, "bf16": products / 3}, source, _CPU_EFFICIENCY)
+    operations = {"block": products, "bf16": products / 3}
+    return Hardware(name, host_device(), memory, bandwidth, operations, source, _CPU_EFFICIENCY)
 
 
 _GPUS = (  # name, GB, TB/s, dense TFLOPS by precision, source
@@ -99,8 +104,7 @@ def find_hardware(name: str) -> Hardware:
 
 def measure_this_machine() -> Hardware:
     """Measure this machine in under a second: memory bandwidth and 8-bit operations of all threads."""
-    device = base.open("cpu")
-    peaks = device.peaks(PROBE_SECONDS) if isinstance(device, base.Measurable) else None
+    peaks = base.open(host_device()).peaks(PROBE_SECONDS)
     if peaks is None:
         raise InvalidRequest(
             f"Cannot measure this machine: Quire's native kernels are missing. Choose --on from {', '.join(PRESETS)}.",
@@ -116,4 +120,4 @@ def measure_this_machine() -> Hardware:
         f"measured now: {peaks.num_threads} threads, {peaks.kernels}, {peaks.read_bytes / GB:.0f} GB/s, "
         f"{operations / 1e9:,.0f} billion 8-bit operations per second{busy}"
     )
-    return _cpu(HERE, float(host_bytes()), peaks.read_bytes, operations, source)
+    return _cpu(HERE, float(base.host_bytes()), peaks.read_bytes, operations, source)

@@ -92,7 +92,7 @@ def estimate_kv_memory(
     fits = [ContextFit(each, int(kv_bytes // (each * shape.kv_token_bytes))) for each in contexts]
     return KVMemory(
         device_bytes=hardware.memory_bytes,
-        model_bytes=shape.memory_besides_kv(hardware.kind),
+        model_bytes=shape.memory_besides_kv(hardware.memory_kind),
         kv_bytes=kv_bytes,
         token_bytes=shape.kv_token_bytes,
         num_blocks=roofline.num_blocks(block_tokens),

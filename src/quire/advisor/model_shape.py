@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.config import Config
+from quire.devices.facts import DeviceFacts, MemoryKind
 from quire.engine.need import need_of
 from quire.models.config import read_config
 from quire.models.registry import find_architecture
-from quire.runner.memory import KV_BYTES, kv_dtype
+from quire.quant.registry import all_formats
 from quire.types.errors import InvalidRequest
+from quire.types.formats import KV_FORMATS
 from quire.weights.checkpoint import open_checkpoint
 
-# Bits per weight, scales included.
-WEIGHT_BITS = {
-    "f32": 32.0, "bf16": 16.0, "f16": 16.0, "fp8": 8.0, "int8": 8.0, "int4": 4.25,
-    "q8_0": 8.5, "q6_k": 6.56, "q5_k": 5.5, "q4_k": 4.5, "q4_0": 4.5, "q4_1": 5.0, "q3_k": 3.44,
-}  # fmt: skip
-BLOCK_FORMATS = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q4_1", "q3_k", "q5_0", "q5_1", "q2_k", "iq4_nl", "iq4_xs")
+# Formats whose scales are separate tensors: bits per weight, scales included.
+SCALED_BITS = {"fp8": 8.0, "int8": 8.0, "int4": 4.25}
+PRECISIONS = ("f32", "bf16", "f16", *SCALED_BITS, "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q4_1", "q3_k")
 GPU_FIXED_BYTES = 3e9  # on a GPU, beside the weights: CUDA context, activations, captured graphs
 HOST_FIXED_BYTES = 2e8
 
@@ -46,8 +45,7 @@ class ModelShape:
     @property
     def kv_token_bytes(self) -> float:
         """KV bytes of one token, all layers."""
-        num_bytes, numbers = KV_BYTES[self.kv_dtype]
-        return 2.0 * self.num_layers * self.num_kv_heads * self.head_dim * num_bytes / numbers
+        return 2.0 * self.num_layers * self.num_kv_heads * self.head_dim * KV_FORMATS[self.kv_dtype].value_bytes
 
     @property
     def token_operations(self) -> float:
@@ -62,15 +60,18 @@ class ModelShape:
     @property
     def arithmetic(self) -> str:
         """Precision of the products: on a GPU, 4-bit weights are multiplied as bf16."""
-        return "block" if self.precision in BLOCK_FORMATS else "bf16" if self.precision == "int4" else self.precision
+        stored = all_formats().get(self.precision)
+        if stored is not None and stored.block_weights > 1:
+            return "block"
+        return "bf16" if self.precision == "int4" else self.precision
 
     def in_precision(self, precision: str) -> ModelShape:
         """Return the same model with weights in another precision."""
-        if precision not in WEIGHT_BITS:
+        if precision not in PRECISIONS:
             raise InvalidRequest(
-                f"Unknown precision {precision!r}. Choose from {', '.join(WEIGHT_BITS)}.", field="precision"
+                f"Unknown precision {precision!r}. Choose from {', '.join(PRECISIONS)}.", field="precision"
             )
-        num_bytes = self.num_weights * WEIGHT_BITS[precision] / 8
+        num_bytes = self.num_weights * weight_bits(precision) / 8
         fixed = None if self.fixed_bytes is None else self.fixed_bytes + num_bytes - self.weight_bytes
         return replace(self, precision=precision, weight_bytes=num_bytes, fixed_bytes=fixed)
 
@@ -78,11 +79,19 @@ class ModelShape:
         """Return the same model with KV in another format."""
         return replace(self, kv_dtype=kv_dtype)
 
-    def memory_besides_kv(self, kind: str) -> float:
-        """Return the bytes that the model needs on a device of this kind, without KV."""
+    def memory_besides_kv(self, kind: MemoryKind) -> float:
+        """Return the bytes that the model needs on a device with this kind of memory, without KV."""
         if self.fixed_bytes is not None:
             return self.fixed_bytes
-        return self.weight_bytes + (GPU_FIXED_BYTES if kind == "gpu" else HOST_FIXED_BYTES)
+        return self.weight_bytes + (GPU_FIXED_BYTES if kind is MemoryKind.OWN else HOST_FIXED_BYTES)
+
+
+def weight_bits(precision: str) -> float:
+    """Bits of a weight, with its share of the scales."""
+    if precision in SCALED_BITS:
+        return SCALED_BITS[precision]
+    stored = all_formats()[precision]
+    return 8 * stored.block_bytes / stored.block_weights
 
 
 def _published(
@@ -130,7 +139,7 @@ def published_shape(name: str) -> ModelShape | None:
     return PUBLISHED[key] if key else None
 
 
-def checkpoint_shape(path: Path, config: Config) -> ModelShape:
+def checkpoint_shape(path: Path, config: Config, facts: DeviceFacts) -> ModelShape:
     """Read the sizes of a checkpoint from its header. The memory beside KV is what Quire's engine plans."""
     checkpoint = open_checkpoint(path)
     sizes = read_config(checkpoint, find_architecture(checkpoint).keys)
@@ -146,8 +155,8 @@ def checkpoint_shape(path: Path, config: Config) -> ModelShape:
         max_context=sizes.max_context,
         num_weights=float(sum(_size(each.shape) for each in read)),
         weight_bytes=float(sum(each.data.nbytes for each in read)),
-        kv_dtype=kv_dtype(config),
-        fixed_bytes=float(need_of(path, config).fixed_bytes),
+        kv_dtype=facts.kv_format(config.cache.kv_dtype),
+        fixed_bytes=float(need_of(path, config, facts).fixed_bytes),
         source=f"the header of {path.name}",
     )
 

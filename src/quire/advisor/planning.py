@@ -18,16 +18,17 @@ from quire.advisor.prompt_marks import PromptMarker
 from quire.advisor.roofline import Roofline
 from quire.advisor.workload import workload_of
 from quire.config import Config
+from quire.devices.facts import DeviceFacts
 from quire.engine.text_side import TextSide
 from quire.report.trace import Trace
-from quire.runner.memory import kv_dtype
+from quire.runner.memory import with_kv_format
 from quire.serve.generation.prompts import ModelText
 from quire.serve.residency.engines import model_text_of
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.formats import CONVERSIONS
 from quire.weights.checkpoint import open_checkpoint
 
-GPU_PRECISION, QUANTIZE_FLAGS = "fp8", ("--quantize fp8",)  # converted from other weights when a GPU loads them
 SERVED_AS = re.compile(r"[\w.:-]+")  # a NAME of `quire serve NAME=MODEL`
 
 
@@ -61,10 +62,12 @@ def advise_on_trace(
 ) -> Advice:
     """Return advice on a trace. `server`: /props of the running Quire that the trace is from, if it is from one."""
     hardware = find_hardware(request.on)
-    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, hardware.kv_dtype)))
-    if hardware.kind == "cpu" and request.precision == GPU_PRECISION:
-        raise InvalidRequest("fp8 weights need a GPU. On a CPU use --precision q8_0.", field="precision")
-    model = _model(trace, request, config, store)
+    config = with_kv_format(config, hardware.facts)
+    if request.precision in CONVERSIONS and request.precision not in hardware.facts.conversions:
+        raise InvalidRequest(
+            f"{request.precision} weights need a GPU. On a CPU use --precision q8_0.", field="precision"
+        )
+    model = _model(trace, request, config, store, hardware.facts)
     plan = AdvicePlan(
         model.name,
         Roofline(model.shape, hardware),
@@ -80,16 +83,16 @@ def advise_on_trace(
     return advise_on_workload(workload_of(trace, PromptMarker(model.model_text)), plan, show_status)
 
 
-def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store) -> _PlannedModel:
+def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store, facts: DeviceFacts) -> _PlannedModel:
     """Return the model of --model or of most requests, from files on this disk or from published sizes."""
     names = [each.model for each in trace.requests if each.model]
     most_used = max(sorted(set(names)), key=names.count, default="")
     name, precision = request.model or most_used, request.precision
     path, shape = _find(store, name), published_shape(name)
     if path is not None:
-        return _stored(name, path, precision, config)
+        return _stored(name, path, precision, config, facts)
     if shape is not None:
-        return _published(name, shape.with_kv(kv_dtype(config)), precision)
+        return _published(name, shape.with_kv(config.cache.kv_dtype), precision)
     if request.model:
         known = ", ".join(PUBLISHED)
         raise InvalidRequest(
@@ -97,20 +100,20 @@ def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store) -
             field="model",
         )
     note = f"The sizes of the trace's model are unknown: times and memory are those of {DEFAULT_SHAPE}. Use --model."
-    substitute = _published(DEFAULT_SHAPE, PUBLISHED[DEFAULT_SHAPE].with_kv(kv_dtype(config)), precision)
+    substitute = _published(DEFAULT_SHAPE, PUBLISHED[DEFAULT_SHAPE].with_kv(config.cache.kv_dtype), precision)
     # Served under the name that clients use.
     served = f"{most_used}={substitute.name}" if SERVED_AS.fullmatch(most_used) else substitute.name
     return replace(substitute, name=served, notes=(note,))
 
 
-def _stored(name: str, path: Path, precision: str, config: Config) -> _PlannedModel:
+def _stored(name: str, path: Path, precision: str, config: Config, facts: DeviceFacts) -> _PlannedModel:
     """Plan for a model on this disk."""
-    shape, model_text = checkpoint_shape(path, config), model_text_of(TextSide.of(open_checkpoint(path)))
+    shape, model_text = checkpoint_shape(path, config, facts), model_text_of(TextSide.of(open_checkpoint(path)))
     if precision in ("", shape.precision):
         return _PlannedModel(name, shape, model_text)
     other = shape.in_precision(precision)
-    if precision == GPU_PRECISION:
-        return _PlannedModel(name, other, model_text, flags=QUANTIZE_FLAGS)
+    if precision in CONVERSIONS:
+        return _PlannedModel(name, other, model_text, flags=_flags(precision))
     note = f"{name} is stored in {shape.precision}. To run it in {precision}, pull or create such weights first."
     return _PlannedModel(name, other, model_text, (note,))
 
@@ -118,8 +121,12 @@ def _stored(name: str, path: Path, precision: str, config: Config) -> _PlannedMo
 def _published(name: str, shape: ModelShape, precision: str) -> _PlannedModel:
     """Plan for a well-known model that is not on this disk: the command names its source."""
     shape = shape.in_precision(precision) if precision else shape
-    flags = QUANTIZE_FLAGS if shape.precision == GPU_PRECISION else ()
-    return _PlannedModel(name_to_serve(name, shape.precision) or name, shape, flags=flags)
+    return _PlannedModel(name_to_serve(name, shape.precision) or name, shape, flags=_flags(shape.precision))
+
+
+def _flags(precision: str) -> tuple[str, ...]:
+    """Return the flags of `quire serve` for weights that the device converts when it loads them."""
+    return (f"--quantize {precision}",) if precision in CONVERSIONS else ()
 
 
 def _command_name(name: str, store: Store) -> str:

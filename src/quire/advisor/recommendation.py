@@ -23,6 +23,7 @@ from quire.advisor.simulation import SimulationResult
 from quire.advisor.what_if import WhatIf, key_metrics
 from quire.advisor.workload_summary import WorkloadSummary
 from quire.config import ServeConfig
+from quire.devices.facts import MemoryKind
 
 FEW_USERS = 2  # concurrent requests
 HIGH_SHARE, LOW_SHARE = 0.5, 0.15  # of the prompt tokens that are shared
@@ -186,11 +187,11 @@ def _engine(evidence: Evidence) -> str:
 
 
 def _quire_command(evidence: Evidence, situations: Sequence[Situation]) -> str:
-    kind = evidence.roofline.hardware.kind
+    hardware = evidence.roofline.hardware
     has_many = Situation.MANY_MODELS in situations
     models = [evidence.command_names.get(name, name) for name in evidence.models] if has_many else []
     names = [name for name in models if name] or [evidence.model]
-    flags = [*([] if kind == "cpu" else ["--device cuda"]), *evidence.flags]
+    flags = [*([f"--device {hardware.device}"] if hardware.memory_kind is MemoryKind.OWN else []), *evidence.flags]
     return " ".join(("quire serve", *map(shlex.quote, names), *flags, *(each.flag for each in evidence.settings)))
 
 
@@ -242,7 +243,7 @@ def _summary(evidence: Evidence, situations: Sequence[Situation]) -> Iterator[st
             f"device utilization {served.utilization:.0%}."
         )
     if not evidence.has_device and evidence.comparison is None:
-        yield f"This version of Quire does not support a {hardware.kind.upper()}; it runs on CPUs only."
+        yield f"This version of Quire does not support {hardware.device}; it runs on CPUs only."
 
 
 def _reasons(evidence: Evidence, engine: str, situations: Sequence[Situation]) -> Iterator[str]:
@@ -309,7 +310,7 @@ def _changes(evidence: Evidence, engine: str) -> Iterator[str]:
             f"Above {HIGH_SHARE:.0%} shared prompt tokens (now {evidence.shared:.0%}), the prefix cache matters more "
             "than anything else."
         )
-    if roofline.hardware.kind == "cpu" and served.first_token.p95 > SLOW_FIRST_TOKEN:
+    if roofline.hardware.memory_kind is MemoryKind.HOST and served.first_token.p95 > SLOW_FIRST_TOKEN:
         yield (
             f"First tokens within {format_seconds(SLOW_FIRST_TOKEN)} at p95 (now "
             f"{format_seconds(served.first_token.p95)}) need a GPU. Try --on l4 or --on h100."

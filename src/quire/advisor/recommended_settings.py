@@ -11,16 +11,17 @@ from quire.advisor.number_format import count_noun, format_bytes, format_seconds
 from quire.advisor.simulation import SimulationResult
 from quire.advisor.workload_summary import WorkloadSummary
 from quire.config import SchedulerConfig
+from quire.devices.facts import MemoryKind
 
 CONTEXT_STEP, ROWS_STEP = 1024, 16  # settings are rounded up to multiples of these
-MAX_ROWS = {"cpu": 64, "gpu": 1024}  # a CPU is not faster with more rows
+MAX_ROWS = {MemoryKind.HOST: 64, MemoryKind.OWN: 1024}  # a CPU is not faster with more rows
 MARGIN, ROWS_MARGIN = 1.25, 2  # factors on what the trace needed
 HOST_SHARE = 0.5  # of the memory beside the model: other programs run on a host too
 HIT_RATE_LOSS = 0.01  # points of hit rate that a smaller cache may cost
 FRONT_RATE = 12_000  # tokens per second that one front process streams with a reserve
 OFFLINE_GAP = 5.0  # seconds between two tokens of a stream in an offline batch
 LONG_WAIT = 30.0  # seconds to the first token beyond which clients give up
-OFFLINE_STEP = {"gpu": 8192, "cpu": 4096}
+OFFLINE_STEP = {MemoryKind.OWN: 8192, MemoryKind.HOST: 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class SimulatedCapacity:
 
     context: int
     num_blocks: int
-    kind: str  # of the device
+    kind: MemoryKind  # of the device
 
 
 def smallest_sufficient_cache(curve: Sequence[CacheHits]) -> CacheHits:
@@ -63,12 +64,12 @@ def recommended_blocks(
 ) -> int:
     """Return the KV blocks for the hit rate and for a long request in every row, limited to what fits."""
     long_request = -(-int(summary.context.p95) // memory.block_tokens)
-    rows = recommended_rows(summary, served, memory, "cpu")
+    rows = recommended_rows(summary, served, memory, MemoryKind.HOST)
     blocks = max(smallest_sufficient_cache(curve).num_blocks, rows * long_request)
     return max(1, min(int(blocks * MARGIN), int(memory.num_blocks * HOST_SHARE)))
 
 
-def recommended_rows(summary: WorkloadSummary, served: SimulationResult, memory: KVMemory, kind: str) -> int:
+def recommended_rows(summary: WorkloadSummary, served: SimulationResult, memory: KVMemory, kind: MemoryKind) -> int:
     """Return twice the peak concurrency, so that a burst runs and does not queue; limited to what fits."""
     limit = max(ROWS_STEP, memory.shared_capacity.paged)
     rows = served.concurrency.peak * ROWS_MARGIN if summary.has_times else SchedulerConfig().max_rows
@@ -86,7 +87,7 @@ def recommend_settings(
     defaults, block_tokens = SchedulerConfig(), memory.block_tokens
     longest = f"the longest request has {summary.context.high:,.0f} tokens."
     settings = [RecommendedSetting("max_context", capacity.context, longest)]
-    if capacity.kind == "cpu" and capacity.num_blocks < memory.num_blocks:
+    if capacity.kind is MemoryKind.HOST and capacity.num_blocks < memory.num_blocks:
         smallest, tokens = smallest_sufficient_cache(curve), capacity.num_blocks * block_tokens
         reason = (
             f"{tokens:,} tokens of KV in {format_bytes(tokens * memory.token_bytes)}, enough for a long request in "

@@ -73,7 +73,7 @@ class Roofline:
 
     def kv_bytes(self) -> float:
         """Return the memory left for KV; negative if the model does not fit."""
-        return self.hardware.memory_bytes * USABLE_SHARE - self.shape.memory_besides_kv(self.hardware.kind)
+        return self.hardware.memory_bytes * USABLE_SHARE - self.shape.memory_besides_kv(self.hardware.memory_kind)
 
     def num_blocks(self, block_tokens: int) -> int:
         """Return the number of KV blocks that fit."""

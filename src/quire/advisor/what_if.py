@@ -14,14 +14,11 @@ from quire.advisor.shared_prefixes import SharedPrefixes
 from quire.advisor.simulation import Simulation, SimulationResult
 from quire.advisor.workload import TraceCall, TraceWorkload
 from quire.config import SchedulerConfig
+from quire.devices.facts import MemoryKind
 
 SMALLER_WEIGHTS = {  # the next smaller format, by kind of device
-    "gpu": {"f32": "bf16", "bf16": "fp8", "f16": "fp8", "fp8": "int4", "int8": "int4"},
-    "cpu": {"f32": "q8_0", "bf16": "q8_0", "f16": "q8_0", "q8_0": "q4_k", "q6_k": "q4_k", "q5_k": "q4_k"},
-}
-SMALLER_KV = {
-    "gpu": {"f16": "f8_e4m3", "bf16": "f8_e4m3", "f32": "bf16"},
-    "cpu": {"f16": "q8_0", "bf16": "q8_0", "f32": "f16"},
+    MemoryKind.OWN: {"f32": "bf16", "bf16": "fp8", "f16": "fp8", "fp8": "int4", "int8": "int4"},
+    MemoryKind.HOST: {"f32": "q8_0", "bf16": "q8_0", "f16": "q8_0", "q8_0": "q4_k", "q6_k": "q4_k", "q5_k": "q4_k"},
 }
 NUM_DRAFTS, ACCEPTANCE = 4, 0.7  # drafted tokens per step; probability that one is accepted after those before it
 DRAFT_COST = 0.10  # of a step, for drafting
@@ -108,7 +105,7 @@ def run_what_ifs(
 
 def _smaller_weights(base: _Baseline) -> WhatIf | None:
     setup, roofline = base.setup, base.setup.roofline
-    smaller = SMALLER_WEIGHTS[roofline.hardware.kind].get(roofline.shape.precision)
+    smaller = SMALLER_WEIGHTS[roofline.hardware.memory_kind].get(roofline.shape.precision)
     if smaller is None:
         return None
     other = replace(roofline, shape=roofline.shape.in_precision(smaller))
@@ -129,7 +126,7 @@ def _smaller_weights(base: _Baseline) -> WhatIf | None:
 
 def _smaller_kv(base: _Baseline) -> WhatIf | None:
     setup, roofline = base.setup, base.setup.roofline
-    smaller = SMALLER_KV[roofline.hardware.kind].get(roofline.shape.kv_dtype)
+    smaller = roofline.hardware.facts.smaller_kv_format(roofline.shape.kv_dtype)
     if smaller is None:
         return None
     other = replace(roofline, shape=roofline.shape.with_kv(smaller))

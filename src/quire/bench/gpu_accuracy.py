@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from quire.bench.accuracy.divergence import BLOCK, NUM_WINDOWS, WINDOW, divergences, log_probabilities
 from quire.devices import base
+from quire.devices.facts import DeviceUnavailable
 from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.weights.checkpoint import open_checkpoint
@@ -57,7 +58,7 @@ def main(arguments: Namespace) -> None:
     parser.add_argument("--file", required=True, help="a GGUF file, or a folder of safetensors")
     parser.add_argument("--windows", type=int, default=NUM_WINDOWS, help=f"number of windows, of {WINDOW} tokens each")
     parser.add_argument("--tokens", help="a .npy of the windows' tokens, int32 [windows, tokens], instead of the text")
-    parser.add_argument("--device", default=base.GPU)
+    parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments.rest)
     if options.tokens is None:
         accuracy = import_module("quire.bench.accuracy.cpu_accuracy")  # imported here: it needs tokenizers
@@ -102,8 +103,8 @@ def _lower(model: DrawnModel, device: base.Device, formats: NumberFormats, windo
         block_tokens=BLOCK,
         kv_dtype=formats.kv_dtype,
     )
-    if not isinstance(device, base.HasMemory):
-        raise base.DeviceUnavailable(f"The device {device.name!r} has no choice of number formats.")
+    if not device.facts().conversions:
+        raise DeviceUnavailable(f"The device {device.name!r} has no choice of number formats.")
     return device.lower(model.graph, model.weights, limits, **formats.options)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quire.bench.figures.table import format_number
 from quire.bench.page.text_table import align_columns
 from quire.devices import base
-from quire.devices.base import Limits, Measurable, Peaks
+from quire.devices.base import Limits, Peaks
 from quire.graph.graph import Defaults, Graph, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
@@ -98,7 +98,7 @@ class OpTime:
 def kernel_table(device: str, seconds: float) -> str:
     """Measure all ops, each for this long. Return a table below the machine's peak rates."""
     opened = base.open(device)
-    peaks = opened.peaks(1.0) if isinstance(opened, Measurable) else None
+    peaks = opened.peaks(1.0)
     times = [each for op in op_benchmarks() for each in measure_op(opened, op, seconds)]
     heads = ["op", "tokens", "µs", "read GB/s", "of the peak", "G products/s", "of the peak"]
     return "\n".join([_peak_line(peaks), align_columns(heads, [_row(each, peaks) for each in times])])

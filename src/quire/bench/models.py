@@ -29,6 +29,7 @@ from quire.bench.load.summary import Summary
 from quire.bench.machine.description import describe_machine
 from quire.bench.machine.processes import process_tree, processor_seconds, resident_bytes
 from quire.config import load
+from quire.devices.facts import device_facts, host_device
 from quire.engine.need import need_of
 
 NUM_MODELS = 8
@@ -51,7 +52,7 @@ def main(options: argparse.Namespace) -> None:
 def model_figures(model: str) -> list[Figure]:
     """Measure reloads, sharing and a tight memory budget."""
     path = model_path(model)
-    need = need_of(path, load({"max_context": CONTEXT}))
+    need = need_of(path, load({"max_context": CONTEXT}), device_facts(host_device()))
     size = need.bytes_for(CONTEXT)
     ample_budget = NUM_MODELS * need.bytes_for(CONTEXT, 9)  # no model is short of KV memory
     with _start(path, ample_budget) as server:

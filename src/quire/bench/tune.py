@@ -11,7 +11,6 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from typing import Any
 from quire.bench.engines.random_llama import LOAD_FORMAT, SHAPES, write_config
 from quire.config import home_folder, load
 from quire.devices import base as devices
-from quire.devices.base import Device, DeviceUnavailable, Tunable
-from quire.engine.load import TUNED, bound, kv_dtype_for, limits_of, lower
+from quire.devices.base import Device, Tunable
+from quire.devices.facts import DeviceUnavailable
+from quire.engine.load import TUNED, fit_config, limits_of, lower
 from quire.models.draw import draw
 from quire.weights.checkpoint import open_checkpoint
 
@@ -53,9 +53,8 @@ def tune_model(path: Path, device: str | Device, settings: Mapping[str, Any]) ->
     began = time.monotonic()
     opened = devices.open(device) if isinstance(device, str) else device
     config = load(SMALL | dict(settings))
-    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype_for(opened, config)))
     model = draw(open_checkpoint(path, config.weights.load_format))
-    config = bound(config, model)
+    config = fit_config(config, model, opened.facts())
     program, _ = lower(opened, model, limits_of(config), None, config)
     if not isinstance(program, Tunable):
         raise DeviceUnavailable(f"The device {opened.name!r} has nothing to tune.")

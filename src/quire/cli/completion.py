@@ -16,7 +16,7 @@ import typer
 from quire.config import load
 from quire.store.store import open_store
 
-INSTALL, SHOW = "--install-completion", "--show-completion"
+SHOW = "--show-completion"
 
 # Bash splits words at colons, which model names contain: the part before the last colon is on the line already.
 BASH = r"""

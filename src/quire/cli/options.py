@@ -18,14 +18,16 @@ from typer.core import TyperCommand
 
 from quire.cli.main import BROKEN_PIPE, INTERRUPTED
 from quire.config import Config, Setting, home_folder, load, settings
+from quire.devices.facts import available
 from quire.observe.log import start_logging
 from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
+from quire.types.formats import AUTO
 
 logger = logging.getLogger(__name__)
 
-DEVICES = ("auto", "cpu", "cuda")
-DEVICE_HELP = "Device: cpu, cuda, or auto (a GPU if there is one and torch is installed, else the CPU)."
+DEVICES = (AUTO, *available())
+DEVICE_HELP = f"Device: {', '.join(available())}, or auto (a GPU if there is one and torch is installed, else the CPU)."
 
 
 def option(default: Any, help: str, *names: str, panel: str | None = None, **more: Any) -> Any:

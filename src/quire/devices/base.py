@@ -1,37 +1,26 @@
 """The contract of a device: it lowers a graph into a program, and the program runs steps.
 
-A device is a folder of this package with a module-level `DEVICE`. It is opened by name and never imported by name, so a
-machine without it, or without what it needs, is no worse off. `Batch` comes from ops, where references read it.
+A device is a folder of this package: `FACTS` in its `__init__.py` (see facts.py) and `DEVICE` in its `device.py`. It is
+opened by name and never imported by name, so a machine that cannot run it is no worse off.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 from numpy.typing import NDArray
 
+from quire.devices.facts import DeviceFacts, DeviceUnavailable, device_facts, host_device
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.types.errors import QuireError
 
 Array = NDArray[Any]
-
-AUTO, CPU, GPU = "auto", "cpu", "cuda"
-GPU_NEEDS = ("torch", "triton")  # packages; a torch that was built for CPUs alone comes without the second
-GPU_CONTROL = Path("/dev/nvidiactl")  # is there where a GPU and its driver are
-
-
-class DeviceUnavailable(QuireError):
-    """There is no such device, or this machine cannot run it."""
-
-    code = "device_unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +31,7 @@ class Limits:
     max_rows: int  # R
     max_logits: int  # L: as many as rows, and more with drafts or with logprobs of prompts
     max_blocks: int  # B: blocks of one row
-    num_blocks: int  # of the whole KV cache: what memory is reserved for, and perhaps not all in use; 0: see HasMemory
+    num_blocks: int  # of the whole KV cache: what memory is reserved for; 0: as many as fit (MemoryKind.OWN alone)
     block_tokens: int = 16
     kv_dtype: str = "f16"  # how the cache stores K and V: a choice of the one who runs the model, not of the model
 
@@ -75,6 +64,11 @@ class Pending(Protocol):
 @runtime_checkable
 class Program(Protocol):
     """A model lowered for one device. It owns its buffers and its KV cache."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of its KV cache."""
+        ...
 
     def launch(self, batch: Batch) -> Pending:
         """Start a step of any size up to the limits. Steps take effect in the order of their launches.
@@ -186,62 +180,21 @@ class WeightCache(Protocol):
         ...
 
 
-@runtime_checkable
-class Device(Protocol):
-    """A place where models run."""
-
-    @property
-    def name(self) -> str: ...
-
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None) -> Program:
-        """Fuse, choose kernels, repack and place weights, plan buffers. What `kept` has need not be repacked."""
-        ...
-
-
 class LoweringOptions(TypedDict, total=False):
-    """What whoever runs a model wants of a device, beyond the limits."""
+    """Choices for a lowering, beyond the limits. A device ignores those that its hardware has no use for."""
 
-    dtype: str | None  # of activations; None: what suits the device
-    quantize: str | None  # what matrices become when they are loaded: fp8, plain (dtype); None: they stay as they are
-    deterministic: bool  # a token's numbers do not depend on company, chunks or hits
+    dtype: str | None  # of activations; None: the device's default
+    quantize: str | None  # what matrices become when they are loaded: one of the device's conversions; None: as stored
+    deterministic: bool  # a token's numbers do not depend on other requests, chunks or cache hits
     captures: bool  # steps may be recorded, and replayed as one
     tuned: Path | None  # folder of what was found fastest on this machine; None: there is none
     tune: bool  # find it in idle time, for the next start
     memory_share: float  # of the device's memory, for all of a program
 
 
-@runtime_checkable
-class HasMemory(Protocol):
-    """A device with memory of its own. Of limits with 0 blocks it makes a program with as many as fit."""
-
-    @property
-    def kv_dtype(self) -> str:
-        """How it stores K and V unless it is told otherwise."""
-        ...
-
-    def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **wishes: Unpack[LoweringOptions],
-    ) -> SizedProgram:
-        """As a Device's."""
-        ...
-
-
-@runtime_checkable
-class SizedProgram(Program, Protocol):
-    """A program that knows how many KV blocks it has."""
-
-    @property
-    def num_blocks(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What this machine could do at most, for benchmarks to measure a program against."""
+    """The most that this machine can do, for benchmarks to measure a program against."""
 
     read_bytes: float  # a second, from memory that no cache holds
     multiply_adds: float  # a second, of 8-bit numbers that lie in registers
@@ -249,18 +202,9 @@ class Peaks:
     kernels: str  # which of the device's kernels these are the limits of
 
 
-@runtime_checkable
-class Measurable(Protocol):
-    """A device that can tell its limits."""
-
-    def peaks(self, seconds: float = 1.0) -> Peaks | None:
-        """Measure each for so long. None if it cannot."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What a device would do on this machine, and why: for people."""
+class KernelReport:
+    """Which kernels a device would run on this machine, and why: for people."""
 
     kernels: str | None  # the kernels that steps will run on; None: the references
     why: str
@@ -272,37 +216,47 @@ class Description:
 
 
 @runtime_checkable
-class Describable(Protocol):
-    """A device that can tell what it would do."""
+class Device(Protocol):
+    """A place where models run."""
 
-    def describe(self) -> Description:
-        """Without loading a model."""
+    @property
+    def name(self) -> str: ...
+
+    def facts(self) -> DeviceFacts:
+        """Its memory, with its size where that can be read, and its number formats."""
         ...
 
+    def lower(
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: WeightCache | None = None,
+        **options: Unpack[LoweringOptions],
+    ) -> Program:
+        """Fuse, choose kernels, repack and place weights, plan buffers. What `kept` has need not be repacked."""
+        ...
 
-def available() -> tuple[str, ...]:
-    """Names of the devices that are part of this installation. Whether one can run here is known when it is opened."""
-    package = importlib.import_module("quire.devices")
-    found = pkgutil.iter_modules(package.__path__)
-    return tuple(sorted(module.name for module in found if module.ispkg and not module.name.startswith("_")))
+    def describe(self) -> KernelReport:
+        """Which kernels it would run, without loading a model. Unless a device says otherwise: the references."""
+        return KernelReport(None, "this device has no kernels", (), 1, os.cpu_count() or 1)
 
-
-def choose(name: str, control: Path = GPU_CONTROL) -> str:
-    """The device that this name means here: `auto` is a GPU if there is one and what it needs, else the CPU.
-
-    Nothing is imported for it: whoever only asks does not wait seconds for torch.
-    """
-    if name != AUTO:
-        return name
-    return GPU if control.exists() and all(find_spec(package) is not None for package in GPU_NEEDS) else CPU
+    def peaks(self, seconds: float = 1.0) -> Peaks | None:
+        """Measure each limit of the machine for so long. None, as here: this device cannot."""
+        return None
 
 
 def open(name: str) -> Device:
     """The device of this name, or the one that `auto` means: its folder is imported here, and nowhere else."""
-    name = choose(name)
-    if name not in available():
-        raise DeviceUnavailable(f"There is no device {name!r}. Installed are: {', '.join(available()) or 'none'}.")
-    device = getattr(importlib.import_module(f"quire.devices.{name}"), "DEVICE", None)
+    name = device_facts(name).name
+    device = getattr(importlib.import_module(f"quire.devices.{name}.device"), "DEVICE", None)
     if not isinstance(device, Device):
         raise DeviceUnavailable(f"The device {name!r} cannot run models yet.")
     return device
+
+
+def host_bytes() -> int:
+    """The host's memory that this process may use."""
+    total = open(host_device()).facts().memory.total_bytes
+    assert total is not None, "the host's device always knows"
+    return total

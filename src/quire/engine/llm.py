@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from quire.config import Config
 from quire.config import load as load_config
 from quire.devices.base import Device
-from quire.engine.client import Client, Deliver, Link, Restarts
-from quire.engine.load import build
+from quire.engine.client import Client, Deliver, EngineLink, RestartPolicy
+from quire.engine.load import build_engine
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure
 from quire.engine.offline import Room, complete
@@ -79,7 +79,7 @@ class Call:
     """The arguments of `generate` and `chat` that vLLM has other words for."""
 
     def __init__(self, sampling: Sampling, progress: bool | None, words: Mapping[str, Any]) -> None:
-        ours = vllm_words.translated(vllm_words.CALL, words)
+        ours = vllm_words.translate(vllm_words.CALL, words)
         for name, value in (("sampling", sampling), ("progress", progress)):
             if value is not None and name in ours:
                 raise InvalidRequest(f"{name} was given twice.", field=name)
@@ -94,23 +94,25 @@ class Opened:
     """A model that is ready: the engine's client and the text side. What LLM and AsyncLLM have in common."""
 
     def __init__(self, model: str | Path, place: Place, resolve: Resolve | None, settings: Mapping[str, Any]) -> None:
-        config = load_config(vllm_words.translated(vllm_words.LLM, settings))
+        config = load_config(vllm_words.translate(vllm_words.LLM, settings))
         path = _path(model, resolve, config)
         checkpoint = open_checkpoint(path, config.weights.load_format)
         self.side = TextSide.of(checkpoint, config.sampling.sampling_defaults)
         self.config = config = with_num_ctx(config, self.side.preset)
         self.room = Room(config.scheduler.max_waiting)
 
-        def opens(deliver: Deliver) -> Link:
+        def opens(deliver: Deliver) -> EngineLink:
             if place.in_process:
-                return LocalEngine(build(checkpoint, place.device, config), deliver)
+                return LocalEngine(build_engine(checkpoint, place.device, config), deliver)
             if not isinstance(place.device, str):
                 raise InvalidRequest("A device for a child process is given by its name.", field="device")
             launch = import_module("quire.engine.launch")  # here, because the sockets' packages are needed for it alone
-            link: Link = launch.ChildEngine(Configure(str(path), place.device, config), deliver, entry=place.entry)
+            link: EngineLink = launch.ChildEngine(
+                Configure(str(path), place.device, config), deliver, entry=place.entry
+            )
             return link
 
-        held = Restarts(config.scheduler.max_waiting)
+        held = RestartPolicy(config.scheduler.max_waiting)
         self.client = Client(opens, None if place.in_process else held)
 
     def answer(self, prompt: Encoded, sampling: SamplingParams | None, constraint: Constraint | None = None) -> Answer:

@@ -1,4 +1,4 @@
-"""Can this model be run? Found out from its headers alone, in less than a second."""
+"""Checks from a model's headers alone, in less than a second, whether it can be run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.weights.checkpoint import open_checkpoint
 
 
 def check_supported(path: Path) -> None:
-    """Raise a QuireError that names what of the model at this path is not supported or not sound."""
+    """Raise a QuireError that names what is unsupported or broken in the model at this path."""
     checkpoint = open_checkpoint(path)
     draw(checkpoint)
     TextSide.of(checkpoint)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from quire.types.lowered import SUFFIX, start_of
+from quire.types.lowered import SUFFIX, file_prefix
 
 from .disk_space import bytes_on_disk, check_disk_space
 from .errors import WrongChecksum, explain_write_errors
@@ -210,7 +210,7 @@ class Blobs:
     def _remove_lowered(self, blob: Path) -> int:
         """Remove the lowered weights made from a blob. An engine that has them mapped keeps them until it ends."""
         freed = 0
-        for path in self.layout.lowered.glob(f"{start_of(blob)}*{SUFFIX}"):
+        for path in self.layout.lowered.glob(f"{file_prefix(blob)}*{SUFFIX}"):
             with suppress(FileNotFoundError):
                 freed += _remove(path)
         return freed

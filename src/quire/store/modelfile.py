@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quire.types.errors import InvalidRequest
-from quire.types.parameters import check_name, parameter_of, sampling_of
-from quire.types.parameters import spelled as spelled_parameters
+from quire.types.parameters import check_name, modelfile_lines, parameter_of, sampling_of
 
 COMMANDS = ("FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES")
 REFUSED = {
@@ -62,7 +61,7 @@ class Modelfile:
 
     def __str__(self) -> str:
         lines = [f"FROM {_quoted(self.base)}"]
-        lines += [f"PARAMETER {name} {_quoted(value)}" for name, value in spelled_parameters(self.parameters)]
+        lines += [f"PARAMETER {name} {_quoted(value)}" for name, value in modelfile_lines(self.parameters)]
         lines += [f"TEMPLATE {_quoted(self.template)}"] if self.template else []
         lines += [f"SYSTEM {_quoted(self.system)}"] if self.system else []
         lines += [f"ADAPTER {_quoted(each)}" for each in self.adapters]

@@ -1,4 +1,4 @@
-"""One turn of a conversation. Apart from chat.py, because a model's preset has such too and none of the rest."""
+"""One turn of a conversation. Separate from chat.py because a model's preset has messages too."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from quire.types.sampling_values import (
     refusal,
     seed_number,
     strings,
+    token_id_lists,
     token_ids,
     truth,
     whole,
-    words,
 )
-from quire.types.vllm_words import SAMPLING, translated
+from quire.types.vllm_words import SAMPLING, translate
 
 T = TypeVar("T")
 _set = object.__setattr__
@@ -78,7 +78,7 @@ def _records_given(kind: type[T]) -> type[T]:
         given = dict(zip(declared, values, strict=False))
         if repeated := given.keys() & named.keys():
             raise InvalidRequest(f"{min(repeated)} was given twice.", field=min(repeated))
-        named = translated(SAMPLING, named)
+        named = translate(SAMPLING, named)
         if unknown := named.keys() - declared.keys():
             raise InvalidRequest(f"SamplingParams has no parameter {min(unknown)!r}.", field=min(unknown))
         # None means "not given", except for parameters whose default is None: there it is a value.
@@ -117,7 +117,7 @@ class SamplingParams(_Given):
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     seed: int | None = None
-    logprobs: int | None = None  # alternatives per output token; 0: only the chosen token's
+    logprobs: int | None = None  # alternatives per output token; 0: only the sampled token's
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class SamplingParams(_Given):
         _set(self, "logit_bias", biases("logit_bias", self.logit_bias))
         _set(self, "stop", strings("stop", self.stop))
         _set(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
-        _set(self, "bad_words", words("bad_words", self.bad_words))
+        _set(self, "bad_words", token_id_lists("bad_words", self.bad_words))
         if self.allowed_token_ids is not None:
             _set(self, "allowed_token_ids", token_ids("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:

@@ -34,7 +34,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.types.lowered import SUFFIX, start_of
+from quire.types.lowered import SUFFIX, file_prefix
 
 Array = NDArray[Any]
 
@@ -67,7 +67,7 @@ class LoweredStore:
 
         `file`: the checkpoint's first file; the cached files are removed with it.
         """
-        return LoweredModel(self, identity, "" if file is None else start_of(file))
+        return LoweredModel(self, identity, "" if file is None else file_prefix(file))
 
     def trim(self, spared: Path) -> None:
         """Remove abandoned partial files, then the least recently used files until the rest fits. Maps stay valid."""

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from quire.devices import cpu
 from quire.devices.cpu import pack
 from quire.devices.cpu.variant_choice import KEY
 from quire.weights.lowered import LoweredModel, LoweredStore
@@ -30,7 +31,7 @@ def logits(program, model) -> np.ndarray:
 
 
 @pytest.mark.parametrize("precision", ["native", "float"])
-@pytest.mark.parametrize("fmt", sorted(pack.QUANTIZED | {"f16", "bf16"}))
+@pytest.mark.parametrize("fmt", sorted((*cpu.QUANTIZED, "f16", "bf16")))
 def test_logits_over_mapped_weights_are_bit_equal(fmt, precision, kept, monkeypatch):
     model = quantized_model(fmt)
     expected = logits(lower(model, precision=precision), model)
@@ -113,7 +114,7 @@ class GuardedCache:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("fmt", sorted(pack.QUANTIZED | pack.FLOATS))
+@pytest.mark.parametrize("fmt", sorted((*cpu.QUANTIZED, *cpu.FLOATS)))
 def test_no_kernel_reads_beyond_the_last_panel(fmt, variant):
     model, kept = quantized_model(fmt), GuardedCache()
     expected = logits(lower(model, kept=kept, variant=variant), model)

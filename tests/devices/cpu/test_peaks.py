@@ -14,7 +14,6 @@ pytestmark = [
 
 def test_the_device_measures_its_peaks():
     device = base.open("cpu")
-    assert isinstance(device, base.Measurable)
     peaks = device.peaks(seconds=0.02)
     assert peaks is not None and peaks.kernels == native().variants()[0] and peaks.num_threads >= 1
     assert peaks.read_bytes > 1e8 and peaks.multiply_adds > 1e8

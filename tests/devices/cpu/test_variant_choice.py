@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.devices.cpu import pack, variant_choice
+from quire.devices.cpu import FLOATS, QUANTIZED, pack, variant_choice
 from quire.devices.cpu.bindings import native
 from quire.devices.cpu.threads import pool_for
 from quire.devices.cpu.variant_choice import VariantChoice
@@ -15,7 +15,7 @@ from tests.models.toys import some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
-FORMATS = sorted(pack.QUANTIZED | pack.FLOATS)
+FORMATS = sorted((*QUANTIZED, *FLOATS))
 
 
 def alike(fmt: str) -> list[str]:

@@ -36,7 +36,7 @@ def alone(place: str) -> CudaDriver:
 
 def is_as_alone(driver: CudaDriver, place: str) -> bool:
     """Return whether tokens and logprobs, and so the logits, equal those of the request alone, bit for bit."""
-    found, expected = driver.told["it", 0], alone(place).told["it", 0]
+    found, expected = driver.records["it", 0], alone(place).records["it", 0]
     return found.tokens == expected.tokens and found.logprobs == expected.logprobs
 
 
@@ -62,7 +62,7 @@ def test_other_requests_and_a_cache_hit_change_no_bit(place):
     driver.submit("it", PROMPT, SCORED)
     driver.submit("third", some_tokens(6), GREEDY)
     driver.run()
-    assert is_as_alone(driver, place) and driver.told["it", 0].num_hit >= 16
+    assert is_as_alone(driver, place) and driver.records["it", 0].num_hit >= 16
 
 
 def test_a_preemption_changes_no_bit(place):

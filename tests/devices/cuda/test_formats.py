@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from quire.config import BadSetting
 from quire.devices.base import Limits
+from quire.devices.cuda import FACTS
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.instructions import AddProduct, Attend, Gate
 from quire.devices.cuda.int4 import Int4Linear, join_int4
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
+from quire.devices.facts import DeviceUnavailable
+from quire.graph.weight import Weight
 from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
@@ -26,6 +30,7 @@ from quire.weights.random_weights import RandomTensor
 from tests.devices.cuda.models import in_format
 from tests.models.quantized import WIDE_GROUP, write_checkpoint
 from tests.models.toys import MemoryCheckpoint, Session, Toy, as_tensors, some_tokens, to_gguf, toy_of
+from tests.ops.encoded_tensor import EncodedTensor
 
 pytestmark = [pytest.mark.device]
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -216,3 +221,32 @@ def test_the_option_plain_dequantizes_everything(tmp_path: Path, place: str, cap
         assert all(isinstance(each, Linear) and not each.rounds for each in linears(program))
         assert relative_error(logits(program), by_references(model)) <= 1e-4
     assert "no kernel" not in caplog.text
+
+
+@pytest.mark.parametrize("kv_format", FACTS.kv_formats)
+def test_each_kv_format_of_the_facts_runs(kv_format, place):
+    found = logits(lowered(draw(toy()), place, kv_format))
+    assert relative_error(found, logits(lowered(draw(toy()), place))) < 2 * BF16_ERROR
+
+
+def test_formats_that_are_not_in_the_facts_are_refused_with_those_that_are(place):
+    model = draw(toy())
+    with pytest.raises(BadSetting, match=r"'q8_0', which the device 'cuda'.*bf16, f32, f16, f8_e4m3; .* is f8_e4m3"):
+        lowered(model, place, "q8_0")
+    with pytest.raises(BadSetting, match=r"quantize is 'q1_x'.*it has fp8, plain"):
+        lowered(model, place, quantize="q1_x")
+    name, weight = next(iter(model.weights.items()))
+    strange = replace(model, weights={**model.weights, name: replace(weight, format="q1_x")})
+    with pytest.raises(DeviceUnavailable, match=r"in the format 'q1_x', which the device 'cuda' does not have"):
+        lowered(strange, place)
+
+
+@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q8_0", "f8_e4m3", "f32", "f16"])
+def test_matrices_are_resident_as_the_facts_say(format, place):
+    model = draw(toy())
+    names = {name for name, weight in model.weights.items() if len(weight.shape) == 2 and "embed" not in name}
+    stored = {name: EncodedTensor.of(name, model.weights[name].float32(), format) for name in names - {"head"}}
+    weights = {name: Weight(name, each.shape, format, each) for name, each in stored.items()}
+    program = lowered(replace(model, weights={**model.weights, **weights}), place)
+    torch_names = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "int4": "int4"}
+    assert set(program.formats) == {"bfloat16", torch_names[FACTS.weight_formats[format]]}

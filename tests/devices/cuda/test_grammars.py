@@ -37,5 +37,5 @@ def test_constrained_outputs_match_their_grammar_beside_an_unconstrained_one(pla
     driver.submit("free", some_tokens(5), WAYS["greedy"])
     driver.run()
     for name in WAYS:
-        assert re.fullmatch(FORM, text_of(driver.tokens(name))) and driver.told[name, 0].finish is FinishReason.STOP
+        assert re.fullmatch(FORM, text_of(driver.tokens(name))) and driver.records[name, 0].finish is FinishReason.STOP
     assert not re.match(FORM, text_of(driver.tokens("free"))), "without a mask the output differs"

@@ -165,12 +165,12 @@ def run_many(place: str, checkpoint: Any, num_requests: int, **settings: Any) ->
             way = replace(ways[int(rng.choice(5, p=[0.4, 0.3, 0.1, 0.1, 0.1]))], max_tokens=int(rng.integers(1, 60)))
             driver.submit(name, prompt, way, priority=int(rng.integers(0, 3)))
         if rng.random() < 0.2:
-            running = [name for (name, _), told in driver.told.items() if not told.is_over]
+            running = [name for (name, _), told in driver.records.items() if not told.has_ended]
             if running:
-                driver.say(Cancel(running[int(rng.integers(len(running)))]))
+                driver.handle(Cancel(running[int(rng.integers(len(running)))]))
         driver.step()
         if rng.random() < 0.02:
-            driver.core.prove()
+            driver.core.check()
     driver.run()
     return driver
 
@@ -179,10 +179,10 @@ def test_2000_requests_leave_no_blocks_or_memory_in_use(place):
     settings = {"num_blocks": 500, "max_rows": 96, "max_step_tokens": 768, "max_context": 512}
     driver = run_many(place, checkpoint(), 2000, **settings)
     counters = driver.core.counters()
-    failed = {name: told.error for name, told in driver.told.items() if told.error is not None}
+    failed = {name: record.error for name, record in driver.records.items() if record.error is not None}
     assert not failed, failed  # a NaN logit would fail its request
-    ends = [told.finish for told in driver.told.values()]
-    assert len({name for name, _ in driver.told}) == 2000 and ends.count(FinishReason.CANCELLED) >= 50
+    ends = [record.finish for record in driver.records.values()]
+    assert len({name for name, _ in driver.records}) == 2000 and ends.count(FinishReason.CANCELLED) >= 50
     assert counters.num_preemptions > 0 and counters.num_held_blocks == 0
     assert counters.num_running == counters.num_waiting == 0
     assert max(driver.program.num_grouped) > 0, "some requests share a prefix"

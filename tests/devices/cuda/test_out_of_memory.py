@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from quire.devices.base import DeviceUnavailable
 from quire.devices.cuda import program as programs
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.out_of_memory import convert_out_of_memory, is_out_of_memory
 from quire.devices.cuda.program import CudaProgram
+from quire.devices.facts import DeviceUnavailable
 from quire.types.errors import OutOfDeviceMemory
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import LIMITS, CudaDriver, Texts, draws_of, lowered, random_llama, small
@@ -135,7 +135,7 @@ def test_one_request_fails_and_the_other_has_the_same_output_as_alone(place):
     driver.submit("large", [7, *some_tokens(40)], GREEDY)
     failing_last(driver.program.inner, 2)
     driver.run()
-    assert isinstance(driver.told["large", 0].error, OutOfDeviceMemory)
+    assert isinstance(driver.records["large", 0].error, OutOfDeviceMemory)
     assert driver.tokens("it") == alone.tokens("it")
 
 
@@ -178,7 +178,7 @@ def test_a_prompt_without_memory_on_a_full_gpu_fails_alone(place):
         driver.run()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert isinstance(driver.told["large", 0].error, OutOfDeviceMemory)
+    assert isinstance(driver.records["large", 0].error, OutOfDeviceMemory)
     assert all(driver.tokens(name) == alone.tokens(name) for name in ("first", "second"))
     driver.submit("again", [7, *some_tokens(4000)], long)
-    assert driver.run().told["again", 0].error is None
+    assert driver.run().records["again", 0].error is None

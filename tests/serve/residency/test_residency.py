@@ -20,7 +20,8 @@ import pytest
 
 from quire.bench.machine.processes import resident_bytes
 from quire.config import Config, load
-from quire.engine.need import Budget, Share, budget_of, measure, need_of
+from quire.devices.facts import device_facts
+from quire.engine.need import Budget, Share, budget_of, memory_need, need_of
 from quire.serve.http.app import all_dialects
 from quire.serve.residency.engines import Place
 from quire.serve.residency.shelf import Shelf
@@ -64,7 +65,7 @@ class AsOnGpu(Place):
         return budget_of("cuda", config)
 
     def measure(self, path: Path, config: Config) -> Share:
-        found = measure(path, "cuda", config)
+        found = memory_need(path, "cuda", config)
         assert isinstance(found, Share)
         return found
 
@@ -196,7 +197,7 @@ def test_a_context_is_fitted_to_the_memory_and_told(store: Store):
 
 def least_gb(model_file: Path) -> float:
     """What one model takes with a single context, from its header."""
-    return need_of(model_file, load(SMALL, {})).bytes_for(512) / 1e9
+    return need_of(model_file, load(SMALL, {}), device_facts("cpu")).bytes_for(512) / 1e9
 
 
 def test_an_idle_model_gives_up_memory_and_stays_when_another_needs_it(store: Store, model_file: Path):

@@ -18,7 +18,7 @@ from quire.store.names import ModelName
 from quire.store.source import ModelOffer, Progress, SourceFile
 from quire.store.store import Store, open_store
 from quire.text.preset import read_preset
-from quire.types.lowered import start_of
+from quire.types.lowered import file_prefix
 from tests.store.folders import hub_model, ollama_model, sha256
 
 pytestmark = pytest.mark.pure
@@ -225,7 +225,7 @@ def test_removing_an_external_model_names_the_other_programs_command(store, olla
 
 def test_lowered_weights_of_ollamas_file_stay_while_ollama_has_it(store, ollama):
     manifest = ollama_model(ollama, "library/toy", "latest", LAYERS)
-    lowered = store.layout.lowered / f"{start_of(store.find('toy'))}0.lowered"
+    lowered = store.layout.lowered / f"{file_prefix(store.find('toy'))}0.lowered"
     lowered.parent.mkdir()
     lowered.write_bytes(b"packed")
     store.create("mine", store.show("toy").files)

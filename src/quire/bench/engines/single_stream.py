@@ -14,6 +14,7 @@ from typing import Any
 
 from quire.devices import base
 from quire.devices.base import Peaks
+from quire.devices.facts import DeviceFacts
 from quire.engine.llm import LLM
 from quire.types.request import SamplingParams
 
@@ -34,13 +35,17 @@ class SingleStream:
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
 
 
-class TimedDevice:
+class TimedDevice(base.Device):
     """The CPU device, with each launch of its program timed."""
 
     name = "cpu"
 
     def __init__(self) -> None:
         self.seconds: list[float] = []  # of each launch
+
+    def facts(self) -> DeviceFacts:
+        """Return the CPU's facts."""
+        return base.open("cpu").facts()
 
     def lower(self, *arguments: Any, **choices: Any) -> base.Program:
         """Return the CPU's program, timed."""
@@ -50,6 +55,7 @@ class TimedDevice:
 class _TimedProgram:
     def __init__(self, program: base.Program, seconds: list[float]) -> None:
         self._program, self._seconds = program, seconds
+        self.num_blocks = program.num_blocks
         self.kernels = program.kernels if isinstance(program, base.ReportsKernels) else {}
 
     def launch(self, batch: Any) -> base.Pending:
@@ -62,8 +68,7 @@ class _TimedProgram:
 
 def measure_peaks(seconds: float = PEAK_SECONDS) -> Peaks | None:
     """Return the CPU's peak rates, measured now. None: the device cannot measure them."""
-    device = base.open("cpu")
-    return device.peaks(seconds) if isinstance(device, base.Measurable) else None
+    return base.open("cpu").peaks(seconds)
 
 
 def measure_single_stream(model: str, vocab_size: int, num_repeats: int) -> SingleStream:

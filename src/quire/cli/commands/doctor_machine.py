@@ -15,7 +15,8 @@ from typing import Literal
 from quire import __version__
 from quire.config import Config, home_folder
 from quire.devices import base as devices
-from quire.runner.memory import host_bytes
+from quire.devices.facts import DeviceFacts, available, device_facts, host_device, resolve_device
+from quire.types.formats import AUTO
 
 State = Literal["ok", "note", "broken"]  # fine; can be improved; must be fixed
 
@@ -25,7 +26,7 @@ PACKAGES = (
     *("httptools", "pyzmq", "httpx", "typer", "rich", "prompt_toolkit", "pyyaml", "prometheus-client"),
 )
 EXTRAS = {
-    "cuda": ("torch", "triton"),
+    **{facts.name: facts.packages for facts in map(device_facts, available()) if facts.packages},
     "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 EXTRA_USES = {"cuda": "NVIDIA GPUs", "otel": "traces for OpenTelemetry"}
@@ -70,9 +71,7 @@ def check_software() -> Iterator[Finding]:
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     """The CPU, and the kernels and threads that Quire will use on it."""
     yield Finding("cpu", "model", cpu_model(proc))
-    device = devices.open("cpu")
-    if not isinstance(device, devices.Describable):
-        return
+    device = devices.open(host_device())
     said = device.describe()
     yield Finding("cpu", "features", " ".join(said.features) or "unknown without the native module")
     state: State = "broken" if said.is_broken else "ok" if said.kernels else "note"
@@ -81,6 +80,13 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     is_limited = said.num_threads < said.num_processors and said.kernels
     why = ", limited by CPU affinity or a control group" if is_limited else ""
     yield Finding("cpu", "threads", f"{said.num_threads} of {said.num_processors} processors{why}")
+    yield Finding("cpu", "KV formats", kv_formats(device.facts()))
+
+
+def kv_formats(facts: DeviceFacts) -> str:
+    """Values of kv_dtype that a device takes."""
+    default, *others = facts.kv_formats
+    return ", ".join((f"{default} (default)", *others))
 
 
 def cpu_model(proc: Path) -> str:
@@ -94,13 +100,10 @@ def cpu_model(proc: Path) -> str:
 
 def check_memory(config: Config, proc: Path = PROC) -> Iterator[Finding]:
     """The machine's memory, its cgroup limit, and the budget for models."""
-    sizes = {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (s.partition(":") for s in _lines(proc / "meminfo"))
-    }
-    allowed = host_bytes()
-    total = sizes.get("MemTotal", allowed)
-    free = f", {gb(sizes['MemAvailable'])} available" if "MemAvailable" in sizes else ""
-    yield Finding("memory", "machine", f"{gb(total)}{free}")
+    allowed, free = devices.host_bytes(), devices.open(host_device()).facts().memory.free_bytes
+    lines = (line.split() for line in _lines(proc / "meminfo"))
+    total = next((int(words[1]) * 1024 for words in lines if words[:1] == ["MemTotal:"]), allowed)
+    yield Finding("memory", "machine", gb(total) + ("" if free is None else f", {gb(free)} available"))
     if allowed < total:
         yield Finding("memory", "limit", f"{gb(allowed)}, set by a control group")
     share = config.cache.memory_share
@@ -134,14 +137,16 @@ def check_gpu(proc: Path = PROC) -> Iterator[Finding]:
         return
     for index, gpu in enumerate(gpus):
         yield Finding("gpu", f"nvidia {index}", gpu)
-    missing = [name for name in devices.GPU_NEEDS if not installed(name)]
+    facts = next(facts for facts in map(device_facts, available()) if facts.has_own_memory)
+    missing = [name for name in facts.packages if not installed(name)]
     if missing:
         value = f"models run on the CPU: {' and '.join(missing)} must be installed to use the GPU"
-        yield Finding("gpu", "device", value, "note", _install_extra("cuda"))
-    elif devices.choose(devices.AUTO) == devices.GPU:
+        yield Finding("gpu", "device", value, "note", _install_extra(facts.name))
+    elif resolve_device(AUTO) == facts.name:
         yield Finding("gpu", "device", f"models run on the GPU by default, with torch {installed('torch')}")
+        yield Finding("gpu", "KV formats", kv_formats(facts))
     else:
-        value = f"models run on the CPU: {devices.GPU_CONTROL} does not exist"
+        value = f"models run on the CPU: {facts.driver} does not exist"
         yield Finding("gpu", "device", value, "note", "Give this container the GPU, or load the driver's module.")
 
 

@@ -15,7 +15,7 @@ from quire.cli.options import CommandSettings, argument, command, option
 from quire.store.errors import ModelNotFound
 from quire.store.names import parse_name
 from quire.types.errors import InvalidRequest
-from quire.types.parameters import spelled
+from quire.types.parameters import modelfile_lines
 from quire.types.preset import Preset
 
 SELECTIONS = ("modelfile", "template", "system", "parameters", "license", "json")
@@ -87,7 +87,7 @@ def _as_json(model: str, settings: CommandSettings) -> dict[str, Any]:
         "fetched": manifest.fetched,
         "license": "\n\n".join(preset.licences) or manifest.licence,
         "sampling": dict(manifest.sampling),
-        "parameters": dict(spelled(preset.parameters)),
+        "parameters": dict(modelfile_lines(preset.parameters)),
         "system": preset.system,
         "files": files,
         **details,
@@ -101,7 +101,7 @@ def _selection(model: str, name: str, settings: CommandSettings) -> str:
     manifest, preset = _stored(model, settings)
     match name:
         case "parameters":
-            return "\n".join(f"{name:<30} {value}" for name, value in spelled(preset.parameters))
+            return "\n".join(f"{name:<30} {value}" for name, value in modelfile_lines(preset.parameters))
         case "license":
             return "\n\n".join(preset.licences) or str(manifest.licence)
         case "system":

@@ -79,6 +79,7 @@ def launch(
     """
     device = args[0].device
     if device.type != "cuda":
+        assert [*kernel.arg_names[len(args) :]] == [*constants, "CHAINED"], "on a GPU they are passed by position"
         kernel[grid](*args, **constants, CHAINED=False)
         return
     can_chain = prod(grid) <= MAX_CHAINED and _can_chain(device.index)

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .chain import LaunchShape, follow, launch
-from .stream import LINE, Around, Scratch, Tile, _fetch_ahead, finish
+from .stream import Around, Operand, Scratch, Tile, _fetch_ahead, finish, stream_operand
 
 OFFSET = tl.constexpr(128.0)  # from here on, the last bits of a bfloat16 are integers
 SPANS = (32, 16)
@@ -152,9 +152,9 @@ def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream_int4(
     x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps,
-    K: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
-    STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
-    BIAS: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr, LINES: tl.constexpr,
+    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -208,37 +208,16 @@ def stream_int4(
 
     Shares must divide the columns into whole blocks: K % (8 * span * shares) == 0.
     """
-    tokens, columns = x.shape
-    assert x.dtype == torch.bfloat16 and columns % (8 * weight.span * tile.shares) == 0
-    num_rows = weight.words.shape[0] // (2 if around.is_gate else 1)
-    out = around.add_to
-    if out is None:
-        out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
-    grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
-    assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
-    num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
-    args = (
-        x, weight.words, weight.scales, weight.zeros, weight.points, weight.row_scale, around.norm, around.bias, out,
-        scratch.partial, scratch.arrived, around.ahead, tokens, num_rows, num_lines, around.eps,
-    )  # fmt: skip
+    assert x.dtype == torch.bfloat16 and x.shape[1] % (8 * weight.span * tile.shares) == 0
     constants = {
-        "K": columns,
         "GROUP": weight.group,
         "SPAN": weight.span,
-        "BM": tile.tokens,
-        "BN": tile.rows,
-        "SHARES": tile.shares,
-        "STAGES": tile.stages,
-        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
-        "NORM": around.norm is not None,
-        "GATE": around.is_gate,
-        "ADD": around.add_to is not None,
-        "BIAS": around.bias is not None,
         "POINTS": weight.points is not None,
         "NATIVE": x.is_cuda,
     }
-    launch(_stream_int4, grid, args, constants, LaunchShape(tile.warps))
-    return out
+    args = (weight.words, weight.scales, weight.zeros, weight.points, weight.row_scale)
+    operand = Operand(_stream_int4, args, weight.words.shape[0], constants)
+    return stream_operand(x, operand, around, tile, scratch, dtype)
 
 
 @triton.jit

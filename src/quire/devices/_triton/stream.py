@@ -13,7 +13,7 @@ Shares of columns are summed by the program that finishes last, in the order of 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -115,10 +115,10 @@ def finish(
 
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream(
-    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, K: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr,
-    LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-    FP8: tl.constexpr, CHAINED: tl.constexpr,
+    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, BK: tl.constexpr,
+    FP8: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
+    BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -170,6 +170,15 @@ class Around(NamedTuple):
     ahead: Tensor | None = None  # weights to ask for, as bytes
 
 
+class Operand(NamedTuple):
+    """The weight side of a product, as its kernel takes it."""
+
+    kernel: Any
+    args: tuple[Tensor | None, ...]  # what the kernel reads of it, after the tokens
+    num_rows: int  # of a gate and its up matrix together
+    constants: dict[str, Any]  # that it takes before those that every such kernel has
+
+
 def stream(
     x: Tensor, weight: Tensor, scales: tuple[Tensor, Tensor] | None, around: Around, tile: Tile, scratch: Scratch,
     dtype: torch.dtype,
@@ -178,32 +187,38 @@ def stream(
 
     Of FP8 the scales of the weight's rows [N] and of the tokens [M].
     """
+    constants = {"BK": tile.columns, "FP8": scales is not None}
+    operand = Operand(_stream, (weight, *(scales or (None, None))), weight.shape[0], constants)
+    return stream_operand(x, operand, around, tile, scratch, dtype)
+
+
+def stream_operand(
+    x: Tensor, operand: Operand, around: Around, tile: Tile, scratch: Scratch, dtype: torch.dtype
+) -> Tensor:
+    """Launch a kernel that reads the weights once, and ends with `finish`."""
     tokens, columns = x.shape
-    num_rows = weight.shape[0] // (2 if around.is_gate else 1)
+    num_rows = operand.num_rows // (2 if around.is_gate else 1)
     out = around.add_to
     if out is None:
         out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
     grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
     assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
     num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
-    lines = triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0
     args = (
-        x, weight, *(scales or (None, None)), around.norm, around.bias, out, scratch.partial, scratch.arrived,
-        around.ahead, tokens, num_rows, num_lines, around.eps,
+        x, *operand.args, around.norm, around.bias, out, scratch.partial, scratch.arrived, around.ahead, tokens,
+        num_rows, num_lines, around.eps,
     )  # fmt: skip
-    constants = {
+    constants = operand.constants | {
         "K": columns,
         "BM": tile.tokens,
         "BN": tile.rows,
-        "BK": tile.columns,
         "SHARES": tile.shares,
         "STAGES": tile.stages,
-        "LINES": lines,
+        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
         "NORM": around.norm is not None,
         "GATE": around.is_gate,
         "ADD": around.add_to is not None,
         "BIAS": around.bias is not None,
-        "FP8": scales is not None,
     }
-    launch(_stream, grid, args, constants, LaunchShape(tile.warps))
+    launch(operand.kernel, grid, args, constants, LaunchShape(tile.warps))
     return out

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TypedDict, Unpack
+from typing import Unpack
 
-from quire.devices.base import Description, Limits, Peaks, Program, WeightCache
+from quire.devices.base import KernelReport, Limits, LoweringOptions, Peaks, Program, WeightCache
 from quire.devices.errors import NoKernel
+from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
+from . import FACTS
 from .bindings import REMEDY, find_native, native
 from .lower import lower_graph
+from .memory import host_memory
 from .pack import Packer, Precision
 from .program import ReferenceProgram
 from .threads import allowed_threads, pool_for
@@ -23,8 +26,8 @@ from .variant_choice import KEY, VariantChoice, choose_variants, from_bytes, to_
 logger = logging.getLogger("quire.devices.cpu")
 
 
-class CpuOptions(TypedDict, total=False):
-    """Overrides of the defaults for this machine."""
+class CpuOptions(LoweringOptions, total=False):
+    """Choices that this device alone has."""
 
     precision: Precision  # "native" (the default): weights stay in the format of their file, and quantized ones are
     # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
@@ -36,7 +39,11 @@ class CpuOptions(TypedDict, total=False):
 class CpuDevice:
     """This machine's processors."""
 
-    name: str = "cpu"
+    name: str = FACTS.name
+
+    def facts(self) -> DeviceFacts:
+        """Its number formats, and the memory that this process may use."""
+        return replace(FACTS, memory=host_memory())
 
     def lower(
         self,
@@ -44,14 +51,16 @@ class CpuDevice:
         weights: Weights,
         limits: Limits,
         kept: WeightCache | None = None,
-        **choices: Unpack[CpuOptions],
+        **options: Unpack[CpuOptions],
     ) -> Program:
         """Lower to a program that runs a whole step in one native call. Packed weights of `kept` are used in place."""
+        formats = {name: weight.format for name, weight in weights.items()}
+        FACTS.check(limits.kv_dtype, formats, options.get("quantize"))
         module = native()
         if module is None:
             return ReferenceProgram(graph, weights, limits)
-        variant, precision = choices.get("variant") or module.variants()[0], choices.get("precision", "native")
-        pool = pool_for(module, choices.get("num_threads"))
+        variant, precision = options.get("variant") or module.variants()[0], options.get("precision", "native")
+        pool = pool_for(module, options.get("num_threads"))
         program = module.Program(variant, pool, _sizes(limits))
         recipe = f"cpu layout {module.layout} precision {precision}"
         found = (kept.find(recipe) if kept is not None else None) or {}
@@ -61,7 +70,7 @@ class CpuDevice:
         except NoKernel as missing:
             logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
             return ReferenceProgram(graph, weights, limits)
-        fastest = {} if choices.get("variant") else from_bytes(module, pool, found.get(KEY))
+        fastest = {} if options.get("variant") else from_bytes(module, pool, found.get(KEY))
         is_cached = fastest is not None and not packer.num_packed
         if fastest is None:
             fastest = choose_variants(module, pool, variant, packer.matrices())
@@ -71,17 +80,17 @@ class CpuDevice:
             kept.keep(recipe, {**packer.panels(), KEY: to_bytes(module, pool, fastest)})
         return lowered
 
-    def describe(self) -> Description:
+    def describe(self) -> KernelReport:
         """Describe the kernels that `lower` would choose (apart from products) and the threads."""
         module, problem = find_native()
         processors = os.cpu_count() or 1
         if module is None:
             is_broken = not isinstance(problem, ModuleNotFoundError)
             why = f"the native module does not load: {problem}" if is_broken else "quire was installed without them"
-            return Description(None, why, (), 1, processors, is_broken, REMEDY)
+            return KernelReport(None, why, (), 1, processors, is_broken, REMEDY)
         variant = module.variants()[0]
         features = tuple(module.features())
-        return Description(variant, _why(module, variant), features, allowed_threads(), processors)
+        return KernelReport(variant, _why(module, variant), features, allowed_threads(), processors)
 
     def peaks(self, seconds: float = 1.0) -> Peaks | None:
         """Measure with the threads and the kernels that `lower` would choose. None without native code."""

@@ -41,7 +41,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits) -> N
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     has_head = graph.nodes[-1].op.name == "logits"
-    return NativeProgram(program, graph.output.dim if has_head else 0, {**lowering.given, **lowering.places})
+    places = {**lowering.given, **lowering.places}
+    return NativeProgram(program, graph.output.dim if has_head else 0, places, limits.num_blocks)
 
 
 class _Lowering:

@@ -1,9 +1,7 @@
 """Packs weights for a native program: chooses the format of each one, and converts its bytes.
 
-Formats with native kernels: f32, f16, bf16, and every block format that a GGUF file may hold. They are packed without
-loss: a kernel multiplies exactly the numbers of quire.quant. 8-bit floats become f16, which holds all of their values
-(with a scale, the products are rounded); so do 4-bit values with scales in separate tensors. All else (integers, f64,
-f8_e8m0, rows that are not whole blocks) becomes f32.
+The table of formats is in the device's facts (`__init__.py`). Formats with native kernels are packed without loss: a
+kernel multiplies exactly the numbers of quire.quant. Rows that are not whole blocks become f32.
 """
 
 from __future__ import annotations
@@ -17,26 +15,21 @@ from numpy.typing import NDArray
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
 
+from . import FACTS, QUANTIZED
+
 Array = NDArray[Any]
 Precision = Literal["native", "float"]
 
 BLOCK = 32
-FLOATS = frozenset({"f32", "f16", "bf16"})
-SMALL = frozenset({"f8_e4m3", "f8_e5m2", "int4"})
-QUANTIZED = frozenset(
-    {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"}
-)
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
     """Return the format of this weight inside a program."""
     if precision == "float":
         return "f32"
-    if weight.format in SMALL:
-        return "f16"
-    has_kernel = weight.format in FLOATS | QUANTIZED
-    has_whole_blocks = weight.shape[-1] % all_formats()[weight.format].block_weights == 0
-    return weight.format if has_kernel and has_whole_blocks else "f32"
+    target = FACTS.weight_formats[weight.format]
+    has_whole_blocks = weight.shape[-1] % all_formats()[target].block_weights == 0
+    return target if has_whole_blocks else "f32"
 
 
 def packed_rows(weight: Weight, target: str) -> Array:

@@ -34,8 +34,9 @@ class FinishedStep:
 class NativeProgram:
     """A graph lowered to native instructions. The native object owns weights, buffers and the KV cache."""
 
-    def __init__(self, native: Any, vocab: int, places: Mapping[int, BufferSlice]) -> None:
+    def __init__(self, native: Any, vocab: int, places: Mapping[int, BufferSlice], num_blocks: int) -> None:
         self.native = native
+        self.num_blocks = num_blocks
         self._vocab = vocab  # 0: the graph has no head
         self._places = places  # of values that no node reads or no node computes
         self._choices: Mapping[str, VariantChoice] = {}
@@ -89,6 +90,11 @@ class ReferenceProgram:
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
         self._interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
         self._limits = limits
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache."""
+        return self._limits.num_blocks
 
     def launch(self, batch: Batch) -> FinishedStep:
         """Run the step to its end."""

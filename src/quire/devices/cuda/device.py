@@ -14,11 +14,13 @@ import torch
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
 from quire.devices._triton.chain import compile_ahead
-from quire.devices.base import Description, DeviceUnavailable, Limits, LoweringOptions, WeightCache
+from quire.devices.base import KernelReport, Limits, LoweringOptions, Peaks, WeightCache
+from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
 
+from . import ACTIVATIONS, FACTS
 from .few_rows import FewRows
 from .instructions import Caches
 from .lower import Lowering
@@ -32,8 +34,7 @@ from .wide_attention import WideAttention
 
 logger = logging.getLogger("quire.devices.cuda")
 
-KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8_e4m3": torch.float8_e4m3fn}
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8_e4m3": torch.float8_e4m3fn}
 FIXED_CHUNK = 512  # keys, in deterministic mode
 HEADROOM = 1 << 30  # bytes left for the driver, graphs and fragmentation
 CTAS_PER_SM = 3
@@ -44,8 +45,14 @@ class CudaDevice:
     """One GPU. `place` is torch's name for it; with a CPU, all of this can be tested through Triton's interpreter."""
 
     place: str = "cuda"
-    name: str = "cuda"
-    kv_dtype: str = "bf16"
+    name: str = FACTS.name
+
+    def facts(self) -> DeviceFacts:
+        """Its number formats, and its memory where torch finds a GPU."""
+        if self.place != "cuda" or not torch.cuda.is_available():
+            return FACTS
+        free, total = torch.cuda.mem_get_info()
+        return replace(FACTS, memory=DeviceMemory(MemoryKind.OWN, total, free))
 
     def lower(
         self,
@@ -53,30 +60,32 @@ class CudaDevice:
         weights: Weights,
         limits: Limits,
         kept: WeightCache | None = None,
-        **wishes: Unpack[LoweringOptions],
+        **options: Unpack[LoweringOptions],
     ) -> CudaProgram:
         """Place the weights, measure a step of the largest size, and fill the remaining memory with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
+        formats = {name: weight.format for name, weight in weights.items()}
+        FACTS.check(limits.kv_dtype, formats, options.get("quantize"))
         device = self._device()
-        is_fixed = wishes.get("deterministic", False)
-        dtype = DTYPES[wishes.get("dtype") or "bf16"]
-        table = _table(device, wishes.get("tuned"))
+        is_fixed = options.get("deterministic", False)
+        dtype = DTYPES[options.get("dtype") or ACTIVATIONS]
+        table = _table(device, options.get("tuned"))
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
-        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
+        placer = Placer(weights, device, dtype, tiles, options.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
-        captures = wishes.get("captures", True) and device.type == "cuda"
+        captures = options.get("captures", True) and device.type == "cuda"
         instructions = lowering.walk()
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
-            table=None if is_fixed else table, tunes=wishes.get("tune", False),
+            table=None if is_fixed else table, tunes=options.get("tune", False),
         )  # fmt: skip
         try:
             if device.type == "cuda":
@@ -86,7 +95,7 @@ class CudaDevice:
                     _compile(program, limits)
                 program.wide = wide.result()
             if limits.num_blocks == 0:
-                num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
+                num_blocks = self._fitting(program, graph, limits, options.get("memory_share", 0.9))
                 lowering.caches.resize(num_blocks)
         except OutOfDeviceMemory:
             raise DeviceUnavailable(
@@ -95,13 +104,17 @@ class CudaDevice:
             ) from None
         return program
 
-    def describe(self) -> Description:
+    def describe(self) -> KernelReport:
         """Describe the GPU."""
         if not torch.cuda.is_available():
-            return Description(None, "torch finds no GPU", (), 0, 0, remedy="Install torch with CUDA, and a driver.")
-        facts = torch.cuda.get_device_properties(0)
-        features = (f"sm_{facts.major}{facts.minor}", f"{facts.total_memory / 1e9:.0f} GB")
-        return Description("triton", facts.name, features, 1, facts.multi_processor_count)
+            return KernelReport(None, "torch finds no GPU", (), 0, 0, remedy="Install torch with CUDA, and a driver.")
+        gpu = torch.cuda.get_device_properties(0)
+        features = (f"sm_{gpu.major}{gpu.minor}", f"{gpu.total_memory / 1e9:.0f} GB")
+        return KernelReport("triton", gpu.name, features, 1, gpu.multi_processor_count)
+
+    def peaks(self, seconds: float = 1.0) -> Peaks | None:
+        """Not measured."""
+        return None
 
     def _device(self) -> torch.device:
         if self.place == "cuda" and not torch.cuda.is_available():
@@ -153,13 +166,13 @@ def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device)
         raise DeviceUnavailable("Layers whose caches differ are not supported on this device.")
     heads, dim = specs.pop()
     shape = (len(graph.caches), 2, num_blocks + 1, heads, limits.block_tokens, dim)
-    return Caches(torch.zeros(shape, dtype=KV_DTYPES[limits.kv_dtype], device=device))
+    return Caches(torch.zeros(shape, dtype=DTYPES[limits.kv_dtype], device=device))
 
 
 def _work(graph: Graph, limits: Limits, device: torch.device, is_fixed: bool) -> dict[int | None, WorkLimits]:
     spec = graph.caches[0]
     attention = next(node for node in graph.nodes if node.op.name == "attention")
-    configs = configs_for(spec.head_dim, KV_DTYPES[limits.kv_dtype], fixed=is_fixed)
+    configs = configs_for(spec.head_dim, DTYPES[limits.kv_dtype], fixed=is_fixed)
     one = WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire.devices._triton.int4 import Int4Weight
 from quire.devices._triton.stream import Tile
-from quire.devices.base import DeviceUnavailable
+from quire.devices.facts import DeviceUnavailable
 
 FEW_TOKENS = 16
 FEW_TOKENS_INT4 = 64  # dequantizing moves nine times the bytes of the matrix: reading it four times is cheaper

@@ -58,7 +58,7 @@ def prompts_of(ask: Ask, model_text: ModelText, max_tokens: int | None = None) -
 
 def with_defaults(ask: Ask, defaults: SamplingDefaults) -> Ask:
     """The request with the model's sampling defaults in every parameter that the client did not give."""
-    sampling = defaults.fill(ask.sampling, ask.said)
+    sampling = defaults.fill(ask.sampling, ask.sampling_fields)
     return ask if sampling is ask.sampling else replace(ask, sampling=sampling)
 
 

@@ -24,7 +24,7 @@ from quire.engine.client import Client, Deliver
 from quire.engine.hub import HubLink
 from quire.engine.launch import Progress
 from quire.engine.need import Budget, budget_bytes
-from quire.engine.reading import LoopReader
+from quire.engine.readers import LoopReader
 from quire.observe.access_log import log_access
 from quire.observe.log import start_logging
 from quire.observe.request_log import open_request_log
@@ -106,7 +106,7 @@ class AtHub:
     def lost(self) -> None:
         """There is no hub any more, and so no engine."""
         for link in self._links:
-            link.lost()
+            link.on_hub_death()
 
 
 class Front(Serving):

@@ -186,7 +186,7 @@ class Fronts:
         """Another takes its place: at once, unless it died before it had found the hub."""
         assert seat.process is not None and seat.process.stdin is not None
         seat.process.stdin.close()
-        dropped = [hub.drop(seat.name) for hub in self._hubs]
+        dropped = [hub.remove_front(seat.name) for hub in self._hubs]
         self._table.forget(seat.place)
         seat.num_failures = 0 if all(dropped) else seat.num_failures + 1
         seat.next_start = time.monotonic() + (0.0 if all(dropped) else PAUSE_SECONDS)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from quire.config import Config
-from quire.engine.client import Client, Deliver, Link, Restarts
+from quire.engine.client import Client, Deliver, EngineLink, RestartPolicy
 from quire.engine.launch import ChildEngine, Progress
 from quire.engine.messages import Configure, Question
-from quire.engine.need import Budget, Need, Share, budget_of, measure
-from quire.engine.reading import LoopReader
+from quire.engine.need import Budget, Need, Share, budget_of, memory_need
+from quire.engine.readers import LoopReader
 from quire.engine.text_side import TextSide
 from quire.serve.errors import EngineBusy
 from quire.serve.generation.prompts import ModelText
@@ -78,7 +78,7 @@ class Place:
 
     def measure(self, path: Path, config: Config) -> Need | Share | None:
         """From the model's header."""
-        return measure(path, self.device, config)
+        return memory_need(path, self.device, config)
 
     def open(
         self, name: str, path: Path, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop
@@ -86,11 +86,11 @@ class Place:
         """Start an engine."""
         configure = Configure(str(path), self.device, config)
 
-        def opens(deliver: Deliver) -> Link:
-            reads = partial(LoopReader, loop=loop)
-            return ChildEngine(configure, deliver, progress=progress, entry=self.entry, reads=reads)
+        def opens(deliver: Deliver) -> EngineLink:
+            make_reader = partial(LoopReader, loop=loop)
+            return ChildEngine(configure, deliver, progress=progress, entry=self.entry, make_reader=make_reader)
 
-        return path, Client(opens, Restarts(config.scheduler.max_waiting, loop.call_soon_threadsafe))
+        return path, Client(opens, RestartPolicy(config.scheduler.max_waiting, loop.call_soon_threadsafe))
 
 
 async def ask(client: Client, question: Question) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from quire.config import Config
 from quire.engine.launch import Progress
+from quire.engine.need import has_own_memory
 from quire.serve.errors import ModelNotServed
 from quire.serve.residency.engines import Engine, Opens, in_thread
 from quire.serve.residency.model import Model
@@ -25,8 +26,6 @@ from quire.types.chat import ModelCard
 from quire.types.errors import QuireError
 
 logger = logging.getLogger(__name__)
-
-HOST = "cpu"  # the device whose memory is no accelerator's
 
 
 class Offers(Protocol):
@@ -213,7 +212,7 @@ class Models:
             card,
             is_loaded=True,
             loaded_bytes=allowed,
-            accelerator_bytes=0 if ready.device == HOST else allowed,
+            accelerator_bytes=allowed if has_own_memory(ready.device) else 0,
             shares_with="" if first is None or first is model else first.name,
             max_context=ready.max_context,
             expires=None if resident.keep < 0 else time.time() + max(0.0, left),

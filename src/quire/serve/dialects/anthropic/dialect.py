@@ -56,7 +56,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
     said = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p, "stop": asked.stop_sequences}
     ask = replace(
         _request(asked, limits, sampling, bool(asked.stream)),
-        said=frozenset({"max_tokens", *(name for name, value in said.items() if value is not None)}),
+        sampling_fields=frozenset({"max_tokens", *(name for name, value in said.items() if value is not None)}),
     )
     return Decoded(ask, partial(MessageWriter, shows_thinking=shows))
 

@@ -156,7 +156,7 @@ def _sampling(asked: Common, limits: Limits) -> dict[str, Any]:
     chosen = sampling_of(given, "options.")
     stops(chosen.get("stop", ()), limits, "options.stop")
     sampling = SamplingParams(**(DEFAULTS | chosen), logprobs=num_top if asked.logprobs else None)
-    return {"sampling": sampling, "said": frozenset(chosen)}
+    return {"sampling": sampling, "sampling_fields": frozenset(chosen)}
 
 
 def _constraint(asked: Common, limits: Limits) -> Constraint | None:

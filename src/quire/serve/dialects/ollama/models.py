@@ -9,7 +9,7 @@ import msgspec
 
 from quire.serve.dialects.ollama.writer import time_of
 from quire.types.chat import ModelCard
-from quire.types.parameters import spelled
+from quire.types.parameters import modelfile_lines
 
 _NEVER = "9999-12-31T23:59:59Z"  # a model that stays has to have some time at which it goes
 _TEMPLATE = "tokenizer.chat_template"  # shown on its own
@@ -38,7 +38,7 @@ def shown(card: ModelCard) -> bytes:
         {
             "license": card.license,
             "modelfile": _modelfile(card),
-            "parameters": "\n".join(f"{name:<30} {value}" for name, value in spelled(card.parameters)),
+            "parameters": "\n".join(f"{name:<30} {value}" for name, value in modelfile_lines(card.parameters)),
             "template": card.template,
             "system": card.system,
             "messages": [{"role": message.role, "content": message.text} for message in card.messages],

@@ -1,7 +1,7 @@
-"""Who takes in what comes over a socket: a thread, or an event loop in between its other work.
+"""Readers of a link's socket: one in a thread, one in an event loop.
 
-In a loop, sinks are called in the loop's own thread: news of a step reach their tasks without a lock or a wake-up from
-outside.
+In an event loop, sinks are called in the loop's own thread: messages of a step reach their tasks without a lock or a
+wake-up from another thread.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from quire.engine.wire import decode
 if TYPE_CHECKING:
     import asyncio
 
-LOOK_MS = 50  # how often the other side's life is looked at when it says nothing
-END_SECONDS = 10.0  # how long the other side may take to finish the step that it is in
-MAX_FRAMES = 16  # that an event loop takes in before it turns to its other work
+POLL_MS = 50  # between checks that the other side is alive, while it sends nothing
+END_SECONDS = 10.0  # that the other side may take to finish its current step
+MAX_FRAMES = 16  # that an event loop reads before its other work
 
 Socket = zmq.Socket[bytes]
 
 
-class Readable(Protocol):
-    """A link, as its reader sees it."""
+class ReadableLink(Protocol):
+    """What a reader needs of a link."""
 
     inbox: Inbox
 
     @property
     def is_alive(self) -> bool:
-        """Is there someone on the other side?"""
+        """Is the other side alive?"""
 
     def take(self, wait_ms: int, max_frames: int | None = None) -> None:
-        """Deliver what has come, and no more."""
+        """Deliver what has come."""
 
     def read(self, wait_ms: int) -> bool:
-        """Deliver what has come. False: the other side has ended, and all that it said, and its end, was delivered."""
+        """Deliver what has come. False: the other side has ended, and all its messages, and its end, were delivered."""
 
 
-class Reading(Protocol):
-    """Someone who takes in what the other side says, and tells of its end."""
+class LinkReader(Protocol):
+    """Delivers what comes over a link, and reports the end of the other side."""
 
     def stop(self) -> None:
-        """The other side has ended: take in what it said last, and return."""
+        """Deliver the last messages of the other side, which has ended, and return."""
 
 
-Reads = Callable[[Readable], Reading]
+MakeReader = Callable[[ReadableLink], LinkReader]
 
 
 class Inbox:
-    """The messages that come over a socket."""
+    """Receives messages from a socket."""
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
 
     @property
     def fileno(self) -> int:
-        """A descriptor that becomes readable when something may have come."""
+        """A file descriptor that becomes readable when something may have come."""
         return int(self._socket.fileno())
 
     def has_more(self) -> bool:
@@ -67,26 +67,26 @@ class Inbox:
         return not self._socket.closed and bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def receive(self, wait_ms: int, max_frames: int | None = None) -> list[Any]:
-        """What has come, waiting so long for the first of it."""
-        said: list[Any] = []
+        """Return what has come, waiting up to `wait_ms` for the first message."""
+        messages: list[Any] = []
         if wait_ms and not self._socket.poll(wait_ms):
-            return said
+            return messages
         try:
             for _ in range(max_frames) if max_frames else itertools.count():
-                said += decode(self._socket.recv(zmq.NOBLOCK))
+                messages += decode(self._socket.recv(zmq.NOBLOCK))
         except zmq.Again:
             pass
-        return said
+        return messages
 
     def close(self) -> None:
-        """Whatever comes now is lost."""
+        """Close the socket. Unread messages are lost."""
         self._socket.close(linger=0)
 
 
 class ThreadReader:
-    """Reads in a thread of its own."""
+    """Reads in its own thread."""
 
-    def __init__(self, link: Readable) -> None:
+    def __init__(self, link: ReadableLink) -> None:
         self._link = link
         self._thread = threading.Thread(target=self._run, name="quire-link", daemon=True)
         self._thread.start()
@@ -97,39 +97,39 @@ class ThreadReader:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._link.read(LOOK_MS):
+        while self._link.read(POLL_MS):
             pass
 
 
 class LoopReader:
-    """Reads in an event loop. Made in any thread; `stop` is called in another than the loop's."""
+    """Reads in an event loop. Created in any thread; `stop` must not be called in the loop's thread."""
 
-    def __init__(self, link: Readable, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, link: ReadableLink, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
         self._loop = loop
-        self._is_over = threading.Event()
+        self._has_ended = threading.Event()
         loop.call_soon_threadsafe(self._start)
 
     def stop(self) -> None:
-        """Wait until the loop has seen the end."""
+        """Wait until the loop has handled the end."""
         if not self._loop.is_closed():
-            self._is_over.wait(END_SECONDS)
+            self._has_ended.wait(END_SECONDS)
 
     def _start(self) -> None:
         self._loop.add_reader(self._link.inbox.fileno, self._take)
         self._take()
-        self._look()
+        self._check_alive()
 
     def _take(self) -> None:
-        """The descriptor says when something has come, and only once: what is left is taken in the next turn."""
+        """Read what has come. The descriptor signals only once, so the rest is read in the next turn of the loop."""
         if self._link.inbox.has_more():
             self._link.take(0, MAX_FRAMES)
             self._loop.call_soon(self._take)
 
-    def _look(self) -> None:
+    def _check_alive(self) -> None:
         if self._link.is_alive:
-            self._loop.call_later(LOOK_MS / 1e3, self._look)
+            self._loop.call_later(POLL_MS / 1e3, self._check_alive)
             return
         self._loop.remove_reader(self._link.inbox.fileno)
         self._link.read(0)
-        self._is_over.set()
+        self._has_ended.set()
