@@ -88,7 +88,9 @@ def shapes() -> list[type[msgspec.Struct]]:
     """Every declared part of a body, those that are read out of a plain object later included."""
     modules = [import_module(each.name) for each in walk_packages(quire.serve.__path__, "quire.serve.")]
     found = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
-    own = [kind for kind in found if issubclass(kind, msgspec.Struct) and kind.__module__.startswith("quire.serve.")]
+    structs = [kind for kind in found if issubclass(kind, msgspec.Struct)]
+    between = "quire.serve.processes."  # what processes of a server say to each other
+    own = [each for each in structs if each.__module__.startswith("quire.serve.") and between not in each.__module__]
     return sorted(own, key=lambda kind: (kind.__module__, kind.__name__))
 
 

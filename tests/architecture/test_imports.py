@@ -58,8 +58,10 @@ JOINS = {
         "engine.reading",
         "engine.hub",
         "engine.need",
+        "engine.supported",
         "engine.text_side",
-        "gateway.residency",  # the pure policy; serve does what it decides
+        "engine.wire",
+        "gateway.library",
         "gateway.routing",
         "store",
         "weights",

@@ -25,9 +25,10 @@ from quire.bench.figure import Figure, at_least, at_most
 from quire.config import load
 from quire.serve.http.app import all_dialects
 from quire.serve.processes.server import Serving
-from quire.serve.residency.engines import Place
+from quire.serve.residency.engines import EngineLauncher
+from quire.serve.residency.local import LocalResidency
 from quire.serve.residency.models import Models
-from quire.serve.residency.shelf import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from quire.serve.service import Service
 
 NUM_STREAMS = 256
@@ -89,9 +90,10 @@ def front(model: str, pace: str | None, **settings: int) -> Iterator[tuple[int, 
 def serve(model: str, pace: str | None, settings: Mapping[str, int]) -> None:
     """The front's main: a server as `quire serve` makes it, mostly with another engine."""
     config = load({"port": 0, "drain_seconds": 1, "log_level": "warning", **settings}, {})
-    place = Place() if pace is None else Place(pace, ENTRY)
-    models = Models([Wanted("m", lambda: Path(model))], config, place, lambda loading: None)
-    Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
+    launcher = EngineLauncher() if pace is None else EngineLauncher(pace, ENTRY)
+    residency = LocalResidency([ModelEntry("m", lambda: Path(model))], config, launcher, lambda loading: None)
+    service = Service(config, Models(residency, config), all_dialects())
+    Serving(service, lambda url: print(url, flush=True)).run_until_signal()
 
 
 class _Client(asyncio.Protocol):

@@ -33,9 +33,10 @@ from quire.config import load
 from quire.engine.need import need_of
 from quire.serve.http.app import all_dialects
 from quire.serve.processes.server import Serving
-from quire.serve.residency.engines import Place
+from quire.serve.residency.engines import EngineLauncher
+from quire.serve.residency.local import LocalResidency
 from quire.serve.residency.models import Models
-from quire.serve.residency.shelf import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from quire.serve.service import Service
 
 NUM_CLIENTS, NUM_PROMPTS = 32, 96
@@ -170,8 +171,8 @@ def serve(path: str, num_models: int, budget: float) -> None:
     with tempfile.TemporaryDirectory(prefix="quire-", dir=Path(path).resolve().parent) as folder:
         names = [f"m{number}" for number in range(num_models)]
         copies = {name: _linked(Path(path), Path(folder, name)) for name in names}
-        wanted = [Wanted(name, partial(copies.__getitem__, name)) for name in names]
-        models = Models(wanted, config, Place(), lambda loading: None)
+        entries = [ModelEntry(name, partial(copies.__getitem__, name)) for name in names]
+        models = Models(LocalResidency(entries, config, EngineLauncher(), lambda loading: None), config)
         Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
 
 

@@ -56,8 +56,9 @@ def serve(options: ServeOptions, given: Given) -> None:
     """Serve models over HTTP, in the dialects of OpenAI, Anthropic and Ollama."""
     config = given.config
     # By name, here: no other command waits for the packages of a server.
-    keys, engines, shelf = (
-        import_module(f"quire.serve.{name}") for name in ("access.keys", "residency.engines", "residency.shelf")
+    keys, engines, local, shelf = (
+        import_module(f"quire.serve.{name}")
+        for name in ("access.keys", "residency.engines", "residency.local", "residency.shelf")
     )
     start_logging(config.observe, is_whole_process=True)
     known = keys.read_keys(config.serve)
@@ -65,26 +66,29 @@ def serve(options: ServeOptions, given: Given) -> None:
         logger.warning("anyone who reaches %s may use this server: set --api-keys or --api-key", config.serve.host)
     is_json = config.observe.log_format == "json"
     say: Say = logger.info if is_json else _print
-    wanted, place = _wanted(options, given.store, say if is_json else None), engines.Place(options.device)
-    num_stored = 0 if options.only or config.serve.fronts > 1 else len(given.store.list())
-    ready = partial(_tell_ready, say, [model.name for model in wanted], num_stored)
-    loading = partial(_tell_loading, say)
+    entries = _entries(options, given.store, say if is_json else None)
+    num_stored = 0 if options.only else len(given.store.list())
+    on_ready = partial(_tell_ready, say, [entry.name for entry in entries], num_stored)
+    residency = local.LocalResidency(
+        entries,
+        config,
+        engines.EngineLauncher(options.device),
+        partial(_tell_loading, say),
+        None if options.only else shelf.StoreShelf(given.store),
+    )
     if config.serve.fronts > 1:
-        if not options.models:
-            raise InvalidRequest("Several fronts need to be told which models to serve: quire serve MODEL --fronts 2.")
-        fronts = import_module("quire.serve.processes.hub")
-        _run(fronts.Fronts(wanted, config, place, known, loading, ready), say)
+        hub = import_module("quire.serve.processes.hub")
+        _run(hub.HubServer(residency, config, known, on_ready, has_library=not options.only), say)
         return
     app, models, server, service = (
         import_module(f"quire.serve.{name}") for name in ("http.app", "residency.models", "processes.server", "service")
     )
-    offers = None if options.only else shelf.Shelf(given.store)
-    served = models.Models(wanted, config, place, loading, offers)
     library = None if options.only else _library(given.store)
     with traces_to(config.serve.otlp_endpoint) as traces, request_log_to(config.serve.request_log) as logs:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
-        house = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
-        _run(server.Serving(house, ready), say)
+        served = models.Models(residency, config)
+        shared = service.Service(config, served, app.all_dialects(), known, observers=observers, library=library)
+        _run(server.Serving(shared, on_ready), say)
 
 
 def _library(store: Store) -> Any:
@@ -97,9 +101,9 @@ def _run(serving: Any, say: Say) -> None:
     serving.run_until_signal()
 
 
-def _wanted(options: ServeOptions, store: Store, say: Say | None) -> list[Any]:
+def _entries(options: ServeOptions, store: Store, say: Say | None) -> list[Any]:
     shelf = import_module("quire.serve.residency.shelf")
-    wanted: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     texts = options.models or (() if store.list() else (DEFAULT_MODEL,))
     if options.only and not texts:
         raise InvalidRequest("--only needs models: quire serve MODEL --only.", field="models")
@@ -107,12 +111,12 @@ def _wanted(options: ServeOptions, store: Store, say: Say | None) -> list[Any]:
         named = SERVED_AS.fullmatch(text)
         given, rest = (named["name"], named["model"]) if named else ("", text)
         name = parse_name(rest)
-        shown_as = given or (_file_name(name) if name.kind == "path" else shelf.spelled(name))
-        if shown_as in wanted:
+        shown_as = given or (_file_name(name) if name.kind == "path" else shelf.display_name(name))
+        if shown_as in entries:
             raise InvalidRequest(f"Two models would be served as {shown_as}: write NAME={rest}.", field="models")
-        aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases(name)
-        wanted[shown_as] = shelf.Wanted(shown_as, partial(_locate, store, say, str(name)), aliases)
-    return list(wanted.values())
+        aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases_of(name)
+        entries[shown_as] = shelf.ModelEntry(shown_as, partial(_locate, store, say, str(name)), aliases)
+    return list(entries.values())
 
 
 def _file_name(name: ModelName) -> str:

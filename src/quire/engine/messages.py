@@ -38,7 +38,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a front: what is served here? The answer is a Configure, and Ready once that is so."""
+    """The first message of a front to an engine of the hub. The answer is Ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ OF_ROUTE = ("rules", "fallback")
 OF_RULE = ("name", "when", "use", "fallback", "sticky", "seed")
 PLAIN_NAME = re.compile(r"[\w.:/-]{1,128}", re.ASCII)  # it stands in a header of the response
 
-Knows = Callable[[str], bool]  # is there a model of this name?
+Knows = Callable[[str], bool | None]  # is there a model of this name? None: another process has checked that
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def build(file: Node, knows: Knows) -> Routes:
             raise node.wrong(f"{alias!r} is no name: letters, digits and . _ : / - are.")
         if knows(alias):
             raise node.wrong(f"{alias} is the name of a model: an alias needs one of its own.")
-    reader = _RuleReader(given, lambda name: name not in aliases and knows(name), aliases)
+    reader = _RuleReader(given, knows, aliases)
     return Routes({alias: reader.route(alias, node) for alias, node in aliases.items()}, given.classifiers)
 
 
@@ -191,7 +191,7 @@ class _RuleReader:
     def _check(self, name: str, node: Node) -> None:
         if name in self.aliases:
             raise node.wrong(f"{name} is an alias: a rule names models.")
-        if not self.knows(name):
+        if self.knows(name) is False:
             raise node.wrong(f"there is no model {name!r} here.")
 
 

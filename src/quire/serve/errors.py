@@ -74,7 +74,7 @@ class NoLibrary(QuireError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This server cannot change what models there are: it serves the store not at all, or by several fronts."
+            "This server cannot change what models there are: it was started with --only, and serves no store."
         )
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from quire.serve.residency.shelf import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from tests.serve.running import Running, link_or_copy, running
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +26,7 @@ def test_a_model_on_its_way_is_waited_for_and_the_server_lives_meanwhile(model_f
         assert may_load.wait(60)
         return model_file
 
-    with running([Wanted("toy", locate)], waits=False, load_patience=60) as server:
+    with running([ModelEntry("toy", locate)], waits=False, load_patience=60) as server:
         assert server.http.get("/health").status_code == 200
         early = server.http.get("/ready")
         assert early.status_code == 503 and int(early.headers["retry-after"]) >= 1
@@ -50,7 +50,7 @@ def test_a_model_that_takes_too_long_is_refused_with_the_time_to_come_back(model
         assert may_load.wait(60)
         return model_file
 
-    with running([Wanted("toy", locate)], waits=False, load_patience=0.1) as server:
+    with running([ModelEntry("toy", locate)], waits=False, load_patience=0.1) as server:
         refused = complete(server)
         assert (refused.status_code, refused.json()["plain_error"]) == (503, "model_loading")
         assert int(refused.headers["retry-after"]) >= 1
@@ -60,7 +60,7 @@ def test_a_model_that_takes_too_long_is_refused_with_the_time_to_come_back(model
 def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
     other = tmp_path / "other.gguf"
     link_or_copy(model_file, other)
-    wanted = [Wanted("one", lambda: model_file, ("both", "first")), Wanted("two", lambda: other, ("both",))]
+    wanted = [ModelEntry("one", lambda: model_file, ("both", "first")), ModelEntry("two", lambda: other, ("both",))]
     with running(wanted, num_blocks=50) as server:
         assert server.http.get("/plain/models").json() == {"models": ["one", "two"]}
         for name, model in (("one", "one"), ("first", "one"), ("two", "two")):

@@ -22,8 +22,8 @@ from quire.bench.models import resident_bytes
 from quire.config import Config, load
 from quire.engine.need import Budget, Share, budget_of, measure, need_of
 from quire.serve.http.app import all_dialects
-from quire.serve.residency.engines import Place
-from quire.serve.residency.shelf import Shelf
+from quire.serve.residency.engines import EngineLauncher
+from quire.serve.residency.shelf import StoreShelf
 from quire.store.layout import write_whole
 from quire.store.manifest import Manifest, StoredFile, manifest_path
 from quire.store.names import parse_name
@@ -57,7 +57,7 @@ def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_store(tmp_path_factory.mktemp("store"), model_file)
 
 
-class AsOnGpu(Place):
+class AsOnGpu(EngineLauncher):
     """Engines on the CPU, of which the server reckons as if they were on a GPU."""
 
     def budget(self, config: Config) -> Budget:
@@ -72,7 +72,7 @@ class AsOnGpu(Place):
 @contextmanager
 def serving(store: Store, **settings: Any) -> Iterator[Running]:
     more = SMALL | {"num_blocks": None} | settings
-    with running([], all_dialects(), offers=Shelf(store), home=str(store.layout.home), **more) as server:
+    with running([], all_dialects(), shelf=StoreShelf(store), home=str(store.layout.home), **more) as server:
         clients[server] = ollama.Client(host=server.url, trust_env=False, timeout=120)
         try:
             yield server
@@ -154,8 +154,8 @@ def test_a_killed_engine_does_not_touch_the_others(server: Running):
     long = {"temperature": 0, "num_predict": 120}
     alone = say(server, TAGS[0], options=long)
     say(server, TAGS[1])
-    models = {model.name: model for model in server.service.models}
-    victim = models[TAGS[1]].engine.client._link.pid
+    clients = [server.client_of(tag) for tag in TAGS[:2]]
+    victim = clients[1]._link.pid
     texts: dict[str, list[str]] = {tag: [] for tag in TAGS[:2]}
 
     def ask(tag: str) -> None:
@@ -164,13 +164,13 @@ def test_a_killed_engine_does_not_touch_the_others(server: Running):
     threads = [threading.Thread(target=ask, args=(tag,)) for tag in TAGS[:2] for _ in range(3)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: models[TAGS[1]].engine.client.counters(60).num_running > 0 or any(texts.values()))
+    wait_until(lambda: clients[1].counters(60).num_running > 0 or any(texts.values()))
     os.kill(victim, signal.SIGKILL)
     for thread in threads:
         thread.join()
     assert texts == {tag: [alone] * 3 for tag in TAGS[:2]}
-    wait_until(lambda: models[TAGS[1]].engine.client.num_restarts == 1)
-    assert models[TAGS[0]].engine.client.num_restarts == 0
+    wait_until(lambda: clients[1].num_restarts == 1)
+    assert clients[0].num_restarts == 0
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers_and_what_would_fit(store: Store):
@@ -220,8 +220,7 @@ def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store, mode
         asked = [pool.submit(say, server, TAGS[number % 4]) for number in range(48)]
         sizes = []
         while not all(each.done() for each in asked):
-            engines = [each.engine for each in server.service.models if each.engine is not None]
-            sizes.append(sum(resident_bytes(engine.client._link.pid) for engine in engines))
+            sizes.append(sum(resident_bytes(client._link.pid) for client in server.residency.clients()))
             time.sleep(0.05)
         assert len({each.result() for each in asked}) == 1
         told = memory(server)
@@ -245,7 +244,7 @@ def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
 
 @pytest.mark.parametrize("share, both", [(0.9, False), (0.4, True)])
 def test_on_a_gpu_as_many_models_are_loaded_as_their_shares_allow(share: float, both: bool, store: Store):
-    with serving(store, place=AsOnGpu("cpu"), memory_share=share, num_blocks=64) as server:
+    with serving(store, launcher=AsOnGpu("cpu"), memory_share=share, num_blocks=64) as server:
         said = say(server, TAGS[0])
         assert say(server, TAGS[1]) == said
         assert loaded(server) == ({TAGS[0], TAGS[1]} if both else {TAGS[1]})

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.serve.residency.model import weights_identity, weights_path
+from quire.serve.residency.roster import weights_identity, weights_path
 from tests.serve.admin.test_library import PIRATE, QUESTION, _with_base, quire, serving
 from tests.store.folders import ollama_model
 

@@ -12,18 +12,26 @@ from typing import Any
 
 import msgspec
 
-from quire.engine.messages import Changed, Counters, Explain, Explained, Flush, PinPrefix, Snapshot, UnpinPrefix
+from quire.engine.messages import Changed, Explain, Explained, Flush, PinPrefix, UnpinPrefix
 from quire.engine.text_side import TextSide
 from quire.serve.admin.native import only_admin
 from quire.serve.admin.prompt_body import PromptBody, ask_of
 from quire.serve.dialects.body import read
 from quire.serve.http.exchange import Exchange
-from quire.serve.residency.engines import Engine
+from quire.serve.residency.models import ModelEngine
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest
 from quire.types.request import CacheKey, Pin
 
-SHOWN = ("num_blocks", "num_free_blocks", "num_held_blocks", "num_cached_blocks", "num_sessions")
+SHOWN = (
+    "num_blocks",
+    "num_free_blocks",
+    "num_held_blocks",
+    "num_cached_blocks",
+    "num_sessions",
+    "queried_tokens",
+    "hit_tokens",
+)
 ENDINGS = {  # why a hit ends where it ends
     "whole": ".",
     "diverged": "; at position {hit} the prompt goes on with {given!r}, the cache with {cached!r}.",
@@ -49,12 +57,9 @@ class FlushBody(msgspec.Struct, forbid_unknown_fields=True):
 async def stats(service: Service, exchange: Exchange) -> None:
     """Blocks by state, and how much was found, of each model."""
     only_admin(exchange)
-    said = {}
-    for model in service.models:
-        if model.engine is not None:
-            counters: Counters = await model.engine.ask(Snapshot())
-            said[model.name] = {name: getattr(counters, name) for name in (*SHOWN, "queried_tokens", "hit_tokens")}
-    await exchange.respond(msgspec.json.encode({"models": said}))
+    found = await service.models.counters_by_model()
+    shown = {model: {name: getattr(counters, name) for name in SHOWN} for model, counters in found.items()}
+    await exchange.respond(msgspec.json.encode({"models": shown}))
 
 
 async def explain(service: Service, exchange: Exchange) -> None:
@@ -95,7 +100,7 @@ async def flush(service: Service, exchange: Exchange) -> None:
 @asynccontextmanager
 async def _prompt(
     service: Service, exchange: Exchange, given: PromptBody
-) -> AsyncIterator[tuple[Engine, tuple[int, ...], CacheKey]]:
+) -> AsyncIterator[tuple[ModelEngine, tuple[int, ...], CacheKey]]:
     """The engine, which stays meanwhile; the prompt, and whose it is."""
     limits = service.limits(exchange.key)
     ask = await service.beside(exchange, lambda: ask_of(given, service.dialects, limits))

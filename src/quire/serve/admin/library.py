@@ -36,7 +36,7 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
     asked = await service.parsed(exchange, endpoint.decode)
     if isinstance(asked.change, Delete):
         with suppress(QuireError):
-            service.models.forget(asked.change.name)
+            await service.models.forget(asked.change.name)
     telling = _Telling()
     doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, telling)))
     leaving = asyncio.ensure_future(exchange.gone())

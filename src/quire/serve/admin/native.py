@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from quire import __version__
 from quire.config import settings
-from quire.engine.messages import EngineDied, Snapshot
+from quire.engine.messages import EngineDied
 from quire.observe.metrics import CONTENT_TYPE, engine_samples, render
 from quire.serve.admin.prompt_body import PromptBody, ask_of
 from quire.serve.dialects.body import read
 from quire.serve.dialects.contract import Dialect
-from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
+from quire.serve.errors import Forbidden, ModelLoading, ShuttingDown
 from quire.serve.http.exchange import Exchange
-from quire.serve.residency.engines import Engine
-from quire.serve.residency.residents import RETRY_SECONDS
+from quire.serve.residency.contract import RETRY_SECONDS
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
 
@@ -54,11 +51,7 @@ async def root(service: Service, exchange: Exchange) -> None:
 
 async def health(service: Service, exchange: Exchange) -> None:
     """The process is alive. Engines that do not run or respond are named."""
-    troubles = {
-        model.name: f"The engine {model.engine.client.trouble}."
-        for model in service.models
-        if model.engine is not None and not model.is_ready
-    }
+    troubles = {model.name: f"The engine {model.trouble}." for model in service.models if model.trouble is not None}
     said = {"status": "degraded", "models": troubles} if troubles else {"status": "ok"}
     await exchange.respond(msgspec.json.encode(said))
 
@@ -67,13 +60,14 @@ async def ready(service: Service, exchange: Exchange) -> None:
     """Models that were named are loaded, and engines run; others are loaded when they are asked for."""
     if service.is_draining:
         raise ShuttingDown
-    if service.models.error is not None:
-        raise service.models.error
-    for model in service.models:
-        if model.engine is None and model.is_named and not service.models.is_loaded:
+    status = service.models.status
+    if status.error is not None:
+        raise status.error
+    for model in status.models:
+        if model.is_named and not model.is_loaded and not status.is_started:
             raise ModelLoading(model.name, RETRY_SECONDS)
-        if model.engine is not None and not model.is_ready:
-            raise EngineDied(f"The engine of {model.name} {model.engine.client.trouble}.")
+        if model.trouble is not None:
+            raise EngineDied(f"The engine of {model.name} {model.trouble}.")
     await exchange.respond(b'{"status":"ready"}')
 
 
@@ -85,15 +79,13 @@ async def version(service: Service, exchange: Exchange) -> None:
 async def props(service: Service, exchange: Exchange) -> None:
     """Settings, without secrets; limits; and what the models are."""
     only_admin(exchange)
-    await service.models.refresh()
     config = service.config
     values = {each.name: getattr(getattr(config, each.section), each.name) for each in settings() if not each.secret}
-    models = {model.name: None if model.engine is None else _facts(model.engine) for model in service.models}
     said = {
         "version": __version__,
         "dialects": [dialect.name for dialect in service.dialects],
-        "models": models,
-        "memory": service.models.memory(),
+        "models": await service.models.engines(),
+        "memory": await service.models.memory(),
         "routes": service.router.describe(),
         "limits": asdict(service.limits(exchange.key)),
         "settings": values,
@@ -101,22 +93,13 @@ async def props(service: Service, exchange: Exchange) -> None:
     await exchange.respond(msgspec.json.encode(said))
 
 
-def _facts(engine: Engine) -> dict[str, Any]:
-    defaults = engine.model_text.side.defaults
-    told = {name: {"value": value, "source": defaults.sources[name]} for name, value in defaults.values.items()}
-    return asdict(engine.client.ready) | {"sampling_defaults": told}
-
-
 async def metrics(service: Service, exchange: Exchange) -> None:
     """In Prometheus' text format. An engine that does not answer is left out."""
     if service.config.serve.metrics_for == "admins":
         only_admin(exchange)
     samples = service.samples()
-    for model in service.models:
-        if model.engine is not None and model.slot is not None and model.slot.first is model:  # each engine once
-            with suppress(EngineBusy, EngineDied):
-                counters = await model.engine.ask(Snapshot())
-                samples += engine_samples(model.name, {name: getattr(counters, name) for name in counters.__slots__})
+    for model, counters in (await service.models.counters()).items():
+        samples += engine_samples(model, {name: getattr(counters, name) for name in counters.__slots__})
     await exchange.respond(render(samples).encode(), CONTENT_TYPE)
 
 

@@ -82,15 +82,8 @@ class Router:
 
     def _read(self) -> None:
         assert self._path is not None
-        self._routes = load(self._path, self._knows)
+        self._routes = load(self._path, self._models.knows)
         self._read_at, self._problem = time.time(), None
-
-    def _knows(self, name: str) -> bool:
-        try:
-            self._models.find(name)
-        except QuireError:
-            return False
-        return True
 
 
 async def with_fallback(

@@ -14,16 +14,15 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from quire.config import BadSetting, ServeConfig
-from quire.engine.messages import EngineDied, Snapshot
+from quire.engine.messages import Counters
 from quire.observe.throughput import INTERVAL_SECONDS, Throughput
-from quire.serve.errors import EngineBusy
 from quire.serve.http.app import make_app
 from quire.serve.http.connection import connection_for
 from quire.serve.service import Service
@@ -35,7 +34,7 @@ BACKLOG = 2048
 MAX_FILES = 1 << 16
 KEEP_ALIVE_SECONDS = 75  # longer than what proxies have, so that they close first
 
-Ready = Callable[[str], None]  # all models are loaded; the server's URL
+OnReady = Callable[[str], None]  # called with the server's URL when the models of the command line are loaded
 
 
 class _Server(uvicorn.Server):
@@ -58,10 +57,10 @@ class Serving:
     """One server. It listens from the beginning, and answers once it runs."""
 
     def __init__(
-        self, service: Service, ready: Ready = lambda url: None, listener: socket.socket | None = None
+        self, service: Service, on_ready: OnReady = lambda url: None, listener: socket.socket | None = None
     ) -> None:
         self._service = service
-        self._ready = ready
+        self._on_ready = on_ready
         self._server = _Server(uvicorn_config(make_app(service), service.config.serve))
         self._socket = listen(service.config.serve) if listener is None else listener
         self._ending: Ending | None = None
@@ -103,14 +102,7 @@ class Serving:
         self._service.is_draining = self._server.should_exit = True
 
     async def _log_throughput(self) -> None:
-        lines: dict[str, Throughput] = {}
-        while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
-            for model in tuple(self._service.models):
-                if model.engine is not None:
-                    line = lines.setdefault(model.name, Throughput(model.name, throughput_logger))
-                    with suppress(EngineBusy, EngineDied):
-                        line.log(await model.engine.ask(Snapshot()), INTERVAL_SECONDS)
+        await log_throughput(self._service.models)
 
     def _log_end(self) -> None:
         if self._ending is None:
@@ -130,7 +122,22 @@ class Serving:
             raise
         gc.collect()
         gc.freeze()  # what is here now stays: no stream shall wait while it is looked through again
-        self._ready(self.url)
+        self._on_ready(self.url)
+
+
+class CountsEngines(Protocol):
+    """Where the counters of all engines come from."""
+
+    async def counters(self) -> dict[str, Counters]: ...
+
+
+async def log_throughput(engines: CountsEngines) -> None:
+    """Log the throughput of every loaded engine at intervals, until cancelled."""
+    lines: dict[str, Throughput] = {}
+    while True:
+        await asyncio.sleep(INTERVAL_SECONDS)
+        for name, counters in (await engines.counters()).items():
+            lines.setdefault(name, Throughput(name, throughput_logger)).log(counters, INTERVAL_SECONDS)
 
 
 class Life(Protocol):
