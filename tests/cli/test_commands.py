@@ -174,9 +174,3 @@ logging.getLogger("quire.cache").error("but this")
     assert "not this" not in done.stderr
     said = json.loads(done.stderr.splitlines()[-1])
     assert (said["level"], said["message"]) == ("error", "but this")
-
-
-def test_several_fronts_need_to_be_told_which_models_to_serve(quire):
-    install_default(quire)
-    done = quire("serve", "--fronts", "2")
-    assert done.returncode == 1 and "quire serve MODEL --fronts 2" in done.stderr

@@ -97,8 +97,9 @@ def _with_base(folder: Path, model_file: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(home) -> Iterator[str]:
-    with serving(home) as url:
+def url(home, request) -> Iterator[str]:
+    """A server of the store; with several fronts where a test is parametrized so."""
+    with serving(home, "--fronts", getattr(request, "param", 1)) as url:
         yield url
 
 
@@ -112,7 +113,8 @@ def names(client) -> set[str]:
     return {model.model.removesuffix(":latest") for model in client.list().models}
 
 
-def test_a_model_is_made_shown_asked_copied_and_forgotten(client, url):
+@pytest.mark.parametrize("url", [1, 2], indirect=True, ids=["1-front", "2-fronts"])
+def test_a_model_is_created_shown_used_copied_and_deleted(client, url):
     made = client.create(model="pirate", from_="base", system=PIRATE, parameters=GREEDY, license="MIT")
     assert made.status == "success" and {"base", "pirate"} <= names(client)
 

@@ -37,6 +37,7 @@ TAGS = ("smol:a", "smol:b", "smol:c", "smol:d")
 SMALL = {"max_context": 512, "max_rows": 8, "max_step_tokens": 256}
 clients: dict[Running, ollama.Client] = {}
 GREEDY = {"temperature": 0, "num_predict": 8}
+BOTH = pytest.mark.parametrize("fronts", [1, 2])
 
 
 def make_store(home: Path, model_file: Path) -> Store:
@@ -97,9 +98,9 @@ def memory(server: Running) -> dict[str, Any]:
     return server.http.get("/props").json()["memory"]
 
 
-@pytest.fixture(scope="module")
-def server(store: Store) -> Iterator[Running]:
-    with serving(store) as started:
+@pytest.fixture(scope="module", params=[1, 2], ids=["1-front", "2-fronts"])
+def server(store: Store, request: pytest.FixtureRequest) -> Iterator[Running]:
+    with serving(store, fronts=request.param) as started:
         yield started
 
 
@@ -199,8 +200,9 @@ def least_gb(model_file: Path) -> float:
     return need_of(model_file, load(SMALL, {})).bytes_for(512) / 1e9
 
 
-def test_an_idle_model_gives_up_memory_and_stays_when_another_needs_it(store: Store, model_file: Path):
-    with serving(store, memory_budget=2.1 * least_gb(model_file)) as server:
+@BOTH
+def test_an_idle_model_gives_up_memory_and_stays_when_another_needs_it(store: Store, model_file: Path, fronts: int):
+    with serving(store, memory_budget=2.1 * least_gb(model_file), fronts=fronts) as server:
         said = say(server, TAGS[0])
         alone = memory(server)["taken_bytes"][TAGS[0]]
         assert say(server, TAGS[1]) == said
@@ -229,8 +231,9 @@ def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store, mode
         assert sum(told["taken_bytes"].values()) <= told["budget_bytes"]
 
 
-def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
-    with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16) as server:
+@BOTH
+def test_a_request_that_waits_too_long_for_memory_is_refused_with_retry_after(store: Store, fronts: int):
+    with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16, fronts=fronts) as server:
         short = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": GREEDY}
         wait_until(lambda: server.http.post("/api/generate", json=short).status_code == 200)
         endless = {"model": TAGS[0], "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": True}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 SHORT = {"temperature": 0, "num_predict": 12}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def home(tmp_path_factory, model_file) -> Path:
     folder = _with_base(tmp_path_factory.mktemp("same"), model_file)
     made = quire(folder, "create", "pirate", "-f", "-", stdin=f"FROM base\nSYSTEM {PIRATE}\nPARAMETER top_k 7\n")
@@ -29,9 +29,9 @@ def home(tmp_path_factory, model_file) -> Path:
     return folder
 
 
-@pytest.fixture
-def url(home) -> Iterator[str]:
-    with serving(home) as url:
+@pytest.fixture(params=[1, 2], ids=["1-front", "2-fronts"])
+def url(home, request) -> Iterator[str]:
+    with serving(home, "--fronts", request.param) as url:
         yield url
 
 

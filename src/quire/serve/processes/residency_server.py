@@ -46,7 +46,7 @@ class ResidencyServer:
         self._folder = folder
         self._hubs: dict[Client, Hub] = {}
         self._num_hubs = 0
-        self._fronts: set[_FrontConnection] = set()
+        self._fronts: dict[_FrontConnection, asyncio.Task[None]] = {}
         self._sent = self._status()
         self._server: asyncio.Server | None = None
 
@@ -69,8 +69,10 @@ class ResidencyServer:
         """Hang up. The engines are the residency's to end."""
         if self._server is not None:
             self._server.close()
+        tasks = list(self._fronts.values())
         for front in self._fronts:
             front.channel.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for hub in self._hubs.values():
             hub.close()
 
@@ -92,7 +94,9 @@ class ResidencyServer:
             channel.close()
             return
         front = _FrontConnection(hello.front, channel, self._residency, self.address_of)
-        self._fronts.add(front)
+        task = asyncio.current_task()
+        assert task is not None
+        self._fronts[front] = task
         channel.send(self._status())
         try:
             while (message := await channel.receive()) is not None:
@@ -101,7 +105,7 @@ class ResidencyServer:
                 else:
                     front.handle(message)
         finally:
-            self._fronts.discard(front)
+            del self._fronts[front]
             front.close()
             for hub in self._hubs.values():
                 hub.drop(front.name)
