@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from quire.config import BadSetting, ServeConfig, load
-from quire.serve.access.keys import EVERYBODY, Key, Keys, hash_of, new_key, read_keys, secret_of
+from quire.serve.access.keys import EVERYBODY, ApiKey, ApiKeys, hash_of, new_key, read_keys, secret_of
 from quire.serve.access.quota import Quotas
 from quire.serve.admin.routes import OWN_ROUTES
 from quire.serve.errors import QuotaExceeded, Unauthorized
@@ -26,12 +26,12 @@ def key_file(tmp_path, *lines: str) -> ServeConfig:
 @pytest.mark.pure
 def test_a_secret_opens_its_key_and_no_other():
     secret, key = new_key("alice")
-    keys = Keys([Key("bob", hash_of("b")), key])
+    keys = ApiKeys([ApiKey("bob", hash_of("b")), key])
     assert keys.find(secret) is key and secret not in repr(key)
     for wrong in (None, "", "x", secret[:-1], secret + " "):
         with pytest.raises(Unauthorized):
             keys.find(wrong)
-    assert Keys([]).find(None) is EVERYBODY
+    assert ApiKeys([]).find(None) is EVERYBODY
 
 
 @pytest.mark.pure
@@ -56,7 +56,7 @@ def test_keys_of_a_file_have_their_limits(tmp_path):
     config = key_file(tmp_path, "[[key]]", 'name = "a"', f'sha256 = "{digest.upper()}"', "weight = 2", "max_n = 3")
     key = read_keys(config).find("s")
     assert (key.name, key.weight, key.max_n, key.admin) == ("a", 2, 3, False)
-    assert key.cache_key("") != Key("b").cache_key("") != key.cache_key("x")
+    assert key.cache_key("") != ApiKey("b").cache_key("") != key.cache_key("x")
 
 
 @pytest.mark.pure
@@ -88,20 +88,20 @@ def test_a_file_that_is_not_there_is_refused():
 
 @pytest.mark.pure
 def test_a_bucket_of_requests_refills_with_time():
-    quotas, key = Quotas(), Key("a", requests_per_minute=2)
+    quotas, key = Quotas(), ApiKey("a", requests_per_minute=2)
     for _ in range(2):
         with quotas.running(key, 0.0):
             pass
     with pytest.raises(QuotaExceeded) as refused, quotas.running(key, 6.0):
         pass
     assert refused.value.retry_after == pytest.approx(24.0) and refused.value.status == 429
-    with quotas.running(key, 31.0), quotas.running(Key("b", requests_per_minute=2), 0.0):
+    with quotas.running(key, 31.0), quotas.running(ApiKey("b", requests_per_minute=2), 0.0):
         pass
 
 
 @pytest.mark.pure
 def test_tokens_are_paid_for_after_they_came():
-    quotas, key = Quotas(), Key("a", tokens_per_minute=60)
+    quotas, key = Quotas(), ApiKey("a", tokens_per_minute=60)
     with quotas.running(key, 0.0):
         quotas.charge(key, 100)
     with pytest.raises(QuotaExceeded, match="60 tokens a minute") as refused, quotas.running(key, 10.0):
@@ -113,7 +113,7 @@ def test_tokens_are_paid_for_after_they_came():
 
 @pytest.mark.pure
 def test_what_has_ended_makes_room_also_if_it_failed():
-    quotas, key = Quotas(), Key("a", max_concurrent=1)
+    quotas, key = Quotas(), ApiKey("a", max_concurrent=1)
     with pytest.raises(KeyError), quotas.running(key, 0.0):
         with pytest.raises(QuotaExceeded), quotas.running(key, 0.0):
             pass

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.gateway.policy import Facts
+from quire.gateway.policy import RequestFacts
 from quire.gateway.split import Split
 from quire.serve.http.app import all_dialects
 from quire.serve.residency.shelf import ModelEntry
@@ -149,7 +149,7 @@ def test_a_model_by_its_own_name_is_not_routed(server: Running) -> None:
 def test_a_split_gives_each_user_one_model_in_exact_proportions(server: Running) -> None:
     split = Split({"small": 1, "large": 1}, "summer")
     users = [f"user-{n}" for n in range(12)]
-    expected = {user: split.choose(Facts(user=user)) for user in users}
+    expected = {user: split.choose(RequestFacts(user=user)) for user in users}
     assert Counter(expected.values()) == {"small": 6, "large": 6}
     for user in users:
         assert told(chat(server, "trial", user=user))[1] == expected[user]

@@ -17,7 +17,7 @@ from quire.serve.errors import ModelNotServed, NoRoom
 from quire.serve.http.exchange import ClientGone
 from quire.serve.processes.remote import RemoteResidency
 from quire.serve.processes.residency_server import ResidencyServer
-from quire.serve.residency.contract import Gone, Lease, MemoryReport, ModelRecord, ModelStatus, ResidencyStatus
+from quire.serve.residency.contract import Gone, MemoryReport, ModelLease, ModelRecord, ModelStatus, ResidencyStatus
 from quire.serve.residency.local import LocalResidency
 from quire.serve.residency.shelf import StoreFacts
 from quire.types.errors import QuireError
@@ -46,7 +46,7 @@ class FakeResidency:
         self.released: list[tuple[int, float | None]] = []
         self.num_leases = 0
 
-    async def acquire(self, name: str, gone: Gone | None = None) -> Lease:
+    async def acquire(self, name: str, gone: Gone | None = None) -> ModelLease:
         if name == "missing":
             raise ModelNotServed("missing", ["toy"])
         if name == "large":
@@ -58,9 +58,9 @@ class FakeResidency:
             finally:
                 self.waiting.remove(name)
         self.num_leases += 1
-        return Lease(self.num_leases, name, "id", FACTS, Path("/models") / name, cast(Any, self.client))
+        return ModelLease(self.num_leases, name, "id", FACTS, Path("/models") / name, cast(Any, self.client))
 
-    def release(self, lease: Lease, keep_alive: float | None = None) -> None:
+    def release(self, lease: ModelLease, keep_alive: float | None = None) -> None:
         self.released.append((lease.ticket, keep_alive))
 
     def clients(self) -> list[FakeClient]:

@@ -249,6 +249,24 @@ def test_what_requests_hold_is_not_given_up_and_is_asked_for_again_when_one_has_
     assert policy.plan(0.0) == [LoadEngine("b", 50)]
 
 
+def test_memory_that_an_unloaded_engine_was_giving_up_counts_once():
+    policy = ResidencyPolicy(100, TURN)
+    for name, least, most in (("a", 20, 60), ("b", 1, 100), ("large", 100, 100)):
+        policy.add(name, Demand(least, most), 300)
+    for ticket, name in enumerate(("a", "b", "a")):
+        policy.enter(ticket, name, 0.0)
+        policy.plan(0.0)
+    policy.enter(3, "large", 0.0)
+    for name in ("a", "b"):
+        policy.on_loaded(name, 0.0)
+        policy.plan(0.0)
+    policy.on_resized("a", 21)  # asked for 20
+    policy.finish(0, 0.0)
+    policy.finish(1, 0.0)  # b is idle, and still giving up 39
+    assert set(policy.plan(0.0)) == {UnloadEngine("b"), ResizeEngine("a", 20)}
+    assert policy.plan(0.0) == []
+
+
 def test_memory_moves_from_an_idle_model_to_one_whose_requests_wait_for_it():
     world = World(100, ("a", 20, 80), ("b", 20, 80))
     world.serve("a")

@@ -1,11 +1,11 @@
 """What a front and its hub say to each other about models, over a Unix socket: one message a frame, in MessagePack.
 
     front   FrontHello   FrontReady   Acquire   Release   Query
-    hub     StatusChanged   Acquired   Records   Memory   EngineCounters   Done   Refused
+    hub     StatusChanged   Acquired   Records   MemoryAnswer   EngineCounters   Done   CallFailed
 
-Acquire is answered by Acquired or Refused; Release has no answer, and before the answer it withdraws the Acquire.
-A Query is answered by Records, Memory, EngineCounters or Done, as it asks, or by Refused. `call` numbers a front's
-questions; Acquire's number is also the name of its lease.
+Acquire is answered by Acquired or CallFailed; Release has no answer, and before the answer it withdraws the Acquire.
+A Query is answered by Records, MemoryAnswer, EngineCounters or Done, as it asks, or by CallFailed. `call` numbers the
+questions of a front, and its leases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FrontReady(msgspec.Struct, tag=True):
 
 
 class Acquire(msgspec.Struct, tag=True):
-    """Lease the model of this name."""
+    """ModelLease the model of this name."""
 
     call: int
     name: str
@@ -84,7 +84,7 @@ class Records(msgspec.Struct, tag=True):
     records: list[ModelRecord]
 
 
-class Memory(msgspec.Struct, tag=True):
+class MemoryAnswer(msgspec.Struct, tag=True):
     """The memory budget and who has it."""
 
     call: int
@@ -104,7 +104,7 @@ class Done(msgspec.Struct, tag=True):
     call: int
 
 
-class Refused(msgspec.Struct, tag=True):
+class CallFailed(msgspec.Struct, tag=True):
     """It failed."""
 
     call: int
@@ -112,8 +112,8 @@ class Refused(msgspec.Struct, tag=True):
 
 
 FrontMessage = FrontHello | FrontReady | Acquire | Release | Query
-Answer = Acquired | Records | Memory | EngineCounters | Done
-HubMessage = StatusChanged | Answer | Refused
+HubAnswer = Acquired | Records | MemoryAnswer | EngineCounters | Done
+HubMessage = StatusChanged | HubAnswer | CallFailed
 ChannelMessage = FrontMessage | HubMessage
 
 

@@ -27,12 +27,12 @@ from quire.observe.access import log_access
 from quire.observe.log import start_logging
 from quire.observe.request_log import request_log_to
 from quire.observe.trace import traces_to
-from quire.serve.access.keys import Key, Keys
+from quire.serve.access.keys import ApiKey, ApiKeys
 from quire.serve.access.quota import Quotas
 from quire.serve.http.app import all_dialects
 from quire.serve.processes.remote import RemoteResidency
 from quire.serve.processes.server import Serving
-from quire.serve.processes.shared import SharedMeters, SharedTable
+from quire.serve.processes.shared import SharedMeters, SharedQuotaTable
 from quire.serve.residency.contract import ResidencyStatus
 from quire.serve.residency.models import Models
 from quire.serve.service import Service
@@ -50,7 +50,7 @@ class FrontOrders:
     place: int  # among the fronts; a front that replaces a dead one has its place
     folder: str
     config: Config
-    keys: tuple[Key, ...]
+    keys: tuple[ApiKey, ...]
     status: ResidencyStatus
     has_library: bool  # may models of the store be changed?
 
@@ -125,8 +125,8 @@ def main(descriptor: int) -> None:
             config,
             Models(residency, config),
             all_dialects(),
-            Keys(orders.keys),
-            quotas=Quotas(SharedTable(folder / "quotas", orders.keys, config.serve.fronts), orders.place),
+            ApiKeys(orders.keys),
+            quotas=Quotas(SharedQuotaTable(folder / "quotas", orders.keys, config.serve.fronts), orders.place),
             observers=(partial(log_access, logging.getLogger("quire.access")), *traces, *logs),
             library=StoreLibrary(open_store(config), check_supported) if orders.has_library else None,
         )

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from quire.config import Config
 from quire.engine.launch import spawn
-from quire.serve.access.keys import Keys
+from quire.serve.access.keys import ApiKeys
 from quire.serve.errors import FrontFailed
 from quire.serve.generation.routing import Router
 from quire.serve.processes.front import FrontOrders
 from quire.serve.processes.residency_server import ResidencyServer
-from quire.serve.processes.server import OnReady, listen, log_throughput, run_until_signal, url_of, uvicorn_config
-from quire.serve.processes.shared import SharedTable
+from quire.serve.processes.server import OnReady, listen, log_throughput, run_until_signal, server_url, uvicorn_config
+from quire.serve.processes.shared import SharedQuotaTable
 from quire.serve.residency.local import LocalResidency
 from quire.serve.residency.models import Models
 
@@ -54,7 +54,7 @@ class HubServer:
     """One server with several front processes. `has_library`: clients may change the models of the store."""
 
     def __init__(
-        self, residency: LocalResidency, config: Config, keys: Keys, on_ready: OnReady, has_library: bool
+        self, residency: LocalResidency, config: Config, keys: ApiKeys, on_ready: OnReady, has_library: bool
     ) -> None:
         self._residency = residency
         self._config = self._front_config = config
@@ -73,7 +73,7 @@ class HubServer:
     @property
     def url(self) -> str:
         """Where the fronts listen."""
-        return url_of(self._socket, self._uvicorn)
+        return server_url(self._socket, self._uvicorn)
 
     def run_until_signal(self) -> None:
         """Serve, in the main thread, until a signal. Raises if a model cannot be loaded."""
@@ -88,7 +88,7 @@ class HubServer:
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded or a front cannot be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="quire-"))
-        self._table = SharedTable.make(self._folder / "quotas", self._keys, len(self._seats))
+        self._table = SharedQuotaTable.make(self._folder / "quotas", self._keys, len(self._seats))
         self._copy_routes()
         self._server = ResidencyServer(self._residency, self._folder)
         await self._server.start()

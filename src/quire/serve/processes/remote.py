@@ -18,20 +18,20 @@ from quire.serve.processes.channel import (
     SOCKET,
     Acquire,
     Acquired,
-    Answer,
+    CallFailed,
     Channel,
     EngineCounters,
     FrontHello,
     FrontReady,
+    HubAnswer,
     HubMessage,
-    Memory,
+    MemoryAnswer,
     Query,
     Records,
-    Refused,
     Release,
     StatusChanged,
 )
-from quire.serve.residency.contract import Gone, Lease, MemoryReport, ModelRecord, ResidencyStatus
+from quire.serve.residency.contract import Gone, MemoryReport, ModelLease, ModelRecord, ResidencyStatus
 from quire.serve.residency.engines import in_thread
 
 
@@ -55,7 +55,7 @@ class RemoteResidency:
 
     # ── requests ──
 
-    async def acquire(self, name: str, gone: Gone | None = None) -> Lease:
+    async def acquire(self, name: str, gone: Gone | None = None) -> ModelLease:
         """Wait until the hub has loaded the model, and this front is connected to its engine."""
         channel, call, answer = await self._begin_call()
         try:
@@ -70,9 +70,9 @@ class RemoteResidency:
             raise
         finally:
             del self._answers[call]
-        return Lease(call, found.name, found.identity, found.facts, Path(found.path), client)
+        return ModelLease(call, found.name, found.identity, found.facts, Path(found.path), client)
 
-    def release(self, lease: Lease, keep_alive: float | None = None) -> None:
+    def release(self, lease: ModelLease, keep_alive: float | None = None) -> None:
         """The request has ended."""
         if self._channel is not None:
             self._channel.send(Release(lease.ticket, keep_alive))
@@ -98,7 +98,7 @@ class RemoteResidency:
     async def memory(self) -> MemoryReport:
         """The memory budget and who has it."""
         answer = await self._ask("memory")
-        assert isinstance(answer, Memory)
+        assert isinstance(answer, MemoryAnswer)
         return answer.report
 
     async def counters(self) -> dict[str, Counters]:
@@ -154,11 +154,11 @@ class RemoteResidency:
 
     async def _ask(
         self, about: Literal["records", "record", "unload", "forget", "memory", "counters"], name: str = ""
-    ) -> Answer:
+    ) -> HubAnswer:
         channel, call, answer = await self._begin_call()
         try:
             channel.send(Query(call, about, name))
-            found: Answer = await answer
+            found: HubAnswer = await answer
         finally:
             del self._answers[call]
         return found
@@ -182,7 +182,7 @@ class RemoteResidency:
         answer = self._answers.get(message.call)
         if answer is None or answer.done():
             return  # its caller has given up
-        if isinstance(message, Refused):
+        if isinstance(message, CallFailed):
             answer.set_exception(message.error)
         else:
             answer.set_result(message)

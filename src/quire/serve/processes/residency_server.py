@@ -14,21 +14,21 @@ from quire.serve.processes.channel import (
     SOCKET,
     Acquire,
     Acquired,
-    Answer,
+    CallFailed,
     Channel,
     ChannelMessage,
     Done,
     EngineCounters,
     FrontHello,
     FrontReady,
-    Memory,
+    HubAnswer,
+    MemoryAnswer,
     Query,
     Records,
-    Refused,
     Release,
     StatusChanged,
 )
-from quire.serve.residency.contract import Lease
+from quire.serve.residency.contract import ModelLease
 from quire.serve.residency.local import LocalResidency
 from quire.types.errors import QuireError
 
@@ -121,7 +121,7 @@ class _FrontConnection:
         self.channel = channel
         self._residency = residency
         self._address_of = address_of
-        self._leases: dict[int, Lease] = {}  # by call
+        self._leases: dict[int, ModelLease] = {}  # by call
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the same
 
     def handle(self, message: ChannelMessage) -> None:
@@ -142,15 +142,15 @@ class _FrontConnection:
             self._release(call, None)
         self.channel.close()
 
-    def _start(self, call: int, work: Coroutine[Any, Any, Answer]) -> None:
+    def _start(self, call: int, work: Coroutine[Any, Any, HubAnswer]) -> None:
         async def run() -> None:
             try:
                 self.channel.send(await work)
             except QuireError as error:
-                self.channel.send(Refused(call, error))
+                self.channel.send(CallFailed(call, error))
             except Exception as error:
                 logger.exception("a question of %s about models failed", self.name)
-                self.channel.send(Refused(call, QuireError(f"{type(error).__name__}: {error}")))
+                self.channel.send(CallFailed(call, QuireError(f"{type(error).__name__}: {error}")))
 
         task = self._tasks[call] = asyncio.create_task(run())
         task.add_done_callback(lambda task: self._tasks.pop(call, None))
@@ -168,7 +168,7 @@ class _FrontConnection:
         elif (task := self._tasks.get(call)) is not None:
             task.cancel()  # it still waits
 
-    async def _answer(self, query: Query) -> Answer:
+    async def _answer(self, query: Query) -> HubAnswer:
         residency, call = self._residency, query.call
         match query.about:
             case "records":
@@ -178,7 +178,7 @@ class _FrontConnection:
             case "unload":
                 return Records(call, [await residency.unload(query.name)])
             case "memory":
-                return Memory(call, await residency.memory())
+                return MemoryAnswer(call, await residency.memory())
             case "counters":
                 return EngineCounters(call, await residency.counters())
             case "forget":

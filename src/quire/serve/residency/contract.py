@@ -86,7 +86,7 @@ class MemoryReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class ModelLease:
     """The right to use a loaded model: its engine stays until the lease is released."""
 
     ticket: int
@@ -107,10 +107,10 @@ class Residency(Protocol):
     def knows(self, name: str) -> bool | None:
         """May a request use this name? None: only the hub can tell."""
 
-    async def acquire(self, name: str, gone: Gone | None = None) -> Lease:
+    async def acquire(self, name: str, gone: Gone | None = None) -> ModelLease:
         """Wait until the model is loaded. Raises if that takes longer than `load_patience`, or it cannot be loaded."""
 
-    def release(self, lease: Lease, keep_alive: float | None = None) -> None:
+    def release(self, lease: ModelLease, keep_alive: float | None = None) -> None:
         """The request has ended. `keep_alive`: seconds that the model stays loaded from now on."""
 
     async def records(self) -> list[ModelRecord]:

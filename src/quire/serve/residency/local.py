@@ -24,7 +24,7 @@ from quire.engine.messages import Counters, EngineDied, Resize, Resized, Snapsho
 from quire.engine.need import Need, Share
 from quire.serve.errors import EngineBusy, ModelLoading, NoRoom
 from quire.serve.http.exchange import ClientGone
-from quire.serve.residency.contract import RETRY_SECONDS, Gone, Lease, MemoryReport, ModelRecord, ResidencyStatus
+from quire.serve.residency.contract import RETRY_SECONDS, Gone, MemoryReport, ModelLease, ModelRecord, ResidencyStatus
 from quire.serve.residency.engines import EngineLauncher, ask_engine, in_thread
 from quire.serve.residency.memory import HostFit, fit_model
 from quire.serve.residency.policy import (
@@ -134,11 +134,11 @@ class LocalResidency:
 
     # ── requests ──
 
-    async def acquire(self, name: str, gone: Gone | None = None) -> Lease:
+    async def acquire(self, name: str, gone: Gone | None = None) -> ModelLease:
         """Wait until the model is loaded."""
         return await self._acquire(self.roster.find(name), self._config.serve.load_patience, gone)
 
-    def release(self, lease: Lease, keep_alive: float | None = None) -> None:
+    def release(self, lease: ModelLease, keep_alive: float | None = None) -> None:
         """The request has ended."""
         self._finish(lease.ticket, keep_alive)
 
@@ -159,7 +159,7 @@ class LocalResidency:
         if not model.is_named:
             self.roster.forget(model)
 
-    async def _acquire(self, model: ResidentModel, patience: float | None, gone: Gone | None = None) -> Lease:
+    async def _acquire(self, model: ResidentModel, patience: float | None, gone: Gone | None = None) -> ModelLease:
         began = time.monotonic()
         if model.slot is None:
             try:
@@ -186,7 +186,7 @@ class LocalResidency:
             raise
         assert slot.client is not None, "it was admitted"
         model.was_used = True
-        return Lease(ticket, model.name, model.entry.identity, model.entry.facts, model.path, slot.client)
+        return ModelLease(ticket, model.name, model.entry.identity, model.entry.facts, model.path, slot.client)
 
     def _finish(self, ticket: int, keep_alive: float | None = None) -> None:
         self._policy.finish(ticket, time.monotonic(), keep_alive)

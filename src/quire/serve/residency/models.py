@@ -32,7 +32,7 @@ from quire.weights.checkpoint import open_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ModelIdentity:
     """The model that answers a request."""
 
     name: str
@@ -108,7 +108,7 @@ class Models:
     @asynccontextmanager
     async def using(
         self, name: str, keep_alive: float | None = None, gone: Gone | None = None
-    ) -> AsyncIterator[tuple[ServedModel, ModelEngine]]:
+    ) -> AsyncIterator[tuple[ModelIdentity, ModelEngine]]:
         """The model that a request names, loaded until the block ends. Raises if that takes too long.
 
         `keep_alive`: seconds that it stays loaded afterwards. `gone`: done when the client has disconnected.
@@ -120,16 +120,16 @@ class Models:
             files = await self._files(lease.name, lease.identity, str(lease.path))
             self._used_names.add(name)
             digest = files.card.digest if lease.facts is None else lease.facts.digest
-            model = ServedModel(lease.name, digest, lease.client.ready.device)
+            model = ModelIdentity(lease.name, digest, lease.client.ready.device)
             yield model, ModelEngine(lease.client, files.text)
         finally:
             self._residency.release(lease, keep_alive)
 
-    async def unload(self, name: str) -> ServedModel:
+    async def unload(self, name: str) -> ModelIdentity:
         """Unload a model: now if it is idle, otherwise when its last request has ended."""
         record = await self._residency.unload(name)
         device = None if record.engine is None else record.engine.ready.device
-        return ServedModel(record.name, (await self._card(record)).digest or None, device)
+        return ModelIdentity(record.name, (await self._card(record)).digest or None, device)
 
     async def forget(self, name: str) -> None:
         """Stop serving a model that is about to be deleted, unless it is on the command line."""

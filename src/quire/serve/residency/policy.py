@@ -272,7 +272,7 @@ class ResidencyPolicy:
         short = resident.demand.least - self.free_bytes - self._pending_bytes
         idle = sorted((each for each in self if each.is_idle), key=lambda each: (each.keep < 0, each.used_at))
         while idle and short > sum(each.spare_bytes for each in idle):
-            short -= idle[0].reserved_bytes
+            short -= idle[0].target_bytes  # the rest is pending already
             _unload(idle.pop(0), actions)
         busy = sorted((each for each in self if each.stage is EngineStage.LOADED and not each.is_idle), key=_loaded_at)
         for each in (*idle, *busy):
