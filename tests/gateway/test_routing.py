@@ -101,7 +101,7 @@ def test_a_pattern_looks_only_at_the_beginning_of_a_huge_text() -> None:
     assert not is_met("matches: end", RequestFacts(last="x" * MAX_TEXT_CHARS + "end"))
 
 
-def test_a_topic_is_what_the_classifier_sees() -> None:
+def test_a_topic_is_the_class_that_the_classifier_finds() -> None:
     declared = "classifiers:\n  subjects:\n" + "".join(f"    {label}: {texts}\n" for label, texts in SUBJECTS.items())
     code, poem = (
         RequestFacts(last="My function raises a TypeError in a loop"),
@@ -114,7 +114,7 @@ def test_a_topic_is_what_the_classifier_sees() -> None:
     assert is_met(sure, poem, declared) and not is_met(sure, RequestFacts(last="write"), declared)
 
 
-def test_a_classifier_is_deterministic_and_tells_how_well_it_does() -> None:
+def test_a_classifier_is_deterministic_and_measures_its_accuracy() -> None:
     first, second = Classifier(SUBJECTS), Classifier(SUBJECTS)
     text = "Write unit tests for this function"
     assert first.classify(text) == second.classify(text) and first.classify(text).label == "code"
@@ -163,7 +163,7 @@ def test_a_split_has_its_proportions_and_is_sticky() -> None:
     assert 0.3 < sum(other.choose(RequestFacts(user=user)) == chosen[user] for user in users) / 4000 < 0.7
 
 
-def test_a_split_is_sticky_by_what_is_known_or_by_what_it_says() -> None:
+def test_a_split_is_sticky_by_the_first_known_fact_or_by_the_named_one() -> None:
     even = Split({"a": 1, "b": 1}, "s")
     assert len({even.choose(RequestFacts(key="k", first=f"{n}")) for n in range(50)}) == 1  # the key's
     assert len({even.choose(RequestFacts(session=f"{n}", key="k")) for n in range(50)}) == 2
@@ -175,7 +175,7 @@ def test_a_split_is_sticky_by_what_is_known_or_by_what_it_says() -> None:
     assert 0.99 < max(hash_fraction("s", str(n)) for n in range(1000)) < 1.0
 
 
-def test_what_was_declared_can_be_shown() -> None:
+def test_routes_can_be_shown_as_declared() -> None:
     said = one("prompt_chars: {at_most: 5}").describe()["aliases"]["alias"]
     assert said == [
         {"rule": "yes", "when": {"prompt_chars": {"at_most": "5"}}, "use": "large"},
@@ -263,7 +263,7 @@ LAST = "      - use: small\n"
         (HEAD + LAST + "tiers:\n  pro: {}\n", 6, "expected a text"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, line: int | None, problem: str) -> None:
+def test_a_mistake_is_reported_with_its_line(text: str, line: int | None, problem: str) -> None:
     with pytest.raises(BadRoutes) as caught:
         build_routes(parse_yaml(text), MODELS.__contains__)
     assert problem in caught.value.public and caught.value.line == line, caught.value.public

@@ -1,4 +1,4 @@
-"""API keys: read from a file or given as they are, asked for everywhere but by probes, and their limits."""
+"""API keys: from a file or a setting, required everywhere but for probes, and their limits."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_tokens_are_paid_for_after_they_came():
 
 
 @pytest.mark.pure
-def test_what_has_ended_makes_room_also_if_it_failed():
+def test_an_ended_request_frees_its_place_even_if_it_failed():
     quotas, key = Quotas(), ApiKey("a", max_concurrent=1)
     with pytest.raises(KeyError), quotas.running(key, 0.0):
         with pytest.raises(QuotaExceeded), quotas.running(key, 0.0):
@@ -167,7 +167,7 @@ def test_both_headers_and_both_kinds_of_keys_are_taken(server):
 
 
 @pytest.mark.e2e
-def test_only_admins_see_what_belongs_to_all(server):
+def test_only_admins_see_settings_and_the_whole_cache(server):
     for method, path in (("GET", "/props"), ("GET", "/v1/cache"), ("POST", "/v1/cache/flush")):
         refused = server.http.request(method, path, headers={"x-api-key": "secret-alice"})
         assert refused.status_code == 403 and refused.json()["error"]["code"] == "forbidden"
@@ -178,7 +178,7 @@ def test_only_admins_see_what_belongs_to_all(server):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("who, without, alice", [("all", 200, 200), ("keys", 401, 200), ("admins", 401, 403)])
-def test_metrics_are_for_whom_the_server_is_told(model_file, tmp_path, who, without, alice):
+def test_metrics_are_for_admins_or_for_all_as_set(model_file, tmp_path, who, without, alice):
     path = tmp_path / "keys.toml"
     path.write_text("\n".join([entry("alice"), entry("boss", admin=True)]))
     with running(model_file, api_keys=str(path), metrics_for=who, waits=False) as made:
@@ -190,14 +190,14 @@ def test_metrics_are_for_whom_the_server_is_told(model_file, tmp_path, who, with
 
 
 @pytest.mark.e2e
-def test_every_key_may_keep_what_is_its_own(server):
+def test_every_key_may_pin_its_own_prefixes(server):
     for path in ("/v1/cache/explain", "/v1/cache/pin", "/v1/cache/unpin"):
         body = {"prompt": "What alice has, and would like to keep."}
         assert server.http.post(path, json=body, headers={"x-api-key": "secret-alice"}).status_code == 200
 
 
 @pytest.mark.e2e
-def test_keys_do_not_find_each_others_prefixes_and_are_not_told_of_them(server):
+def test_keys_neither_find_nor_learn_of_each_others_prefixes(server):
     fresh = {"prompts": ["This prompt is long enough for a whole block of the cache, and it is only alice's own one."]}
     assert post(server, "alice", **fresh).json()["usage"]["cached"] == 0
     assert post(server, "alice", **fresh).json()["usage"]["cached"] > 0

@@ -1,4 +1,4 @@
-"""The life of a model, driven by Ollama's own client: made, shown, asked, copied, forgotten; and who may do that."""
+"""The life of a model, driven by Ollama's client: created, shown, used, copied, deleted; and which keys may do that."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_model_is_created_shown_used_copied_and_deleted(client, url):
     client.delete("corsair")
 
 
-def test_a_template_in_go_writes_what_the_models_own_does(client):
+def test_a_go_template_renders_like_the_models_own(client):
     client.create(model="go", from_="base", template=CHATML, parameters=GREEDY, system="Be brief.")
     assert client.show("go").template == CHATML
     talk = [*QUESTION, {"role": "assistant", "content": "Me."}, {"role": "user", "content": "Really?"}]
@@ -164,7 +164,7 @@ def test_messages_of_the_model_come_before_the_talk(client):
     client.delete("taught")
 
 
-def test_making_it_again_under_its_name_changes_what_is_asked(client):
+def test_creating_a_model_again_under_its_name_replaces_it(client):
     for system in ("You are a cat. Say miau.", PIRATE):
         client.create(model="again", from_="base", system=system, parameters=GREEDY)
         explicit = [{"role": "system", "content": system}, *QUESTION]

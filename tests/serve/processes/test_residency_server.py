@@ -164,7 +164,7 @@ def test_a_client_that_leaves_or_a_cancelled_request_withdraws_its_acquire() -> 
     run(test)
 
 
-def test_a_front_that_dies_gives_up_its_leases_and_what_it_waits_for() -> None:
+def test_the_leases_of_a_front_that_dies_are_released() -> None:
     async def test(fake: FakeResidency, front: RemoteResidency, server: ResidencyServer) -> None:
         await front.acquire("toy")
         waiting = asyncio.create_task(front.acquire("slow"))
@@ -177,7 +177,7 @@ def test_a_front_that_dies_gives_up_its_leases_and_what_it_waits_for() -> None:
     run(test)
 
 
-def test_a_front_hears_of_changes_and_drops_engines_that_were_unloaded() -> None:
+def test_a_front_follows_the_status_and_drops_unloaded_engines() -> None:
     async def test(fake: FakeResidency, front: RemoteResidency, server: ResidencyServer) -> None:
         assert front.knows("toy") is None
         await until(lambda: front.status == fake.status)

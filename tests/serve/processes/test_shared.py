@@ -1,4 +1,4 @@
-"""What several processes of a server know together: quotas hold across them, and numbers add up."""
+"""State shared by the processes of a server: quotas hold across them, and metrics add up."""
 
 from __future__ import annotations
 

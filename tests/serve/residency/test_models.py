@@ -1,4 +1,4 @@
-"""Models on their way, several of them, and too many requests for one."""
+"""Loading models, several models, and too many requests for one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def complete(server: Running, **more):
     return server.http.post("/plain/complete", json=BODY | more)
 
 
-def test_a_model_on_its_way_is_waited_for_and_the_server_lives_meanwhile(model_file):
+def test_requests_wait_for_a_loading_model_while_the_server_answers(model_file):
     may_load = threading.Event()
 
     def locate():
@@ -43,7 +43,7 @@ def test_a_model_on_its_way_is_waited_for_and_the_server_lives_meanwhile(model_f
         assert answers[0].status_code == 200 and server.http.get("/ready").status_code == 200
 
 
-def test_a_model_that_takes_too_long_is_refused_with_the_time_to_come_back(model_file):
+def test_a_model_that_loads_too_slowly_is_refused_with_retry_after(model_file):
     may_load = threading.Event()
 
     def locate():
@@ -57,7 +57,7 @@ def test_a_model_that_takes_too_long_is_refused_with_the_time_to_come_back(model
         may_load.set()
 
 
-def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
+def test_two_models_are_distinguished_by_their_names(model_file, tmp_path):
     other = tmp_path / "other.gguf"
     link_or_copy(model_file, other)
     wanted = [ModelEntry("one", lambda: model_file, ("both", "first")), ModelEntry("two", lambda: other, ("both",))]
@@ -75,7 +75,7 @@ def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
         assert 'vllm:generation_tokens_total{model_name="two"} 3' in text
 
 
-def test_what_would_not_fit_into_the_queue_is_refused_with_the_time_to_come_back(model_file):
+def test_requests_beyond_the_queue_are_refused_with_retry_after(model_file):
     with running(model_file, max_rows=1, max_waiting=1) as server:
         statuses: list[int] = []
         retries: list[str | None] = []

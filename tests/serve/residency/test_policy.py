@@ -1,4 +1,4 @@
-"""Which models are in memory: by sentences, and by a machine that does everything in any order."""
+"""The residency policy: by examples, and by a state machine that does everything in any order."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_first_request_loads_a_model_and_later_ones_share_it():
     assert world.names(LoadEngine) == ["a", "b"] and world.loaded() == {"a", "b"}
 
 
-def test_many_who_wait_cause_one_load_and_are_admitted_together():
+def test_many_waiting_requests_cause_one_load_and_are_admitted_together():
     policy = ResidencyPolicy(100, TURN)
     policy.add("a", Demand(40, 40), 300)
     for ticket in range(3):
@@ -102,7 +102,7 @@ def test_many_who_wait_cause_one_load_and_are_admitted_together():
     assert policy.plan(1.0) == [AdmitRequest(ticket) for ticket in range(4)]
 
 
-def test_a_model_goes_when_nobody_has_used_it_for_as_long_as_it_is_kept():
+def test_an_idle_engine_is_unloaded_after_its_keep_alive():
     world = World(100, ("a", 40), keep=300)
     world.serve("a")
     world.wait(299)
@@ -152,7 +152,7 @@ def test_idle_models_make_room_the_least_recently_used_first_and_those_that_stay
     assert world.names(UnloadEngine) == ["b", "c"] and "a" in world.loaded()
 
 
-def test_no_more_goes_than_is_needed():
+def test_no_more_engines_are_unloaded_than_needed():
     world = World(100, ("a", 20), ("b", 50), ("c", 30), ("d", 40))
     for name in ("a", "b", "c", "d"):
         world.now += 1
@@ -186,7 +186,7 @@ def test_a_model_that_is_never_idle_is_drained_when_another_has_waited_for_a_tur
     assert late in world.admitted
 
 
-def test_who_gives_up_drains_nobody():
+def test_a_request_that_gives_up_drains_no_engine():
     world = World(100, ("a", 60), ("b", 60))
     world.ask("a")
     waiting = world.ask("b")
@@ -209,7 +209,7 @@ def test_a_large_model_is_not_overtaken_by_small_ones():
     assert other in world.admitted
 
 
-def test_what_cannot_be_loaded_voids_its_tickets_and_may_be_tried_again():
+def test_a_failed_load_voids_its_tickets_and_may_be_tried_again():
     policy = ResidencyPolicy(100, TURN)
     policy.add("a", Demand(40, 40), 300)
     policy.enter(1, "a", 0.0)
@@ -220,7 +220,7 @@ def test_what_cannot_be_loaded_voids_its_tickets_and_may_be_tried_again():
     assert policy.plan(1.0) == [LoadEngine("a", 40)]
 
 
-def test_idle_models_give_up_spare_memory_before_anyone_goes():
+def test_idle_engines_give_up_spare_memory_before_any_is_unloaded():
     world = World(100, ("a", 30, 200), ("b", 30, 200), ("c", 40))
     world.serve("a")
     assert world.done[0] == LoadEngine("a", 100)
@@ -230,7 +230,7 @@ def test_idle_models_give_up_spare_memory_before_anyone_goes():
     assert world.loaded() == {"a", "b", "c"} and not world.names(UnloadEngine)
 
 
-def test_what_requests_hold_is_not_given_up_and_is_asked_for_again_when_one_has_ended():
+def test_memory_held_by_requests_is_given_up_only_when_one_has_ended():
     policy = ResidencyPolicy(100, TURN)
     policy.add("a", Demand(30, 200), 300)
     policy.add("b", Demand(50, 50), 300)

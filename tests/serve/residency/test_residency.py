@@ -1,4 +1,4 @@
-"""Every model of the store, loaded when it is asked for: real engines, and Ollama's and OpenAI's own clients."""
+"""Every model of the store, loaded on request: real engines, and the clients of Ollama and OpenAI."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_models_life_as_ollamas_client_sees_it(server: Running):
     assert speaks.show(TAGS[0]).details.family == "llama" and loaded(server) == set()
 
 
-def test_openais_client_sees_which_are_loaded_and_what_is_not_in_the_store(server: Running):
+def test_openais_client_sees_loaded_models_and_gets_404_for_unknown_ones(server: Running):
     say(server, TAGS[3], keep_alive=60)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as speaks:
         facts = {each.id: each.loaded for each in speaks.models.list().data}  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ def test_a_model_that_is_pulled_or_changed_meanwhile_is_found(server: Running, s
         say(server, "new:tag")
 
 
-def test_many_who_come_at_once_cause_one_load(server: Running):
+def test_many_requests_at_once_cause_one_load(server: Running):
     client(server).generate(TAGS[1], keep_alive=0)
     before = memory(server)["num_loads"]
     with ThreadPoolExecutor(16) as pool:
@@ -174,7 +174,7 @@ def test_a_killed_engine_does_not_touch_the_others(server: Running):
     assert clients[0].num_restarts == 0
 
 
-def test_what_does_not_fit_is_refused_with_both_numbers_and_what_would_fit(store: Store):
+def test_a_model_that_does_not_fit_is_refused_with_both_numbers_and_a_context_that_would(store: Store):
     with serving(store, memory_budget=0.05) as server:
         refused = server.http.post("/api/generate", json={"model": TAGS[0], "prompt": "Hi"})
         assert refused.status_code == 507
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers_and_what_would_fit(store
         assert say(server, TAGS[0])
 
 
-def test_a_context_is_fitted_to_the_memory_and_told(store: Store):
+def test_a_context_is_fitted_to_the_memory_and_reported(store: Store):
     with serving(store, memory_budget=0.25, max_context=8192, min_context=16) as server:
         say(server, TAGS[0])
         (told,) = client(server).ps().models

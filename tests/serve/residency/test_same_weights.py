@@ -1,4 +1,4 @@
-"""Names of the same file in one server: one engine answers for all of them, and each speaks as its own preset says."""
+"""Several names for one file: they share an engine, and each has its own preset."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_names_of_one_file_have_one_engine_and_texts_of_their_own(client, url, h
     assert quire(home, "list").stdout.count("\n") == 1
 
 
-def test_what_is_used_is_told_beside_what_is_allowed(model_file, tmp_path):
+def test_used_memory_is_reported_beside_the_allowed_memory(model_file, tmp_path):
     with serving(_with_base(tmp_path / "home", model_file)) as url, ollama.Client(host=url, timeout=120) as client:
         say(client, "base")
         first = running(url)["base"]
