@@ -8,7 +8,9 @@ from typing import NamedTuple
 from quire.config import BadSetting, Config
 from quire.devices.base import GPU, choose
 from quire.graph.graph import Graph
+from quire.models.config import read_config
 from quire.models.draw import draw
+from quire.models.registry import find_architecture
 from quire.runner.memory import HOST_CONTEXTS, HOST_SHARE, block_bytes, host_bytes, used_bytes
 from quire.weights.checkpoint import open_checkpoint
 
@@ -80,8 +82,9 @@ def measure(path: Path, device: str, config: Config) -> Need | Share:
     """What the checkpoint at this path takes of its device."""
     if choose(device) != GPU:
         return need_of(path, config)
-    model = draw(open_checkpoint(path, config.weights.load_format))
-    max_context = min(config.scheduler.max_context, model.config.max_context)
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    model = read_config(checkpoint, find_architecture(checkpoint).keys)  # the graph is drawn by the engine alone
+    max_context = min(config.scheduler.max_context, model.max_context)
     return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
 
