@@ -13,7 +13,7 @@ from quire.advisor.prompt_marks import PromptMarker
 from quire.advisor.workload import workload_of
 from quire.engine.text_side import TextSide
 from quire.report.trace import read_trace
-from quire.serve.residency.engines import model_text_of
+from quire.serve.residency.models import model_text_of
 from quire.weights.checkpoint import open_checkpoint
 from tests.advisor.running_server import advise, serving
 from tests.advisor.traces import write_trace

@@ -59,8 +59,10 @@ JOINS = {
         "engine.readers",
         "engine.hub",
         "engine.need",
+        "engine.supported",
         "engine.text_side",
-        "gateway.residency",  # the pure policy; serve does what it decides
+        "engine.wire",
+        "gateway.library",
         "gateway.routing",
         "store",
         "weights",

@@ -46,7 +46,7 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.hub = self.call(self._make_hub())
+        self.hub: Hub | None = None
         self.client: Client | None = None
         self.fronts: list[Client] = []
 
@@ -57,7 +57,7 @@ class World:
         self.client = Client(
             lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, make_reader=make_reader), restarts
         )
-        self.loop.call_soon_threadsafe(self.hub.open, self.client, configure)
+        self.hub = self.call(self._make_hub(self.client))
 
     def front(self, name: str) -> Client:
         self.fronts.append(Client(lambda deliver: HubLink(self.address, name, deliver, ThreadReader)))
@@ -66,11 +66,12 @@ class World:
     def call(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
-    def drop(self, name: str) -> bool:
-        async def drop() -> bool:
-            return self.hub.remove_front(name)
+    def drop(self, name: str) -> None:
+        async def drop() -> None:
+            assert self.hub is not None
+            self.hub.remove_front(name)
 
-        return self.call(drop())
+        self.call(drop())
 
     def close(self) -> None:
         for front in self.fronts:
@@ -79,15 +80,16 @@ class World:
             self.client.close()
 
         async def close() -> None:
-            self.hub.close()
+            if self.hub is not None:
+                self.hub.close()
 
         self.call(close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
 
-    async def _make_hub(self) -> Hub:
-        return Hub(self.address, asyncio.get_running_loop())
+    async def _make_hub(self, client: Client) -> Hub:
+        return Hub(self.address, client, asyncio.get_running_loop())
 
 
 @pytest.fixture
@@ -111,13 +113,9 @@ def ask(client: Client, name: str, prompt: list[int], way: SamplingParams = GREE
     return news
 
 
-def test_fronts_wait_for_the_engine_and_get_only_their_own_messages(world: World, llm: LLM) -> None:
-    waiting = threading.Thread(target=world.front, args=("early",))
-    waiting.start()
+def test_fronts_get_the_news_of_their_own_requests_alone(world: World, llm: LLM) -> None:
     world.start_engine()
-    waiting.join()
-    (early,) = world.fronts
-    late = world.front("late")
+    early, late = world.front("early"), world.front("late")
     assert early.ready == late.ready and world.client is not None and early.ready == world.client.ready
     prompts = [some_tokens(n) for n in (5, 17, 40)]
     heard = {(front, n): ask(front, f"{id(front)}-{n}", prompts[n]) for front in (early, late) for n in range(3)}
@@ -152,7 +150,8 @@ def test_requests_of_a_front_that_ends_are_cancelled(world: World, llm: LLM) -> 
     kept = ask(stays, "kept", some_tokens(9))
     lost = [ask(goes, f"lost-{n}", [*LINGER, *some_tokens(20 + n)], replace(LONG, n=2)) for n in range(4)]
     wait_until(lambda: all(len(news) > 5 for news in lost))
-    assert world.drop("goes") is True and world.drop("goes") is False and world.drop("nobody") is False
+    for name in ("goes", "goes", "nobody"):
+        world.drop(name)
     wait_until(lambda: has_ended(kept), 60)
     assert tokens_of(kept) == list(llm.generate(some_tokens(9), GREEDY)[0].tokens)
     wait_until(lambda: stays.counters(60).num_held_blocks == 0)

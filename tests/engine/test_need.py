@@ -61,4 +61,4 @@ def test_a_full_engine_takes_no_more_memory_than_predicted(model_file: Path):
         taken = resident_bytes(client._link.pid)  # type: ignore[attr-defined]
     finally:
         client.close()
-    assert 0.5 * need.bytes_for(2048) < taken <= need.bytes_for(2048)
+    assert 0.4 * need.bytes_for(2048) < taken <= need.bytes_for(2048)  # pages of mapped weights may be reclaimed

@@ -136,7 +136,7 @@ def test_openai_answers_have_the_fingerprint_of_what_answered(by_openai):
 
 
 def test_a_model_with_the_tokens_fills_in_the_middle(server, by_openai):
-    side = next(iter(server.service.models)).engine.model_text.side
+    side = server.service.models._readings["toy"].task.result().text.side
     with pytest.raises(openai.BadRequestError, match="filling in the middle"):
         by_openai.completions.create(model="toy", prompt="a", suffix="b")
     side.infill = Infill(5, 6, 7, ends=(7,))

@@ -23,7 +23,7 @@ from quire.engine.text_side import TextSide
 from quire.report.trace import Trace
 from quire.runner.memory import with_kv_format
 from quire.serve.generation.prompts import ModelText
-from quire.serve.residency.engines import model_text_of
+from quire.serve.residency.models import model_text_of
 from quire.store.store import Store
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.formats import CONVERSIONS

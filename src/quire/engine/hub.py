@@ -7,6 +7,7 @@ fronts when an engine dies; when a front ends, its requests are cancelled.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,13 +48,13 @@ INWARD, OUTWARD = ".in", ".out"  # the two sockets of an address, so that sendin
 class Hub:
     """The hub of one model. Used in the thread of the event loop that reads the client's link."""
 
-    def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, address: str, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self._client = client
         self._loop = loop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._bind(zmq.PULL, address + INWARD)
         self._outbox = self._bind(zmq.ROUTER, address + OUTWARD)  # drops messages for a front that has ended
-        self._client: Client | None = None
-        self._configure: Configure | None = None
         self._fronts: dict[bytes, set[str]] = {}  # identity of a front -> ids of its live requests
         self._queued: dict[bytes, list[Any]] = {}  # sent at the end of this turn of the loop
         self._trouble: str | None = None  # last reported to fronts
@@ -61,20 +62,10 @@ class Hub:
             loop.add_reader(socket.fileno(), self._take)
         self._check_engine()
 
-    def open(self, client: Client, configure: Configure) -> None:
-        """Announce an engine to every front that has sent Hello."""
-        self._client, self._configure = client, configure
-        for front in self._fronts:
-            self._queue(front, configure)
-            self._queue(front, client.ready)
-
-    def remove_front(self, front: str) -> bool:
-        """Cancel the requests of a front that has ended. False: it never sent Hello."""
-        requests = self._fronts.pop(front.encode(), None)
-        for request_id in requests or ():
-            assert self._client is not None
+    def remove_front(self, front: str) -> None:
+        """Cancel the requests of a front that has ended."""
+        for request_id in self._fronts.pop(front.encode(), ()):
             self._client.cancel(request_id)
-        return requests is not None
 
     def close(self) -> None:
         """Close the sockets. The client is closed by its owner."""
@@ -108,31 +99,29 @@ class Hub:
     def _handle(self, front: bytes, message: Inward) -> None:
         if isinstance(message, Hello):
             self._fronts[front] = set()
-            if self._client is not None and self._configure is not None:
-                self._queue(front, self._configure)
-                self._queue(front, self._client.ready)
-        elif front not in self._fronts or self._client is None:
+            self._queue(front, self._client.ready)
+        elif front not in self._fronts:
             return  # removed already
         elif isinstance(message, Submit):
-            self._submit(self._client, front, message)
+            self._submit(front, message)
         elif isinstance(message, Cancel):
             answer = self._client.cancel(message.request_id, message.reason, message.sample)
             answer.add_done_callback(partial(self._acknowledge, front, message.request_id))
         elif not isinstance(message, Configure | Probe | Shutdown):
-            self._ask(self._client, front, message)
+            self._ask(front, message)
 
-    def _submit(self, client: Client, front: bytes, message: Submit) -> None:
+    def _submit(self, front: bytes, message: Submit) -> None:
         request_id = message.request.id
         try:
-            client.submit(message.request, _FrontSink(self, front, message.request.sampling.n))
+            self._client.submit(message.request, _FrontSink(self, front, message.request.sampling.n))
         except QuireError as error:
             self._queue(front, Failed(request_id, None, error))
         else:
             self._fronts[front].add(request_id)
 
-    def _ask(self, client: Client, front: bytes, question: Question) -> None:
+    def _ask(self, front: bytes, question: Question) -> None:
         try:
-            client.ask(question).add_done_callback(partial(self._answer, front))
+            self._client.ask(question).add_done_callback(partial(self._answer, front))
         except QuireError as error:
             self._queue(front, Unanswered(error))
 
@@ -154,7 +143,7 @@ class Hub:
         else:
             self._queue(front, Unanswered(error if isinstance(error, QuireError) else EngineDied(str(error))))
 
-    def _queue(self, front: bytes, message: Outward | Configure) -> None:
+    def _queue(self, front: bytes, message: Outward) -> None:
         if not self._queued:
             self._loop.call_soon(self._send)
         self._queued.setdefault(front, []).append(message)
@@ -170,8 +159,8 @@ class Hub:
         """Report to fronts when the engine has died or does not respond, and when it responds again."""
         if self._inbox.closed:
             return
-        trouble = None if self._client is None else self._client.trouble
-        if trouble != self._trouble and self._client is not None:
+        trouble = self._client.trouble
+        if trouble != self._trouble:
             self._trouble = trouble
             for front in self._fronts:
                 self._queue(front, self._client.ready if trouble is None else Loading(trouble, 0.0))
@@ -195,7 +184,7 @@ class _FrontSink:
 
 
 class HubLink:
-    """A front's link to the hub. The constructor waits for an engine."""
+    """A front's link to one engine of the hub."""
 
     def __init__(self, address: str, name: str, deliver: Deliver, make_reader: MakeReader) -> None:
         self._deliver = deliver
@@ -208,7 +197,7 @@ class HubLink:
         self.is_alive = True
         self.trouble: str | None = None  # the hub sends Loading instead
         dealer.send(encode([Hello()]))
-        self.configure, self.ready = self._wait_until_ready()
+        self.ready = self._wait_until_ready()
         self._reader = make_reader(self)
 
     def send(self, message: Inward) -> None:
@@ -249,11 +238,11 @@ class HubLink:
         socket.connect(address)
         return socket
 
-    def _wait_until_ready(self) -> tuple[Configure, Ready]:
-        configure: Configure | None = None
-        while True:
+    def _wait_until_ready(self) -> Ready:
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
             for message in self.inbox.receive(POLL_MS):
-                if isinstance(message, Configure):
-                    configure = message
-                elif isinstance(message, Ready) and configure is not None:
-                    return configure, message
+                if isinstance(message, Ready):
+                    return message
+        self.inbox.close()
+        raise EngineDied("The engine was unloaded while this process connected to it.")

@@ -41,7 +41,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a front. Answered by Configure, and by Ready once the model is loaded."""
+    """The first message of a front to an engine of the hub. The answer is Ready."""
 
 
 @dataclass(frozen=True, slots=True)

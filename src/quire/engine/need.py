@@ -9,8 +9,16 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.graph.graph import Graph
+from quire.models.config import read_config
 from quire.models.draw import draw
-from quire.runner.memory import HOST_CONTEXTS, HOST_SHARE, block_bytes, fixed_bytes, with_kv_format
+from quire.models.registry import find_architecture
+from quire.runner.memory import (
+    HOST_CONTEXTS,
+    HOST_SHARE,
+    block_bytes,
+    fixed_bytes,
+    with_kv_format,
+)
 from quire.weights.checkpoint import open_checkpoint
 
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
@@ -92,8 +100,9 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
     facts = device_facts(device)
     if not facts.has_own_memory:
         return need_of(path, config, facts)
-    model = draw(open_checkpoint(path, config.weights.load_format))
-    max_context = min(config.scheduler.max_context, model.config.max_context)
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    model = read_config(checkpoint, find_architecture(checkpoint).keys)  # only the engine draws the graph
+    max_context = min(config.scheduler.max_context, model.max_context)
     return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
 

@@ -64,7 +64,7 @@ def decode(frame: bytes) -> list[Any]:
 
 @cache
 def _encoder() -> msgspec.msgpack.Encoder:
-    return msgspec.msgpack.Encoder(enc_hook=_plain)
+    return msgspec.msgpack.Encoder(enc_hook=plain_error)
 
 
 @cache
@@ -74,22 +74,23 @@ def _envelope() -> msgspec.msgpack.Decoder[list[tuple[int, msgspec.Raw]]]:
 
 @cache
 def _decoders() -> tuple[msgspec.msgpack.Decoder[Any], ...]:
-    return tuple(msgspec.msgpack.Decoder(kind, dec_hook=_error) for kind in KINDS)
+    return tuple(msgspec.msgpack.Decoder(kind, dec_hook=error_of) for kind in KINDS)
 
 
-def _plain(value: Any) -> Any:
+def plain_error(value: Any) -> Any:
+    """An error as plain values, for msgspec."""
     if isinstance(value, QuireError):
         facts = {name: fact for name, fact in vars(value).items() if isinstance(fact, str | int | float | None)}
-        return {"code": value.code, "status": value.status, "facts": facts}
+        return {"kind": type(value).__name__, "code": value.code, "status": value.status, "facts": facts}
     raise NotImplementedError(f"{type(value).__name__} cannot be sent in a message")
 
 
-def _error(kind: type[Any], content: Any) -> Any:
-    """Restore an error of the class with this code, without its constructor: the message is complete already."""
+def error_of(kind: type[Any], content: Any) -> Any:
+    """Restore the error that `plain_error` encoded, without its constructor: the message is complete already."""
     if not issubclass(kind, QuireError):
         raise NotImplementedError(f"{kind.__name__} cannot be sent in a message")
-    known = {each.code: each for each in _errors(QuireError)}
-    found = known.get(content["code"])
+    known = {each.__name__: each for each in _errors(QuireError)}
+    found = known.get(content["kind"])
     if found is None:  # an error of a package that this process has not loaded
         found = type("QuireError", (QuireError,), {"code": content["code"], "status": content["status"]})
     error = found.__new__(found)

@@ -174,9 +174,3 @@ logging.getLogger("quire.cache").error("but this")
     assert "not this" not in done.stderr
     record = json.loads(done.stderr.splitlines()[-1])
     assert (record["level"], record["message"]) == ("error", "but this")
-
-
-def test_several_fronts_need_the_names_of_the_models(quire):
-    store_default_model(quire)
-    done = quire("serve", "--fronts", "2")
-    assert done.returncode == 1 and "quire serve MODEL --fronts 2" in done.stderr

@@ -1,4 +1,4 @@
-"""Endpoints of our own: tokens, settings, metrics, the description, and the cache as something to be asked and told."""
+"""Our own endpoints: tokenization, settings, metrics, the OpenAPI description, and the cache."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_messages_and_requests_of_any_dialect_are_tokenized_as_they_would_be_sen
         ("/v1/cache/explain", {"prompt": [3, -4]}),
     ],
 )
-def test_what_cannot_be_is_refused(server, path, body):
+def test_invalid_bodies_are_refused(server, path, body):
     response = server.http.post(path, json=body)
     assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_request", response.text
 
@@ -90,7 +90,7 @@ def test_the_settings_are_shown_without_secrets(server):
     assert said["limits"]["max_n"] == 128
 
 
-def test_the_cache_tells_why_a_prompt_hits_or_misses_it(server):
+def test_the_cache_explains_why_a_prompt_hits_or_misses(server):
     before = post(server, "/v1/cache/explain", prompt=TEXT)
     assert before["num_hit"] == 0 and before["cause"] == "unseen"
     complete(server)
@@ -103,7 +103,7 @@ def test_the_cache_tells_why_a_prompt_hits_or_misses_it(server):
     assert foreign["cause"] == "other_salt" and foreign["num_hit"] == 0
 
 
-def test_what_is_pinned_outlives_what_is_not_until_it_is_unpinned(server):
+def test_a_pinned_prefix_outlives_others_until_it_is_unpinned(server):
     post(server, "/v1/cache/flush")
     complete(server)
     pinned = post(server, "/v1/cache/pin", prompt=TEXT, seconds=600, rank=90)

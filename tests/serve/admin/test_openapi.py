@@ -44,13 +44,13 @@ def schemathesis(server: Server, folder: Path, *options: object) -> None:
     assert float(made.split()[-1]) > 0, f"the model was really asked: {made}"
 
 
-def test_some_of_all_that_may_be_asked_is_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
+def test_some_generated_requests_are_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
     with serving(f"toy={model_file}", *SMALL) as server:
         schemathesis(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_much_of_all_that_may_be_asked_is_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
+def test_many_generated_requests_are_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
     with serving(f"toy={model_file}", *SMALL) as server:
         schemathesis(server, tmp_path, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", 40)

@@ -1,4 +1,4 @@
-"""/v1/requests: what the server remembers of its requests, for admins, if it was told to."""
+"""/v1/requests: the request log, for admins, if the server keeps one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 ASK = {"prompts": ["Once upon a time there was a village by the sea.", "Once upon a time"], "max_tokens": 3}
 
 
-def test_requests_are_told_as_they_were_counted(model_file, tmp_path):
+def test_logged_requests_match_the_counted_ones(model_file, tmp_path):
     path = tmp_path / "requests.jsonl"
     with running(model_file, request_log=str(path)) as server:
         log = RequestLog(path)

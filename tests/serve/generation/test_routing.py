@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.gateway.policy import Facts
+from quire.gateway.policy import RequestFacts
 from quire.gateway.split import Split
 from quire.serve.http.app import all_dialects
-from quire.serve.residency.models import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from tests.serve.processes.test_process import SMALL, command, serving
 from tests.serve.running import Running, link_or_copy, running
 from tests.waiting import wait_until
@@ -68,17 +68,17 @@ classifiers:
 """
 
 
-class Shelf:
+class BrokenShelf:
     """One more model, whose file is not whole."""
 
     def __init__(self, path: Path) -> None:
-        self._wanted = Wanted("broken", lambda: path)
+        self._entry = ModelEntry("broken", lambda: path)
 
-    def find(self, text: str) -> Wanted | None:
-        return self._wanted if text == "broken" else None
+    def find(self, text: str) -> ModelEntry | None:
+        return self._entry if text == "broken" else None
 
-    def all(self) -> list[Wanted]:
-        return [self._wanted]
+    def all(self) -> list[ModelEntry]:
+        return [self._entry]
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +87,10 @@ def server(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (folder / "broken.gguf").write_bytes(model_file.read_bytes()[:5000])
     (folder / "routes.yaml").write_text(ROUTES)
     link_or_copy(model_file, folder / "large.gguf")  # names of one file would share an engine
-    wanted = [Wanted("small", lambda: model_file), Wanted("large", lambda: folder / "large.gguf")]
+    entries = [ModelEntry("small", lambda: model_file), ModelEntry("large", lambda: folder / "large.gguf")]
     settings: dict[str, Any] = {"max_rows": 1, "max_step_tokens": 64, "max_waiting": 1, "api_key": "one,two"}
     settings |= {"num_blocks": 64, "max_context": 512, "routes": str(folder / "routes.yaml")}
-    with running(wanted, all_dialects(), offers=Shelf(folder / "broken.gguf"), **settings) as started:
+    with running(entries, all_dialects(), shelf=BrokenShelf(folder / "broken.gguf"), **settings) as started:
         started.http.headers["authorization"] = "Bearer one"
         yield started
 
@@ -149,7 +149,7 @@ def test_a_model_by_its_own_name_is_not_routed(server: Running) -> None:
 def test_a_split_gives_each_user_one_model_in_exact_proportions(server: Running) -> None:
     split = Split({"small": 1, "large": 1}, "summer")
     users = [f"user-{n}" for n in range(12)]
-    expected = {user: split.choose(Facts(user=user)) for user in users}
+    expected = {user: split.choose(RequestFacts(user=user)) for user in users}
     assert Counter(expected.values()) == {"small": 6, "large": 6}
     for user in users:
         assert told(chat(server, "trial", user=user))[1] == expected[user]

@@ -1,4 +1,4 @@
-"""What several processes of a server know together: quotas hold across them, and numbers add up."""
+"""State shared by the processes of a server: quotas hold across them, and metrics add up."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import pytest
 from quire.observe import metrics
 from quire.observe.histogram import HistogramValue
 from quire.observe.metrics import MetricSample, sum_samples
-from quire.serve.access.keys import Key
+from quire.serve.access.keys import ApiKey
 from quire.serve.access.quota import TOKENS, Quotas
 from quire.serve.errors import QuotaExceeded
-from quire.serve.processes.shared import SharedMeters, SharedTable
+from quire.serve.processes.shared import SharedMeters, SharedQuotaTable
 
 pytestmark = pytest.mark.pure
 
 KEYS = (
-    Key("free", "0"),
-    Key("busy", "1", max_concurrent=2),
-    Key("slow", "2", requests_per_minute=3),
-    Key("terse", "3", tokens_per_minute=60),
+    ApiKey("free", "0"),
+    ApiKey("busy", "1", max_concurrent=2),
+    ApiKey("slow", "2", requests_per_minute=3),
+    ApiKey("terse", "3", tokens_per_minute=60),
 )
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> Iterator[list[SharedTable]]:
+def tables(tmp_path: Path) -> Iterator[list[SharedQuotaTable]]:
     """The hub's, and those of two fronts."""
     path = tmp_path / "quotas"
-    made = [SharedTable.make(path, KEYS, 2), *(SharedTable(path, KEYS, 2) for _ in range(2))]
+    made = [SharedQuotaTable.make(path, KEYS, 2), *(SharedQuotaTable(path, KEYS, 2) for _ in range(2))]
     yield made
     for table in made:
         table.close()
 
 
 def test_requests_that_run_are_counted_over_all_processes_and_those_of_a_dead_one_forgotten(
-    tables: list[SharedTable],
+    tables: list[SharedQuotaTable],
 ) -> None:
     one, other = (Quotas(table, place) for place, table in enumerate(tables[1:]))
     with one.running(KEYS[1], 0.0):
@@ -50,7 +50,7 @@ def test_requests_that_run_are_counted_over_all_processes_and_those_of_a_dead_on
             pass
 
 
-def test_a_minute_is_shared(tables: list[SharedTable]) -> None:
+def test_a_minute_is_shared(tables: list[SharedQuotaTable]) -> None:
     one, other = (Quotas(table, place) for place, table in enumerate(tables[1:]))
     for quotas in (one, other, one):
         with quotas.running(KEYS[2], 100.0):
@@ -67,12 +67,12 @@ def test_a_minute_is_shared(tables: list[SharedTable]) -> None:
         pass
 
 
-def test_no_process_sees_a_number_that_another_is_changing(tables: list[SharedTable], tmp_path: Path) -> None:
+def test_no_process_sees_a_number_that_another_is_changing(tables: list[SharedQuotaTable], tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
-        "from tests.serve.processes.test_shared import KEYS, Quotas, SharedTable\n"
-        f"quotas = Quotas(SharedTable(Path({str(tmp_path / 'quotas')!r}), KEYS, 2))\n"
+        "from tests.serve.processes.test_shared import KEYS, Quotas, SharedQuotaTable\n"
+        f"quotas = Quotas(SharedQuotaTable(Path({str(tmp_path / 'quotas')!r}), KEYS, 2))\n"
         "for _ in range(5000): quotas.charge(KEYS[3], 1)\n"
     )
     with Quotas(tables[0]).running(KEYS[3], 0.0):

@@ -14,9 +14,10 @@ from quire.bench.engines.server_process import child_server
 from quire.config import Config, load
 from quire.serve.http.app import all_dialects
 from quire.serve.processes.server import Serving
-from quire.serve.residency.engines import Place
+from quire.serve.residency.engines import EngineLauncher
+from quire.serve.residency.local import LocalResidency
 from quire.serve.residency.models import Models
-from quire.serve.residency.shelf import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from quire.serve.service import Service
 
 INSTANT_ENGINE = "quire.bench.engines.instant_engine:main"
@@ -45,8 +46,8 @@ def _in_child(function: Callable[..., None], *arguments: Any) -> AbstractContext
 
 def serve_one(model: str, pace: str | None, settings: Mapping[str, Any]) -> None:
     """Run in the child: serve one model until a signal."""
-    place = Place() if pace is None else Place(pace, INSTANT_ENGINE)
-    _serve([Wanted("m", lambda: Path(model))], load({**FLAGS, **settings}, {}), place)
+    launcher = EngineLauncher() if pace is None else EngineLauncher(pace, INSTANT_ENGINE)
+    _serve([ModelEntry("m", lambda: Path(model))], load({**FLAGS, **settings}, {}), launcher)
 
 
 def serve_many(model: str, num_models: int, settings: Mapping[str, Any]) -> None:
@@ -54,12 +55,12 @@ def serve_many(model: str, num_models: int, settings: Mapping[str, Any]) -> None
     with tempfile.TemporaryDirectory(prefix="quire-", dir=Path(model).resolve().parent) as folder:
         names = [f"m{number}" for number in range(num_models)]
         copies = {name: _linked_copy(Path(model), Path(folder, name)) for name in names}
-        wanted = [Wanted(name, partial(copies.__getitem__, name)) for name in names]
-        _serve(wanted, load({**FLAGS, **settings}), Place())
+        entries = [ModelEntry(name, partial(copies.__getitem__, name)) for name in names]
+        _serve(entries, load({**FLAGS, **settings}), EngineLauncher())
 
 
-def _serve(wanted: list[Wanted], config: Config, place: Place) -> None:
-    models = Models(wanted, config, place, lambda loading: None)
+def _serve(entries: list[ModelEntry], config: Config, launcher: EngineLauncher) -> None:
+    models = Models(LocalResidency(entries, config, launcher, lambda loading: None), config)
     Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
 
 

@@ -55,8 +55,9 @@ def serve(options: ServeOptions, settings: CommandSettings) -> None:
     """Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama."""
     config = settings.config
     # Imported here: no other command needs the packages of a server.
-    keys, engines, shelf = (
-        import_module(f"quire.serve.{name}") for name in ("access.keys", "residency.engines", "residency.shelf")
+    keys, engines, local, shelf = (
+        import_module(f"quire.serve.{name}")
+        for name in ("access.keys", "residency.engines", "residency.local", "residency.shelf")
     )
     start_logging(config.observe, is_whole_process=True)
     api_keys = keys.read_keys(config.serve)
@@ -65,27 +66,26 @@ def serve(options: ServeOptions, settings: CommandSettings) -> None:
     is_json = config.observe.log_format == "json"
     write_line: WriteLine = logger.info if is_json else print_to_stderr
     models_to_load = _models_to_load(options, settings.store, write_line if is_json else None)
-    place = engines.Place(options.device)
-    num_stored = 0 if options.only or config.serve.fronts > 1 else len(settings.store.list())
+    num_stored = 0 if options.only else len(settings.store.list())
     on_ready = partial(_report_ready, write_line, [model.name for model in models_to_load], num_stored)
-    on_loading = partial(_report_loading, write_line)
+    residency = local.LocalResidency(
+        models_to_load,
+        config,
+        engines.EngineLauncher(options.device),
+        partial(_report_loading, write_line),
+        None if options.only else shelf.StoreShelf(settings.store),
+    )
     if config.serve.fronts > 1:
-        if not options.models:
-            raise InvalidRequest(
-                f"--fronts {config.serve.fronts} needs the names of the models: "
-                f"quire serve MODEL --fronts {config.serve.fronts}."
-            )
-        fronts = import_module("quire.serve.processes.hub")
-        _run(fronts.Fronts(models_to_load, config, place, api_keys, on_loading, on_ready), write_line)
+        hub = import_module("quire.serve.processes.hub")
+        _run(hub.HubServer(residency, config, api_keys, on_ready, has_library=not options.only), write_line)
         return
     app, models, server, service = (
         import_module(f"quire.serve.{name}") for name in ("http.app", "residency.models", "processes.server", "service")
     )
-    offers = None if options.only else shelf.Shelf(settings.store)
-    served = models.Models(models_to_load, config, place, on_loading, offers)
     library = None if options.only else _library(settings.store)
     with open_traces(config.serve.otlp_endpoint) as traces, open_request_log(config.serve.request_log) as logs:
         observers = (partial(log_access, logging.getLogger("quire.access")), *traces, *logs)
+        served = models.Models(residency, config)
         state = service.Service(config, served, app.all_dialects(), api_keys, observers=observers, library=library)
         _run(server.Serving(state, on_ready), write_line)
 
@@ -111,11 +111,11 @@ def _models_to_load(options: ServeOptions, store: Store, write_line: WriteLine |
         match = SERVED_AS.fullmatch(text)
         public_name, model = (match["name"], match["model"]) if match else ("", text)
         name = parse_name(model)
-        public_name = public_name or (_file_name(name) if name.kind == "path" else shelf.spelled(name))
+        public_name = public_name or (_file_name(name) if name.kind == "path" else shelf.display_name(name))
         if public_name in models:
             raise InvalidRequest(f"Two models have the name {public_name}. Use NAME={model} for one.", field="models")
-        aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases(name)
-        models[public_name] = shelf.Wanted(public_name, partial(_fetch, store, write_line, str(name)), aliases)
+        aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases_of(name)
+        models[public_name] = shelf.ModelEntry(public_name, partial(_fetch, store, write_line, str(name)), aliases)
     return list(models.values())
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from quire.observe.record import Record
-from quire.serve.access.keys import Key
+from quire.serve.access.keys import ApiKey
 from quire.serve.dialects.contract import Counts, Generates, Reply, Writer
 from quire.serve.errors import ShuttingDown
 from quire.serve.generation.feed import Feed
@@ -25,8 +25,7 @@ from quire.serve.generation.response_collector import ResponseCollector
 from quire.serve.generation.response_state import ResponseState
 from quire.serve.generation.routing import with_fallback
 from quire.serve.http.exchange import Exchange
-from quire.serve.residency.engines import Engine
-from quire.serve.residency.model import Model
+from quire.serve.residency.models import ModelEngine, ModelIdentity
 from quire.serve.service import Service
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest
@@ -155,7 +154,7 @@ def _asks_nothing(ask: Ask) -> bool:
     return isinstance(ask, CompletionRequest) and not ask.prompts
 
 
-def _reply(ask: Ask, model: Model) -> Reply:
+def _reply(ask: Ask, model: ModelIdentity) -> Reply:
     return Reply(secrets.token_hex(12), time.time(), ask.model or model.name, model.fingerprint)
 
 
@@ -199,7 +198,7 @@ def _time(exchange: Exchange, feed: Feed) -> None:
 
 
 def _request(
-    id: str, prompt: Prompt, ask: Ask, engine: Engine, key: Key, constraint: Constraint | None
+    id: str, prompt: Prompt, ask: Ask, engine: ModelEngine, key: ApiKey, constraint: Constraint | None
 ) -> GenerateRequest:
     """What the engine is asked: within what the key allows, and apart from what others have cached.
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quire.gateway.routing import Choice, Facts, Routes, load
+from quire.gateway.routing import RequestFacts, RouteChoice, Routes, load_routes
 from quire.serve.errors import ModelNotServed, ShuttingDown
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.models import Models
@@ -59,7 +59,7 @@ class Router:
         logger.info("the routes were read again from %s", self._path)
         return True
 
-    def chooser(self, ask: Ask, key: str) -> Callable[[], Choice | None] | None:
+    def chooser(self, ask: Ask, key: str) -> Callable[[], RouteChoice | None] | None:
         """A function that returns what a request is to be tried with; for a thread, as rules may read the whole prompt.
 
         None, here or there: the request names a model.
@@ -82,19 +82,16 @@ class Router:
 
     def _read(self) -> None:
         assert self._path is not None
-        self._routes = load(self._path, self._knows)
+        self._routes = load_routes(self._path, self._models.knows)
         self._read_at, self._problem = time.time(), None
-
-    def _knows(self, name: str) -> bool:
-        try:
-            self._models.find(name)
-        except QuireError:
-            return False
-        return True
 
 
 async def with_fallback(
-    choice: Choice | None, exchange: Exchange, ask: T, answer: Callable[[T], Awaitable[None]], undo: Callable[[], None]
+    choice: RouteChoice | None,
+    exchange: Exchange,
+    ask: T,
+    answer: Callable[[T], Awaitable[None]],
+    undo: Callable[[], None],
 ) -> None:
     """Have a request answered by the model that it names; or by the first that can, of those that its alias leads to.
 
@@ -128,7 +125,7 @@ def may_fall_back(error: QuireError) -> bool:
     return error.status >= 500 and not is_final
 
 
-def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> Facts:
+def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> RequestFacts:
     """What rules may look at."""
     said = _said(ask)
     return replace(
@@ -141,12 +138,12 @@ def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> Facts:
     )
 
 
-def _said(ask: Ask) -> Facts:
+def _said(ask: Ask) -> RequestFacts:
     if isinstance(ask, ChatRequest):
         of_user = [message.text for message in ask.messages if message.role == "user"]
         system = "\n".join(message.text for message in ask.messages if message.role == "system")
         text = "\n".join(message.text for message in ask.messages)
-        return Facts(last=(of_user or [""])[-1], first=(of_user or [""])[0], system=system, text=text)
+        return RequestFacts(last=(of_user or [""])[-1], first=(of_user or [""])[0], system=system, text=text)
     texts = [prompt for prompt in ask.prompts if isinstance(prompt, str)]
     num_ids = sum(len(prompt) for prompt in ask.prompts if not isinstance(prompt, str))
-    return Facts(last=(texts or [""])[-1], first=(texts or [""])[0], text="\n".join(texts), num_ids=num_ids)
+    return RequestFacts(last=(texts or [""])[-1], first=(texts or [""])[0], text="\n".join(texts), num_ids=num_ids)

@@ -1,4 +1,4 @@
-"""YAML that knows its lines: whatever is wrong in a file is told with its place, before anybody is served by it."""
+"""YAML with line numbers: an error in a file is reported with its line, before the file is used."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import yaml
 
 from quire.config import BadSetting
 
-MAX_DEPTH = 8  # of what is only shown again; a file may refer to itself
+MAX_DEPTH = 8  # of values shown in /props: a file may refer to itself
 
 
 class BadRoutes(BadSetting):
-    """The file of routes cannot be used as it is."""
+    """The routes file is invalid."""
 
     code = "bad_routes"
 
@@ -24,8 +24,8 @@ class BadRoutes(BadSetting):
         self.line = line
 
 
-class Node:
-    """A value of the file, and where it stands."""
+class YamlNode:
+    """A value in the file, and its position."""
 
     def __init__(self, file: str, node: yaml.Node) -> None:
         self.file = file
@@ -36,47 +36,47 @@ class Node:
         """Counted from 1."""
         return int(self._node.start_mark.line) + 1
 
-    def wrong(self, problem: str) -> BadRoutes:
-        """An error about this place, to be raised."""
+    def error(self, problem: str) -> BadRoutes:
+        """An error about this value, to be raised."""
         return BadRoutes(self.file, self.line, problem)
 
     @property
     def is_mapping(self) -> bool:
-        """Has it keys?"""
+        """Is it a mapping?"""
         return isinstance(self._node, yaml.MappingNode)
 
-    def entries(self, known: Collection[str] = ()) -> dict[str, Node]:
-        """A mapping's values by their keys. With `known`, no other key may be there."""
+    def entries(self, known: Collection[str] = ()) -> dict[str, YamlNode]:
+        """A mapping's values by key. With `known`, other keys are errors."""
         if not isinstance(self._node, yaml.MappingNode):
-            raise self.wrong(f"here must be a mapping{f' of {_listed(known)}' if known else ''}.")
-        found: dict[str, Node] = {}
+            raise self.error(f"expected a mapping{f' of {_listed(known)}' if known else ''}.")
+        found: dict[str, YamlNode] = {}
         for key, value in self._node.value:
-            place = Node(self.file, key)
-            name = place.text()
+            key_node = YamlNode(self.file, key)
+            name = key_node.text()
             if known and name not in known:
-                raise place.wrong(f"there is no {name!r} here: choose from {_listed(known)}.")
+                raise key_node.error(f"there is no {name!r} here: choose from {_listed(known)}.")
             if name in found:
-                raise place.wrong(f"{name!r} is here twice.")
-            found[name] = Node(self.file, value)
+                raise key_node.error(f"{name!r} appears twice.")
+            found[name] = YamlNode(self.file, value)
         return found
 
-    def items(self) -> list[Node]:
-        """A list's values; what is no list is a list of one."""
+    def items(self) -> list[YamlNode]:
+        """A list's values. Any other value counts as a list of one."""
         if isinstance(self._node, yaml.SequenceNode):
-            return [Node(self.file, each) for each in self._node.value]
+            return [YamlNode(self.file, each) for each in self._node.value]
         return [self]
 
     def text(self) -> str:
-        """A plain value, as it is written."""
+        """A scalar, as it is written."""
         if not isinstance(self._node, yaml.ScalarNode) or not self._node.value.strip():
-            raise self.wrong("here must be a text.")
+            raise self.error("expected a text.")
         return str(self._node.value)
 
     def texts(self) -> list[str]:
         """A text, or a list of them."""
         found = [each.text() for each in self.items()]
         if not found:
-            raise self.wrong("this list is empty.")
+            raise self.error("this list is empty.")
         return found
 
     def number(self, low: float, high: float = float("inf")) -> float:
@@ -84,13 +84,13 @@ class Node:
         try:
             value = float(self.text())
         except ValueError:
-            raise self.wrong(f"{self.text()!r} is no number.") from None
+            raise self.error(f"{self.text()!r} is not a number.") from None
         if not low <= value <= high:
-            raise self.wrong(f"{value:g} is out of range: it must be {low:g} to {high:g}.")
+            raise self.error(f"{value:g} is out of range: it must be {low:g} to {high:g}.")
         return value
 
     def plain(self, depth: int = 0) -> Any:
-        """All of it without lines, to be shown."""
+        """The value without line numbers, for /props."""
         if depth > MAX_DEPTH:
             return "…"
         if isinstance(self._node, yaml.MappingNode):
@@ -100,17 +100,17 @@ class Node:
         return str(self._node.value)
 
 
-def read(path: Path) -> Node:
-    """The whole of a file."""
+def read_yaml(path: Path) -> YamlNode:
+    """The root value of a file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRoutes(str(path), None, f"it cannot be read: {error}") from None
-    return parse(text, path.name)
+    return parse_yaml(text, path.name)
 
 
-def parse(text: str, file: str = "routes.yaml") -> Node:
-    """The whole of a text."""
+def parse_yaml(text: str, file: str = "routes.yaml") -> YamlNode:
+    """The root value of a text."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -120,7 +120,7 @@ def parse(text: str, file: str = "routes.yaml") -> Node:
         raise BadRoutes(file, None, f"this is not YAML: {error}") from None
     if node is None:
         raise BadRoutes(file, None, "it is empty.")
-    return Node(file, node)
+    return YamlNode(file, node)
 
 
 def _listed(names: Collection[str]) -> str:
