@@ -35,7 +35,7 @@ from quire.engine.messages import (
     Submit,
     Unanswered,
 )
-from quire.engine.readers import MAX_FRAMES, POLL_MS, Inbox, MakeReader
+from quire.engine.readers import END_SECONDS, MAX_FRAMES, POLL_MS, Inbox, MakeReader
 from quire.engine.wire import decode, encode
 from quire.types.errors import QuireError
 

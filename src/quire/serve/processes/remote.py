@@ -138,7 +138,7 @@ class RemoteResidency:
     def lost(self) -> None:
         """The hub is gone, and the engines with it: fail everything that waits."""
         for engine in self._engines.values():
-            engine.on_hub_death()
+            engine.lost()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(EngineDied("The process that has the engines has died."))
