@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from quire.engine.need import has_own_memory
 from quire.serve.generation.prompts import ModelText
 from quire.serve.residency.contract import ModelRecord
 from quire.types.chat import ModelCard
@@ -15,7 +16,6 @@ from quire.weights.checkpoint import Checkpoint
 
 MAX_FACT_CHARS = 4096
 LICENSE_KEYS = ("general.license", "license")
-HOST = "cpu"  # the device without memory of its own
 
 
 def card_of_files(name: str, checkpoint: Checkpoint, model_text: ModelText) -> ModelCard:
@@ -66,7 +66,7 @@ def card_of_record(record: ModelRecord, of_files: ModelCard | None = None) -> Mo
         card,
         is_loaded=True,
         loaded_bytes=engine.allowed_bytes,
-        accelerator_bytes=0 if engine.ready.device == HOST else engine.allowed_bytes,
+        accelerator_bytes=engine.allowed_bytes if has_own_memory(engine.ready.device) else 0,
         shares_with=engine.shared_with,
         max_context=engine.ready.max_context,
         expires=engine.expires,
