@@ -11,9 +11,8 @@ import pytest
 from quire.advisor.hits import simulate_hits
 from quire.advisor.prompts import Marker
 from quire.advisor.workload import workload_of
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.report.trace import read_trace
-from quire.serve.residency.engines import model_text_of
 from quire.weights.checkpoint import open_checkpoint
 from tests.advisor.served import advise, serving, write_trace
 from tests.waiting import wait_until
@@ -45,8 +44,8 @@ def shared_prompts(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def simulated(path, model_file, num_blocks: int) -> float:
-    speech = model_text_of(TextSide.of(open_checkpoint(model_file)))
-    return simulate_hits(workload_of(read_trace(path), Marker(speech)), num_blocks).rate
+    model_text = read_model_text(open_checkpoint(model_file))
+    return simulate_hits(workload_of(read_trace(path), Marker(model_text)), num_blocks).rate
 
 
 @pytest.mark.parametrize("num_blocks", [24, 45, 400])

@@ -17,7 +17,6 @@ from quire.engine.messages import (
     Explain,
     Explained,
     Failed,
-    Finished,
     Flush,
     Inward,
     Outward,
@@ -25,13 +24,13 @@ from quire.engine.messages import (
     Shutdown,
     Snapshot,
     Submit,
-    Tokens,
     UnpinPrefix,
 )
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
 from tests.engine.driver import GREEDY_64, Driver, expected
 from tests.models.toys import VOCAB, make_toy, some_tokens

@@ -10,8 +10,9 @@ from quire.bench.models import resident_bytes
 from quire.config import BadSetting, load
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
-from quire.engine.messages import Configure, Finished
+from quire.engine.messages import Configure
 from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, measure, need_of
+from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
 
 NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)

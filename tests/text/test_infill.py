@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire.engine.text_side import TextSide
 from quire.text.infill import find_infill
+from quire.text.model_text import ModelText
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.errors import InvalidRequest
@@ -35,8 +35,8 @@ def scored(*names: str) -> dict[str, Any]:
 
 def filled(metadata: dict[str, Any], before: str, after: str) -> list[str]:
     tokenizer = Tokenizer.from_gguf(metadata)
-    side = TextSide(tokenizer, ChatTemplate(None), (), infill=find_infill(tokenizer, metadata))
-    return [metadata["tokenizer.ggml.tokens"][token] for token in side.encode_infill(before, after)]
+    model_text = ModelText(tokenizer, ChatTemplate(None), (), infill=find_infill(tokenizer, metadata))
+    return [metadata["tokenizer.ggml.tokens"][token] for token in model_text.encode_infill(before, after)]
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ from quire.advisor.roofline import Roofline
 from quire.advisor.shape import DEFAULT_SHAPE, PUBLIC, Shape, public_shape, shape_of
 from quire.advisor.workload import workload_of
 from quire.config import Config
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.report.trace import Trace
 from quire.runner.memory import kv_dtype
-from quire.serve.generation.prompts import ModelText
-from quire.serve.residency.engines import model_text_of
 from quire.store.store import Store
+from quire.text.model_text import ModelText
 from quire.types.errors import InvalidRequest, QuireError
 from quire.weights.checkpoint import open_checkpoint
 
@@ -100,7 +99,7 @@ def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model
 
 def _stored(name: str, path: Path, precision: str, config: Config) -> _Model:
     """A model that is here."""
-    shape, model_text = shape_of(path, config), model_text_of(TextSide.of(open_checkpoint(path)))
+    shape, model_text = shape_of(path, config), read_model_text(open_checkpoint(path))
     if precision in ("", shape.precision):
         return _Model(name, shape, model_text)
     wanted = shape.in_precision(precision)

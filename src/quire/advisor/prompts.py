@@ -19,9 +19,9 @@ import msgspec
 from quire.observe.marks import marks_of
 from quire.report.trace import TracedRequest
 from quire.serve.dialects.contract import Generates, Limits
-from quire.serve.generation.form import offered
-from quire.serve.generation.prompts import ModelText, prompts_of
 from quire.serve.http.app import all_dialects
+from quire.text.model_text import ModelText
+from quire.text.prompts import drop_forbidden_tools, encode_prompts
 from quire.types.chat import Ask, ChatRequest
 from quire.types.errors import QuireError
 
@@ -68,15 +68,15 @@ class Marker:
         return [Marked(array("I"), Exactness.UNKNOWN)]
 
     def _of_text(self, text: str) -> Marked:
-        if self._model_text is not None and self._model_text.side.tokenizer is not None:
-            return self._exact(self._model_text.side.encode_rendered(text))
+        if self._model_text is not None and self._model_text.tokenizer is not None:
+            return self._exact(self._model_text.encode_rendered(text))
         return _estimate(text)
 
     def _of_body(self, request: TracedRequest) -> list[Marked]:
         ask = self._ask(request)
         if ask is not None and self._model_text is not None:
             try:
-                return [self._exact(prompt.tokens) for prompt in prompts_of(ask, self._model_text)]
+                return [self._exact(prompt.tokens) for prompt in encode_prompts(ask, self._model_text)]
             except QuireError:  # a template that refuses it, say
                 pass
         return list(_vague(ask)) if ask is not None else [_estimate("\n".join(_strings(request.body)))]
@@ -88,15 +88,17 @@ class Marker:
             return None
         body = {"model": "", **(request.body or {})}
         try:
-            return offered(decode(msgspec.json.encode(body), UNLIMITED).ask)
+            return drop_forbidden_tools(decode(msgspec.json.encode(body), UNLIMITED).ask)
         except QuireError:
             return None
 
     def _exact(self, tokens: tuple[int, ...]) -> Marked:
         assert self._model_text is not None
-        side = self._model_text.side
+        model_text = self._model_text
         return Marked(
-            marks_of(tokens), Exactness.EXACT, lambda start: side.decode(list(tokens[start : start + EXCERPT_TOKENS]))
+            marks_of(tokens),
+            Exactness.EXACT,
+            lambda start: model_text.decode(list(tokens[start : start + EXCERPT_TOKENS])),
         )
 
 

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from quire.bench.divergence import BLOCK, WINDOW, divergences, held, log_probabilities
 from quire.bench.text import plain_text
 from quire.devices import base
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.models.draw import Model, draw
 from quire.ops.batch import Batch, RowPart
+from quire.text.model_text import ModelText
 from quire.weights.checkpoint import open_checkpoint
 
 Array = NDArray[Any]
@@ -56,32 +57,32 @@ class Accuracy:
 def compare(model: str, num_windows: int, peer_file: str | None) -> Accuracy:
     """Over windows of the text as the peer's file has them, or as our tokenizer makes them."""
     checkpoint = open_checkpoint(Path(model))
-    drawn, side = draw(checkpoint), TextSide.of(checkpoint)
+    drawn, model_text = draw(checkpoint), read_model_text(checkpoint)
     if peer_file is None:
-        tokens = side.encode(plain_text())[: num_windows * WINDOW]
-        return _compare(drawn, side, np.array(tokens, np.int32).reshape(-1, WINDOW), None)
+        tokens = model_text.encode(plain_text())[: num_windows * WINDOW]
+        return _compare(drawn, model_text, np.array(tokens, np.int32).reshape(-1, WINDOW), None)
     with Path(peer_file).open("rb") as saved:
         windows, vocab = read_head(saved)
-        return _compare(drawn, side, windows[:num_windows], (read_window(saved, vocab) for _ in windows))
+        return _compare(drawn, model_text, windows[:num_windows], (read_window(saved, vocab) for _ in windows))
 
 
 def windows_of(model: str) -> Array:
     """int32 [windows, WINDOW]: all of the text, as the model's tokenizer makes tokens of it."""
-    side = TextSide.of(open_checkpoint(Path(model)))
-    tokens = np.array(side.encode(plain_text()), np.int32)
+    model_text = read_model_text(open_checkpoint(Path(model)))
+    tokens = np.array(model_text.encode(plain_text()), np.int32)
     windows = tokens[: len(tokens) // WINDOW * WINDOW].reshape(-1, WINDOW)
-    if side.tokenizer is not None and side.tokenizer.prefix:
-        windows[:, 0] = side.tokenizer.prefix[0]
+    if model_text.tokenizer is not None and model_text.tokenizer.prefix:
+        windows[:, 0] = model_text.tokenizer.prefix[0]
     return windows
 
 
-def _compare(model: Model, side: TextSide, windows: Array, peer: Iterator[Array] | None) -> Accuracy:
+def _compare(model: Model, model_text: ModelText, windows: Array, peer: Iterator[Array] | None) -> Accuracy:
     exact, fast = _lower(model, "float", "f32"), _lower(model, "native", "f16")
     ours, theirs = [], []
     for window in windows:
         tokens = window.tolist()
-        if side.tokenizer is not None and side.tokenizer.prefix:
-            tokens[0] = side.tokenizer.prefix[0]
+        if model_text.tokenizer is not None and model_text.tokenizer.prefix:
+            tokens[0] = model_text.tokenizer.prefix[0]
         expected = log_probabilities(_logits(exact, tokens))
         ours.append(divergences(expected, held(log_probabilities(_logits(fast, tokens)))))
         if peer is not None:

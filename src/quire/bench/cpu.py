@@ -26,7 +26,7 @@ from quire.bench.peer import NoPeer, Say, get_peer
 from quire.bench.start import as_installed, our_start
 from quire.bench.streams import Scale, Seen, our_streams
 from quire.bench.text import plain_text
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.weights.checkpoint import open_checkpoint
 
 Value = TypeVar("Value")
@@ -207,6 +207,6 @@ def _open(path: Path) -> tuple[float, float]:
         began = time.perf_counter()
         checkpoint = open_checkpoint(path)
         opened.append(time.perf_counter() - began)
-        TextSide.of(checkpoint)
+        read_model_text(checkpoint)
         tokenized.append(time.perf_counter() - began - opened[-1])
     return min(opened), min(tokenized)

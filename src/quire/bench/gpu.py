@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quire.engine.llm import LLM
-from quire.engine.messages import Failed, Finished, Tokens
+from quire.engine.messages import Failed
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest, SamplingParams
 
 MODELS: dict[str, dict[str, int]] = {

@@ -113,5 +113,5 @@ def describe(path: Path) -> dict[str, str]:
 def template_of(path: Path) -> str:
     """The chat template of a model; empty if it came without one."""
     checkpoint = importlib.import_module("quire.weights.checkpoint").open_checkpoint(path)
-    template = importlib.import_module("quire.engine.text_side").TextSide.of(checkpoint).template
+    template = importlib.import_module("quire.engine.model_files").read_model_text(checkpoint).template
     return "" if template.is_default else str(template.sources.get("default", ""))

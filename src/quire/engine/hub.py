@@ -21,7 +21,6 @@ from quire.engine.messages import (
     Dead,
     EngineDied,
     Failed,
-    Finished,
     Hello,
     Inward,
     Loading,
@@ -37,6 +36,7 @@ from quire.engine.messages import (
 from quire.engine.reading import LOOK_MS, MAX_FRAMES, Inbox, Reads
 from quire.engine.wire import decode, encode
 from quire.types.errors import QuireError
+from quire.types.output import Finished
 
 if TYPE_CHECKING:
     import asyncio

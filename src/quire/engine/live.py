@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from quire.engine.messages import Failed, Finished, News, Tokens
+from quire.engine.messages import Failed, News
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest
 
 Sink = Callable[[News], None]  # called where the link is read, a thread or an event loop: it must not block

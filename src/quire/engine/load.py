@@ -153,10 +153,10 @@ def words_of(checkpoint: CheckpointSource, vocab_size: int) -> Words | None:
     """The model's words, for grammars. None: it came without a tokenizer."""
     if not isinstance(checkpoint, Checkpoint):
         return None
-    text_side = import_module("quire.engine.text_side")  # here, because most engines need no tokenizer of their own
-    side = text_side.TextSide.of(checkpoint)
-    ends = tuple(token for token in side.eos_ids if token < vocab_size)
-    return None if side.tokenizer is None else Words(side.tokenizer, vocab_size, ends)
+    files = import_module("quire.engine.model_files")  # here, because most engines need no tokenizer of their own
+    model_text = files.read_model_text(checkpoint)
+    ends = tuple(token for token in model_text.eos_ids if token < vocab_size)
+    return None if model_text.tokenizer is None else Words(model_text.tokenizer, vocab_size, ends)
 
 
 def kept_weights(checkpoint: CheckpointSource, model: Model, config: Config) -> KeptWeights | None:

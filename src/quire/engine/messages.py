@@ -11,20 +11,19 @@ cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Ca
 order: Snapshot by Counters, Explain by Explained, Resize by Resized, the others by Changed, or any of them by
 Unanswered. A Probe is answered by Alive, between two steps. Where several processes share an engine (hub.py) they say
 Hello; they hear Loading when it has died or does not respond, and Ready when there is one that does.
-In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are tuples with names:
-there is one for every running request in every step.
+In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are in
+`types/output.py`: the text side decodes them and does not know the engine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from quire.config import Config
 from quire.observe.histogram import NO_SPREAD, Spread
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
-from quire.types.step import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,31 +145,6 @@ class Accepted:
     """A request is in the queue."""
 
     request_id: str
-
-
-class Tokens(NamedTuple):
-    """News of a sample that goes on."""
-
-    request_id: str
-    sample: int
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    num_hit: int = 0  # prompt tokens that came from the prefix tree
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    num_forced: int = 0  # of these tokens, how many a grammar forced: all or none
-
-
-class Finished(NamedTuple):
-    """The last news of a sample that ended well, with its last tokens."""
-
-    request_id: str
-    sample: int
-    reason: FinishReason
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    num_hit: int = 0
-    num_forced: int = 0
-    waited: float = 0.0  # seconds in the queue before it first ran
 
 
 @dataclass(frozen=True, slots=True)

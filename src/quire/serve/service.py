@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from quire.config import Config
 from quire.gateway.routing import Choice
+from quire.grammar.tool_schemas import exact_parameters
 from quire.observe.meters import Meters
 from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
@@ -17,12 +18,13 @@ from quire.serve.access.quota import Quotas
 from quire.serve.dialects.body import ignoring_unknown
 from quire.serve.dialects.contract import Dialect, Limits
 from quire.serve.dialects.strict_json import for_context
-from quire.serve.generation.form import constraint_of
-from quire.serve.generation.prompts import ModelText, Prompt, prompts_of
 from quire.serve.generation.routing import Router
 from quire.serve.http.exchange import Exchange
 from quire.serve.http.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
 from quire.serve.residency.models import Models
+from quire.text.model_text import ModelText
+from quire.text.output_format import constraint_of
+from quire.text.prompts import Prompt, encode_prompts
 from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
 from quire.types.request import Constraint
@@ -89,10 +91,10 @@ class Service:
 
     async def constraints(self, ask: Ask, prompts: Sequence[Prompt], model_text: ModelText) -> list[Constraint | None]:
         """The form of each prompt's answer. Schemas of tools that must be called may take a while."""
-        setting = self.config.grammar.open_objects
+        parameters = partial(exact_parameters, self.config.grammar.open_objects)
 
         def work() -> list[Constraint | None]:
-            return [constraint_of(ask, prompt, model_text, setting) for prompt in prompts]
+            return [constraint_of(ask, prompt, model_text, parameters) for prompt in prompts]
 
         must_call = isinstance(ask, ChatRequest) and ask.tool_choice.mode == "required"
         return await self._threads.run(work, LONG_TEXT if must_call else 0, LONG_TEXT)
@@ -106,7 +108,7 @@ class Service:
         self, exchange: Exchange, ask: Ask, model_text: ModelText, max_tokens: int | None = None
     ) -> list[Prompt]:
         """What is asked, as tokens. `max_tokens`: a prompt that is far longer is refused early."""
-        return await self.beside(exchange, partial(prompts_of, ask, model_text, max_tokens))
+        return await self.beside(exchange, partial(encode_prompts, ask, model_text, max_tokens))
 
     async def beside(self, exchange: Exchange, work: Callable[[], T]) -> T:
         """Do what takes time with the size of a request's body: in a thread if the body is large."""

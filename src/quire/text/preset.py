@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from quire.config import Config
 from quire.text.errors import BrokenPreset
 from quire.types.message import Message
 from quire.types.parameters import known_parameters
 from quire.types.preset import Preset
-
-T = TypeVar("T")
 
 # What a stored file is for -> what it is called in a folder that someone opens as a model.
 FILES: Mapping[str, str] = MappingProxyType(
@@ -69,13 +67,11 @@ def with_num_ctx(config: Config, preset: Preset) -> Config:
     return replace(config, scheduler=replace(config.scheduler, max_context=num_ctx))
 
 
-def begun(
-    talk: Sequence[T], preset: Preset, role_of: Callable[[T], object], made: Callable[[Message], T]
-) -> tuple[T, ...]:
-    """A conversation after what the model brings: its system message unless the talk has one, and its examples."""
-    num_own = 1 if talk and role_of(talk[0]) == "system" else 0
-    system = talk[:num_own] or ([made(Message("system", preset.system))] if preset.system else [])
-    return (*system, *map(made, preset.messages), *talk[num_own:])
+def with_preset_messages(messages: Sequence[Message], preset: Preset) -> tuple[Message, ...]:
+    """Add what the preset begins conversations with: its system message, unless they have one, and its examples."""
+    num_own = 1 if messages and messages[0].role == "system" else 0
+    system = messages[:num_own] or ([Message("system", preset.system)] if preset.system else [])
+    return (*system, *preset.messages, *messages[num_own:])
 
 
 def _text(path: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows, Tells
-from quire.serve.generation.response_collector import ResponseCollector
+from quire.text.answer_collector import AnswerCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
@@ -24,7 +24,7 @@ USAGE = Usage(prompt=100, cached=60, output=7, first_token_seconds=0.25, seconds
 
 def gather(events: Sequence[Event], usage: Usage = USAGE) -> Answered:
     """What the server makes of events for a client that does not stream."""
-    gathering = ResponseCollector()
+    gathering = AnswerCollector()
     gathering.take(events)
     return Answered(gathering.choices(), usage)
 

@@ -10,7 +10,7 @@ import openai
 from quire.serve.dialects.contract import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
 from quire.serve.dialects.openai import dialect as chat
 from quire.serve.dialects.responses import dialect as responses
-from quire.serve.generation.response_collector import ResponseCollector
+from quire.text.answer_collector import AnswerCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
@@ -83,6 +83,6 @@ def _json(body: bytes, status: int = 200) -> httpx2.Response:
 
 def gathered(events: Sequence[Event]) -> Answered:
     """What the events amount to."""
-    gathering = ResponseCollector()
+    gathering = AnswerCollector()
     gathering.take(events)
     return Answered(gathering.choices(), USAGE)

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from quire.engine.client import Client
-from quire.engine.messages import Accepted, Cancel, EngineDied, Failed, Finished, Inward, Ready, Submit, Tokens
+from quire.engine.messages import Accepted, Cancel, EngineDied, Failed, Inward, Ready, Submit
 from quire.serve.generation.feed import MAX_PIECES, Feed, folded
 from quire.serve.http.exchange import ClientGone
 from quire.types.errors import Overloaded
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from quire.engine.messages import Changed, Counters, Explain, Explained, Flush, PinPrefix, Snapshot, UnpinPrefix
-from quire.engine.text_side import TextSide
 from quire.serve.admin.native import only_admin
 from quire.serve.admin.prompt_body import PromptBody, ask_of
 from quire.serve.dialects.body import read
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.engines import Engine
 from quire.serve.service import Service
+from quire.text.model_text import ModelText
 from quire.types.errors import InvalidRequest
 from quire.types.request import CacheKey, Pin
 
@@ -64,7 +64,7 @@ async def explain(service: Service, exchange: Exchange) -> None:
         why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
         why = replace(why, cause="unseen")  # what others have asked is nobody's business
-    await exchange.respond(msgspec.json.encode(_explanation(why, engine.model_text.side)))
+    await exchange.respond(msgspec.json.encode(_explanation(why, engine.model_text)))
 
 
 async def pin(service: Service, exchange: Exchange) -> None:
@@ -107,8 +107,8 @@ async def _prompt(
         yield engine, prompts[0].tokens, exchange.key.cache_key(ask.terms.salt)
 
 
-def _explanation(why: Explained, side: TextSide) -> dict[str, Any]:
-    spelled = {name: None if token is None else side.decode([token]) for name, token in _ends(why).items()}
+def _explanation(why: Explained, model_text: ModelText) -> dict[str, Any]:
+    spelled = {name: None if token is None else model_text.decode([token]) for name, token in _ends(why).items()}
     sentence = f"{why.num_hit} of {why.num_tokens} tokens are cached" + ENDINGS[why.cause].format(
         hit=why.num_hit, ago=why.evicted_ago or 0.0, **spelled
     )

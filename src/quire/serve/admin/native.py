@@ -102,7 +102,7 @@ async def props(service: Service, exchange: Exchange) -> None:
 
 
 def _facts(engine: Engine) -> dict[str, Any]:
-    defaults = engine.model_text.side.defaults
+    defaults = engine.model_text.defaults
     told = {name: {"value": value, "source": defaults.sources[name]} for name, value in defaults.values.items()}
     return asdict(engine.client.ready) | {"sampling_defaults": told}
 
@@ -128,9 +128,9 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
         given.prompt = given.content
     async with service.models.using(given.model) as (_, engine):
-        side = engine.model_text.side
+        model_text = engine.model_text
         if isinstance(given.prompt, str) and given.add_special_tokens is not None:
-            encode = partial(side.encode, given.prompt, framed=given.add_special_tokens)
+            encode = partial(model_text.encode, given.prompt, framed=given.add_special_tokens)
             tokens = await service.beside(exchange, encode)
         else:
             limits = service.limits(exchange.key)
@@ -145,7 +145,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
     given = await service.parsed(exchange, lambda body: read(body, DetokenizeBody))
     async with service.models.using(given.model) as (_, engine):
         engine.check_tokens(given.tokens, "tokens")
-        text = await service.beside(exchange, lambda: engine.model_text.side.decode(given.tokens))
+        text = await service.beside(exchange, lambda: engine.model_text.decode(given.tokens))
     await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.serve.dialects.contract import Dialect, Generates, Limits
-from quire.serve.generation.form import offered
+from quire.text.prompts import drop_forbidden_tools
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message
@@ -55,5 +55,5 @@ def ask_of(given: PromptBody, dialects: Sequence[Dialect], limits: Limits) -> As
     assert given.request is not None
     for endpoint in (endpoint for dialect in dialects for endpoint in dialect.endpoints):
         if isinstance(endpoint, Generates) and endpoint.path == given.request.path:
-            return offered(endpoint.decode(msgspec.json.encode(given.request.body), limits).ask)
+            return drop_forbidden_tools(endpoint.decode(msgspec.json.encode(given.request.body), limits).ask)
     raise InvalidRequest(f"No model is run at {given.request.path}.", field="request.path")

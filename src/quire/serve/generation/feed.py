@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from quire.engine.client import Client
-from quire.engine.messages import Failed, Finished, News, Tokens
+from quire.engine.messages import Failed, News
 from quire.serve.http.exchange import ClientGone
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest
 
 MAX_PIECES = 512  # lying here before they are put together

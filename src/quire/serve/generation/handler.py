@@ -19,15 +19,15 @@ from quire.serve.access.keys import Key
 from quire.serve.dialects.contract import Counts, Generates, Reply, Writer
 from quire.serve.errors import ShuttingDown
 from quire.serve.generation.feed import Feed
-from quire.serve.generation.form import offered, output_format_of
-from quire.serve.generation.prompts import Prompt, with_defaults
-from quire.serve.generation.response_collector import ResponseCollector
 from quire.serve.generation.response_state import ResponseState
 from quire.serve.generation.routing import with_fallback
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.engines import Engine
 from quire.serve.residency.model import Model
 from quire.serve.service import Service
+from quire.text.answer_collector import AnswerCollector
+from quire.text.output_format import output_format_of
+from quire.text.prompts import Prompt, drop_forbidden_tools, fill_defaults
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest
 from quire.types.errors import ContextTooLong, QuireError
@@ -40,7 +40,7 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
     """Answer a request that runs the model, or only loads or unloads it."""
     record = exchange.record
     decoded = await service.decoded(exchange, endpoint.decode)
-    ask = offered(decoded.ask)
+    ask = drop_forbidden_tools(decoded.ask)
     record.client_id, record.decoded = ask.terms.id, time.monotonic()
     record.operation = "chat" if isinstance(ask, ChatRequest) else "text_completion"
     record.sampling, record.streams = ask.sampling, ask.stream
@@ -65,11 +65,11 @@ async def _answer(
         if _asks_nothing(ask):
             await _say_nothing(exchange, writer_of(reply), ask.stream)
             return
-        ask = with_defaults(ask, engine.model_text.side.defaults)
+        ask = fill_defaults(ask, engine.model_text.defaults)
         record.sampling, reply = ask.sampling, reply._replace(sampling=ask.sampling)
         prompts = await service.prompts(exchange, ask, engine.model_text, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
-            record.prompt = "\n".join(prompt.text for prompt in prompts)
+            record.prompt = "\n".join(prompt.text or "" for prompt in prompts)
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
         forms = await service.constraints(ask, prompts, engine.model_text)
@@ -135,11 +135,11 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseS
 
 
 async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseState) -> None:
-    gathering = ResponseCollector()
+    collector = AnswerCollector()
     while not run.is_over:
-        gathering.take(run.take(await feed.take()))
+        collector.take(run.take(await feed.take()))
     _time(exchange, feed)
-    await exchange.respond(writer.whole(Answered(gathering.choices(), run.usage(feed.first_token))))
+    await exchange.respond(writer.whole(Answered(collector.choices(), run.usage(feed.first_token))))
 
 
 async def _say_nothing(exchange: Exchange, writer: Writer, stream: bool) -> None:
@@ -214,7 +214,7 @@ def _request(
         id,
         prompt.tokens,
         ask.sampling if limit == longest else _shortened(ask.sampling, limit - len(prompt.tokens)),
-        engine.model_text.side.eos_ids + prompt.ends,
+        engine.model_text.eos_ids + prompt.ends,
         priority=terms.priority if key.priority is None else max(terms.priority, key.priority),
         key=key.name,
         weight=key.weight,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from quire.serve.generation.prompts import ModelText
+from quire.text.model_text import ModelText
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import Checkpoint
 
@@ -18,7 +18,7 @@ LICENSE_KEYS = ("general.license", "license")
 def card_of(name: str, checkpoint: Checkpoint, model_text: ModelText, max_context: int) -> ModelCard:
     """The card of a model, whether it is loaded or not."""
     tensors = checkpoint.tensors.values()
-    preset = model_text.side.preset
+    preset = model_text.preset
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
@@ -32,10 +32,10 @@ def card_of(name: str, checkpoint: Checkpoint, model_text: ModelText, max_contex
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
         max_context=max_context,
-        template="" if model_text.side.template.is_default else model_text.side.template.sources.get("default", ""),
+        template="" if model_text.template.is_default else model_text.template.sources.get("default", ""),
         system=preset.system,
         parameters=preset.parameters,
-        sampling_defaults=model_text.side.defaults,
+        sampling_defaults=model_text.defaults,
         messages=preset.messages,
         license="\n\n".join(preset.licences)
         or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
@@ -55,11 +55,11 @@ def _architecture(checkpoint: Checkpoint) -> str:
 def _capabilities(model_text: ModelText) -> tuple[str, ...]:
     """Any model may be given tools; what is told is whether its own template knows them."""
     found = ["completion"]
-    if any("tools" in source.lower() for source in model_text.side.template.sources.values()):
+    if any("tools" in source.lower() for source in model_text.template.sources.values()):
         found.append("tools")
     if model_text.reasoning is not None:
         found.append("thinking")
-    if model_text.side.infill is not None:
+    if model_text.infill is not None:
         found.append("insert")
     return tuple(found)
 

@@ -18,11 +18,8 @@ from quire.engine.launch import ChildEngine, Progress
 from quire.engine.messages import Configure, Question
 from quire.engine.need import Budget, Need, Share, budget_of, measure
 from quire.engine.reading import LoopReader
-from quire.engine.text_side import TextSide
 from quire.serve.errors import EngineBusy
-from quire.serve.generation.prompts import ModelText
-from quire.text.parsers.reasoning import reasoning_of
-from quire.text.parsers.registry import style_of
+from quire.text.model_text import ModelText
 from quire.types.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -99,12 +96,6 @@ async def ask(client: Client, question: Question) -> Any:
         return await asyncio.wait_for(asyncio.wrap_future(client.ask(question)), ANSWER_SECONDS)
     except TimeoutError:
         raise EngineBusy(ANSWER_SECONDS) from None
-
-
-def model_text_of(side: TextSide) -> ModelText:
-    """How a model with this text side speaks."""
-    sources = side.template.sources.values()
-    return ModelText(side, style_of(sources), reasoning_of(sources))
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda made: None) -> T:

@@ -16,12 +16,12 @@ from pathlib import Path
 from quire import __version__
 from quire.config import Config
 from quire.engine.client import Client
-from quire.engine.text_side import TextSide
-from quire.serve.generation.prompts import ModelText
+from quire.engine.model_files import read_model_text
 from quire.serve.residency.card import card_of
-from quire.serve.residency.engines import Engine, model_text_of
+from quire.serve.residency.engines import Engine
 from quire.serve.residency.fitting import Fitted, OnGpu
 from quire.serve.residency.shelf import Wanted
+from quire.text.model_text import ModelText
 from quire.text.preset import FILES
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import open_checkpoint
@@ -103,7 +103,7 @@ class Model:
     def read(self, path: Path, max_context: int, config: Config) -> ModelText:
         """Learn what its files say of it, and how it speaks. In a thread."""
         checkpoint = open_checkpoint(path, config.weights.load_format)
-        model_text = model_text_of(TextSide.of(checkpoint, config.sampling.sampling_defaults))
+        model_text = read_model_text(checkpoint, config.sampling.sampling_defaults)
         card, known = card_of(self.name, checkpoint, model_text, max_context), self.wanted.card
         if known is not None:  # the store knows better who it is
             card = replace(card, created=known.created, num_bytes=known.num_bytes, digest=known.digest)

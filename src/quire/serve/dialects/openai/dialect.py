@@ -28,10 +28,10 @@ from quire.serve.dialects.openai.fields import (
 from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, penalty_of, same
 from quire.serve.dialects.openai.replies import encode, error_body
 from quire.serve.dialects.openai.sampling import num_logprobs, num_samples, said_by, sampling_of
-from quire.serve.dialects.openai.terms import terms_of, thinks
+from quire.serve.dialects.openai.terms import terms_of
 from quire.serve.dialects.openai.tools import ChatTool, Choice, chat_tools, offer_of
 from quire.serve.dialects.strict_json import check_depth
-from quire.text.template_variables import KWARGS_FIELD, check_names
+from quire.text.template_variables import KWARGS_FIELD, take_switch, take_thinking
 from quire.types.chat import ChatRequest, CompletionRequest, ModelCard
 from quire.types.errors import InvalidRequest
 
@@ -254,32 +254,17 @@ def _limit(given: GenerationBody, max_tokens: int | None) -> int | None:
 
 
 def _template(given: ChatBody) -> tuple[bool | None, dict[str, Any]]:
-    """Whether to think, and the template's other variables. A variable is nearer to the model than an effort is."""
+    """Whether to think, and the template's other variables."""
     nested = given.reasoning.effort if given.reasoning else None
-    effort = given.reasoning_effort or nested
     variables = dict(given.chat_template_kwargs or {})
     check_depth(variables, KWARGS_FIELD)
-    think = _taken(variables, "enable_thinking", None)
-    given.add_generation_prompt = _taken(variables, "add_generation_prompt", given.add_generation_prompt)
-    given.continue_final_message = _taken(variables, "continue_final_message", given.continue_final_message)
-    check_names(variables)
-    if effort is not None:
-        variables.setdefault("reasoning_effort", effort)
+    for name in ("add_generation_prompt", "continue_final_message"):
+        setattr(given, name, take_switch(variables, name, getattr(given, name)))
+    think = take_thinking(variables, given.reasoning_effort or nested)
     if given.documents is not None:
         check_depth(given.documents, "documents")
         variables.setdefault("documents", given.documents)
-    return (thinks(effort) if think is None else think), variables
-
-
-def _taken(variables: dict[str, Any], name: str, beside: bool | None) -> bool | None:
-    """The variable of this name, taken out; or what was said beside the variables. They may not differ."""
-    value = variables.pop(name, None)
-    field = f"{KWARGS_FIELD}.{name}"
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(f"{field} must be a boolean.", field=field)
-    if value is not None and beside is not None and value != beside:
-        raise InvalidRequest(f"{field} and {name} differ: give one of them.", field=field)
-    return beside if value is None else value
+    return think, variables
 
 
 def _continues(given: ChatBody) -> bool:

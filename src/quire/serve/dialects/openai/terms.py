@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from quire.serve.dialects.openai.fields import CacheOptions, Effort, Fields, Keep, Lifetime
+from quire.serve.dialects.openai.fields import CacheOptions, Fields, Keep, Lifetime
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.chat import Terms
 from quire.types.errors import InvalidRequest
@@ -59,11 +59,6 @@ def seconds_of(control: CacheControl | None, breakpoint_: CacheBreakpoint | None
     if breakpoint_ is not None:
         marks.append(_SECONDS[breakpoint_.ttl or "30m"])
     return max(marks, default=None)
-
-
-def thinks(effort: Effort | None) -> bool | None:
-    """Whether an effort asks for thoughts. None: as the model has it."""
-    return None if effort is None else effort != "none"
 
 
 def _plain(value: Any) -> str:

@@ -11,7 +11,8 @@ from quire.serve.dialects.contract import Limits
 from quire.serve.dialects.openai.constraints import schema_text
 from quire.serve.dialects.openai.fields import Name
 from quire.serve.dialects.strict_json import shown
-from quire.types.chat import Tool, ToolChoice
+from quire.text.tool_offer import Mode, ToolOffer, offer_tools
+from quire.types.chat import Tool
 from quire.types.errors import InvalidRequest
 
 
@@ -74,13 +75,6 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
     tools: list[ToolRef] | None = None
 
 
-class Offer(NamedTuple):
-    """What may be called, and whether."""
-
-    tools: tuple[Tool, ...] = ()
-    choice: ToolChoice = ToolChoice()
-
-
 def tool_of(given: Function | FlatTool, field: str, limits: Limits) -> Tool:
     """One function. `field` is where it stands in the body."""
     size = len(schema_text(given.parameters or {}, f"{field}.parameters"))
@@ -106,48 +100,37 @@ def unsupported_tool(kind: object, field: str) -> InvalidRequest:
     return InvalidRequest(f"{field}.type is {shown(kind)}; only 'function' is supported.", field=f"{field}.type")
 
 
-def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool | None, limits: Limits) -> Offer:
-    """Join the two, and check that they fit each other."""
-    known: dict[str, Tool] = {}
-    for tool in tools:
-        if tool.name in known:
-            raise InvalidRequest(f"Two tools have the name {tool.name!r}.", field="tools")
-        known[tool.name] = tool
-    if len(known) > limits.max_tools:
-        raise InvalidRequest(f"There are {len(known)} tools; at most {limits.max_tools} are allowed.", field="tools")
-    mode, name, allowed = _wanted(choice)
-    for wanted in (*(allowed or ()), *([name] if name is not None else ())):
-        if wanted not in known:
-            public = f"tool_choice names {shown(wanted)}, which is not one of the tools."
-            raise InvalidRequest(public, field="tool_choice")
-    offered = tuple(tool for tool in known.values() if allowed is None or tool.name in allowed)
-    if mode == "required" and not offered:
-        raise InvalidRequest("tool_choice demands a call, and there are no tools.", field="tool_choice")
-    return Offer(offered, ToolChoice(mode, name, parallel is True if mode == "required" else parallel is not False))
+def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool | None, limits: Limits) -> ToolOffer:
+    """Offer a request's tools as its `tool_choice` says."""
+    given = tuple(tools)
+    if len(given) > limits.max_tools:
+        raise InvalidRequest(f"There are {len(given)} tools; at most {limits.max_tools} are allowed.", field="tools")
+    mode, name, allowed = _mode(choice)
+    return offer_tools(given, mode, name, allowed, parallel)
 
 
-class _Wanted(NamedTuple):
-    mode: Literal["auto", "none", "required"]
+class _Mode(NamedTuple):
+    mode: Mode
     name: str | None = None
     allowed: tuple[str, ...] | None = None
 
 
-def _wanted(choice: str | Choice | None) -> _Wanted:
+def _mode(choice: str | Choice | None) -> _Mode:
     match choice:
         case None | "auto":
-            return _Wanted("auto")
+            return _Mode("auto")
         case "none":
-            return _Wanted("none")
+            return _Mode("none")
         case "required" | "any":
-            return _Wanted("required")
+            return _Mode("required")
         case Choice(type="function"):
-            return _Wanted("required", _name(choice, "tool_choice"))
+            return _Mode("required", _name(choice, "tool_choice"))
         case Choice(type="allowed_tools", mode=mode, tools=tools, allowed_tools=nested):
             if nested is not None:
                 mode, tools = nested.mode, nested.tools
             if mode is not None and tools is not None:
                 named = [_name(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(tools)]
-                return _Wanted(mode, allowed=tuple(named))
+                return _Mode(mode, allowed=tuple(named))
     given = shown(choice) if isinstance(choice, str) else f"of the type {shown(choice.type)}"
     public = f"tool_choice is {given}; it must be 'auto', 'none', 'required', or an object of the type 'function' "
     raise InvalidRequest(f"{public}or 'allowed_tools' with its mode and tools.", field="tool_choice")

@@ -13,12 +13,13 @@ from quire.serve.dialects.openai.constraints import constraint_of
 from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, Fields, Reasoning, ResponseFormat
 from quire.serve.dialects.openai.replies import encode, error_body
 from quire.serve.dialects.openai.sampling import num_logprobs, said_by, sampling_of
-from quire.serve.dialects.openai.terms import terms_of, thinks
+from quire.serve.dialects.openai.terms import terms_of
 from quire.serve.dialects.openai.tools import Choice, FlatTool, offer_of, tool_of, unsupported_tool
 from quire.serve.dialects.responses.conversation import conversation
 from quire.serve.dialects.responses.response_object import ResponseForm
 from quire.serve.dialects.responses.writer import ResponseWriter
 from quire.serve.dialects.strict_json import shown
+from quire.text.template_variables import effort_thinks
 from quire.types.chat import ChatRequest, Tool
 from quire.types.errors import InvalidRequest
 
@@ -108,7 +109,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
         tool_choice=offer.choice,
         constraint=constraint_of(given, limits, _format(given.text), "text.format", strict),
         stream=bool(given.stream),
-        think=thinks(effort),
+        think=effort_thinks(effort),
         template_variables={} if effort is None else {"reasoning_effort": effort},
         terms=terms_of(given),
     )
