@@ -160,6 +160,8 @@ def _offer(tools: Any, choice: Any, parallel: Any) -> ToolOffer:
     given = () if tools is None else items_of("tools", tools, TOOLS)
     if not isinstance(parallel, bool | None):
         raise refusal("parallel_tool_calls", parallel, "true or false")
+    if isinstance(choice, ToolChoice) and parallel is None:
+        parallel = choice.parallel
     mode, name = _mode(choice)
     return offer_tools([_tool(tool) for tool in given], mode, name, parallel=parallel)
 
