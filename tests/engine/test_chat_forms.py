@@ -9,7 +9,7 @@ import pytest
 
 from quire.engine.chat_forms import chat_request, take_chat_options
 from quire.engine.prompt_forms import chat_requests, prompt_or_chat_request
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.dialect import decode_chat
 from quire.types.chat import ChatRequest, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
@@ -29,7 +29,7 @@ def read(messages: Any, **words: Any) -> ChatRequest:
 
 
 def over_http(messages: Any, **words: Any) -> ChatRequest:
-    ask = decode_chat(json.dumps({"messages": messages, **words}).encode(), Limits()).ask
+    ask = decode_chat(json.dumps({"messages": messages, **words}).encode(), RequestLimits()).ask
     assert isinstance(ask, ChatRequest)
     return ask
 

@@ -11,7 +11,7 @@ from quire.text.choice_decoder import ChoiceDecoder
 from quire.text.detokenize import Detokenizer
 from quire.text.output_format import OutputFormat
 from quire.text.parsers.registry import all_styles, by_name
-from quire.text.parsers.style import Arguments, CallBegins, Piece, Text, Thought
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, TextPiece, ThoughtPiece
 from quire.types.chat import Ending, Event, Finish, ReasoningDelta, TextDelta, Tool, ToolDelta
 from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, SamplingParams
@@ -59,16 +59,16 @@ class Marked:
         if char in "()[=]":
             self._mode = {"(": "thought", "[": "name", "=": "arguments"}.get(char, "text")
             name, self._held = self._held, "" if char == "=" else self._held
-            return [CallBegins(name)] if char == "=" else []
+            return [CallStart(name)] if char == "=" else []
         if self._mode == "name":
             self._held += char
             return []
-        kind = {"thought": Thought, "arguments": Arguments, "text": Text}[self._mode]
+        kind = {"thought": ThoughtPiece, "arguments": ArgumentsPiece, "text": TextPiece}[self._mode]
         said, self._held = self._held + char, ""
         return [kind(said)]
 
     def flush(self, is_cut_off: bool = False) -> list[Piece]:
-        return [Text(self._held)] if self._held else []
+        return [TextPiece(self._held)] if self._held else []
 
 
 def output_format(parsed: bool = False, parallel: bool = True, **sampling) -> OutputFormat:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire.text.go_template import template
 from quire.text.go_template.errors import GoRunError, GoSyntaxError, GoTooBig
 from quire.text.go_template.template import GoTemplate
-from quire.text.go_template.values import Record
+from quire.text.go_template.values import GoStruct
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +21,7 @@ DATA = {
     "List": ["a", "b", "c"],
     "Map": {"b": 2, "a": 1},
     "Deep": {"In": {"Here": "found"}},
-    "Record": Record({"Known": 1}, {"known": 1}),
+    "Record": GoStruct({"Known": 1}, {"known": 1}),
     "Half": 0.5,
     "Whole": 3.0,
 }

@@ -18,7 +18,7 @@ import msgspec
 
 from quire.observe.marks import marks_of
 from quire.report.trace import TracedRequest
-from quire.serve.dialects.contract import Generates, Limits
+from quire.serve.dialects.contract import GenerateEndpoint, RequestLimits
 from quire.serve.http.app import all_dialects
 from quire.text.model_text import ModelText
 from quire.text.prompts import drop_forbidden_tools, encode_prompts
@@ -27,7 +27,7 @@ from quire.types.errors import QuireError
 
 PIECE = re.compile(r" ?[^\W\d_]{1,7}|\d{1,3}|\s+|[^\w\s]{1,2}|_")  # English comes to within 15 % of real tokenizers
 EXCERPT_TOKENS = 24
-UNLIMITED = Limits(1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 30, 1 << 20, 1 << 20)
+UNLIMITED = RequestLimits(1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 30, 1 << 20, 1 << 20)
 
 
 class Exactness(StrEnum):
@@ -54,7 +54,7 @@ class Marker:
     def __init__(self, model_text: ModelText | None = None) -> None:
         self._model_text = model_text
         endpoints = (each for dialect in all_dialects() for each in dialect.endpoints)
-        self._decoders = {each.path: each.decode for each in endpoints if isinstance(each, Generates)}
+        self._decoders = {each.path: each.decode for each in endpoints if isinstance(each, GenerateEndpoint)}
 
     def prompts(self, request: TracedRequest) -> list[Marked]:
         """Those of a request; one of unknown marks if nobody says."""

@@ -16,7 +16,7 @@ from quire.observe.record import Observer, Record
 from quire.serve.access.keys import EVERYBODY, Key, Keys
 from quire.serve.access.quota import Quotas
 from quire.serve.dialects.body import ignoring_unknown
-from quire.serve.dialects.contract import Dialect, Limits
+from quire.serve.dialects.contract import Dialect, RequestLimits
 from quire.serve.dialects.strict_json import for_context
 from quire.serve.generation.routing import Router
 from quire.serve.http.exchange import Exchange
@@ -59,10 +59,10 @@ class Service:
         """Web pages that may call."""
         return [origin for part in self.config.serve.cors_origins.split(",") if (origin := part.strip())]
 
-    def limits(self, key: Key = EVERYBODY) -> Limits:
+    def limits(self, key: Key = EVERYBODY) -> RequestLimits:
         """How much one request may ask for."""
         serve = self.config.serve
-        limits = Limits(
+        limits = RequestLimits(
             max_n=serve.max_n,
             max_stops=serve.max_stops,
             max_tools=serve.max_tools,
@@ -78,7 +78,7 @@ class Service:
         body = await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
         return await self._threads.run(partial(parse, body), len(body), LARGE_BODY)
 
-    async def decoded(self, exchange: Exchange, decode: Callable[[bytes, Limits], T]) -> T:
+    async def decoded(self, exchange: Exchange, decode: Callable[[bytes, RequestLimits], T]) -> T:
         """What a request's body asks for."""
         limits = self.limits(exchange.key)
 

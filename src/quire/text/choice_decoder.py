@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Sequence
 
 from quire.text.output_format import OutputFormat
-from quire.text.parsers.style import Arguments, CallBegins, Piece, Thought
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, ThoughtPiece
 from quire.types.chat import Ending, Event, Finish, ReasoningDelta, ScoredToken, TextDelta, ToolDelta
 from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason
@@ -91,18 +91,18 @@ class ChoiceDecoder:
     def _add_pieces(self, pieces: Sequence[Piece], out: list[Event]) -> None:
         """Append events of parsed pieces. The held tokens go with the first of them."""
         for piece in pieces:
-            if self._has_enough or (isinstance(piece, CallBegins) and self._num_calls and not self._is_parallel):
+            if self._has_enough or (isinstance(piece, CallStart) and self._num_calls and not self._is_parallel):
                 self._has_enough = True
                 return
-            self._is_in_call = isinstance(piece, CallBegins | Arguments)
-            if isinstance(piece, CallBegins):
+            self._is_in_call = isinstance(piece, CallStart | ArgumentsPiece)
+            if isinstance(piece, CallStart):
                 call_id = f"call_{secrets.token_hex(12)}"
                 out.append(ToolDelta(self.choice, self._num_calls, "", call_id, piece.name, self._tokens, self._scored))
                 self._num_calls += 1
-            elif isinstance(piece, Arguments):
+            elif isinstance(piece, ArgumentsPiece):
                 self._add_arguments(piece.text, out)
             else:
-                kind = ReasoningDelta if isinstance(piece, Thought) else TextDelta
+                kind = ReasoningDelta if isinstance(piece, ThoughtPiece) else TextDelta
                 self.num_reasoning += len(self._tokens) if kind is ReasoningDelta else 0
                 _append_text(out, kind(self.choice, piece.text, self._tokens, self._scored))
             self._tokens, self._scored = (), ()

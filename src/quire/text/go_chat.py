@@ -12,13 +12,13 @@ from typing import Any
 
 from quire.text.errors import BrokenTemplate, RejectedMessages
 from quire.text.go_template.errors import GoRunError, GoSyntaxError, GoTooBig
-from quire.text.go_template.nodes import Action, Body, Call, Fields, If, Include, Pipeline, Range
+from quire.text.go_template.nodes import Action, Body, CallNode, FieldsNode, If, Include, Pipeline, Range
 from quire.text.go_template.parse import MAIN
 from quire.text.go_template.template import GoTemplate, fields_in
-from quire.text.go_template.values import Record
+from quire.text.go_template.values import GoStruct
 from quire.text.template_variables import NO_VARIABLES, check_names
 
-RESPONSE = Action(Pipeline((Call("", (Fields(None, ("Response",)),), 0),)))
+RESPONSE = Action(Pipeline((CallNode("", (FieldsNode(None, ("Response",)),), 0),)))
 Message = Mapping[str, Any]
 
 
@@ -72,7 +72,7 @@ class GoChatTemplate:
         words = messages[-1].get("content") or ""
         return self.render(messages[:-1], tools=tools, variables=variables) + str(words)
 
-    def _turn_by_turn(self, turns: Sequence[Record]) -> str:
+    def _turn_by_turn(self, turns: Sequence[GoStruct]) -> str:
         written: list[str] = []
         turn = {"System": "", "Prompt": "", "Response": ""}
         for message in turns:
@@ -117,7 +117,7 @@ def _speaks(body: Body) -> bool:
     return any("Response" in each.names for each in fields_in(body))
 
 
-def _data(turns: list[Record], tools: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]) -> dict[str, Any]:
+def _data(turns: list[GoStruct], tools: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]) -> dict[str, Any]:
     thinks = extra.get("enable_thinking", extra.get("thinking"))
     return {
         "System": "\n\n".join(turn.fields["Content"] for turn in turns if turn.fields["Role"] == "system"),
@@ -132,7 +132,7 @@ def _data(turns: list[Record], tools: Sequence[Mapping[str, Any]], extra: Mappin
     }
 
 
-def _message(given: Message) -> Record:
+def _message(given: Message) -> GoStruct:
     role, content = given.get("role"), given.get("content")
     if not isinstance(role, str) or not isinstance(content, str | None):
         raise RejectedMessages("A message for this model has a role and a content, which are text.")
@@ -147,18 +147,18 @@ def _message(given: Message) -> Record:
         "ToolName": str(given.get("name") or ""),
         "ToolCallID": str(given.get("tool_call_id") or ""),
     }
-    return Record(fields, {"role": role, "content": content or ""})
+    return GoStruct(fields, {"role": role, "content": content or ""})
 
 
-def _call(given: Mapping[str, Any], place: int) -> Record:
+def _call(given: Mapping[str, Any], place: int) -> GoStruct:
     function = given.get("function") or {}
     plain = {"index": place, "name": str(function.get("name", "")), "arguments": _plain(function.get("arguments", {}))}
-    called = Record({"Index": place, "Name": plain["name"], "Arguments": plain["arguments"]}, plain)
+    called = GoStruct({"Index": place, "Name": plain["name"], "Arguments": plain["arguments"]}, plain)
     whole = {"id": str(given.get("id") or ""), "function": plain}
-    return Record({"ID": whole["id"], "Function": called}, whole)
+    return GoStruct({"ID": whole["id"], "Function": called}, whole)
 
 
-def _tool(given: Mapping[str, Any]) -> Record:
+def _tool(given: Mapping[str, Any]) -> GoStruct:
     plain = _plain(given)
     function = plain.get("function", {})
     schema = function.get("parameters", {})
@@ -167,15 +167,15 @@ def _tool(given: Mapping[str, Any]) -> Record:
     described = {
         "Name": function.get("name", ""),
         "Description": function.get("description", ""),
-        "Parameters": Record(names, schema),
+        "Parameters": GoStruct(names, schema),
     }
-    return Record({"Type": plain.get("type", ""), "Function": Record(described, function)}, plain)
+    return GoStruct({"Type": plain.get("type", ""), "Function": GoStruct(described, function)}, plain)
 
 
-def _property(schema: Any) -> Record:
+def _property(schema: Any) -> GoStruct:
     known = schema if isinstance(schema, dict) else {}
     names = {"Type": "type", "Description": "description", "Enum": "enum", "Items": "items"}
-    return Record({name: known.get(key, "") for name, key in names.items()}, schema)
+    return GoStruct({name: known.get(key, "") for name, key in names.items()}, schema)
 
 
 def _plain(value: Any) -> Any:
@@ -187,9 +187,9 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
-def _collated(turns: Sequence[Record]) -> list[Record]:
+def _collated(turns: Sequence[GoStruct]) -> list[GoStruct]:
     """Neighbours of one role become one message, unless they are of tools."""
-    collated: list[Record] = []
+    collated: list[GoStruct] = []
     for turn in turns:
         last = collated[-1] if collated else None
         if (
@@ -203,5 +203,5 @@ def _collated(turns: Sequence[Record]) -> list[Record]:
             continue
         content = f"{last.fields['Content']}\n\n{turn.fields['Content']}"
         thinking = "\n\n".join(filter(None, (last.fields["Thinking"], turn.fields["Thinking"])))
-        collated[-1] = Record({**last.fields, "Content": content, "Thinking": thinking}, last.plain)
+        collated[-1] = GoStruct({**last.fields, "Content": content, "Thinking": thinking}, last.plain)
     return collated

@@ -13,7 +13,7 @@ from typing import Any
 
 from quire.text.model_text import ModelText
 from quire.text.parsers.conversation import as_template_messages, as_template_tools
-from quire.text.parsers.style import Prepared
+from quire.text.parsers.style import TemplateInput
 from quire.text.preset import with_preset_messages
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.defaults import SamplingDefaults
@@ -92,7 +92,7 @@ def _render(ask: ChatRequest, model_text: ModelText, messages: Sequence[Message]
     """Write messages with the template. `opens`: end where the answer begins, or continues the last message."""
     variables: dict[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
     variables |= ask.template_variables
-    prepared = model_text.style.prepare(messages, ask.tools) if ask.tools else Prepared(tuple(messages), ())
+    prepared = model_text.style.prepare(messages, ask.tools) if ask.tools else TemplateInput(tuple(messages), ())
     written, tools = as_template_messages(prepared.messages), as_template_tools(prepared.tools)
     if opens and ask.continue_last:
         return model_text.template.render_open(written, tools=tools, variables=variables)

@@ -34,7 +34,7 @@ class TemplateTooBig(Exception):
     """The template ran past its budget."""
 
 
-class Refused(jinja2.TemplateError):
+class TemplateRefusal(jinja2.TemplateError):
     """The template called `raise_exception`: the words are its author's, meant for whoever sent the messages."""
 
 
@@ -195,7 +195,7 @@ def _narrow(function: Any) -> Any:
 
 
 def _raise_exception(message: str) -> None:
-    raise Refused(str(message))
+    raise TemplateRefusal(str(message))
 
 
 def _strftime_now(format: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from quire.text.errors import BrokenTemplate, RejectedMessages
-from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
+from quire.text.sandbox import MAX_TEXT, ChatEnvironment, TemplateRefusal, TemplateTooBig
 from quire.text.template_files import template_sources
 from quire.text.template_variables import KWARGS_FIELD, NO_VARIABLES, check_names
 from quire.types.errors import InvalidRequest
@@ -104,7 +104,7 @@ class ChatTemplate:
         _ENVIRONMENT.begin()
         try:
             return _bounded(template, scope)
-        except Refused as error:
+        except TemplateRefusal as error:
             raise RejectedMessages(f"The model's chat template refuses these messages: {error}") from error
         except TemplateTooBig as error:
             raise RejectedMessages(f"The chat template does not finish with these messages: {error}.") from error

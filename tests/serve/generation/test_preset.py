@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.serve.dialects.anthropic import dialect as anthropic
-from quire.serve.dialects.contract import Generates, Limits
+from quire.serve.dialects.contract import GenerateEndpoint, RequestLimits
 from quire.serve.dialects.ollama import dialect as ollama
 from quire.serve.dialects.openai import dialect as openai
 from quire.serve.dialects.responses import dialect as responses
@@ -44,8 +44,10 @@ SAID = {
 
 def asked(path: str, more: dict) -> Ask:
     module, body = SILENT[path]
-    (endpoint,) = (each for each in module.DIALECT.endpoints if isinstance(each, Generates) and each.path == path)
-    return endpoint.decode(json.dumps(body | more).encode(), Limits()).ask
+    (endpoint,) = (
+        each for each in module.DIALECT.endpoints if isinstance(each, GenerateEndpoint) and each.path == path
+    )
+    return endpoint.decode(json.dumps(body | more).encode(), RequestLimits()).ask
 
 
 @pytest.mark.parametrize("path", SILENT)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from quire.serve.admin.native import only_admin
-from quire.serve.dialects.contract import Asked, Changes, Takes
+from quire.serve.dialects.contract import BlobEndpoint, ChangeEndpoint, DecodedChange
 from quire.serve.errors import NoLibrary, NoSuchBlob
 from quire.serve.http.exchange import ClientGone, Exchange
 from quire.serve.residency.engines import in_thread
@@ -30,7 +30,7 @@ FULL_SECONDS = 0.01  # until we look whether some of them are
 LOOK_SECONDS = 1.0  # until the thread that writes looks whether anybody still sends
 
 
-async def change(service: Service, exchange: Exchange, endpoint: Changes) -> None:
+async def change(service: Service, exchange: Exchange, endpoint: ChangeEndpoint) -> None:
     """Change what models there are."""
     library = _library(service, exchange)
     asked = await service.parsed(exchange, endpoint.decode)
@@ -66,7 +66,7 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
         await exchange.respond(asked.done, asked.content_type)
 
 
-async def take(service: Service, exchange: Exchange, endpoint: Takes) -> None:
+async def take(service: Service, exchange: Exchange, endpoint: BlobEndpoint) -> None:
     """Take in a file that a model will be made of, or say whether it is here."""
     library = _library(service, exchange)
     given: str = exchange.scope["path_params"]["digest"]
@@ -108,7 +108,7 @@ def _library(service: Service, exchange: Exchange) -> Library:
     return service.library
 
 
-async def _tell(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:
+async def _tell(exchange: Exchange, asked: DecodedChange, steps: list[Step]) -> None:
     if not asked.streams or not steps:
         return
     if not exchange.has_begun:

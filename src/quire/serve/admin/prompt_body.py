@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.serve.dialects.contract import Dialect, Generates, Limits
+from quire.serve.dialects.contract import Dialect, GenerateEndpoint, RequestLimits
 from quire.text.prompts import drop_forbidden_tools
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.errors import InvalidRequest
@@ -41,7 +41,7 @@ class PromptBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     salt: str = ""  # as a request would have it
 
 
-def ask_of(given: PromptBody, dialects: Sequence[Dialect], limits: Limits) -> Ask:
+def ask_of(given: PromptBody, dialects: Sequence[Dialect], limits: RequestLimits) -> Ask:
     """What is asked about."""
     if sum(part is not None for part in (given.prompt, given.messages, given.request)) != 1:
         raise InvalidRequest("Give one of prompt, messages and request.", field="prompt")
@@ -54,6 +54,6 @@ def ask_of(given: PromptBody, dialects: Sequence[Dialect], limits: Limits) -> As
         return ChatRequest(given.model, messages, terms=terms)
     assert given.request is not None
     for endpoint in (endpoint for dialect in dialects for endpoint in dialect.endpoints):
-        if isinstance(endpoint, Generates) and endpoint.path == given.request.path:
+        if isinstance(endpoint, GenerateEndpoint) and endpoint.path == given.request.path:
             return drop_forbidden_tools(endpoint.decode(msgspec.json.encode(given.request.body), limits).ask)
     raise InvalidRequest(f"No model is run at {given.request.path}.", field="request.path")

@@ -14,7 +14,17 @@ from quire.serve.admin import request_log as requests
 from quire.serve.admin.prompt_body import PromptBody
 from quire.serve.admin.request_log import LINES
 from quire.serve.dialects.body import schema_of
-from quire.serve.dialects.contract import Changes, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
+from quire.serve.dialects.contract import (
+    BlobEndpoint,
+    ChangeEndpoint,
+    Dialect,
+    Endpoint,
+    GenerateEndpoint,
+    ListEndpoint,
+    PageEndpoint,
+    ShowEndpoint,
+    VersionEndpoint,
+)
 from quire.serve.http.exchange import JSON, Exchange
 from quire.serve.service import Service
 
@@ -60,15 +70,17 @@ OWN_ROUTES = (
 
 def method_of(endpoint: Endpoint) -> str:
     """The verb of a dialect's endpoint."""
-    if isinstance(endpoint, Changes | Takes):
+    if isinstance(endpoint, ChangeEndpoint | BlobEndpoint):
         return endpoint.method
-    is_read = isinstance(endpoint, Lists | Pages | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
+    is_read = isinstance(endpoint, ListEndpoint | PageEndpoint | VersionEndpoint) or (
+        isinstance(endpoint, ShowEndpoint) and endpoint.name_of is None
+    )
     return "GET" if is_read else "POST"
 
 
 def header_of(endpoint: Endpoint) -> str:
     """The header that tells the requests of an endpoint from those of another with the same path."""
-    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
+    return endpoint.header if isinstance(endpoint, PageEndpoint | ShowEndpoint) else ""
 
 
 def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
@@ -80,7 +92,7 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
                 continue  # OpenAPI has one operation for a path
             method = method_of(endpoint)
             said = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
-            types = (JSON, endpoint.streams) if isinstance(endpoint, Generates | Changes) else (JSON,)
+            types = (JSON, endpoint.streams) if isinstance(endpoint, GenerateEndpoint | ChangeEndpoint) else (JSON,)
             said |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
             paths.setdefault(endpoint.path, {})[method.lower()] = said
     for own in OWN_ROUTES:

@@ -28,7 +28,7 @@ class Reply(NamedTuple):
     sampling: SamplingParams | None = None  # with the model's defaults; None: nothing is sampled
 
 
-class Writer(Protocol):
+class AnswerWriter(Protocol):
     """Writes one answer: open, write*, then close or fail; or whole alone."""
 
     content_type: str  # of a stream; a whole answer is application/json
@@ -53,11 +53,11 @@ class Decoded(NamedTuple):
     """A request, and how its answer is to be written."""
 
     ask: Ask
-    writer: Callable[[Reply], Writer]
+    writer: Callable[[Reply], AnswerWriter]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """How much one request may ask for; the server's settings."""
 
     max_n: int = 128
@@ -70,25 +70,25 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Generates:
+class GenerateEndpoint:
     """An endpoint that runs the model. POST."""
 
     path: str
-    decode: Callable[[bytes, Limits], Decoded]
+    decode: Callable[[bytes, RequestLimits], Decoded]
     streams: str = "text/event-stream"  # the type of a stream's content
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class CountEndpoint:
     """An endpoint that only counts a prompt's tokens. POST."""
 
     path: str
-    decode: Callable[[bytes, Limits], ChatRequest]
+    decode: Callable[[bytes, RequestLimits], ChatRequest]
     encode: Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Lists:
+class ListEndpoint:
     """An endpoint that shows all models. GET. `only_loaded`: those that are in memory."""
 
     path: str
@@ -97,7 +97,7 @@ class Lists:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class PageEndpoint:
     """An endpoint that shows all models, some at a time, as the query asks. GET.
 
     `header`: it answers the requests that have this header; others are for another dialect with the same path.
@@ -109,7 +109,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Shows:
+class ShowEndpoint:
     """An endpoint that shows one model: GET with {name} in its path, or POST with a body that names it."""
 
     path: str
@@ -119,14 +119,14 @@ class Shows:
 
 
 @dataclass(frozen=True, slots=True)
-class Tells:
+class VersionEndpoint:
     """An endpoint that says something fixed of the server. GET. `encode` takes its version."""
 
     path: str
     encode: Callable[[str], bytes]
 
 
-class Asked(NamedTuple):
+class DecodedChange(NamedTuple):
     """A change of what models there are, and how it is told."""
 
     change: Change
@@ -137,24 +137,33 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ChangeEndpoint:
     """An endpoint that changes what models there are. For admins."""
 
     path: str
-    decode: Callable[[bytes], Asked]
+    decode: Callable[[bytes], DecodedChange]
     method: Literal["POST", "DELETE"] = "POST"
     streams: str = "application/x-ndjson"  # the content type of an answer that tells how far it is
 
 
 @dataclass(frozen=True, slots=True)
-class Takes:
+class BlobEndpoint:
     """An endpoint with {digest} in its path, for files that models are made of. HEAD asks for one. For admins."""
 
     path: str
     method: Literal["POST", "HEAD"] = "POST"
 
 
-Endpoint = Generates | Counts | Lists | Pages | Shows | Tells | Changes | Takes
+Endpoint = (
+    GenerateEndpoint
+    | CountEndpoint
+    | ListEndpoint
+    | PageEndpoint
+    | ShowEndpoint
+    | VersionEndpoint
+    | ChangeEndpoint
+    | BlobEndpoint
+)
 
 
 @dataclass(frozen=True, slots=True)

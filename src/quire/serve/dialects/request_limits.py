@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.strict_json import text_of
 from quire.types.errors import InvalidRequest
 
 
-def stops(values: Sequence[str], limits: Limits, field: str) -> tuple[str, ...]:
+def stops(values: Sequence[str], limits: RequestLimits, field: str) -> tuple[str, ...]:
     """Stop strings, none of them empty."""
     if len(values) > limits.max_stops:
         raise InvalidRequest(f"{field}: {len(values)} strings are more than the {limits.max_stops} allowed", field)
@@ -21,7 +21,7 @@ def stops(values: Sequence[str], limits: Limits, field: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def check_tools(names: Sequence[str], limits: Limits, field: str) -> None:
+def check_tools(names: Sequence[str], limits: RequestLimits, field: str) -> None:
     """Not too many tools, each with a name of its own."""
     if len(names) > limits.max_tools:
         raise InvalidRequest(f"{field}: {len(names)} tools are more than the {limits.max_tools} allowed", field)
@@ -32,7 +32,7 @@ def check_tools(names: Sequence[str], limits: Limits, field: str) -> None:
         raise InvalidRequest(f"{field}: Tool names must be unique", field)
 
 
-def schema_text(schema: Mapping[str, Any], limits: Limits, field: str) -> str:
+def schema_text(schema: Mapping[str, Any], limits: RequestLimits, field: str) -> str:
     """A JSON schema as text, if it is not too large."""
     text = text_of(schema, field)
     if len(text.encode()) > limits.max_schema_bytes:

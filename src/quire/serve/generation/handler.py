@@ -16,7 +16,7 @@ from functools import partial
 
 from quire.observe.record import Record
 from quire.serve.access.keys import Key
-from quire.serve.dialects.contract import Counts, Generates, Reply, Writer
+from quire.serve.dialects.contract import AnswerWriter, CountEndpoint, GenerateEndpoint, Reply
 from quire.serve.errors import ShuttingDown
 from quire.serve.generation.feed import Feed
 from quire.serve.generation.response_state import ResponseState
@@ -36,7 +36,7 @@ from quire.types.request import Constraint, GenerateRequest, SamplingParams
 HEAD_PATIENCE = 5.0  # seconds that a stream's status waits for the first token
 
 
-async def generate(service: Service, exchange: Exchange, endpoint: Generates) -> None:
+async def generate(service: Service, exchange: Exchange, endpoint: GenerateEndpoint) -> None:
     """Answer a request that runs the model, or only loads or unloads it."""
     record = exchange.record
     decoded = await service.decoded(exchange, endpoint.decode)
@@ -55,7 +55,11 @@ async def generate(service: Service, exchange: Exchange, endpoint: Generates) ->
 
 
 async def _answer(
-    service: Service, exchange: Exchange, writer_of: Callable[[Reply], Writer], gone: asyncio.Future[None], ask: Ask
+    service: Service,
+    exchange: Exchange,
+    writer_of: Callable[[Reply], AnswerWriter],
+    gone: asyncio.Future[None],
+    ask: Ask,
 ) -> None:
     """By one model."""
     record = exchange.record
@@ -97,7 +101,7 @@ def _refund(service: Service, exchange: Exchange) -> None:
     exchange.record.charged = 0
 
 
-async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
+async def count(service: Service, exchange: Exchange, endpoint: CountEndpoint) -> None:
     """Answer how many tokens a prompt has."""
     asked = await service.decoded(exchange, endpoint.decode)
 
@@ -110,7 +114,7 @@ async def count(service: Service, exchange: Exchange, endpoint: Counts) -> None:
     await with_fallback(await service.route(exchange, asked), exchange, asked, answer, lambda: None)
 
 
-async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseState) -> None:
+async def _stream(exchange: Exchange, writer: AnswerWriter, feed: Feed, run: ResponseState) -> None:
     """Write events as they come. Whatever has come while the client did not read is one piece."""
     news = await feed.take(HEAD_PATIENCE)
     _time(exchange, feed)
@@ -134,7 +138,7 @@ async def _stream(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseS
         await exchange.write(writer.fail(ShuttingDown()), more=False)
 
 
-async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseState) -> None:
+async def _whole(exchange: Exchange, writer: AnswerWriter, feed: Feed, run: ResponseState) -> None:
     collector = AnswerCollector()
     while not run.is_over:
         collector.take(run.take(await feed.take()))
@@ -142,7 +146,7 @@ async def _whole(exchange: Exchange, writer: Writer, feed: Feed, run: ResponseSt
     await exchange.respond(writer.whole(Answered(collector.choices(), run.usage(feed.first_token))))
 
 
-async def _say_nothing(exchange: Exchange, writer: Writer, stream: bool) -> None:
+async def _say_nothing(exchange: Exchange, writer: AnswerWriter, stream: bool) -> None:
     usage = Usage(0, 0, 0, 0.0, 0.0)
     if stream:
         await exchange.respond(writer.open(usage) + writer.close(usage), writer.content_type)

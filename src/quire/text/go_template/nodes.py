@@ -14,7 +14,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldsNode:
     """`.A.B`, `$x.A`, `(…).A`. `of` None: the dot."""
 
     of: Expression | None
@@ -29,7 +29,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallNode:
     """A function and its arguments, or with no function one thing alone. In a pipeline the value before is the last."""
 
     function: str
@@ -41,16 +41,16 @@ class Call:
 class Pipeline:
     """Calls, each given the value of the one before; and the variables that are declared or assigned with it."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[CallNode, ...]
     variables: tuple[str, ...] = ()
     declares: bool = False  # := rather than =
 
 
-Expression = Literal | Fields | Variable | Pipeline | Call
+Expression = Literal | FieldsNode | Variable | Pipeline | CallNode
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextNode:
     """As it stands."""
 
     text: str
@@ -97,5 +97,5 @@ class Include:
     value: Pipeline | None
 
 
-Node = Text | Action | If | Range | Leave | Include
+Node = TextNode | Action | If | Range | Leave | Include
 Body = tuple[Node, ...]

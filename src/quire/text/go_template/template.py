@@ -11,9 +11,9 @@ from quire.text.go_template.functions import FUNCTIONS, NAMES
 from quire.text.go_template.nodes import (
     Action,
     Body,
-    Call,
+    CallNode,
     Expression,
-    Fields,
+    FieldsNode,
     If,
     Include,
     Leave,
@@ -21,11 +21,11 @@ from quire.text.go_template.nodes import (
     Node,
     Pipeline,
     Range,
-    Text,
+    TextNode,
     Variable,
 )
-from quire.text.go_template.parse import MAIN, parse
-from quire.text.go_template.values import field_of, is_true, text_of
+from quire.text.go_template.parse import MAIN, parse_template
+from quire.text.go_template.values import field_of, is_true, to_text
 from quire.text.sandbox import MAX_STEPS, MAX_TEXT
 
 MAX_INCLUDES = 50  # of templates in each other
@@ -41,7 +41,7 @@ class GoTemplate:
     @classmethod
     def read(cls, source: str) -> GoTemplate:
         """A GoSyntaxError says what is wrong with it."""
-        return cls(parse(source, NAMES))
+        return cls(parse_template(source, NAMES))
 
     @property
     def field_names(self) -> frozenset[str]:
@@ -58,7 +58,7 @@ class GoTemplate:
         return "".join(run.out)
 
 
-def fields_in(body: Body) -> Iterator[Fields]:
+def fields_in(body: Body) -> Iterator[FieldsNode]:
     """All fields, from left to right."""
     for node in body:
         match node:
@@ -70,13 +70,13 @@ def fields_in(body: Body) -> Iterator[Fields]:
                 yield from fields_in(orelse)
 
 
-def _fields_of(value: Expression) -> Iterator[Fields]:
+def _fields_of(value: Expression) -> Iterator[FieldsNode]:
     match value:
-        case Fields(of, _):
+        case FieldsNode(of, _):
             yield value
             if of is not None:
                 yield from _fields_of(of)
-        case Call(_, arguments):
+        case CallNode(_, arguments):
             for each in arguments:
                 yield from _fields_of(each)
         case Pipeline(calls):
@@ -122,12 +122,12 @@ class _Run:
 
     def node(self, node: Node, dot: Any) -> None:
         match node:
-            case Text(text):
+            case TextNode(text):
                 self.write(text)
             case Action(value):
                 found = self.pipeline(value, dot)
                 if not value.variables:
-                    self.write(text_of(found))
+                    self.write(to_text(found))
             case If(condition, body, orelse, moves_dot):
                 height = len(self.variables)
                 found = self.pipeline(condition, dot)
@@ -203,17 +203,17 @@ class _Run:
                     if known == name:
                         return value
                 raise GoRunError(f"there is no variable {name}")
-            case Fields(of, names):
+            case FieldsNode(of, names):
                 value = dot if of is None else self.value(of, dot)
                 for name in names:
                     value = field_of(value, name)
                 return value
             case Pipeline():
                 return self.pipeline(expression, dot)
-            case Call():
+            case CallNode():
                 return self.call(expression, dot)
 
-    def call(self, call: Call, dot: Any, last: tuple[Any, ...] = ()) -> Any:
+    def call(self, call: CallNode, dot: Any, last: tuple[Any, ...] = ()) -> Any:
         self.step()
         if not call.function:
             return self.value(call.arguments[0], dot)
@@ -234,7 +234,7 @@ class _Run:
                 raise GoTooBig(f"it writes more than {MAX_TEXT:,} characters")
         return made
 
-    def lazy(self, call: Call, dot: Any, last: tuple[Any, ...]) -> Any:
+    def lazy(self, call: CallNode, dot: Any, last: tuple[Any, ...]) -> Any:
         """The first that decides, or the last."""
         value: Any = None
         if not call.arguments and not last:
@@ -257,4 +257,4 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
         case int() if not isinstance(value, bool):
             return ((place, place) for place in range(value))
         case _:
-            raise GoRunError(f"{text_of(value)[:64]} cannot be ranged over")
+            raise GoRunError(f"{to_text(value)[:64]} cannot be ranged over")

@@ -17,7 +17,7 @@ NO_VALUE = "<no value>"
 HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-class Record:
+class GoStruct:
     """Something with a fixed set of names. `plain` is what it is in JSON."""
 
     __slots__ = ("fields", "plain")
@@ -29,7 +29,7 @@ class Record:
 
 def field_of(value: Any, name: str) -> Any:
     """What a thing has under a name."""
-    if isinstance(value, Record):
+    if isinstance(value, GoStruct):
         if name not in value.fields:
             known = ", ".join(value.fields)
             raise GoRunError(f"there is no field {name}: there are {known}")
@@ -41,10 +41,10 @@ def field_of(value: Any, name: str) -> Any:
 
 def is_true(value: Any) -> bool:
     """As `if` sees it: nothing, false, 0 and what is empty are not."""
-    return True if isinstance(value, Record) else bool(value)
+    return True if isinstance(value, GoStruct) else bool(value)
 
 
-def text_of(value: Any) -> str:
+def to_text(value: Any) -> str:
     """As it is printed."""
     match value:
         case None:
@@ -57,10 +57,10 @@ def text_of(value: Any) -> str:
             return number_text(value)
         case int():
             return str(value)
-        case list() if not any(isinstance(each, Record) for each in value):
-            return f"[{' '.join(map(text_of, value))}]"
+        case list() if not any(isinstance(each, GoStruct) for each in value):
+            return f"[{' '.join(map(to_text, value))}]"
         case _:
-            return json_of(value)
+            return to_json(value)
 
 
 def number_text(value: float) -> str:
@@ -70,7 +70,7 @@ def number_text(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)
 
 
-def json_of(value: Any) -> str:
+def to_json(value: Any) -> str:
     """As Go writes JSON: no spaces, and nothing that HTML would read."""
     text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
     for letter, code in HTML_SAFE.items():
@@ -79,7 +79,7 @@ def json_of(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Record):
+    if isinstance(value, GoStruct):
         return _plain(value.plain)
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
@@ -95,7 +95,7 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), "a map")
 
 
-def compare(left: Any, right: Any) -> int:
+def compare_values(left: Any, right: Any) -> int:
     """Less than 0, 0, or more, for two numbers or two strings."""
     if isinstance(left, str) and isinstance(right, str):
         a, b = left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass")
@@ -111,7 +111,7 @@ def is_equal(left: Any, right: Any) -> bool:
         return left is right
     if isinstance(left, bool) and isinstance(right, bool):
         return left == right
-    return compare(left, right) == 0
+    return compare_values(left, right) == 0
 
 
 def _is_number(value: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from quire.text.parsers.json_value import ValueScanner
-from quire.text.parsers.style import Arguments, CallBegins, Piece
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece
 
 _SPACE = re.compile(r"\s*")
 _SCALAR = re.compile(r"[^\s,\]}]*")
@@ -72,7 +72,7 @@ class ObjectReader:
         if self._name:
             self._begin(out)
             if self._key in _ARGUMENTS and self._parts and (text := _begun_string("".join(self._parts))):
-                out.append(Arguments(text))
+                out.append(ArgumentsPiece(text))
             return True
         return is_announced or self._may_be_call()
 
@@ -142,7 +142,7 @@ class ObjectReader:
             end = -1 if end == len(text) else end
         part = text[place : end if end >= 0 else len(text)]
         if self._streams:
-            out.append(Arguments(part))
+            out.append(ArgumentsPiece(part))
         elif self.progress is Progress.READING:
             self._parts.append(part)
         if end < 0:
@@ -176,7 +176,7 @@ class ObjectReader:
                 self._break()
         if self._name and self._arguments is not None and self.progress is Progress.READING:
             self._begin(out)
-            out.append(Arguments(self._arguments))
+            out.append(ArgumentsPiece(self._arguments))
 
     def _close(self, place: int, out: list[Piece]) -> int:
         if self.progress is Progress.READING:
@@ -184,7 +184,7 @@ class ObjectReader:
                 self.progress = Progress.FAILED
                 return place
             self._begin(out)
-            out.append(Arguments("{}"))
+            out.append(ArgumentsPiece("{}"))
         self.progress = Progress.DONE
         return place
 
@@ -194,7 +194,7 @@ class ObjectReader:
             return False
         assert self._name is not None
         self.progress = Progress.CALLING
-        out.append(CallBegins(self._name))
+        out.append(CallStart(self._name))
         return True
 
     def _break(self) -> None:

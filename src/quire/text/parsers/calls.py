@@ -13,7 +13,7 @@ from functools import cached_property
 
 from quire.text.parsers.call_reader import CallReader, ObjectReader, Progress
 from quire.text.parsers.marks import Flow, mark_pattern
-from quire.text.parsers.style import Piece, Text
+from quire.text.parsers.style import Piece, TextPiece
 from quire.types.chat import Tool
 
 _FENCE = re.compile(r"[`a-z_]*")
@@ -64,7 +64,7 @@ class CallParser:
 
     def push(self, text: str) -> list[Piece]:
         if self._is_plain and self._find(text) is None and not text[-1:].isspace():
-            return [Text(text)] if text else []
+            return [TextPiece(text)] if text else []
         out: list[Piece] = []
         if self._held:
             text, self._held = self._held + text, ""
@@ -81,7 +81,7 @@ class CallParser:
         self._give_up(out)
         self._say(self._held, out)
         if rest := self._flow.rest():
-            out.append(Text(rest))
+            out.append(TextPiece(rest))
         self._held, self._flow = "", Flow()
         return out
 
@@ -184,4 +184,4 @@ class CallParser:
 
     def _say(self, text: str, out: list[Piece]) -> None:
         if sure := self._flow.take(text):
-            out.append(Text(sure))
+            out.append(TextPiece(sure))

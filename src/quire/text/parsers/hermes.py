@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, mark_of, object_call, one_or_more
-from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -30,8 +30,8 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"calls: {one_or_more(choice, 'call', literal(chr(10)))}\n{calls}"
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
-    return Prepared(tuple(messages), tuple(tools))
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    return TemplateInput(tuple(messages), tuple(tools))
 
 
 STYLE = ToolStyle("hermes", (OPEN, CLOSE), knows, parser, rules, prepare)

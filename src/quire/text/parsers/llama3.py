@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, object_call, one_or_more
-from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -30,9 +30,9 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"calls: {one_or_more(choice, 'call', literal('; '))}\n{calls}"
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     """Its templates refuse a turn with more than one call: each gets a turn of its own, with its result."""
-    return Prepared(tuple(_one_call_each(messages)), tuple(tools))
+    return TemplateInput(tuple(_one_call_each(messages)), tuple(tools))
 
 
 def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:

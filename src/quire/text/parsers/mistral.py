@@ -11,7 +11,7 @@ from quire.text.parsers.call_reader import CallReader, Progress
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.json_value import ValueScanner
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_of, object_call, one_or_more
-from quire.text.parsers.style import Arguments, CallBegins, Parser, Piece, Prepared, ToolStyle
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -38,7 +38,7 @@ class NamedReader:
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
         if self.progress is Progress.READING and self._name and is_announced:
-            out.append(CallBegins(self._name))
+            out.append(CallStart(self._name))
         return is_announced or self.progress is Progress.CALLING
 
     def _word(self, text: str, place: int, out: list[Piece]) -> int:
@@ -52,7 +52,7 @@ class NamedReader:
 
     def _after_word(self, text: str, place: int, out: list[Piece]) -> int:
         if text[place] == "{" and self._name:
-            out.append(CallBegins(self._name))
+            out.append(CallStart(self._name))
             self.progress, self._step = Progress.CALLING, self._arguments
         elif text[place] == "[":
             self._step = self._tag
@@ -73,7 +73,7 @@ class NamedReader:
 
     def _arguments(self, text: str, place: int, out: list[Piece]) -> int:
         end = self._scanner.scan(text, place)
-        out.append(Arguments(text[place : end if end >= 0 else len(text)]))
+        out.append(ArgumentsPiece(text[place : end if end >= 0 else len(text)]))
         if end < 0:
             return len(text)
         self.progress = Progress.DONE
@@ -107,9 +107,9 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f'calls: {opening} " "? "[" {one_or_more(choice, "call", literal(", "))} "]"\n{calls}'
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     """Its templates refuse ids that are not nine letters or digits."""
-    return Prepared(tuple(_with_short_ids(message) for message in messages), tuple(tools))
+    return TemplateInput(tuple(_with_short_ids(message) for message in messages), tuple(tools))
 
 
 def _with_short_ids(message: Message) -> Message:

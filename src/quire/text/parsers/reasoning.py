@@ -13,11 +13,11 @@ from re import Pattern
 
 from quire.text.parsers.lark import letters, mark_of
 from quire.text.parsers.marks import Flow, mark_pattern
-from quire.text.parsers.style import Parser, Piece, Thought
+from quire.text.parsers.style import Parser, Piece, ThoughtPiece
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class ReasoningMarks:
     """A pair of marks around thoughts. Where one is a special token, the parser must be shown its text."""
 
     opening: str
@@ -56,15 +56,15 @@ class Reasoning:
 
 
 KNOWN = (
-    Reasoning("<think>", "</think>"),
-    Reasoning("[THINK]", "[/THINK]"),
-    Reasoning("<|START_THINKING|>", "<|END_THINKING|>"),
-    Reasoning("<seed:think>", "</seed:think>"),
-    Reasoning("<mm:think>", "</mm:think>"),
+    ReasoningMarks("<think>", "</think>"),
+    ReasoningMarks("[THINK]", "[/THINK]"),
+    ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningMarks("<seed:think>", "</seed:think>"),
+    ReasoningMarks("<mm:think>", "</mm:think>"),
 )
 
 
-def reasoning_of(sources: Iterable[str]) -> Reasoning | None:
+def reasoning_of(sources: Iterable[str]) -> ReasoningMarks | None:
     """The marks of a model with these chat templates, if it thinks."""
     text = "\n".join(sources)
     return next((marks for marks in KNOWN if marks.closing in text), None)
@@ -73,7 +73,7 @@ def reasoning_of(sources: Iterable[str]) -> Reasoning | None:
 class ThoughtParser:
     """One answer: thoughts are said here, and what follows them is left to another parser."""
 
-    def __init__(self, reasoning: Reasoning, rest: Parser, begins_in_thought: bool) -> None:
+    def __init__(self, reasoning: ReasoningMarks, rest: Parser, begins_in_thought: bool) -> None:
         self._reasoning = reasoning
         self._rest = rest
         self._step: Callable[[str, int, list[Piece]], int] = self._thought if begins_in_thought else self._before
@@ -99,7 +99,7 @@ class ThoughtParser:
             out += self._rest.push(self._flow.rest() + self._held)
         elif self._step == self._thought:
             self._say(self._held, out)
-            out += [Thought(rest)] if (rest := self._flow.rest()) else []
+            out += [ThoughtPiece(rest)] if (rest := self._flow.rest()) else []
         self._held, self._flow = "", Flow()
         return out + self._rest.flush(is_cut_off)
 
@@ -140,4 +140,4 @@ class ThoughtParser:
 
     def _say(self, text: str, out: list[Piece]) -> None:
         if sure := self._flow.take(text):
-            out.append(Thought(sure))
+            out.append(ThoughtPiece(sure))

@@ -18,31 +18,31 @@ from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
 
-class Text(NamedTuple):
+class TextPiece(NamedTuple):
     """Part of the answer."""
 
     text: str
 
 
-class Thought(NamedTuple):
+class ThoughtPiece(NamedTuple):
     """Part of the reasoning."""
 
     text: str
 
 
-class CallBegins(NamedTuple):
+class CallStart(NamedTuple):
     """The next call, whose name is known. It is the model's word: there may be no tool of this name."""
 
     name: str
 
 
-class Arguments(NamedTuple):
+class ArgumentsPiece(NamedTuple):
     """More of the JSON text of the latest call's arguments."""
 
     text: str
 
 
-Piece = Text | Thought | CallBegins | Arguments
+Piece = TextPiece | ThoughtPiece | CallStart | ArgumentsPiece
 
 
 class Parser(Protocol):
@@ -55,7 +55,7 @@ class Parser(Protocol):
         """The rest: the answer is over. `is_cut_off`: it was ended from outside, not by the model."""
 
 
-class Prepared(NamedTuple):
+class TemplateInput(NamedTuple):
     """What the chat template is to be given: tools that it is not given have been written into the messages."""
 
     messages: tuple[Message, ...]
@@ -73,4 +73,4 @@ class ToolStyle:
     # The Lark rules of an answer that must be calls, the first of them named `calls`. Arguments follow the tool's
     # schema, so they parse. The mapping has the ids of those marks that are tokens of the model's vocabulary.
     rules: Callable[[Sequence[Tool], ToolChoice, Mapping[str, int]], str]
-    prepare: Callable[[Sequence[Message], Sequence[Tool]], Prepared]
+    prepare: Callable[[Sequence[Message], Sequence[Tool]], TemplateInput]

@@ -21,7 +21,7 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """No other fields than these."""
 
 
-class CacheControl(Strict):
+class AnthropicCacheControl(Strict):
     """A mark: keep the prompt up to here."""
 
     type: Literal["ephemeral"]
@@ -37,7 +37,7 @@ class TextBlock(Strict, tag_field="type", tag="text"):
     """Text."""
 
     text: str
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     citations: list[Any] | None = None  # of an earlier answer; they are not the model's to read
 
 
@@ -53,7 +53,7 @@ class ToolUseBlock(Strict, tag_field="type", tag="tool_use"):
     id: Name
     name: Name
     input: dict[str, Any]
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     caller: Caller | None = None
     toolset_name: None = None
 
@@ -64,7 +64,7 @@ class ToolResultBlock(Strict, tag_field="type", tag="tool_result"):
     tool_use_id: Name
     content: str | list[TextBlock] | None = None
     is_error: bool | None = None
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     toolset_name: None = None
 
 
@@ -99,7 +99,7 @@ class CustomTool(Strict):
     type: Literal["custom"] | None = None
     description: str | None = None
     strict: bool | None = None
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     input_examples: list[dict[str, Any]] | None = None
     eager_input_streaming: bool | None = None  # arguments always stream as they come
     defer_loading: bool | None = None
@@ -182,7 +182,7 @@ class ContextManagement(Strict):
     edits: list[ClearThinking] | None = None
 
 
-class Metadata(Strict):
+class AnthropicMetadata(Strict):
     """About the request; only rules of routes look at it."""
 
     user_id: str | None = None
@@ -199,7 +199,7 @@ class CountBody(Strict):
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     context_management: ContextManagement | None = None
     speed: Literal["standard"] | None = None
 
@@ -213,7 +213,7 @@ class MessagesBody(CountBody, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
     top_k: Whole | None = None
-    metadata: Metadata | None = None
+    metadata: AnthropicMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: None = None
     diagnostics: None = None

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from quire.serve.dialects.anthropic.body import (
+    AnthropicCacheControl,
     Block,
-    CacheControl,
     ClearThinking,
     CountBody,
     LastTurns,
@@ -140,7 +140,7 @@ def _forget(messages: list[Message], edit: ClearThinking) -> None:
         messages[place] = replace(messages[place], reasoning=None)
 
 
-def _seconds(mark: CacheControl | None) -> float | None:
+def _seconds(mark: AnthropicCacheControl | None) -> float | None:
     return mark.seconds if mark else None
 
 

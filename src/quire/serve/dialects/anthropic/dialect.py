@@ -27,7 +27,15 @@ from quire.serve.dialects.anthropic.conversation import conversation
 from quire.serve.dialects.anthropic.models import page, shown
 from quire.serve.dialects.anthropic.writer import MessageWriter, error_body
 from quire.serve.dialects.body import DOTS, Schemas, shaped
-from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Pages, Shows
+from quire.serve.dialects.contract import (
+    CountEndpoint,
+    Decoded,
+    Dialect,
+    GenerateEndpoint,
+    PageEndpoint,
+    RequestLimits,
+    ShowEndpoint,
+)
 from quire.serve.dialects.request_limits import check_tools, schema_text, stops
 from quire.serve.dialects.strict_json import parse
 from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
@@ -38,7 +46,7 @@ VERSION_HEADER = "anthropic-version"  # what every client of Anthropic's sends
 _LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
 
 
-def decode(body: bytes, limits: Limits) -> Decoded:
+def decode(body: bytes, limits: RequestLimits) -> Decoded:
     """A message to be written."""
     asked = shaped(_parsed(body), MessagesBody, "", DOTS)
     thinking = asked.thinking
@@ -61,7 +69,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
     return Decoded(ask, partial(MessageWriter, shows_thinking=shows))
 
 
-def decode_count(body: bytes, limits: Limits) -> ChatRequest:
+def decode_count(body: bytes, limits: RequestLimits) -> ChatRequest:
     """A prompt to be counted."""
     return _request(shaped(_parsed(body), CountBody, "", DOTS), limits, SamplingParams(), stream=False)
 
@@ -84,7 +92,7 @@ def _parsed(body: bytes) -> Any:
     return value
 
 
-def _request(asked: CountBody, limits: Limits, sampling: SamplingParams, stream: bool) -> ChatRequest:
+def _request(asked: CountBody, limits: RequestLimits, sampling: SamplingParams, stream: bool) -> ChatRequest:
     messages, keep = conversation(asked)
     effort = asked.output_config and asked.output_config.effort
     return ChatRequest(
@@ -106,12 +114,12 @@ def _user(asked: CountBody) -> str:
     return (asked.metadata.user_id or "") if isinstance(asked, MessagesBody) and asked.metadata else ""
 
 
-def _tools(given: list[CustomTool], limits: Limits) -> tuple[Tool, ...]:
+def _tools(given: list[CustomTool], limits: RequestLimits) -> tuple[Tool, ...]:
     check_tools([tool.name for tool in given], limits, "tools")
     return tuple(_tool(tool, limits, f"tools.{place}") for place, tool in enumerate(given))
 
 
-def _tool(tool: CustomTool, limits: Limits, at: str) -> Tool:
+def _tool(tool: CustomTool, limits: RequestLimits, at: str) -> Tool:
     if tool.defer_loading:
         raise InvalidRequest(f"{at}.defer_loading: Tools are always loaded here", field=f"{at}.defer_loading")
     examples = {"examples": tool.input_examples} if tool.input_examples else {}
@@ -140,7 +148,7 @@ def _tool_choice(asked: CountBody) -> ToolChoice:
     return ToolChoice(parallel=parallel)
 
 
-def _constraint(asked: CountBody, limits: Limits) -> Constraint | None:
+def _constraint(asked: CountBody, limits: RequestLimits) -> Constraint | None:
     """The schema of the answer: in output_config, or in output_format as clients of the beta sent it."""
     if asked.output_config and asked.output_config.format:
         field, form = "output_config.format.schema", asked.output_config.format
@@ -154,10 +162,10 @@ def _constraint(asked: CountBody, limits: Limits) -> Constraint | None:
 DIALECT = Dialect(
     name="anthropic",
     endpoints=(
-        Generates("/v1/messages", decode),
-        Counts("/v1/messages/count_tokens", decode_count, encode_count),
-        Pages("/v1/models", page, VERSION_HEADER),
-        Shows("/v1/models/{name}", shown, header=VERSION_HEADER),
+        GenerateEndpoint("/v1/messages", decode),
+        CountEndpoint("/v1/messages/count_tokens", decode_count, encode_count),
+        PageEndpoint("/v1/models", page, VERSION_HEADER),
+        ShowEndpoint("/v1/models/{name}", shown, header=VERSION_HEADER),
     ),
     error=error_body,
     headers={},

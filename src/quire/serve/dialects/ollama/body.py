@@ -21,7 +21,7 @@ class Loose(msgspec.Struct):
     """Other fields are ignored."""
 
 
-class Function(Loose):
+class OllamaFunction(Loose):
     """What a tool is."""
 
     name: Name
@@ -32,11 +32,11 @@ class Function(Loose):
 class ToolBody(Loose):
     """A function that the model may call."""
 
-    function: Function
+    function: OllamaFunction
     type: str | None = None
 
 
-class CalledFunction(Loose):
+class OllamaCalledFunction(Loose):
     """Which function was called, with what."""
 
     name: Name
@@ -46,7 +46,7 @@ class CalledFunction(Loose):
 class CallBody(Loose):
     """A call that the assistant made."""
 
-    function: CalledFunction
+    function: OllamaCalledFunction
     id: str | None = None
 
 
@@ -87,7 +87,7 @@ class Options(Loose):
     use_mmap: bool | None = None
 
 
-class Common(Loose):
+class OllamaBody(Loose):
     """What both ways of asking have."""
 
     model: Name
@@ -103,14 +103,14 @@ class Common(Loose):
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
 
-class ChatBody(Common):
+class OllamaChatBody(OllamaBody):
     """/api/chat."""
 
     messages: list[MessageBody] | None = None
     tools: list[ToolBody] | None = None
 
 
-class GenerateBody(Common):
+class OllamaGenerateBody(OllamaBody):
     """/api/generate."""
 
     prompt: str | None = None

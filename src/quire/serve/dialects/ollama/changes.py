@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from quire.serve.dialects.body import DOTS, read
-from quire.serve.dialects.contract import Asked
+from quire.serve.dialects.contract import DecodedChange
 from quire.serve.dialects.ollama.body import Loose, MessageBody
 from quire.types.errors import InvalidRequest
 from quire.types.library import Copy, Create, Delete, Pull, Push, Step
@@ -66,7 +66,7 @@ _REFUSED = {
 }
 
 
-def decode_create(body: bytes) -> Asked:
+def decode_create(body: bytes) -> DecodedChange:
     """A model to be made."""
     asked = read(body, CreateBody, spelling=DOTS)
     for name, instead in _REFUSED.items():
@@ -88,33 +88,33 @@ def decode_create(body: bytes) -> Asked:
     return _told(create, asked)
 
 
-def decode_copy(body: bytes) -> Asked:
+def decode_copy(body: bytes) -> DecodedChange:
     """A second name."""
     asked = read(body, CopyBody, spelling=DOTS)
-    return Asked(Copy(asked.source, asked.destination))
+    return DecodedChange(Copy(asked.source, asked.destination))
 
 
-def decode_delete(body: bytes) -> Asked:
+def decode_delete(body: bytes) -> DecodedChange:
     """A model to be forgotten."""
-    return Asked(Delete(_name(read(body, NamedBody, spelling=DOTS))))
+    return DecodedChange(Delete(_name(read(body, NamedBody, spelling=DOTS))))
 
 
-def decode_pull(body: bytes) -> Asked:
+def decode_pull(body: bytes) -> DecodedChange:
     """A model to be fetched."""
     asked = read(body, NamedBody, spelling=DOTS)
     return _told(Pull(_name(asked)), asked)
 
 
-def decode_push(body: bytes) -> Asked:
+def decode_push(body: bytes) -> DecodedChange:
     """A model to be sent away."""
     asked = read(body, NamedBody, spelling=DOTS)
     return _told(Push(_name(asked)), asked)
 
 
-def _told(change: Create | Pull | Push, asked: NamedBody) -> Asked:
+def _told(change: Create | Pull | Push, asked: NamedBody) -> DecodedChange:
     if asked.stream is False:
-        return Asked(change, done=SUCCESS)
-    return Asked(change, True, _line, SUCCESS + b"\n", NDJSON)
+        return DecodedChange(change, done=SUCCESS)
+    return DecodedChange(change, True, _line, SUCCESS + b"\n", NDJSON)
 
 
 def _line(step: Step) -> bytes:

@@ -12,11 +12,21 @@ from typing import Any
 import msgspec
 
 from quire.serve.dialects.body import DOTS, Schemas, read
-from quire.serve.dialects.contract import Changes, Decoded, Dialect, Generates, Limits, Lists, Shows, Takes, Tells
+from quire.serve.dialects.contract import (
+    BlobEndpoint,
+    ChangeEndpoint,
+    Decoded,
+    Dialect,
+    GenerateEndpoint,
+    ListEndpoint,
+    RequestLimits,
+    ShowEndpoint,
+    VersionEndpoint,
+)
 from quire.serve.dialects.ollama.body import (
-    ChatBody,
-    Common,
-    GenerateBody,
+    OllamaBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
     Options,
     ShowBody,
     ToolBody,
@@ -46,9 +56,9 @@ from quire.types.request import Constraint, ConstraintKind, SamplingParams
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # Ollama's
 
 
-def decode_chat(body: bytes, limits: Limits) -> Decoded:
+def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
     """A conversation to be answered."""
-    asked = read(body, ChatBody, spelling=DOTS)
+    asked = read(body, OllamaChatBody, spelling=DOTS)
     if not asked.messages:
         return _load(asked, chats=True)
     messages = conversation(asked.messages)
@@ -67,9 +77,9 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
     return Decoded(ask, partial(LineWriter, chats=True))
 
 
-def decode_generate(body: bytes, limits: Limits) -> Decoded:
+def decode_generate(body: bytes, limits: RequestLimits) -> Decoded:
     """A prompt to be answered, or as it is if it is raw."""
-    asked = read(body, GenerateBody, spelling=DOTS)
+    asked = read(body, OllamaGenerateBody, spelling=DOTS)
     if asked.raw and (asked.template or asked.system or asked.context):
         raise InvalidRequest("raw: raw mode does not support template, system, or context", field="raw")
     for name, instead in _REFUSED.items():
@@ -122,13 +132,13 @@ def name_to_show(body: bytes) -> str:
     return name
 
 
-def _load(asked: Common, chats: bool) -> Decoded:
+def _load(asked: OllamaBody, chats: bool) -> Decoded:
     terms = _terms(asked)
     reason = "unload" if terms.keep_alive == 0 else "load"
     return Decoded(CompletionRequest(asked.model, (), terms=terms), partial(LoadWriter, chats=chats, reason=reason))
 
 
-def _terms(asked: Common) -> Terms:
+def _terms(asked: OllamaBody) -> Terms:
     if asked.debug_render_only:
         raise InvalidRequest("_debug_render_only: Not supported", field="_debug_render_only")
     num_ctx = int(asked.options.num_ctx or 0) if asked.options else 0
@@ -138,15 +148,15 @@ def _terms(asked: Common) -> Terms:
     )
 
 
-def _think(asked: Common) -> bool | None:
+def _think(asked: OllamaBody) -> bool | None:
     return None if asked.think is None else bool(asked.think)
 
 
-def _effort(asked: Common) -> dict[str, str]:
+def _effort(asked: OllamaBody) -> dict[str, str]:
     return {"reasoning_effort": asked.think} if isinstance(asked.think, str) else {}
 
 
-def _sampling(asked: Common, limits: Limits) -> dict[str, Any]:
+def _sampling(asked: OllamaBody, limits: RequestLimits) -> dict[str, Any]:
     """How tokens are chosen, and what of that the client says: the rest are Ollama's defaults, or the model's."""
     options = asked.options or Options()
     given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
@@ -159,7 +169,7 @@ def _sampling(asked: Common, limits: Limits) -> dict[str, Any]:
     return {"sampling": sampling, "said": frozenset(chosen)}
 
 
-def _constraint(asked: Common, limits: Limits) -> Constraint | None:
+def _constraint(asked: OllamaBody, limits: RequestLimits) -> Constraint | None:
     if not asked.format and not isinstance(asked.format, dict):
         return None
     if asked.format == "json":
@@ -170,7 +180,7 @@ def _constraint(asked: Common, limits: Limits) -> Constraint | None:
     return Constraint(ConstraintKind.SCHEMA, schema_text(asked.format, limits, "format"))
 
 
-def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
+def _tools(given: list[ToolBody], limits: RequestLimits) -> tuple[Tool, ...]:
     check_tools([tool.function.name for tool in given], limits, "tools")
     for place, tool in enumerate(given):
         schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
@@ -181,26 +191,26 @@ def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
 DIALECT = Dialect(
     name="ollama",
     endpoints=(
-        Generates("/api/chat", decode_chat, LineWriter.content_type),
-        Generates("/api/generate", decode_generate, LineWriter.content_type),
-        Lists("/api/tags", tags),
-        Lists("/api/ps", running, only_loaded=True),
-        Shows("/api/show", shown, name_to_show),
-        Tells("/api/version", version),
-        Changes("/api/create", decode_create),
-        Changes("/api/copy", decode_copy),
-        Changes("/api/delete", decode_delete, "DELETE"),
-        Changes("/api/pull", decode_pull),
-        Changes("/api/push", decode_push),
-        Takes("/api/blobs/{digest}", "HEAD"),
-        Takes("/api/blobs/{digest}"),
+        GenerateEndpoint("/api/chat", decode_chat, LineWriter.content_type),
+        GenerateEndpoint("/api/generate", decode_generate, LineWriter.content_type),
+        ListEndpoint("/api/tags", tags),
+        ListEndpoint("/api/ps", running, only_loaded=True),
+        ShowEndpoint("/api/show", shown, name_to_show),
+        VersionEndpoint("/api/version", version),
+        ChangeEndpoint("/api/create", decode_create),
+        ChangeEndpoint("/api/copy", decode_copy),
+        ChangeEndpoint("/api/delete", decode_delete, "DELETE"),
+        ChangeEndpoint("/api/pull", decode_pull),
+        ChangeEndpoint("/api/push", decode_push),
+        BlobEndpoint("/api/blobs/{digest}", "HEAD"),
+        BlobEndpoint("/api/blobs/{digest}"),
     ),
     error=error_body,
     headers={},
     schemas=Schemas(
         {
-            "/api/chat": (ChatBody, None),
-            "/api/generate": (GenerateBody, None),
+            "/api/chat": (OllamaChatBody, None),
+            "/api/generate": (OllamaGenerateBody, None),
             "/api/show": (ShowBody, None),
             "/api/create": (CreateBody, None),
             "/api/copy": (CopyBody, None),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from quire.serve.dialects.contract import Limits
-from quire.serve.dialects.openai.fields import Fields, ResponseFormat, StructuredOutputs
+from quire.serve.dialects.contract import RequestLimits
+from quire.serve.dialects.openai.fields import OpenAIFields, ResponseFormat, StructuredOutputs
 from quire.serve.dialects.strict_json import parse, text_of
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
@@ -15,7 +15,7 @@ _ANY_OBJECT = Constraint(ConstraintKind.JSON)
 
 
 def constraint_of(
-    given: Fields, limits: Limits, form: ResponseFormat | None, place: str, strict: bool = False
+    given: OpenAIFields, limits: RequestLimits, form: ResponseFormat | None, place: str, strict: bool = False
 ) -> Constraint | None:
     """`form` is what OpenAI itself has for this, and stands in the body at `place`, `strict` beside its schema."""
     found = {field: constraint for field, constraint in _all(given, form, place, strict) if constraint is not None}
@@ -39,7 +39,7 @@ def schema_text(schema: str | dict[str, Any], field: str) -> str:
 
 
 def _all(
-    given: Fields, form: ResponseFormat | None, place: str, strict: bool
+    given: OpenAIFields, form: ResponseFormat | None, place: str, strict: bool
 ) -> Iterator[tuple[str, Constraint | None]]:
     if form is not None:
         yield place, _of_format(form, place, strict)

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.dialects.openai.terms import CacheBreakpoint, CacheControl, seconds_of
+from quire.serve.dialects.openai.terms import CacheBreakpoint, OpenAICacheControl, seconds_of
 from quire.serve.dialects.strict_json import shown
 from quire.types.errors import InvalidRequest
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 
-class Part(Struct, kw_only=True, forbid_unknown_fields=True):
+class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
     """Text, in the spellings of chat completions and of responses.
 
     The names at the end are those of images, sounds and files: known, so that a refusal can name the part's type.
@@ -22,7 +22,7 @@ class Part(Struct, kw_only=True, forbid_unknown_fields=True):
     type: str
     text: str | None = None
     refusal: str | None = None
-    cache_control: CacheControl | None = None
+    cache_control: OpenAICacheControl | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
     annotations: list[Any] | None = None  # these three come back from earlier answers
     logprobs: list[Any] | None = None
@@ -39,7 +39,7 @@ class Part(Struct, kw_only=True, forbid_unknown_fields=True):
     detail: Any = None
 
 
-Content = str | list[Part]
+Content = str | list[ContentPart]
 
 
 class Said(NamedTuple):
@@ -60,7 +60,7 @@ def said(content: Content | None, field: str) -> Said:
     return Said("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
 
 
-def _text(part: Part, field: str) -> str:
+def _text(part: ContentPart, field: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     if name == "text" and part.type not in TEXTS:
         public = f"{field}.type is {shown(part.type)}; only text is supported, for example of the type 'text'."

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from quire.serve.dialects.openai.content import Content, said
-from quire.serve.dialects.openai.terms import CacheControl, seconds_of
+from quire.serve.dialects.openai.terms import OpenAICacheControl, seconds_of
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
@@ -23,7 +23,7 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class CalledFunction(Struct, forbid_unknown_fields=True):
+class OpenAICalledFunction(Struct, forbid_unknown_fields=True):
     """Which function, and with what. Some clients send the arguments as an object."""
 
     name: str
@@ -31,11 +31,11 @@ class CalledFunction(Struct, forbid_unknown_fields=True):
     parsed_arguments: Any = None  # what OpenAI's client adds
 
 
-class Call(Struct, forbid_unknown_fields=True):
+class OpenAIToolCall(Struct, forbid_unknown_fields=True):
     """One of an assistant's tool calls."""
 
     id: str
-    function: CalledFunction
+    function: OpenAICalledFunction
     type: Literal["function"] = "function"
     index: int | None = None  # of a streamed answer
 
@@ -46,12 +46,12 @@ class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[OpenAIToolCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning: str | None = None  # vLLM
     reasoning_content: str | None = None  # SGLang, llama.cpp
-    cache_control: CacheControl | None = None
+    cache_control: OpenAICacheControl | None = None
     annotations: list[Any] | None = None
     parsed: Any = None
     audio: Any = None
@@ -87,7 +87,7 @@ def _message(given: ChatMessage, field: str) -> Message:
     )
 
 
-def _call(given: Call, field: str) -> ToolCall:
+def _call(given: OpenAIToolCall, field: str) -> ToolCall:
     arguments = arguments_text(given.function.arguments, f"{field}.function.arguments")
     return ToolCall(given.id, given.function.name, arguments)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from quire.serve.dialects.body import Refusal, Schemas, read
-from quire.serve.dialects.contract import Decoded, Dialect, Generates, Limits, Lists, Shows
+from quire.serve.dialects.contract import Decoded, Dialect, GenerateEndpoint, ListEndpoint, RequestLimits, ShowEndpoint
 from quire.serve.dialects.openai import llama_cpp
 from quire.serve.dialects.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.dialects.openai.completion_writer import CompletionForm, CompletionWriter
@@ -21,7 +21,7 @@ from quire.serve.dialects.openai.fields import (
     CountOrZero,
     Effort,
     Limit,
-    Reasoning,
+    ReasoningField,
     ResponseFormat,
     TokenId,
 )
@@ -29,7 +29,7 @@ from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, penalty_of, sa
 from quire.serve.dialects.openai.replies import encode, error_body
 from quire.serve.dialects.openai.sampling import num_logprobs, num_samples, said_by, sampling_of
 from quire.serve.dialects.openai.terms import terms_of
-from quire.serve.dialects.openai.tools import ChatTool, Choice, chat_tools, offer_of
+from quire.serve.dialects.openai.tools import ChatTool, ToolChoiceObject, chat_tools, offer_of
 from quire.serve.dialects.strict_json import check_depth
 from quire.text.template_variables import KWARGS_FIELD, take_switch, take_thinking
 from quire.types.chat import ChatRequest, CompletionRequest, ModelCard
@@ -40,7 +40,7 @@ COMPLETIONS = "/v1/completions"
 DEFAULT_COMPLETION_TOKENS = 16
 
 
-class StreamOptions(Struct, forbid_unknown_fields=True):
+class OpenAIStreamOptions(Struct, forbid_unknown_fields=True):
     """What a stream has beside the answer."""
 
     include_usage: bool | None = None
@@ -55,11 +55,11 @@ class GenerationBody(LlamaCppFields, kw_only=True):
     n: Count | None = None
     max_tokens: Limit | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: OpenAIStreamOptions | None = None
     response_format: ResponseFormat | None = None
 
 
-class ChatBody(GenerationBody, kw_only=True):
+class OpenAIChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -67,10 +67,10 @@ class ChatBody(GenerationBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: CountOrZero | None = None
     tools: list[ChatTool] | None = None
-    tool_choice: str | Choice | None = None
+    tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningField | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
@@ -114,9 +114,9 @@ COMPLETION_REFUSED = (
 )
 
 
-def decode_chat(body: bytes, limits: Limits) -> Decoded:
+def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
     """A chat completion."""
-    given = read(body, ChatBody, CHAT_REFUSED)
+    given = read(body, OpenAIChatBody, CHAT_REFUSED)
     n = num_samples(given.n, limits)
     wants_logprobs = bool(given.logprobs) or bool(given.n_probs)
     top = same(("top_logprobs", given.top_logprobs), ("n_probs", given.n_probs or None))
@@ -152,7 +152,7 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
     return Decoded(ask, partial(ChatWriter, ChatForm(n, _usage(given), *shown)))
 
 
-def decode_completion(body: bytes, limits: Limits) -> Decoded:
+def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
     """A completion of one prompt or of several."""
     given = read(body, CompletionBody, COMPLETION_REFUSED)
     n = num_samples(given.n, limits)
@@ -237,7 +237,7 @@ def _shows_prompt(given: GenerationBody) -> bool:
     return bool(given.return_token_ids) or given.prompt_logprobs is not None
 
 
-def _chat_tokens(given: ChatBody) -> int | None:
+def _chat_tokens(given: OpenAIChatBody) -> int | None:
     new, old = given.max_completion_tokens, given.max_tokens
     if new is not None and old is not None and new != old:
         raise InvalidRequest("max_tokens and max_completion_tokens differ: give one of them.", field="max_tokens")
@@ -253,7 +253,7 @@ def _limit(given: GenerationBody, max_tokens: int | None) -> int | None:
     return limit
 
 
-def _template(given: ChatBody) -> tuple[bool | None, dict[str, Any]]:
+def _template(given: OpenAIChatBody) -> tuple[bool | None, dict[str, Any]]:
     """Whether to think, and the template's other variables."""
     nested = given.reasoning.effort if given.reasoning else None
     variables = dict(given.chat_template_kwargs or {})
@@ -267,7 +267,7 @@ def _template(given: ChatBody) -> tuple[bool | None, dict[str, Any]]:
     return think, variables
 
 
-def _continues(given: ChatBody) -> bool:
+def _continues(given: OpenAIChatBody) -> bool:
     if given.continue_final_message:
         if given.add_generation_prompt:
             public = "continue_final_message and add_generation_prompt exclude each other."
@@ -282,7 +282,7 @@ def _continues(given: ChatBody) -> bool:
     return False
 
 
-def _prompts(given: str | list[Any], limits: Limits) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(given: str | list[Any], limits: RequestLimits) -> tuple[str | tuple[int, ...], ...]:
     """One text, several, the token ids of one, or those of several."""
     if isinstance(given, str):
         return (given,)
@@ -300,12 +300,12 @@ def _prompts(given: str | list[Any], limits: Limits) -> tuple[str | tuple[int, .
 DIALECT = Dialect(
     name="openai",
     endpoints=(
-        Generates(CHAT, decode_chat),
-        Generates(COMPLETIONS, decode_completion),
-        Lists("/v1/models", encode_models),
-        Shows("/v1/models/{name}", encode_model),
+        GenerateEndpoint(CHAT, decode_chat),
+        GenerateEndpoint(COMPLETIONS, decode_completion),
+        ListEndpoint("/v1/models", encode_models),
+        ShowEndpoint("/v1/models/{name}", encode_model),
     ),
     error=error_body,
     headers={},
-    schemas=Schemas({CHAT: (ChatBody, CHAT_REFUSED), COMPLETIONS: (CompletionBody, COMPLETION_REFUSED)}),
+    schemas=Schemas({CHAT: (OpenAIChatBody, CHAT_REFUSED), COMPLETIONS: (CompletionBody, COMPLETION_REFUSED)}),
 )

@@ -29,7 +29,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Lifetime = Literal["5m", "30m", "1h", "12h", "24h"]
 
 
-class Reasoning(Struct, forbid_unknown_fields=True):
+class ReasoningField(Struct, forbid_unknown_fields=True):
     """How much the model thinks. A summary is never made: the thoughts themselves are in the answer."""
 
     effort: Effort | None = None
@@ -80,7 +80,7 @@ class CacheOptions(Struct, forbid_unknown_fields=True):
     ttl: Lifetime | None = None
 
 
-class Fields(Struct, kw_only=True):
+class OpenAIFields(Struct, kw_only=True):
     """All that does not depend on the endpoint."""
 
     # How tokens are chosen.

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quire.serve.dialects.body import Refusal
-from quire.serve.dialects.openai.fields import CountOrZero, Fields
+from quire.serve.dialects.openai.fields import CountOrZero, OpenAIFields
 from quire.types.errors import InvalidRequest
 
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 PENALTIES = {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
-class LlamaCppFields(Fields, kw_only=True):
+class LlamaCppFields(OpenAIFields, kw_only=True):
     """Of chat completions and completions."""
 
     repeat_penalty: Factor | None = None  # the same as repetition_penalty

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from quire.serve.dialects.openai.fields import CacheOptions, Fields, Keep, Lifetime
+from quire.serve.dialects.openai.fields import CacheOptions, Keep, Lifetime, OpenAIFields
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.chat import Terms
 from quire.types.errors import InvalidRequest
@@ -16,7 +16,7 @@ _SECONDS: dict[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "12h": 4
 _RANK = Terms().keep_rank
 
 
-class CacheControl(Struct, forbid_unknown_fields=True):
+class OpenAICacheControl(Struct, forbid_unknown_fields=True):
     """Anthropic's mark, which several servers take in OpenAI's messages too: keep the prompt up to here."""
 
     type: Literal["ephemeral"]
@@ -30,7 +30,7 @@ class CacheBreakpoint(Struct, forbid_unknown_fields=True):
     ttl: Lifetime | None = None
 
 
-def terms_of(given: Fields) -> Terms:
+def terms_of(given: OpenAIFields) -> Terms:
     """What the client asks for; an API key may allow less."""
     if given.request_id is not None and given.rid is not None and given.request_id != given.rid:
         raise InvalidRequest("request_id and rid differ: give one of them.", field="rid")
@@ -51,7 +51,7 @@ def terms_of(given: Fields) -> Terms:
     )
 
 
-def seconds_of(control: CacheControl | None, breakpoint_: CacheBreakpoint | None = None) -> float | None:
+def seconds_of(control: OpenAICacheControl | None, breakpoint_: CacheBreakpoint | None = None) -> float | None:
     """How long a mark keeps the prompt before it: the longer of the two. None: no mark."""
     marks = []
     if control is not None:
@@ -65,7 +65,7 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _kept(given: Fields) -> tuple[float | None, int]:
+def _kept(given: OpenAIFields) -> tuple[float | None, int]:
     match given.keep:
         case Keep(ttl=ttl, rank=rank):
             return ttl, rank

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.constraints import schema_text
 from quire.serve.dialects.openai.fields import Name
 from quire.serve.dialects.strict_json import shown
@@ -16,7 +16,7 @@ from quire.types.chat import Tool
 from quire.types.errors import InvalidRequest
 
 
-class Function(Struct, forbid_unknown_fields=True):
+class OpenAIFunction(Struct, forbid_unknown_fields=True):
     """A function that the model may call."""
 
     name: Name
@@ -29,7 +29,7 @@ class ChatTool(Struct, forbid_unknown_fields=True):
     """As chat completions has it."""
 
     type: str
-    function: Function | None = None
+    function: OpenAIFunction | None = None
     custom: Any = None
 
 
@@ -64,7 +64,7 @@ class AllowedTools(Struct, forbid_unknown_fields=True):
     tools: list[ToolRef]
 
 
-class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ToolChoiceObject(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`tool_choice` as an object, in either form."""
 
     type: str
@@ -75,7 +75,7 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
     tools: list[ToolRef] | None = None
 
 
-def tool_of(given: Function | FlatTool, field: str, limits: Limits) -> Tool:
+def tool_of(given: OpenAIFunction | FlatTool, field: str, limits: RequestLimits) -> Tool:
     """One function. `field` is where it stands in the body."""
     size = len(schema_text(given.parameters or {}, f"{field}.parameters"))
     if size > limits.max_schema_bytes:
@@ -84,7 +84,7 @@ def tool_of(given: Function | FlatTool, field: str, limits: Limits) -> Tool:
     return Tool(given.name, given.description or "", given.parameters or {}, strict=bool(given.strict))
 
 
-def chat_tools(given: Sequence[ChatTool], limits: Limits) -> Iterable[Tool]:
+def chat_tools(given: Sequence[ChatTool], limits: RequestLimits) -> Iterable[Tool]:
     """The tools of a chat completion."""
     for place, tool in enumerate(given):
         field = f"tools[{place}]"
@@ -100,7 +100,9 @@ def unsupported_tool(kind: object, field: str) -> InvalidRequest:
     return InvalidRequest(f"{field}.type is {shown(kind)}; only 'function' is supported.", field=f"{field}.type")
 
 
-def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool | None, limits: Limits) -> ToolOffer:
+def offer_of(
+    tools: Iterable[Tool], choice: str | ToolChoiceObject | None, parallel: bool | None, limits: RequestLimits
+) -> ToolOffer:
     """Offer a request's tools as its `tool_choice` says."""
     given = tuple(tools)
     if len(given) > limits.max_tools:
@@ -115,7 +117,7 @@ class _Mode(NamedTuple):
     allowed: tuple[str, ...] | None = None
 
 
-def _mode(choice: str | Choice | None) -> _Mode:
+def _mode(choice: str | ToolChoiceObject | None) -> _Mode:
     match choice:
         case None | "auto":
             return _Mode("auto")
@@ -123,9 +125,9 @@ def _mode(choice: str | Choice | None) -> _Mode:
             return _Mode("none")
         case "required" | "any":
             return _Mode("required")
-        case Choice(type="function"):
+        case ToolChoiceObject(type="function"):
             return _Mode("required", _name(choice, "tool_choice"))
-        case Choice(type="allowed_tools", mode=mode, tools=tools, allowed_tools=nested):
+        case ToolChoiceObject(type="allowed_tools", mode=mode, tools=tools, allowed_tools=nested):
             if nested is not None:
                 mode, tools = nested.mode, nested.tools
             if mode is not None and tools is not None:
@@ -136,7 +138,7 @@ def _mode(choice: str | Choice | None) -> _Mode:
     raise InvalidRequest(f"{public}or 'allowed_tools' with its mode and tools.", field="tool_choice")
 
 
-def _name(given: ToolRef | Choice, field: str) -> str:
+def _name(given: ToolRef | ToolChoiceObject, field: str) -> str:
     if given.type != "function":
         raise unsupported_tool(given.type, field)
     name = given.function.name if given.function is not None else given.name

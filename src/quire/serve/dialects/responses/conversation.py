@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from quire.serve.dialects.body import shaped
-from quire.serve.dialects.openai.content import Content, Part, said
+from quire.serve.dialects.openai.content import Content, ContentPart, said
 from quire.serve.dialects.openai.conversation import arguments_text
 from quire.serve.dialects.strict_json import shown
 from quire.types.errors import InvalidRequest
@@ -59,8 +59,8 @@ class ReasoningItem(Struct, kw_only=True, forbid_unknown_fields=True):
     """What the assistant thought."""
 
     type: Literal["reasoning"]
-    summary: list[Part] | None = None
-    content: list[Part] | None = None
+    summary: list[ContentPart] | None = None
+    content: list[ContentPart] | None = None
     id: str | None = None
     status: Status | None = None
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from quire.serve.dialects.body import Refusal, Schemas, read, shaped
-from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits
+from quire.serve.dialects.contract import CountEndpoint, Decoded, Dialect, GenerateEndpoint, RequestLimits
 from quire.serve.dialects.openai.constraints import constraint_of
-from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, Fields, Reasoning, ResponseFormat
+from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, OpenAIFields, ReasoningField, ResponseFormat
 from quire.serve.dialects.openai.replies import encode, error_body
 from quire.serve.dialects.openai.sampling import num_logprobs, said_by, sampling_of
 from quire.serve.dialects.openai.terms import terms_of
-from quire.serve.dialects.openai.tools import Choice, FlatTool, offer_of, tool_of, unsupported_tool
+from quire.serve.dialects.openai.tools import FlatTool, ToolChoiceObject, offer_of, tool_of, unsupported_tool
 from quire.serve.dialects.responses.conversation import conversation
 from quire.serve.dialects.responses.response_object import ResponseForm
 from quire.serve.dialects.responses.writer import ResponseWriter
@@ -40,20 +40,20 @@ class TextFormat(Struct, forbid_unknown_fields=True, omit_defaults=True):
     strict: bool | None = None
 
 
-class Text(Struct, forbid_unknown_fields=True):
+class ResponsesText(Struct, forbid_unknown_fields=True):
     """How the text is to be."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class StreamOptions(Struct, forbid_unknown_fields=True):
+class ResponsesStreamOptions(Struct, forbid_unknown_fields=True):
     """Events are never padded."""
 
     include_obfuscation: bool | None = None
 
 
-class ResponseBody(Fields, kw_only=True):
+class ResponseBody(OpenAIFields, kw_only=True):
     """POST /v1/responses"""
 
     model: str | None = None  # None: the only one that is served
@@ -62,14 +62,14 @@ class ResponseBody(Fields, kw_only=True):
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None  # of tools that a server runs itself: there are none
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | Choice | None = None
+    tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
-    reasoning: Reasoning | None = None
-    text: Text | None = None
+    reasoning: ReasoningField | None = None
+    text: ResponsesText | None = None
     top_logprobs: CountOrZero | None = None
     include: list[str] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
 
 
 _STATELESS = "nothing is stored here; send the whole conversation as input."
@@ -88,7 +88,7 @@ RESPONSES_REFUSED = REFUSED | {
 }
 
 
-def decode(body: bytes, limits: Limits) -> Decoded:
+def decode(body: bytes, limits: RequestLimits) -> Decoded:
     """A response."""
     given = read(body, ResponseBody, RESPONSES_REFUSED)
     top = num_logprobs(given.top_logprobs, limits, "top_logprobs")
@@ -116,7 +116,7 @@ def decode(body: bytes, limits: Limits) -> Decoded:
     return Decoded(ask, partial(ResponseWriter, ResponseForm(_facts(given, ask), wants_logprobs)))
 
 
-def decode_count(body: bytes, limits: Limits) -> ChatRequest:
+def decode_count(body: bytes, limits: RequestLimits) -> ChatRequest:
     """The same body, of which only the prompt counts."""
     ask = decode(body, limits).ask
     assert isinstance(ask, ChatRequest)
@@ -137,7 +137,7 @@ def _included(given: ResponseBody) -> list[str]:
     return given.include or []
 
 
-def _tools(given: ResponseBody, limits: Limits) -> list[Tool]:
+def _tools(given: ResponseBody, limits: RequestLimits) -> list[Tool]:
     found = []
     for place, tool in enumerate(given.tools or ()):
         field = f"tools[{place}]"
@@ -147,7 +147,7 @@ def _tools(given: ResponseBody, limits: Limits) -> list[Tool]:
     return found
 
 
-def _format(text: Text | None) -> ResponseFormat | None:
+def _format(text: ResponsesText | None) -> ResponseFormat | None:
     if text is None or text.format is None:
         return None
     if text.format.type == "json_schema" and text.format.schema is None:
@@ -157,7 +157,7 @@ def _format(text: Text | None) -> ResponseFormat | None:
 
 def _facts(given: ResponseBody, ask: ChatRequest) -> dict[str, Any]:
     """What OpenAI repeats of the request, its defaults filled in."""
-    reasoning, text = given.reasoning or Reasoning(), given.text or Text()
+    reasoning, text = given.reasoning or ReasoningField(), given.text or ResponsesText()
     return {
         "instructions": given.instructions,
         "max_output_tokens": given.max_output_tokens,
@@ -184,7 +184,7 @@ def _facts(given: ResponseBody, ask: ChatRequest) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="responses",
-    endpoints=(Generates(RESPONSES, decode), Counts(INPUT_TOKENS, decode_count, encode_count)),
+    endpoints=(GenerateEndpoint(RESPONSES, decode), CountEndpoint(INPUT_TOKENS, decode_count, encode_count)),
     error=error_body,
     headers={},
     schemas=Schemas(dict.fromkeys((RESPONSES, INPUT_TOKENS), (ResponseBody, RESPONSES_REFUSED))),
