@@ -8,7 +8,7 @@ import pytest
 
 from quire.engine.client import Client
 from quire.engine.messages import Accepted, Cancel, EngineDied, Failed, Inward, Ready, Submit
-from quire.serve.generation.feed import MAX_PIECES, Feed, folded
+from quire.serve.generation.feed import MAX_PIECES, Feed, merge_outputs
 from quire.serve.http.exchange import ClientGone
 from quire.types.errors import Overloaded
 from quire.types.output import Finished, Tokens
@@ -59,7 +59,7 @@ def request(id: str = "a", n: int = 1) -> GenerateRequest:
 def test_what_comes_while_nobody_looks_is_one_piece_for_each_sample():
     logprobs = tuple(TokenLogprobs(token, -1.0) for token in (5, 6, 7))
     news = [Tokens("a", 0, (5,), logprobs[:1], 4), Tokens("a", 1, (8,)), Tokens("a", 0, (6, 7), logprobs[1:])]
-    assert folded([*news, Finished("a", 1, STOP, (9,))]) == [
+    assert merge_outputs([*news, Finished("a", 1, STOP, (9,))]) == [
         Tokens("a", 0, (5, 6, 7), logprobs, 4),
         Tokens("a", 1, (8,)),
         Finished("a", 1, STOP, (9,)),
