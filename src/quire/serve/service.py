@@ -15,9 +15,9 @@ from quire.observe.metrics import Sample, summed
 from quire.observe.record import Observer, Record
 from quire.serve.access.keys import EVERYBODY, Key, Keys
 from quire.serve.access.quota import Quotas
-from quire.serve.dialects.body import ignoring_unknown
+from quire.serve.dialects.body import ignore_unknown_fields
 from quire.serve.dialects.contract import Dialect, RequestLimits
-from quire.serve.dialects.strict_json import for_context
+from quire.serve.dialects.strict_json import allow_context
 from quire.serve.generation.routing import Router
 from quire.serve.http.exchange import Exchange
 from quire.serve.http.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
@@ -84,7 +84,7 @@ class Service:
 
         def work(body: bytes) -> T:
             ignores = self.config.serve.unknown_fields == "ignore"
-            with ignoring_unknown(ignores), for_context(self.config.scheduler.max_context):
+            with ignore_unknown_fields(ignores), allow_context(self.config.scheduler.max_context):
                 return decode(body, limits)
 
         return await self.parsed(exchange, work)

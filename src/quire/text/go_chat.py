@@ -1,8 +1,8 @@
-"""Conversations through a template in Go's dialect, as Ollama writes them.
+"""Renders conversations with a template in Go's dialect, as Ollama writes them.
 
-A template that speaks of .Messages is run once, with all of them. An older one, which speaks of .System, .Prompt and
-.Response, is run for each turn; of the last turn only what stands before the answer is written. Neither writes the
-token that begins a text: the tokenizer adds it if the model has it so.
+A template that reads .Messages is run once, with all of them. An older one, which reads .System, .Prompt and .Response,
+is run for each turn; of the last turn only what comes before the answer is written. Neither writes the token that
+begins a text: the tokenizer adds it if the model has one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Message = Mapping[str, Any]
 
 
 class GoChatTemplate:
-    """A stored model's template in place of its file's own. It is used like a `ChatTemplate`."""
+    """A stored model's template, which replaces its file's own. Has the methods of `ChatTemplate`."""
 
     is_default = False
     writes_bos = False
@@ -49,9 +49,9 @@ class GoChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """The prompt's text. These templates always end where the answer begins, so that is not asked of them."""
+        """The prompt's text. These templates always end where the answer begins: `add_generation_prompt` is ignored."""
         check_names(variables)
-        turns = _collated([_message(message) for message in messages])
+        turns = _join_neighbours([_message(message) for message in messages])
         try:
             if self._takes_all:
                 return self._whole.run(_data(turns, tools or (), variables))
@@ -79,7 +79,7 @@ class GoChatTemplate:
             role, content = message.fields["Role"], message.fields["Content"]
             name = {"system": "System", "user": "Prompt", "assistant": "Response"}.get(role)
             if name is None or message.fields["ToolCalls"]:
-                raise GoRunError("it has no place for calls of tools and their results")
+                raise GoRunError("it has no place for tool calls and their results")
             is_begun = turn["Response"] or (name == "System" and turn["Prompt"])
             if name != "Response" and is_begun:
                 written.append(self._whole.run(turn))
@@ -94,18 +94,18 @@ def check_template(source: str) -> None:
 
 
 def up_to_answer(body: Body) -> Body:
-    """The template without all that follows the first .Response."""
+    """The template up to and including the first .Response."""
     kept: list[Any] = []
     for node in body:
         if not any("Response" in each.names for each in fields_in((node,))):
             kept.append(node)
             continue
         match node:
-            case If(condition, inner, orelse, moves_dot) if _speaks(inner):
+            case If(condition, inner, orelse, moves_dot) if _reads_response(inner):
                 kept.append(If(condition, up_to_answer(inner), (), moves_dot))
-            case If(condition, inner, orelse, moves_dot) if _speaks(orelse):
+            case If(condition, inner, orelse, moves_dot) if _reads_response(orelse):
                 kept.append(If(condition, inner, up_to_answer(orelse), moves_dot))
-            case Range(over, inner, orelse) if _speaks(inner):
+            case Range(over, inner, orelse) if _reads_response(inner):
                 kept.append(Range(over, up_to_answer(inner), ()))
             case Action() | Include():
                 kept.append(node)
@@ -113,7 +113,7 @@ def up_to_answer(body: Body) -> Body:
     return tuple(kept)
 
 
-def _speaks(body: Body) -> bool:
+def _reads_response(body: Body) -> bool:
     return any("Response" in each.names for each in fields_in(body))
 
 
@@ -179,7 +179,7 @@ def _property(schema: Any) -> GoStruct:
 
 
 def _plain(value: Any) -> Any:
-    """A copy out of JSON's own types."""
+    """A copy made of JSON's own types."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -187,8 +187,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
-def _collated(turns: Sequence[GoStruct]) -> list[GoStruct]:
-    """Neighbours of one role become one message, unless they are of tools."""
+def _join_neighbours(turns: Sequence[GoStruct]) -> list[GoStruct]:
+    """Join consecutive messages of one role, except those of tools."""
     collated: list[GoStruct] = []
     for turn in turns:
         last = collated[-1] if collated else None

@@ -152,7 +152,7 @@ def test_what_piles_up_is_put_together():
         world = World(request("a"))
         for token in range(20 * MAX_PIECES):
             world.say(Tokens("a", 0, (token % 90,)))
-        assert len(world.feed._news) < MAX_PIECES
+        assert len(world.feed._outputs) < MAX_PIECES
         (piece,) = await world.feed.take()
         assert len(piece.tokens) == 20 * MAX_PIECES and piece.tokens[91] == 1
 

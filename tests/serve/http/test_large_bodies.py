@@ -60,8 +60,8 @@ def test_health_and_ordinary_requests_are_answered_while_a_large_body_is_prepare
 def test_a_large_body_is_decoded_beside_the_loop_too(server, monkeypatch):
     from quire.serve.dialects.openai import dialect as openai
 
-    gate = Gate(openai.messages_of)
-    monkeypatch.setattr(openai, "messages_of", gate)
+    gate = Gate(openai.read_messages)
+    monkeypatch.setattr(openai, "read_messages", gate)
     body = {"model": "toy", "messages": [{"role": "user", "content": LONG}]}
     with ThreadPoolExecutor(1) as pool:
         large = pool.submit(server.http.post, "/v1/chat/completions", json=body)

@@ -15,7 +15,7 @@ import msgspec
 from quire.engine.messages import Changed, Counters, Explain, Explained, Flush, PinPrefix, Snapshot, UnpinPrefix
 from quire.serve.admin.native import only_admin
 from quire.serve.admin.prompt_body import PromptBody, ask_of
-from quire.serve.dialects.body import read
+from quire.serve.dialects.body import read_body
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.engines import Engine
 from quire.serve.service import Service
@@ -59,7 +59,7 @@ async def stats(service: Service, exchange: Exchange) -> None:
 
 async def explain(service: Service, exchange: Exchange) -> None:
     """Why would this prompt hit or miss?"""
-    given = await service.parsed(exchange, lambda body: read(body, PromptBody))
+    given = await service.parsed(exchange, lambda body: read_body(body, PromptBody))
     async with _prompt(service, exchange, given) as (engine, tokens, key):
         why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
@@ -69,7 +69,7 @@ async def explain(service: Service, exchange: Exchange) -> None:
 
 async def pin(service: Service, exchange: Exchange) -> None:
     """Keep what is cached of a prompt."""
-    given = await service.parsed(exchange, lambda body: read(body, PinBody))
+    given = await service.parsed(exchange, lambda body: read_body(body, PinBody))
     async with _prompt(service, exchange, given) as (engine, tokens, key):
         kept: Changed = await engine.ask(PinPrefix(tokens, key, Pin(0, len(tokens), given.rank, given.seconds)))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_pinned": kept.count}))
@@ -77,7 +77,7 @@ async def pin(service: Service, exchange: Exchange) -> None:
 
 async def unpin(service: Service, exchange: Exchange) -> None:
     """Keep it no longer than other things."""
-    given = await service.parsed(exchange, lambda body: read(body, PromptBody))
+    given = await service.parsed(exchange, lambda body: read_body(body, PromptBody))
     async with _prompt(service, exchange, given) as (engine, tokens, key):
         lifted: Changed = await engine.ask(UnpinPrefix(tokens, key))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_unpinned_blocks": lifted.count}))
@@ -86,7 +86,7 @@ async def unpin(service: Service, exchange: Exchange) -> None:
 async def flush(service: Service, exchange: Exchange) -> None:
     """Forget everything."""
     only_admin(exchange)
-    given = await service.parsed(exchange, lambda body: read(body or b"{}", FlushBody))
+    given = await service.parsed(exchange, lambda body: read_body(body or b"{}", FlushBody))
     async with service.models.using(given.model) as (_, engine):
         dropped: Changed = await engine.ask(Flush())
     await exchange.respond(msgspec.json.encode({"num_flushed_blocks": dropped.count}))

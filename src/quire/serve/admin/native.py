@@ -14,7 +14,7 @@ from quire.config import settings
 from quire.engine.messages import EngineDied, Snapshot
 from quire.observe.metrics import CONTENT_TYPE, engine_samples, render
 from quire.serve.admin.prompt_body import PromptBody, ask_of
-from quire.serve.dialects.body import read
+from quire.serve.dialects.body import read_body
 from quire.serve.dialects.contract import Dialect
 from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
 from quire.serve.http.exchange import Exchange
@@ -122,7 +122,7 @@ async def metrics(service: Service, exchange: Exchange) -> None:
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """A prompt's tokens."""
-    given = await service.parsed(exchange, lambda body: read(body, TokenizeBody))
+    given = await service.parsed(exchange, lambda body: read_body(body, TokenizeBody))
     if given.content is not None:
         if given.prompt is not None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
@@ -142,7 +142,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text of tokens, special ones by their names; under the names that vLLM and llama.cpp have for it."""
-    given = await service.parsed(exchange, lambda body: read(body, DetokenizeBody))
+    given = await service.parsed(exchange, lambda body: read_body(body, DetokenizeBody))
     async with service.models.using(given.model) as (_, engine):
         engine.check_tokens(given.tokens, "tokens")
         text = await service.beside(exchange, lambda: engine.model_text.decode(given.tokens))

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.serve.dialects.contract import RequestLimits
-from quire.serve.dialects.strict_json import text_of
+from quire.serve.dialects.strict_json import json_text
 from quire.types.errors import InvalidRequest
 
 
-def stops(values: Sequence[str], limits: RequestLimits, field: str) -> tuple[str, ...]:
+def check_stops(values: Sequence[str], limits: RequestLimits, field: str) -> tuple[str, ...]:
     """Stop strings, none of them empty."""
     if len(values) > limits.max_stops:
         raise InvalidRequest(f"{field}: {len(values)} strings are more than the {limits.max_stops} allowed", field)
@@ -34,7 +34,7 @@ def check_tools(names: Sequence[str], limits: RequestLimits, field: str) -> None
 
 def schema_text(schema: Mapping[str, Any], limits: RequestLimits, field: str) -> str:
     """A JSON schema as text, if it is not too large."""
-    text = text_of(schema, field)
+    text = json_text(schema, field)
     if len(text.encode()) > limits.max_schema_bytes:
         raise InvalidRequest(f"{field}: The schema is larger than {limits.max_schema_bytes} bytes", field)
     return text

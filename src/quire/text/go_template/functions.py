@@ -1,5 +1,5 @@
-"""The functions of templates: Go's own, and those that Ollama adds. `and` and `or` are the interpreter's, which stops
-at the first that decides."""
+"""The functions of templates: Go's own, and those that Ollama adds. The interpreter implements `and` and `or`, which
+stop at the first deciding value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _slice(value: Any, *ends: Any) -> Any:
 
 
 def _print(*values: Any) -> str:
-    """With a space between two neighbours of which none is a string."""
+    """Join the values, with a space between two neighbours that are not strings."""
     text = ""
     for place, value in enumerate(values):
         if place and not isinstance(value, str) and not isinstance(values[place - 1], str):

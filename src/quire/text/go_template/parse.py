@@ -1,4 +1,4 @@
-"""Tokens into nodes."""
+"""Parses tokens into nodes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BLOCKS = ("if", "with", "range", "define", "block")
 
 
 def parse_template(source: str, functions: frozenset[str]) -> dict[str, Body]:
-    """The template itself, under the name "", and those that it defines."""
+    """Parse a template: its body under the name "", and the templates that it defines."""
     if len(source) > MAX_SOURCE:
         raise GoSyntaxError(1, f"there are more than {MAX_SOURCE:,} characters")
     return _Parser(source, functions).templates()
 
 
 class _Parser:
-    """Reads tokens from left to right. Knows the variables that are declared where it is."""
+    """Reads tokens from left to right, and keeps the variables in scope."""
 
     def __init__(self, source: str, functions: frozenset[str]) -> None:
         self._tokens = list(lex(source))

@@ -1,4 +1,4 @@
-"""A template that was read, and how it is run: steps and output are counted, because it is a stranger's program."""
+"""Runs a parsed template. Steps and output are limited, because the template is not trusted."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from quire.text.go_template.values import field_of, is_true, to_text
 from quire.text.sandbox import MAX_STEPS, MAX_TEXT
 
 MAX_INCLUDES = 50  # of templates in each other
-CHARS_A_STEP = 64  # what a function takes and makes is paid for by its size
+CHARS_A_STEP = 64  # arguments and results of functions cost steps by their size
 
 
 @dataclass(frozen=True, slots=True)
 class GoTemplate:
-    """One that can be run, by many threads at once."""
+    """A parsed template. Threads may share it."""
 
     bodies: Mapping[str, Body]  # "" is the template itself
 
     @classmethod
     def read(cls, source: str) -> GoTemplate:
-        """A GoSyntaxError says what is wrong with it."""
+        """Parse a template. Raises GoSyntaxError."""
         return cls(parse_template(source, NAMES))
 
     @property
     def field_names(self) -> frozenset[str]:
-        """The names of all fields that it speaks of."""
+        """The names of all fields that it reads."""
         return frozenset(name for body in self.bodies.values() for each in fields_in(body) for name in each.names)
 
     def run(self, data: Mapping[str, Any]) -> str:
-        """What it writes of this."""
+        """Run the template with this data; return what it writes."""
         run = _Run(self.bodies, [("$", dict(data))])
         try:
             run.body(self.bodies[MAIN], dict(data))
@@ -59,7 +59,7 @@ class GoTemplate:
 
 
 def fields_in(body: Body) -> Iterator[FieldsNode]:
-    """All fields, from left to right."""
+    """All field nodes, from left to right."""
     for node in body:
         match node:
             case Action(value) | Include(_, Pipeline() as value):
@@ -84,8 +84,8 @@ def _fields_of(value: Expression) -> Iterator[FieldsNode]:
                 yield from _fields_of(call)
 
 
-class _Left(Exception):
-    """A break or a continue on its way to its range."""
+class _LoopExit(Exception):
+    """Unwinds to the range that a break or continue belongs to."""
 
     def __init__(self, goes_on: bool) -> None:
         self.goes_on = goes_on
@@ -93,7 +93,7 @@ class _Left(Exception):
 
 @dataclass(slots=True)
 class _Run:
-    """One run. Variables are a stack: a block takes its own away when it ends."""
+    """One run. Variables are a stack: a block removes its own when it ends."""
 
     bodies: Mapping[str, Body]
     variables: list[tuple[str, Any]]
@@ -139,7 +139,7 @@ class _Run:
             case Range():
                 self.loop(node, dot)
             case Leave(goes_on):
-                raise _Left(goes_on)
+                raise _LoopExit(goes_on)
             case Include(name, value):
                 self.include(name, None if value is None else self.pipeline(value, dot))
 
@@ -155,7 +155,7 @@ class _Run:
                 self.set(name, value, over.declares)
             try:
                 self.body(node.body, item)
-            except _Left as left:
+            except _LoopExit as left:
                 if not left.goes_on:
                     break
             finally:
@@ -235,7 +235,7 @@ class _Run:
         return made
 
     def lazy(self, call: CallNode, dot: Any, last: tuple[Any, ...]) -> Any:
-        """The first that decides, or the last."""
+        """`and` and `or`: the first deciding value, or the last."""
         value: Any = None
         if not call.arguments and not last:
             raise GoRunError(f"{call.function} in line {call.line} has no values")

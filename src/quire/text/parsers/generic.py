@@ -1,7 +1,7 @@
-"""For templates that know no tools, or whose way with them we do not: we write the tools into the system message.
+"""For templates without tools, or with an unknown style: the tools are written into the system message.
 
-Calls are asked for in Hermes's form, of which most models have seen some. Models that were not taught it leave out the
-marks, or fence the object as a block of code: an answer that begins so is read as well.
+The instructions request Hermes's form, which most models have seen. Models that were not trained on it leave out the
+marks or write the object as a block of code; an answer that begins like that is read too.
 """
 
 from __future__ import annotations

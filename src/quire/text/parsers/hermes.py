@@ -16,7 +16,7 @@ _FORM = CallForm(opens=(OPEN,), closes=(CLOSE,))
 
 
 def knows(template: str) -> bool:
-    """Others write other things than JSON between the same marks, so arguments must be named as a key."""
+    """Other families do not write JSON between the same marks, so the key for arguments must appear too."""
     return OPEN in template and any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
 
 

@@ -42,7 +42,7 @@ class NamedReader:
         return is_announced or self.progress is Progress.CALLING
 
     def _word(self, text: str, place: int, out: list[Piece]) -> int:
-        """The name or, after its tag, an id, which is let pass."""
+        """Read the name or, after its tag, an id, which is ignored."""
         end = _WORD.match(text, place).end()  # type: ignore[union-attr]  # it always matches
         self._parts.append(text[place:end])
         if end < len(text):
@@ -96,7 +96,7 @@ def parser(tools: Sequence[Tool]) -> Parser:
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
-    """A vocabulary with [ARGS] is of a model that was taught the newer form."""
+    """A vocabulary with [ARGS] belongs to a model that was trained on the newer form."""
     opening = mark_of(CALLS, tokens)
     if ARGS in tokens and all(_WORD.fullmatch(tool.name) for tool in tools):
         some_id = f"({mark_of(CALL_ID, tokens)} /[a-zA-Z0-9]{{9}}/)?" if CALL_ID in tokens else ""
@@ -108,7 +108,7 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
 
 
 def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
-    """Its templates refuse ids that are not nine letters or digits."""
+    """Shorten ids: the templates refuse ids that are not nine letters or digits."""
     return TemplateInput(tuple(_with_short_ids(message) for message in messages), tuple(tools))
 
 

@@ -23,7 +23,7 @@ from quire.serve.dialects.anthropic.body import (
     ToolUseBlock,
     Turn,
 )
-from quire.serve.dialects.strict_json import text_of
+from quire.serve.dialects.strict_json import json_text
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
 
@@ -34,7 +34,7 @@ _BILLING = "x-anthropic-billing-header:"
 _BETWEEN: dict[Role, str] = {"assistant": "", "user": "\n", "system": "\n"}
 
 
-def conversation(body: CountBody) -> tuple[tuple[Message, ...], float | None]:
+def read_conversation(body: CountBody) -> tuple[tuple[Message, ...], float | None]:
     """All messages, the system's first; and for how long to keep the prompt if no message says so."""
     messages = list(_joined(_pieces(body.messages)))
     if messages and messages[-1] == Message("assistant"):
@@ -92,7 +92,7 @@ def _piece(role: Role, block: Block, names: dict[str, str], at: str) -> Message:
             return _result(block, names[block.tool_use_id])
         case ToolUseBlock() if role == "assistant":
             names[block.id] = block.name
-            call = ToolCall(block.id, block.name, text_of(block.input, f"{at}.input"))
+            call = ToolCall(block.id, block.name, json_text(block.input, f"{at}.input"))
             return Message("assistant", tool_calls=(call,), keep=_seconds(block.cache_control))
         case ThinkingBlock() if role == "assistant":
             return Message("assistant", reasoning=block.thinking)

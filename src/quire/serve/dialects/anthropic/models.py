@@ -15,7 +15,7 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
 QUERY = ("limit", "after_id", "before_id")
 
 
-def page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
+def encode_page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
     """The models after or before the one that the query names, as many as it asks for."""
     for name in query:
         if name not in QUERY:
@@ -36,7 +36,7 @@ def page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({"data": data, "has_more": has_more, **ends})
 
 
-def shown(card: ModelCard) -> bytes:
+def encode_model(card: ModelCard) -> bytes:
     """One model."""
     return msgspec.json.encode(_model(card))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from quire.serve.dialects.body import DOTS, read
+from quire.serve.dialects.body import DOTS, read_body
 from quire.serve.dialects.contract import DecodedChange
 from quire.serve.dialects.ollama.body import Loose, MessageBody
 from quire.types.errors import InvalidRequest
@@ -68,51 +68,51 @@ _REFUSED = {
 
 def decode_create(body: bytes) -> DecodedChange:
     """A model to be made."""
-    asked = read(body, CreateBody, spelling=DOTS)
+    request = read_body(body, CreateBody, spelling=DOTS)
     for name, instead in _REFUSED.items():
-        if getattr(asked, name):
+        if getattr(request, name):
             raise InvalidRequest(f"{name}: Not supported. {instead}", field=name)
-    if not asked.from_ and not asked.files:
+    if not request.from_ and not request.files:
         raise InvalidRequest("from: Give it, or files", field="from")
-    given = asked.parameters or {}
-    licences = [asked.license] if isinstance(asked.license, str) else asked.license or []
+    given = request.parameters or {}
+    licences = [request.license] if isinstance(request.license, str) else request.license or []
     preset = Preset(
-        template=asked.template or "",
-        system=asked.system or "",
+        template=request.template or "",
+        system=request.system or "",
         parameters=check_parameters({name: value for name, value in given.items() if value is not None}),
-        messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(asked.messages or ())),
+        messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(request.messages or ())),
         licences=tuple(filter(None, licences)),
     )
-    files = {name: _digest(given, f"files.{name[:64]}") for name, given in (asked.files or {}).items()}
-    create = Create(_name(asked), asked.from_ or "", files, preset, has_adapters=bool(asked.adapters))
-    return _told(create, asked)
+    files = {name: _digest(given, f"files.{name[:64]}") for name, given in (request.files or {}).items()}
+    create = Create(_name(request), request.from_ or "", files, preset, has_adapters=bool(request.adapters))
+    return _told(create, request)
 
 
 def decode_copy(body: bytes) -> DecodedChange:
     """A second name."""
-    asked = read(body, CopyBody, spelling=DOTS)
-    return DecodedChange(Copy(asked.source, asked.destination))
+    request = read_body(body, CopyBody, spelling=DOTS)
+    return DecodedChange(Copy(request.source, request.destination))
 
 
 def decode_delete(body: bytes) -> DecodedChange:
     """A model to be forgotten."""
-    return DecodedChange(Delete(_name(read(body, NamedBody, spelling=DOTS))))
+    return DecodedChange(Delete(_name(read_body(body, NamedBody, spelling=DOTS))))
 
 
 def decode_pull(body: bytes) -> DecodedChange:
     """A model to be fetched."""
-    asked = read(body, NamedBody, spelling=DOTS)
-    return _told(Pull(_name(asked)), asked)
+    request = read_body(body, NamedBody, spelling=DOTS)
+    return _told(Pull(_name(request)), request)
 
 
 def decode_push(body: bytes) -> DecodedChange:
     """A model to be sent away."""
-    asked = read(body, NamedBody, spelling=DOTS)
-    return _told(Push(_name(asked)), asked)
+    request = read_body(body, NamedBody, spelling=DOTS)
+    return _told(Push(_name(request)), request)
 
 
-def _told(change: Create | Pull | Push, asked: NamedBody) -> DecodedChange:
-    if asked.stream is False:
+def _told(change: Create | Pull | Push, request: NamedBody) -> DecodedChange:
+    if request.stream is False:
         return DecodedChange(change, done=SUCCESS)
     return DecodedChange(change, True, _line, SUCCESS + b"\n", NDJSON)
 
@@ -124,8 +124,8 @@ def _line(step: Step) -> bytes:
     return msgspec.json.encode(said | {"total": step.num_bytes, "completed": step.num_done}) + b"\n"
 
 
-def _name(asked: NamedBody) -> str:
-    if not (name := asked.model or asked.name):
+def _name(request: NamedBody) -> str:
+    if not (name := request.model or request.name):
         raise InvalidRequest("model: Field required", field="model")
     return name
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from quire.serve.dialects.ollama.body import MessageBody
-from quire.serve.dialects.strict_json import text_of
+from quire.serve.dialects.strict_json import json_text
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
 
@@ -18,7 +18,7 @@ _ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
 _MAX_OPEN = 256  # calls among which a result looks for its own
 
 
-def conversation(given: Sequence[MessageBody]) -> tuple[Message, ...]:
+def read_conversation(given: Sequence[MessageBody]) -> tuple[Message, ...]:
     """All messages, in their order."""
     messages: list[Message] = []
     open_calls: list[ToolCall] = []
@@ -54,7 +54,7 @@ def _role(message: MessageBody, at: str) -> Role:
 def _calls(message: MessageBody, num_before: int, at: str) -> tuple[ToolCall, ...]:
     calls = []
     for place, call in enumerate(message.tool_calls or ()):
-        arguments = text_of(call.function.arguments or {}, f"{at}.tool_calls.{place}.function.arguments")
+        arguments = json_text(call.function.arguments or {}, f"{at}.tool_calls.{place}.function.arguments")
         calls.append(ToolCall(call.id or f"call_{num_before + place}", call.function.name, arguments))
     return tuple(calls)
 

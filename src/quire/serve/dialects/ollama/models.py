@@ -15,18 +15,18 @@ _NEVER = "9999-12-31T23:59:59Z"  # a model that stays has to have some time at w
 _TEMPLATE = "tokenizer.chat_template"  # shown on its own
 
 
-def tags(cards: Sequence[ModelCard]) -> bytes:
+def encode_tags(cards: Sequence[ModelCard]) -> bytes:
     """All models."""
     return msgspec.json.encode({"models": [_listed(card) for card in cards]})
 
 
-def running(cards: Sequence[ModelCard]) -> bytes:
+def encode_running(cards: Sequence[ModelCard]) -> bytes:
     """Those in memory, the longest to stay first."""
     stays = sorted(cards, key=lambda card: -float("inf") if card.expires is None else -card.expires)
     return msgspec.json.encode({"models": [_running(card) for card in stays]})
 
 
-def shown(card: ModelCard) -> bytes:
+def encode_model(card: ModelCard) -> bytes:
     """One model, with all that is known of it."""
     facts: dict[str, Any] = {
         "general.architecture": card.architecture,
@@ -51,7 +51,7 @@ def shown(card: ModelCard) -> bytes:
     )
 
 
-def version(number: str) -> bytes:
+def encode_version(number: str) -> bytes:
     """Of the server."""
     return msgspec.json.encode({"version": number})
 

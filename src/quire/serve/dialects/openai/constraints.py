@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.fields import OpenAIFields, ResponseFormat, StructuredOutputs
-from quire.serve.dialects.strict_json import parse, text_of
+from quire.serve.dialects.strict_json import json_text, parse_json
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
 
@@ -35,7 +35,7 @@ def schema_text(schema: str | dict[str, Any], field: str) -> str:
     """A schema as JSON text, in which the same schema always looks the same. A text is read first."""
     if isinstance(schema, str):
         schema = _parsed(schema, field)
-    return text_of(schema, field)
+    return json_text(schema, field)
 
 
 def _all(
@@ -123,7 +123,7 @@ def _filled(text: str, field: str) -> str:
 
 
 def _parsed(text: str, field: str) -> dict[str, Any]:
-    schema = parse(text.encode(), field)
+    schema = parse_json(text.encode(), field)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{field} is not the text of a JSON schema: it must be an object.", field=field)
     return schema

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from quire.serve.dialects.openai.terms import CacheBreakpoint, OpenAICacheControl, seconds_of
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.strict_json import quoted
 from quire.types.errors import InvalidRequest
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
@@ -42,28 +42,28 @@ class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
 Content = str | list[ContentPart]
 
 
-class Said(NamedTuple):
+class MessageContent(NamedTuple):
     """What a message says."""
 
     text: str
     keep: float | None = None  # seconds that the prompt is to be kept up to its end
 
 
-def said(content: Content | None, field: str) -> Said:
+def read_content(content: Content | None, field: str) -> MessageContent:
     """The texts of all parts, one on each line. `field` is where the content stands in the body."""
     if content is None:
-        return Said("")
+        return MessageContent("")
     if isinstance(content, str):
-        return Said(content)
+        return MessageContent(content)
     texts = [_text(part, f"{field}[{place}]") for place, part in enumerate(content)]
     marks = [seconds_of(part.cache_control, part.prompt_cache_breakpoint) for part in content]
-    return Said("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
+    return MessageContent("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
 
 
 def _text(part: ContentPart, field: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     if name == "text" and part.type not in TEXTS:
-        public = f"{field}.type is {shown(part.type)}; only text is supported, for example of the type 'text'."
+        public = f"{field}.type is {quoted(part.type)}; only text is supported, for example of the type 'text'."
         raise InvalidRequest(public, field=f"{field}.type")
     text: str | None = getattr(part, name)
     if text is None:

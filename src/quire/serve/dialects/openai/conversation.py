@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from quire.serve.dialects.openai.content import Content, said
+from quire.serve.dialects.openai.content import Content, read_content
 from quire.serve.dialects.openai.terms import OpenAICacheControl, seconds_of
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.errors import InvalidRequest
@@ -58,7 +58,7 @@ class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     function_call: Any = None
 
 
-def messages_of(given: Sequence[ChatMessage]) -> tuple[Message, ...]:
+def read_messages(given: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """All of them, in our words."""
     return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given))
 
@@ -73,7 +73,7 @@ def arguments_text(given: str | dict[str, Any], field: str) -> str:
 
 def _message(given: ChatMessage, field: str) -> Message:
     _refuse(given, field)
-    text, keep = said(given.content, f"{field}.content")
+    text, keep = read_content(given.content, f"{field}.content")
     calls = [_call(call, f"{field}.tool_calls[{place}]") for place, call in enumerate(given.tool_calls or ())]
     marks = [mark for mark in (keep, seconds_of(given.cache_control)) if mark is not None]
     return Message(

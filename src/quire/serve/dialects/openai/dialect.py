@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from quire.serve.dialects.body import Refusal, Schemas, read
+from quire.serve.dialects.body import Refusal, Schemas, read_body
 from quire.serve.dialects.contract import Decoded, Dialect, GenerateEndpoint, ListEndpoint, RequestLimits, ShowEndpoint
 from quire.serve.dialects.openai import llama_cpp
 from quire.serve.dialects.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.dialects.openai.completion_writer import CompletionForm, CompletionWriter
 from quire.serve.dialects.openai.constraints import constraint_of
-from quire.serve.dialects.openai.conversation import ChatMessage, messages_of
+from quire.serve.dialects.openai.conversation import ChatMessage, read_messages
 from quire.serve.dialects.openai.fields import (
     REFUSED,
     Count,
@@ -25,9 +25,9 @@ from quire.serve.dialects.openai.fields import (
     ResponseFormat,
     TokenId,
 )
-from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, penalty_of, same
+from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, agreed_value, repetition_penalty_of
 from quire.serve.dialects.openai.replies import encode, error_body
-from quire.serve.dialects.openai.sampling import num_logprobs, num_samples, said_by, sampling_of
+from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, num_samples, sampling_of
 from quire.serve.dialects.openai.terms import terms_of
 from quire.serve.dialects.openai.tools import ChatTool, ToolChoiceObject, chat_tools, offer_of
 from quire.serve.dialects.strict_json import check_depth
@@ -116,10 +116,10 @@ COMPLETION_REFUSED = (
 
 def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
     """A chat completion."""
-    given = read(body, OpenAIChatBody, CHAT_REFUSED)
+    given = read_body(body, OpenAIChatBody, CHAT_REFUSED)
     n = num_samples(given.n, limits)
     wants_logprobs = bool(given.logprobs) or bool(given.n_probs)
-    top = same(("top_logprobs", given.top_logprobs), ("n_probs", given.n_probs or None))
+    top = agreed_value(("top_logprobs", given.top_logprobs), ("n_probs", given.n_probs or None))
     top = num_logprobs(top, limits, "top_logprobs")
     if top is not None and not wants_logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true.", field="top_logprobs")
@@ -128,16 +128,16 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
     think, variables = _template(given)
     ask = ChatRequest(
         given.model or "",
-        messages_of(given.messages),
+        read_messages(given.messages),
         sampling_of(
             given,
             limits,
             n=n,
             max_tokens=_chat_tokens(given),
             logprobs=top or 0 if wants_logprobs else None,
-            repetition_penalty=penalty_of(given),
+            repetition_penalty=repetition_penalty_of(given),
         ),
-        said_by(given),
+        given_parameters(given),
         tools=offer.tools,
         tool_choice=offer.choice,
         constraint=constraint_of(given, limits, given.response_format, "response_format"),
@@ -154,11 +154,11 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
 
 def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
     """A completion of one prompt or of several."""
-    given = read(body, CompletionBody, COMPLETION_REFUSED)
+    given = read_body(body, CompletionBody, COMPLETION_REFUSED)
     n = num_samples(given.n, limits)
     if given.best_of is not None and given.best_of != n:
         raise InvalidRequest(f"best_of is {given.best_of} and n is {n}; they must be the same.", field="best_of")
-    logprobs = same(("logprobs", given.logprobs), ("n_probs", given.n_probs or None))
+    logprobs = agreed_value(("logprobs", given.logprobs), ("n_probs", given.n_probs or None))
     logprobs = num_logprobs(logprobs, limits, "logprobs")
     echo = bool(given.echo)
     if echo and given.suffix:
@@ -178,10 +178,10 @@ def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
             n=n,
             max_tokens=None if max_tokens < 0 else max(max_tokens, 1),
             logprobs=logprobs,
-            repetition_penalty=penalty_of(given),
+            repetition_penalty=repetition_penalty_of(given),
             **of_prompt,
         ),
-        said_by(given),
+        given_parameters(given),
         constraint=constraint_of(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         echo=echo or _shows_prompt(given),
@@ -249,7 +249,7 @@ def _chat_tokens(given: OpenAIChatBody) -> int | None:
 
 def _limit(given: GenerationBody, max_tokens: int | None) -> int | None:
     """Under OpenAI's name or llama.cpp's. Below 0: until the context is full. None: neither is there."""
-    limit: int | None = same(("max_tokens", max_tokens), ("n_predict", given.n_predict))
+    limit: int | None = agreed_value(("max_tokens", max_tokens), ("n_predict", given.n_predict))
     return limit
 
 

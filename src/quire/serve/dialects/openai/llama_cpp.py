@@ -77,21 +77,21 @@ REFUSED = {
 }
 
 
-def same(one: tuple[str, Any], other: tuple[str, Any]) -> Any:
+def agreed_value(one: tuple[str, Any], other: tuple[str, Any]) -> Any:
     """The value of two fields that mean the same: of the one that is there, and not of both if they differ."""
     if one[1] is not None and other[1] is not None and one[1] != other[1]:
         raise InvalidRequest(f"{one[0]} and {other[0]} differ: give one of them.", field=other[0])
     return other[1] if one[1] is None else one[1]
 
 
-def penalty_of(given: LlamaCppFields) -> float | None:
+def repetition_penalty_of(given: LlamaCppFields) -> float | None:
     """The repetition penalty under either name. It looks at the whole text, so no other window can be asked for."""
     if given.repeat_last_n not in (None, -1):
         strong = next((n for n, off in PENALTIES.items() if getattr(given, n) not in (None, off)), None)
         if strong is not None:
             public = f"repeat_last_n is {given.repeat_last_n}, and {strong} looks at the whole text: give -1."
             raise InvalidRequest(public, field="repeat_last_n")
-    penalty: float | None = same(
+    penalty: float | None = agreed_value(
         ("repetition_penalty", given.repetition_penalty), ("repeat_penalty", given.repeat_penalty)
     )
     return penalty

@@ -22,7 +22,7 @@ _SAID = {name: name for name in (*_SAME, "top_k", "stop", "max_tokens")} | {
 }
 
 
-def said_by(given: OpenAIFields) -> frozenset[str]:
+def given_parameters(given: OpenAIFields) -> frozenset[str]:
     """The parameters of which a request says something."""
     return frozenset(ours for theirs, ours in _SAID.items() if getattr(given, theirs, None) is not None)
 

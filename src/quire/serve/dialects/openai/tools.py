@@ -10,7 +10,7 @@ from msgspec import Struct
 from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.constraints import schema_text
 from quire.serve.dialects.openai.fields import Name
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.strict_json import quoted
 from quire.text.tool_offer import Mode, ToolOffer, offer_tools
 from quire.types.chat import Tool
 from quire.types.errors import InvalidRequest
@@ -97,7 +97,7 @@ def chat_tools(given: Sequence[ChatTool], limits: RequestLimits) -> Iterable[Too
 
 def unsupported_tool(kind: object, field: str) -> InvalidRequest:
     """Tools that a server would have to run itself, or whose calls are not JSON."""
-    return InvalidRequest(f"{field}.type is {shown(kind)}; only 'function' is supported.", field=f"{field}.type")
+    return InvalidRequest(f"{field}.type is {quoted(kind)}; only 'function' is supported.", field=f"{field}.type")
 
 
 def offer_of(
@@ -133,7 +133,7 @@ def _mode(choice: str | ToolChoiceObject | None) -> _Mode:
             if mode is not None and tools is not None:
                 named = [_name(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(tools)]
                 return _Mode(mode, allowed=tuple(named))
-    given = shown(choice) if isinstance(choice, str) else f"of the type {shown(choice.type)}"
+    given = quoted(choice) if isinstance(choice, str) else f"of the type {quoted(choice.type)}"
     public = f"tool_choice is {given}; it must be 'auto', 'none', 'required', or an object of the type 'function' "
     raise InvalidRequest(f"{public}or 'allowed_tools' with its mode and tools.", field="tool_choice")
 

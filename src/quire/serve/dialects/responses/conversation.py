@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.dialects.body import shaped
-from quire.serve.dialects.openai.content import Content, ContentPart, said
+from quire.serve.dialects.body import convert_value
+from quire.serve.dialects.openai.content import Content, ContentPart, read_content
 from quire.serve.dialects.openai.conversation import arguments_text
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.strict_json import quoted
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
 
@@ -76,7 +76,7 @@ SHAPES: dict[str, type[Item]] = {
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
-def conversation(given: str | list[dict[str, Any]], instructions: str | None) -> tuple[Message, ...]:
+def read_conversation(given: str | list[dict[str, Any]], instructions: str | None) -> tuple[Message, ...]:
     """The messages. Instructions are the first of them."""
     first = [Message("system", instructions)] if instructions else []
     if isinstance(given, str):
@@ -92,12 +92,12 @@ def _item(given: dict[str, Any], field: str) -> Item:
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         known = ", ".join(map(repr, SHAPES))
-        raise InvalidRequest(f"{field}.type is {shown(kind)}; it must be one of {known}.", field=f"{field}.type")
+        raise InvalidRequest(f"{field}.type is {quoted(kind)}; it must be one of {known}.", field=f"{field}.type")
     filled = {name: value for name, value in given.items() if value is not None}
     if "encrypted_content" in filled:
         public = f"{field}.encrypted_content cannot be read here; give the thoughts as content, or leave the item out."
         raise InvalidRequest(public, field=f"{field}.encrypted_content")
-    return shaped(filled, shape, field)
+    return convert_value(filled, shape, field)
 
 
 def _joined(items: Sequence[Item]) -> list[Message]:
@@ -111,7 +111,7 @@ def _joined(items: Sequence[Item]) -> list[Message]:
             case ReasoningItem():
                 thought = "\n".join(filter(None, (thought, _thought(item, field))))
             case MessageItem(role=role, content=content):
-                text, keep = said(content, f"{field}.content")
+                text, keep = read_content(content, f"{field}.content")
                 reasoning, thought = (thought, None) if role == "assistant" else (None, thought)
                 messages.append(Message(_ROLES[role], text, reasoning=reasoning, keep=keep))
             case CallItem(call_id=call_id, name=name, arguments=arguments):
@@ -121,7 +121,7 @@ def _joined(items: Sequence[Item]) -> list[Message]:
                 call = ToolCall(call_id, name, arguments_text(arguments, f"{field}.arguments"))
                 calls.setdefault(len(messages) - 1, []).append(call)
             case OutputItem(call_id=call_id, output=output, name=name):
-                text, keep = said(output, f"{field}.output")
+                text, keep = read_content(output, f"{field}.output")
                 messages.append(Message("tool", text, tool_call_id=call_id, name=name, keep=keep))
     if thought is not None:
         messages.append(Message("assistant", reasoning=thought))
@@ -132,4 +132,4 @@ def _joined(items: Sequence[Item]) -> list[Message]:
 
 def _thought(item: ReasoningItem, field: str) -> str:
     """The thoughts themselves; their summary if that is all there is."""
-    return said(item.content, f"{field}.content").text or said(item.summary, f"{field}.summary").text
+    return read_content(item.content, f"{field}.content").text or read_content(item.summary, f"{field}.summary").text

@@ -7,18 +7,18 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.dialects.body import Refusal, Schemas, read, shaped
+from quire.serve.dialects.body import Refusal, Schemas, convert_value, read_body
 from quire.serve.dialects.contract import CountEndpoint, Decoded, Dialect, GenerateEndpoint, RequestLimits
 from quire.serve.dialects.openai.constraints import constraint_of
 from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, OpenAIFields, ReasoningField, ResponseFormat
 from quire.serve.dialects.openai.replies import encode, error_body
-from quire.serve.dialects.openai.sampling import num_logprobs, said_by, sampling_of
+from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, sampling_of
 from quire.serve.dialects.openai.terms import terms_of
 from quire.serve.dialects.openai.tools import FlatTool, ToolChoiceObject, offer_of, tool_of, unsupported_tool
-from quire.serve.dialects.responses.conversation import conversation
+from quire.serve.dialects.responses.conversation import read_conversation
 from quire.serve.dialects.responses.response_object import ResponseForm
 from quire.serve.dialects.responses.writer import ResponseWriter
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.strict_json import quoted
 from quire.text.template_variables import effort_thinks
 from quire.types.chat import ChatRequest, Tool
 from quire.types.errors import InvalidRequest
@@ -90,7 +90,7 @@ RESPONSES_REFUSED = REFUSED | {
 
 def decode(body: bytes, limits: RequestLimits) -> Decoded:
     """A response."""
-    given = read(body, ResponseBody, RESPONSES_REFUSED)
+    given = read_body(body, ResponseBody, RESPONSES_REFUSED)
     top = num_logprobs(given.top_logprobs, limits, "top_logprobs")
     wants_logprobs = top is not None or _LOGPROBS in _included(given)
     if given.stream_options is not None and given.stream_options.include_obfuscation:
@@ -102,9 +102,9 @@ def decode(body: bytes, limits: RequestLimits) -> Decoded:
     logprobs = top or 0 if wants_logprobs else None
     ask = ChatRequest(
         given.model or "",
-        conversation(given.input, given.instructions),
+        read_conversation(given.input, given.instructions),
         sampling_of(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
-        said_by(given),
+        given_parameters(given),
         tools=offer.tools,
         tool_choice=offer.choice,
         constraint=constraint_of(given, limits, _format(given.text), "text.format", strict),
@@ -133,7 +133,7 @@ def _included(given: ResponseBody) -> list[str]:
         if name not in _INCLUDABLE:
             field = f"include[{place}]"
             known = " or ".join(map(repr, _INCLUDABLE))
-            raise InvalidRequest(f"{field} is {shown(name)}; it must be {known}.", field=field)
+            raise InvalidRequest(f"{field} is {quoted(name)}; it must be {known}.", field=field)
     return given.include or []
 
 
@@ -143,7 +143,7 @@ def _tools(given: ResponseBody, limits: RequestLimits) -> list[Tool]:
         field = f"tools[{place}]"
         if tool.get("type") != "function":
             raise unsupported_tool(tool.get("type"), field)
-        found.append(tool_of(shaped(tool, FlatTool, field), field, limits))
+        found.append(tool_of(convert_value(tool, FlatTool, field), field, limits))
     return found
 
 

@@ -21,7 +21,9 @@ class ResponseForm(NamedTuple):
     logprobs: bool = False
 
 
-def response(form: ResponseForm, reply: Reply, status: str, output: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def response_object(
+    form: ResponseForm, reply: Reply, status: str, output: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """The object before it is over."""
     used = reply.sampling
     return {
@@ -40,7 +42,7 @@ def response(form: ResponseForm, reply: Reply, status: str, output: Sequence[Map
     }
 
 
-def ended(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]:
+def finished_object(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]:
     """The object when it is over. A cancelled one has what there was until then."""
     more: dict[str, Any] = {"usage": usage_of(usage), "status": "completed"}
     if ending is Ending.LENGTH:
@@ -52,7 +54,7 @@ def ended(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]
     return whole | more
 
 
-def failed(whole: dict[str, Any], error: QuireError) -> dict[str, Any]:
+def failed_object(whole: dict[str, Any], error: QuireError) -> dict[str, Any]:
     """The object if it cannot go on. OpenAI has few codes for this."""
     code = "rate_limit_exceeded" if error.status == 429 else "invalid_prompt" if error.status < 500 else "server_error"
     return whole | {"status": "failed", "error": {"code": code, "message": error.public}}

@@ -75,7 +75,7 @@ class ResponseWriter:
 
     def open(self, usage: Usage) -> bytes:
         """The object without any output, twice."""
-        whole = objects.response(self._form, self._reply, "in_progress", ())
+        whole = objects.response_object(self._form, self._reply, "in_progress", ())
         return self._say("response.created", response=whole) + self._say("response.in_progress", response=whole)
 
     def write(self, events: Sequence[Event]) -> bytes:
@@ -84,7 +84,7 @@ class ResponseWriter:
 
     def close(self, usage: Usage) -> bytes:
         """The whole object, under a name that says how it ended."""
-        whole = objects.ended(self._whole(), self._ending, usage)
+        whole = objects.finished_object(self._whole(), self._ending, usage)
         name = "completed" if whole["status"] == "completed" else "incomplete"
         return self._say(f"response.{name}", response=whole)
 
@@ -92,14 +92,14 @@ class ResponseWriter:
         """The object as far as it came, with the error in it."""
         if self._open is not None:
             self._output.append(self._open.item("incomplete"))
-        return self._say("response.failed", response=objects.failed(self._whole(), error))
+        return self._say("response.failed", response=objects.failed_object(self._whole(), error))
 
     def whole(self, answered: Answered) -> bytes:
         """The answer as one object."""
         choice = answered.choices[0]
         items = list(objects.items_of(choice, self._reply, self._form.logprobs))
-        whole = objects.response(self._form, self._reply, "in_progress", items)
-        return encode(objects.ended(whole, choice.ending, answered.usage))
+        whole = objects.response_object(self._form, self._reply, "in_progress", items)
+        return encode(objects.finished_object(whole, choice.ending, answered.usage))
 
     def _event(self, event: Event) -> bytes:
         match event:
@@ -162,7 +162,7 @@ class ResponseWriter:
         return done + self._say("response.output_item.done", output_index=item.index, item=whole)
 
     def _whole(self) -> dict[str, Any]:
-        return objects.response(self._form, self._reply, "in_progress", self._output)
+        return objects.response_object(self._form, self._reply, "in_progress", self._output)
 
     def _say(self, name: str, /, **fields: Any) -> bytes:
         number, self._next = self._next, self._next + 1
