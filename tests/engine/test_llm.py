@@ -200,7 +200,7 @@ def test_a_repository_of_the_hub_is_found_in_its_cache(toy_folder: Path, tmp_pat
     assert not (tmp_path / "home" / "blobs").exists()
 
 
-def test_a_name_is_resolved_by_whoever_knows_names(toy_folder: Path) -> None:
+def test_resolve_replaces_the_lookup_of_names(toy_folder: Path) -> None:
     with quire.LLM("toy:small", device=InterpreterDevice(), num_blocks=20, resolve=lambda name: toy_folder) as llm:
         assert llm.generate("a", SamplingParams(max_tokens=1))[0].tokens
 

@@ -47,7 +47,7 @@ def test_its_system_prompt_and_messages_come_first_through_the_files_own_templat
     assert encoded(model_text, own) == encoded(plain, [own[0], explicit[1], *QUESTION])
 
 
-def test_its_template_stands_in_for_the_files_own(folder):
+def test_its_template_replaces_the_files_own(folder):
     plain = opened(folder)
     model_text = opened(folder, template=CHATML)
     assert not model_text.template.is_default and model_text.template.sources == {"default": CHATML}
@@ -62,7 +62,7 @@ def test_the_tokenizer_writes_what_begins_a_text_because_such_templates_do_not(f
     assert encoded(model_text, QUESTION) == (0, *plain)
 
 
-def test_what_cannot_be_used_is_told_when_the_model_is_opened(folder):
+def test_an_invalid_preset_is_an_error_when_the_model_is_opened(folder):
     with pytest.raises(BrokenTemplate, match="line 1"):
         opened(folder, template="{{ if }}")
     (folder / FILES["template"]).unlink()

@@ -148,7 +148,7 @@ def test_chat_takes_or_refuses_any_arguments(model, talk, tools):
         lambda llm: next(llm.stream(None)),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(model, call):
+def test_a_wrong_argument_is_refused_in_one_sentence(model, call):
     with pytest.raises(InvalidRequest) as caught:
         call(model)
     assert caught.value.field and len(caught.value.public) < 400
@@ -175,7 +175,7 @@ def test_more_samples_than_the_queue_holds_wait_their_turn(toy_folder):
             llm.generate([[5]], SamplingParams(n=21))
 
 
-def test_coroutines_wait_for_room_in_the_queue_too(toy_folder):
+def test_coroutines_wait_for_queue_slots_too(toy_folder):
     async def run(llm: AsyncLLM) -> list[int]:
         calls = [llm.generate([[5, 6, 7]] * 3, SHORT.updated(n=15)) for _ in range(3)]
         return [len(each.samples) for answers in await asyncio.gather(*calls) for each in answers]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.text.answer_collector import AnswerCollector
-from quire.text.answer_decoder import AnswerDecoder, usage_of
+from quire.text.answer_decoder import AnswerDecoder, total_usage
 from quire.text.model_text import ModelText
 from quire.text.output_format import output_format_of
 from quire.text.prompts import Prompt, encode_prompts
@@ -115,5 +115,5 @@ def test_usage_counts_hits_of_the_first_sample_and_pinned_tokens_that_were_compu
     decoder.prompt = Prompt((6,) * 10, None, (Pin(0, 8),))
     for sample, num_hit in ((0, 3), (1, 9)):
         decoder.take(Tokens("r", sample, (5, 5), num_hit=num_hit), [])
-    usage = usage_of((decoder, decoder), 0.1, 0.2)
+    usage = total_usage((decoder, decoder), 0.1, 0.2)
     assert (usage.prompt, usage.cached, usage.output, usage.kept) == (20, 6, 8, 10)

@@ -1,4 +1,4 @@
-"""One choice's outputs become its events, with a tokenizer whose tokens are bytes."""
+"""Decodes the output of one choice, with a tokenizer whose tokens are bytes."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def output_format(parsed: bool = False, parallel: bool = True, **sampling) -> Ou
 
 
 def decode(
-    text: str | bytes, told: OutputFormat, *, at_once: bool, reason: FinishReason = FinishReason.STOP, last: int = EOS
+    text: str | bytes, form: OutputFormat, *, at_once: bool, reason: FinishReason = FinishReason.STOP, last: int = EOS
 ) -> list[Event]:
     """All events of an answer, its tokens one by one or together; logprobs are minus their places."""
     tokens = tuple(text.encode() if isinstance(text, str) else text) + ((last,) if reason is FinishReason.STOP else ())
     logprobs = tuple(TokenLogprobs(token, -float(place)) for place, token in enumerate(tokens))
-    decoder, out = ChoiceDecoder(3, told), []
+    decoder, out = ChoiceDecoder(3, form), []
     outputs = (
         [(tokens[:-1], logprobs[:-1])]
         if at_once
@@ -105,8 +105,8 @@ def joined(events: list[Event], kind: type) -> str:
 
 
 def tokens_of(events: list[Event]) -> bytes:
-    told = TextDelta | ReasoningDelta | ToolDelta
-    return bytes(t for e in events if isinstance(e, told) for t in e.tokens if t != EOS)
+    kinds = TextDelta | ReasoningDelta | ToolDelta
+    return bytes(t for e in events if isinstance(e, kinds) for t in e.tokens if t != EOS)
 
 
 def test_text_comes_out_with_its_tokens_and_an_end(at_once):
@@ -138,7 +138,7 @@ def test_a_stop_string_within_the_first_min_tokens_does_not_end_the_answer(at_on
     assert joined(events, TextDelta) == "one"
 
 
-def test_a_stop_token_is_told_and_its_text_is_not(at_once):
+def test_a_stop_token_is_reported_without_its_text(at_once):
     events = decode("abc", output_format(stop_token_ids=(EOS,), logprobs=0), at_once=at_once)
     assert joined(events, TextDelta) == "abc" and events[-1] == Finish(3, Ending.STOP_TEXT, EOS)
     assert [each.id for event in events[:-1] for each in event.logprobs] == [*b"abc", EOS]
@@ -170,7 +170,7 @@ def test_thoughts_and_calls_are_events_of_their_own(at_once):
         assert len(calls) == 2 and len([e for e in events if isinstance(e, ReasoningDelta)]) == 1
 
 
-def test_all_tokens_are_told_and_scored_those_of_calls_and_marks_too(at_once):
+def test_all_tokens_are_in_events_and_scored_including_those_of_calls_and_marks(at_once):
     said = '(hmm)Well.[get={"a":1}][put={}]'
     events = decode(said, output_format(parsed=True, logprobs=0), at_once=at_once)
     assert tokens_of(events) == said.encode()
@@ -189,15 +189,15 @@ def test_where_calls_are_not_parallel_the_answer_ends_before_the_second(at_once)
 
 
 def test_tokens_of_thought_are_counted(at_once):
-    told = output_format(parsed=True)
-    decoder, out = ChoiceDecoder(0, told), []
+    form = output_format(parsed=True)
+    decoder, out = ChoiceDecoder(0, form), []
     pieces = [tuple(b"(hmm)Well.")] if at_once else [(token,) for token in b"(hmm)Well."]
     for tokens in pieces:
         decoder.take(Tokens("a", 0, tokens), out)
     assert (decoder.num_reasoning, decoder.num_tokens) == (4, 10)
 
 
-def test_what_was_held_back_is_text_at_the_end(at_once):
+def test_held_text_is_released_at_the_end(at_once):
     assert joined(decode("a~", output_format(parsed=True), at_once=at_once), TextDelta) == "a~"
 
 
@@ -215,13 +215,13 @@ CALLS = {
 
 
 @pytest.mark.parametrize("style", all_styles())
-def test_wherever_a_call_is_cut_off_only_what_is_known_of_it_comes(style, at_once):
+def test_a_call_that_is_cut_off_anywhere_yields_only_what_is_known_of_it(style, at_once):
     said = CALLS[style]
-    told = OutputFormat(SamplingParams(), ByteText(), parser=lambda: by_name(style).parser([Tool("get")]))  # type: ignore[arg-type]
-    stopped = replace(told, sampling=SamplingParams(stop=("$",)))
+    form = OutputFormat(SamplingParams(), ByteText(), parser=lambda: by_name(style).parser([Tool("get")]))  # type: ignore[arg-type]
+    stopped = replace(form, sampling=SamplingParams(stop=("$",)))
     for end in range(2, len(said)):
-        for asked, text, ending in ((told, said[:end], Ending.LENGTH), (stopped, said[:end] + "$", Ending.STOP_TEXT)):
-            events = decode(text, asked, at_once=at_once, reason=FinishReason.LENGTH)
+        for output, text, ending in ((form, said[:end], Ending.LENGTH), (stopped, said[:end] + "$", Ending.STOP_TEXT)):
+            events = decode(text, output, at_once=at_once, reason=FinishReason.LENGTH)
             collector = AnswerCollector()
             collector.take(events)
             (choice,) = collector.choices()
@@ -231,7 +231,7 @@ def test_wherever_a_call_is_cut_off_only_what_is_known_of_it_comes(style, at_onc
             assert known or said[:end].count("get") == 0 or said[:end].endswith("get")
 
 
-def test_events_gathered_are_what_they_told(at_once):
+def test_collected_events_are_the_whole_answer(at_once):
     collector = AnswerCollector()
     collector.take(decode('(hmm)Well.[get={"a":1}][put={}]', output_format(parsed=True, logprobs=0), at_once=at_once))
     (choice,) = collector.choices()

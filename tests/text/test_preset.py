@@ -45,7 +45,7 @@ def test_every_file_is_read(tmp_path):
         ("adapter", "lora"),
     ],
 )
-def test_what_cannot_be_used_is_an_error(tmp_path, role, text):
+def test_an_invalid_preset_file_is_an_error(tmp_path, role, text):
     (tmp_path / FILES[role]).write_text(text)
     with pytest.raises(BrokenPreset):
         read_preset(tmp_path)

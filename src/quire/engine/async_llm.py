@@ -1,4 +1,4 @@
-"""The offline API for asyncio: the same verbs, with the engine in a child process, so that the loop never waits."""
+"""The Python API for asyncio: the same methods, with the engine in a child process, so that the loop never blocks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AsyncLLM(ModelParts):
 
     @classmethod
     async def open(cls, model: str | Path, **arguments: Any) -> Self:
-        """Load without holding up the loop."""
+        """Load in a thread, without blocking the loop."""
         return await asyncio.to_thread(cls, model, **arguments)
 
     async def generate(
@@ -108,7 +108,7 @@ class AsyncLLM(ModelParts):
         await self.aclose()
 
     async def _complete(self, answers: list[PendingAnswer]) -> list[Completion]:
-        """Run all of them together; if one fails, the others are cancelled."""
+        """Run all requests together; if one fails, cancel the others."""
 
         async def one(answer: PendingAnswer) -> Completion:
             async with (

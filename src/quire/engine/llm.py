@@ -1,12 +1,12 @@
-"""The offline API: a model in this process, or in a child of it.
+"""The Python API: a model in this process, or in a child process.
 
     llm = LLM("smollm2:135m")
     for completion in llm.generate(["Once upon", "The sky is"], SamplingParams(temperature=0, max_tokens=32)):
         print(completion.text)
 
 A sampling parameter that is not given is the Modelfile's, else the model's own default, else that of `SamplingParams`.
-A `Constraint` prescribes the form of the answer. A request that fails raises its error, and what was submitted with it
-is cancelled. vLLM's words for arguments are taken as `types/vllm_words.py` says.
+Conversations are read as by the server, with the same text pipeline (`text/`). If a request fails, its error is raised
+and those submitted with it are cancelled. vLLM's names of arguments work too (`types/vllm_words.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.engine.load import build
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure
 from quire.engine.model_files import read_model_text
-from quire.engine.offline import QueueSlots, complete
+from quire.engine.offline import QueueSlots, complete_all
 from quire.engine.pending_answer import PendingAnswer
 from quire.engine.prompt_forms import (
     Conversations,
@@ -176,7 +176,7 @@ class ModelParts:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's; None if it came without one."""
+        """The model's tokenizer; None if it came without one."""
         return self._model.model_text.tokenizer
 
     @property
@@ -186,7 +186,7 @@ class ModelParts:
 
     @property
     def config(self) -> Config:
-        """The settings as they were given."""
+        """The settings."""
         return self._model.config
 
     @property
@@ -196,23 +196,23 @@ class ModelParts:
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
-        """The parameters that hold where a request gives none: the Modelfile's and the model's own."""
+        """The sampling parameters of the Modelfile and the model, for requests that do not give them."""
         return self._model.model_text.defaults.values
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, as vLLM's users ask for it. Raises if the model came without one."""
+        """The model's tokenizer, under vLLM's name. Raises if the model came without one."""
         return self._model.model_text.needed_tokenizer()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The parameters of a request that gives none."""
+        """The parameters of a request that gives none, under vLLM's name."""
         return self._model.model_text.defaults.fill(SamplingParams(), ())
 
 
 class LLM(ModelParts):
-    """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
+    """A model to call. Use it as a context manager, or close it. Threads may share it.
 
-    `model` is a file, a folder, or a name as `quire run` takes it; `resolve` gives names another meaning. `settings`
-    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000, or by vLLM's.
+    `model` is a file, a folder, or a name as for `quire run`; `resolve` replaces the lookup of names. `settings` are
+    those of `quire.config` by name, such as max_context=4096 or num_blocks=2000, or by vLLM's names.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class LLM(ModelParts):
         self.close()
 
     def _complete(self, answers: list[PendingAnswer], progress: bool | None) -> list[Completion]:
-        return complete(self.client, self._model.slots, answers, progress)
+        return complete_all(self.client, self._model.slots, answers, progress)
 
 
 def stream_request(prompt: Any, words: dict[str, Any]) -> Ask:
@@ -300,7 +300,7 @@ def stream_request(prompt: Any, words: dict[str, Any]) -> Ask:
 
 
 def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
-    """One for all, or one each."""
+    """Repeat one value, or check that there is one for each prompt."""
     each = list(given) if isinstance(given, Sequence) else [given] * count
     if len(each) != count:
         raise InvalidRequest(f"There are {count} prompts and {len(each)} {what}: give one for all, or one each.", field)
@@ -308,7 +308,7 @@ def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
 
 
 def _path(model: str | Path, resolve: Resolve | None, config: Config) -> Path:
-    """Where the model lies. A name that is no path is fetched if it is not here yet."""
+    """The path of the model. A name that is not a path is looked up, and fetched if it is not stored yet."""
     if not isinstance(model, str | Path) or not str(model):
         raise InvalidRequest(f"model is {model!r}; give a name, or the path of a file or folder.", field="model")
     path = Path(model)
@@ -318,7 +318,7 @@ def _path(model: str | Path, resolve: Resolve | None, config: Config) -> Path:
 
 
 def _from_store(config: Config) -> Resolve:
-    """Names mean what they mean to `quire run`: a model that is not here yet is fetched."""
-    store = import_module("quire.store.store")  # here, because a path needs none of what fetches models
+    """Look names up as `quire run` does: a model that is not stored yet is fetched."""
+    store = import_module("quire.store.store")  # at first use: a path does not need the store
     resolve: Resolve = store.open_store(config).resolve
     return resolve

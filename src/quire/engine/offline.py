@@ -55,7 +55,7 @@ class QueueSlots:
             self._callbacks.append(callback)
 
 
-def complete(
+def complete_all(
     client: Client, slots: QueueSlots, answers: list[PendingAnswer], progress: bool | None
 ) -> list[Completion]:
     """Run all answers and return them in their order. If one fails, the others are cancelled."""

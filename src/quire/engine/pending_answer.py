@@ -6,7 +6,7 @@ import time
 
 from quire.engine.messages import Accepted, Failed, News
 from quire.text.answer_collector import AnswerCollector
-from quire.text.answer_decoder import AnswerDecoder, usage_of
+from quire.text.answer_decoder import AnswerDecoder, total_usage
 from quire.types.answer import Completion, Delta, Sample, Usage
 from quire.types.chat import Choice, Ending, Event, Finish, ReasoningDelta, TextDelta, ToolDelta
 from quire.types.errors import QuireError
@@ -64,7 +64,7 @@ class PendingAnswer:
     def usage(self) -> Usage:
         """What it has cost so far."""
         first = (self._first or self._latest) - self._began
-        return usage_of((self._decoder,), first, self._latest - self._began)
+        return total_usage((self._decoder,), first, self._latest - self._began)
 
     def completion(self) -> Completion:
         """The whole answer, once it is over."""

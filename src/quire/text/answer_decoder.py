@@ -84,7 +84,7 @@ class AnswerDecoder:
             self._decode(output, out)
 
 
-def usage_of(decoders: Sequence[AnswerDecoder], first_token_seconds: float, seconds: float) -> Usage:
+def total_usage(decoders: Sequence[AnswerDecoder], first_token_seconds: float, seconds: float) -> Usage:
     """What the answers of these requests have cost so far. The seconds are those since the submit."""
     choices = [choice for decoder in decoders for choice in decoder.choices]
     return Usage(

@@ -1,4 +1,4 @@
-"""The variables that a client may give to a chat template, and those that it may not."""
+"""Variables that a client may set for a chat template, and names that are reserved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESERVED: Mapping[str, str] = MappingProxyType(
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that a template reads from elsewhere, or cannot read at all."""
+    """Refuse reserved names, and names that no template can read."""
     for name in names:
         field = f"{KWARGS_FIELD}.{name}"
         if name in RESERVED:

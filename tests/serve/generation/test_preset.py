@@ -51,14 +51,14 @@ def asked(path: str, more: dict) -> Ask:
 
 
 @pytest.mark.parametrize("path", SILENT)
-def test_what_a_request_does_not_say_the_model_says(path):
+def test_parameters_that_a_request_does_not_give_are_the_models(path):
     sampling = fill_defaults(asked(path, {}), DEFAULTS).sampling
     assert (sampling.temperature, sampling.top_k, sampling.stop, sampling.min_p) == (0.25, 7, ("END",), 0.5)
     assert sampling.max_tokens == (5 if path == "/v1/messages" else 33)
 
 
 @pytest.mark.parametrize("path", SILENT)
-def test_what_a_request_says_holds(path):
+def test_parameters_of_a_request_win(path):
     ask = asked(path, SAID[path])
     assert replace(fill_defaults(ask, DEFAULTS).sampling, min_p=0.0) == ask.sampling
     assert (ask.sampling.temperature, ask.sampling.max_tokens, ask.sampling.stop) == (1.0, 4, ("x",))

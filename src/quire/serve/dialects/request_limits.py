@@ -1,4 +1,4 @@
-"""What one request may ask for, by the server's limits. Each check names the field as the client wrote it."""
+"""Checks of a request against the server's limits. Errors name the field as the client wrote it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.types.errors import InvalidRequest
 
 
 def check_stops(values: Sequence[str], limits: RequestLimits, field: str) -> tuple[str, ...]:
-    """Stop strings, none of them empty."""
+    """Check stop strings, and return them."""
     if len(values) > limits.max_stops:
         raise InvalidRequest(f"{field}: {len(values)} strings are more than the {limits.max_stops} allowed", field)
     for place, value in enumerate(values):
@@ -22,7 +22,7 @@ def check_stops(values: Sequence[str], limits: RequestLimits, field: str) -> tup
 
 
 def check_tools(names: Sequence[str], limits: RequestLimits, field: str) -> None:
-    """Not too many tools, each with a name of its own."""
+    """Check the number of tools and their names."""
     if len(names) > limits.max_tools:
         raise InvalidRequest(f"{field}: {len(names)} tools are more than the {limits.max_tools} allowed", field)
     for place, name in enumerate(names):
@@ -32,8 +32,8 @@ def check_tools(names: Sequence[str], limits: RequestLimits, field: str) -> None
         raise InvalidRequest(f"{field}: Tool names must be unique", field)
 
 
-def schema_text(schema: Mapping[str, Any], limits: RequestLimits, field: str) -> str:
-    """A JSON schema as text, if it is not too large."""
+def limited_schema_text(schema: Mapping[str, Any], limits: RequestLimits, field: str) -> str:
+    """Write a JSON schema as text. Refuses one that is too large."""
     text = json_text(schema, field)
     if len(text.encode()) > limits.max_schema_bytes:
         raise InvalidRequest(f"{field}: The schema is larger than {limits.max_schema_bytes} bytes", field)

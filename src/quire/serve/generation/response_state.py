@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from quire.text.answer_decoder import AnswerDecoder, StopSample, usage_of
+from quire.text.answer_decoder import AnswerDecoder, StopSample, total_usage
 from quire.text.output_format import OutputFormat
 from quire.text.prompts import Prompt
 from quire.types.answer import Usage
@@ -56,4 +56,4 @@ class ResponseState:
     def usage(self, first_token: float | None) -> Usage:
         """What it has cost so far. `first_token` is the time at which the first token came."""
         now = time.monotonic()
-        return usage_of(tuple(self._decoders.values()), (first_token or now) - self._began, now - self._began)
+        return total_usage(tuple(self._decoders.values()), (first_token or now) - self._began, now - self._began)

@@ -23,7 +23,7 @@ def letters(text: str) -> str:
     return re.escape(text).replace("/", r"\/")
 
 
-def mark_of(mark: str, tokens: Mapping[str, int]) -> str:
+def mark_rule(mark: str, tokens: Mapping[str, int]) -> str:
     """A mark: its token if the vocabulary has one, else its letters."""
     return f"<[{tokens[mark]}]>" if mark in tokens else literal(mark)
 

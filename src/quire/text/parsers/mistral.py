@@ -10,7 +10,7 @@ from dataclasses import replace
 from quire.text.parsers.call_reader import CallReader, Progress
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.json_value import ValueScanner
-from quire.text.parsers.lark import arguments, call_rules, literal, mark_of, object_call, one_or_more
+from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule, object_call, one_or_more
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
@@ -97,10 +97,10 @@ def parser(tools: Sequence[Tool]) -> Parser:
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
     """A vocabulary with [ARGS] belongs to a model that was trained on the newer form."""
-    opening = mark_of(CALLS, tokens)
+    opening = mark_rule(CALLS, tokens)
     if ARGS in tokens and all(_WORD.fullmatch(tool.name) for tool in tools):
-        some_id = f"({mark_of(CALL_ID, tokens)} /[a-zA-Z0-9]{{9}}/)?" if CALL_ID in tokens else ""
-        head = f"{some_id} {mark_of(ARGS, tokens)}"
+        some_id = f"({mark_rule(CALL_ID, tokens)} /[a-zA-Z0-9]{{9}}/)?" if CALL_ID in tokens else ""
+        head = f"{some_id} {mark_rule(ARGS, tokens)}"
         calls = call_rules(tools, choice, lambda tool: f"{opening} {literal(tool.name)} {head} {arguments(tool)}")
         return f"calls: {one_or_more(choice, 'call', '')}\n{calls}"
     calls = call_rules(tools, choice, lambda tool: object_call(tool, "arguments"))

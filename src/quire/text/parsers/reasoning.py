@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from re import Pattern
 
-from quire.text.parsers.lark import letters, mark_of
+from quire.text.parsers.lark import letters, mark_rule
 from quire.text.parsers.marks import Flow, mark_pattern
 from quire.text.parsers.style import Parser, Piece, ThoughtPiece
 
@@ -45,10 +45,10 @@ class ReasoningMarks:
         close = letters(self.closing)
         rules = [
             "thought: thinking NEWLINES?" if begins_in_thought else "thought: (opening thinking NEWLINES?)?",
-            f"opening: {mark_of(self.opening, tokens)}",
+            f"opening: {mark_rule(self.opening, tokens)}",
             "thinking: spelled | THOUGHT closing" if self.closing in tokens else "thinking: spelled",
             f"spelled[lazy]: /(?s:.*){close}/",
-            f"closing: {mark_of(self.closing, tokens)}",
+            f"closing: {mark_rule(self.closing, tokens)}",
             f"THOUGHT: /(?s:.*)/ & ~/(?s:.*){close}(?s:.*)/",
             r"NEWLINES: /\n{1,2}/",
         ]

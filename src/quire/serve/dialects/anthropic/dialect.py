@@ -36,18 +36,18 @@ from quire.serve.dialects.contract import (
     RequestLimits,
     ShowEndpoint,
 )
-from quire.serve.dialects.request_limits import check_stops, check_tools, schema_text
+from quire.serve.dialects.request_limits import check_stops, check_tools, limited_schema_text
 from quire.serve.dialects.strict_json import parse_json
 from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind, SamplingParams
 
-VERSION_HEADER = "anthropic-version"  # what every client of Anthropic's sends
+VERSION_HEADER = "anthropic-version"  # sent by every client of Anthropic's
 _LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
 
 
 def decode(body: bytes, limits: RequestLimits) -> Decoded:
-    """A message to be written."""
+    """Decode a request for a message."""
     request = convert_value(_parsed(body), MessagesBody, "", DOTS)
     thinking = request.thinking
     if isinstance(thinking, ThinkingEnabled) and thinking.budget_tokens >= request.max_tokens:
@@ -75,17 +75,17 @@ def decode(body: bytes, limits: RequestLimits) -> Decoded:
 
 
 def decode_count(body: bytes, limits: RequestLimits) -> ChatRequest:
-    """A prompt to be counted."""
+    """Decode a prompt whose tokens are counted."""
     return _request(convert_value(_parsed(body), CountBody, "", DOTS), limits, SamplingParams(), stream=False)
 
 
 def encode_count(num_tokens: int) -> bytes:
-    """How many tokens a prompt has."""
+    """Encode the number of tokens."""
     return msgspec.json.encode({"input_tokens": num_tokens})
 
 
 def _parsed(body: bytes) -> Any:
-    """The body, if it has no tool that runs at Anthropic or is known only there."""
+    """Parse the body. Refuses Anthropic's own tools."""
     value = parse_json(body)
     given = value.get("tools") if isinstance(value, dict) else None
     for place, tool in enumerate(given if isinstance(given, list) else ()):
@@ -129,7 +129,7 @@ def _tool(tool: CustomTool, limits: RequestLimits, at: str) -> Tool:
         raise InvalidRequest(f"{at}.defer_loading: Tools are always loaded here", field=f"{at}.defer_loading")
     examples = {"examples": tool.input_examples} if tool.input_examples else {}
     parameters = {**tool.input_schema, **examples}
-    schema_text(parameters, limits, f"{at}.input_schema")
+    limited_schema_text(parameters, limits, f"{at}.input_schema")
     return Tool(tool.name, tool.description or "", parameters, bool(tool.strict))
 
 
@@ -154,14 +154,14 @@ def _tool_choice(request: CountBody) -> ToolChoice:
 
 
 def _constraint(request: CountBody, limits: RequestLimits) -> Constraint | None:
-    """The schema of the answer: in output_config, or in output_format as clients of the beta sent it."""
+    """The schema of the answer: in output_config, or in output_format, as beta clients send it."""
     if request.output_config and request.output_config.format:
         field, form = "output_config.format.schema", request.output_config.format
     elif request.output_format:
         field, form = "output_format.schema", request.output_format
     else:
         return None
-    return Constraint(ConstraintKind.SCHEMA, schema_text(form.schema, limits, field))
+    return Constraint(ConstraintKind.SCHEMA, limited_schema_text(form.schema, limits, field))
 
 
 DIALECT = Dialect(

@@ -1,6 +1,6 @@
-"""Ollama's endpoints that change what models there are: create, copy, delete, pull, push.
+"""Ollama's endpoints that change the stored models: create, copy, delete, pull, push.
 
-Fields that nobody could mean anything by here are refused; as everywhere in this dialect, unknown ones are ignored.
+Known fields that are not supported are refused; as everywhere in this dialect, unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NamedBody(Loose):
     """/api/delete, /api/pull, /api/push."""
 
     model: str | None = None
-    name: str | None = None  # as older clients say it
+    name: str | None = None  # older clients' name
     stream: bool | None = None
     insecure: bool | None = None  # the name's scheme says how its registry is spoken to
 
@@ -67,7 +67,7 @@ _REFUSED = {
 
 
 def decode_create(body: bytes) -> DecodedChange:
-    """A model to be made."""
+    """Decode a request to create a model."""
     request = read_body(body, CreateBody, spelling=DOTS)
     for name, instead in _REFUSED.items():
         if getattr(request, name):
@@ -85,33 +85,33 @@ def decode_create(body: bytes) -> DecodedChange:
     )
     files = {name: _digest(given, f"files.{name[:64]}") for name, given in (request.files or {}).items()}
     create = Create(_name(request), request.from_ or "", files, preset, has_adapters=bool(request.adapters))
-    return _told(create, request)
+    return _with_progress(create, request)
 
 
 def decode_copy(body: bytes) -> DecodedChange:
-    """A second name."""
+    """Decode a request for a second name."""
     request = read_body(body, CopyBody, spelling=DOTS)
     return DecodedChange(Copy(request.source, request.destination))
 
 
 def decode_delete(body: bytes) -> DecodedChange:
-    """A model to be forgotten."""
+    """Decode a request to delete a model."""
     return DecodedChange(Delete(_name(read_body(body, NamedBody, spelling=DOTS))))
 
 
 def decode_pull(body: bytes) -> DecodedChange:
-    """A model to be fetched."""
+    """Decode a request to fetch a model."""
     request = read_body(body, NamedBody, spelling=DOTS)
-    return _told(Pull(_name(request)), request)
+    return _with_progress(Pull(_name(request)), request)
 
 
 def decode_push(body: bytes) -> DecodedChange:
-    """A model to be sent away."""
+    """Decode a request to send a model to a registry."""
     request = read_body(body, NamedBody, spelling=DOTS)
-    return _told(Push(_name(request)), request)
+    return _with_progress(Push(_name(request)), request)
 
 
-def _told(change: Create | Pull | Push, request: NamedBody) -> DecodedChange:
+def _with_progress(change: Create | Pull | Push, request: NamedBody) -> DecodedChange:
     if request.stream is False:
         return DecodedChange(change, done=SUCCESS)
     return DecodedChange(change, True, _line, SUCCESS + b"\n", NDJSON)
@@ -120,8 +120,8 @@ def _told(change: Create | Pull | Push, request: NamedBody) -> DecodedChange:
 def _line(step: Step) -> bytes:
     if step.num_bytes is None:
         return msgspec.json.encode({"status": step.what}) + b"\n"
-    said = {"status": step.what, "digest": f"sha256:{step.digest}" if step.digest else ""}
-    return msgspec.json.encode(said | {"total": step.num_bytes, "completed": step.num_done}) + b"\n"
+    fields = {"status": step.what, "digest": f"sha256:{step.digest}" if step.digest else ""}
+    return msgspec.json.encode(fields | {"total": step.num_bytes, "completed": step.num_done}) + b"\n"
 
 
 def _name(request: NamedBody) -> str:

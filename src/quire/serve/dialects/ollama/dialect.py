@@ -1,7 +1,7 @@
-"""Ollama's API: /api/chat, /api/generate, and what models there are: /api/tags, /api/show, /api/create, …
+"""Ollama's API: /api/chat, /api/generate, and models: /api/tags, /api/show, /api/create, …
 
 A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has the model's
-defaults, and Ollama's where the model has none. Names are as this server has them: no tag is added.
+defaults, and Ollama's where the model has none. Names are this server's own: no tag is added.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from quire.serve.dialects.ollama.changes import (
 from quire.serve.dialects.ollama.conversation import read_conversation
 from quire.serve.dialects.ollama.models import encode_model, encode_running, encode_tags, encode_version
 from quire.serve.dialects.ollama.writer import LineWriter, LoadWriter, error_body
-from quire.serve.dialects.request_limits import check_stops, check_tools, schema_text
+from quire.serve.dialects.request_limits import check_stops, check_tools, limited_schema_text
 from quire.text.preset import MIN_CONTEXT
 from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool
 from quire.types.duration import seconds_of
@@ -57,7 +57,7 @@ DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # Ollama's
 
 
 def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
-    """A conversation to be answered."""
+    """Decode a conversation."""
     request = read_body(body, OllamaChatBody, spelling=DOTS)
     if not request.messages:
         return _load(request, chats=True)
@@ -78,7 +78,7 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
 
 
 def decode_generate(body: bytes, limits: RequestLimits) -> Decoded:
-    """A prompt to be answered, or as it is if it is raw."""
+    """Decode a prompt: a message of the user, or plain text if `raw`."""
     request = read_body(body, OllamaGenerateBody, spelling=DOTS)
     if request.raw and (request.template or request.system or request.context):
         raise InvalidRequest("raw: raw mode does not support template, system, or context", field="raw")
@@ -125,7 +125,7 @@ _REFUSED = {
 
 
 def name_to_show(body: bytes) -> str:
-    """Which model /api/show is to show."""
+    """The name of the model that /api/show shows."""
     request = read_body(body, ShowBody, spelling=DOTS)
     if not (name := request.model or request.name):
         raise InvalidRequest("model: Field required", field="model")
@@ -157,7 +157,7 @@ def _effort(request: OllamaBody) -> dict[str, str]:
 
 
 def _sampling(request: OllamaBody, limits: RequestLimits) -> dict[str, Any]:
-    """How tokens are chosen, and what of that the client says: the rest are Ollama's defaults, or the model's."""
+    """The sampling parameters, and the names of those that the client gives; the others are Ollama's defaults."""
     options = request.options or Options()
     given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
     most = min(20, limits.max_logprobs)
@@ -177,13 +177,13 @@ def _constraint(request: OllamaBody, limits: RequestLimits) -> Constraint | None
     if isinstance(request.format, str):
         what = f'invalid format: {request.format[:64]!r}; expected "json" or a JSON schema'
         raise InvalidRequest(f"format: {what}", field="format")
-    return Constraint(ConstraintKind.SCHEMA, schema_text(request.format, limits, "format"))
+    return Constraint(ConstraintKind.SCHEMA, limited_schema_text(request.format, limits, "format"))
 
 
 def _tools(given: list[ToolBody], limits: RequestLimits) -> tuple[Tool, ...]:
     check_tools([tool.function.name for tool in given], limits, "tools")
     for place, tool in enumerate(given):
-        schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
+        limited_schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
     functions = [tool.function for tool in given]
     return tuple(Tool(each.name, each.description or "", each.parameters or {}) for each in functions)
 

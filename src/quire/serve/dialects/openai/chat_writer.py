@@ -58,7 +58,7 @@ class ChatWriter:
         """The usage if it was asked for, and the end."""
         if not self._form.usage:
             return b"data: [DONE]\n\n"
-        chunk = encode({**self._chunk, "choices": (), "usage": replies.usage_of(usage)})
+        chunk = encode({**self._chunk, "choices": (), "usage": replies.usage_fields(usage)})
         return b"data: %b\n\ndata: [DONE]\n\n" % chunk
 
     def fail(self, error: QuireError) -> bytes:
@@ -69,7 +69,9 @@ class ChatWriter:
         """The answer as one object."""
         choices = [self._whole_choice(choice) for choice in answered.choices]
         facts = {**self._facts, "object": "chat.completion", "choices": choices}
-        return encode({**facts, "usage": replies.usage_of(answered.usage), **self._prompt(answered.choices[0].prompt)})
+        return encode(
+            {**facts, "usage": replies.usage_fields(answered.usage), **self._prompt(answered.choices[0].prompt)}
+        )
 
     def _event(self, event: Event) -> bytes:
         if type(event) is TextDelta and self._is_plain:
@@ -92,7 +94,7 @@ class ChatWriter:
             case ToolDelta(choice):
                 return self._choice_chunk(choice, {"tool_calls": (_call_delta(event),)}, self._scored(event))
             case Finish(choice, ending, stop):
-                return self._choice_chunk(choice, {}, replies.finish_of(ending, stop))
+                return self._choice_chunk(choice, {}, replies.finish_fields(ending, stop))
             case PromptEcho(0) if self._form.token_ids:
                 chunk = {**self._chunk, "choices": (_choice(0, {}),), **self._prompt(event)}
                 return b"data: %b\n\n" % encode(chunk)
@@ -124,7 +126,7 @@ class ChatWriter:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": ()}
         message |= _thought(choice.reasoning) if choice.reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
-        ended = {"logprobs": None, **replies.finish_of(choice.ending, choice.stop)}
+        ended = {"logprobs": None, **replies.finish_fields(choice.ending, choice.stop)}
         return {"index": choice.index, "message": message, **ended, **self._scored(choice)}
 
 

@@ -75,7 +75,7 @@ class CompletionWriter:
             case TextDelta(choice, text, tokens, scored) | ReasoningDelta(choice, text, tokens, scored):
                 return self._chunk(choice, text, self._scored(choice, tokens, scored)) if self._form.answer else b""
             case Finish(choice, ending, stop):
-                return self._chunk(choice, "", replies.finish_of(ending, stop))
+                return self._chunk(choice, "", replies.finish_fields(ending, stop))
             case PromptEcho(choice, text, _, scored) if self._form.echo:
                 return self._chunk(choice, text, {**self._scored(choice, (), scored), **self._prompt(event)})
             case PromptEcho(choice) if self._form.token_ids:
@@ -93,7 +93,7 @@ class CompletionWriter:
             more = self._prompt(choice.prompt)
             if self._form.echo:
                 text, scored = choice.prompt.text + text, choice.prompt.logprobs + scored
-        ended = {"logprobs": None, **replies.finish_of(choice.ending, choice.stop)}
+        ended = {"logprobs": None, **replies.finish_fields(choice.ending, choice.stop)}
         more |= self._scored(choice.index, tokens, scored)
         return {"index": choice.index, "text": text, **ended, **more}
 
@@ -118,7 +118,7 @@ class CompletionWriter:
 
     def _usage(self, usage: Usage) -> dict[str, Any]:
         """The engine cannot do nothing: where only the prompt was asked for, the one token that it made is not told."""
-        return replies.usage_of(usage if self._form.answer else replace(usage, output=0, forced=0, reasoning=0))
+        return replies.usage_fields(usage if self._form.answer else replace(usage, output=0, forced=0, reasoning=0))
 
 
 def _legacy(scored: Sequence[ScoredToken], start: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from quire.types.request import Constraint, ConstraintKind
 _ANY_OBJECT = Constraint(ConstraintKind.JSON)
 
 
-def constraint_of(
+def read_constraint(
     given: OpenAIFields, limits: RequestLimits, form: ResponseFormat | None, place: str, strict: bool = False
 ) -> Constraint | None:
     """`form` is what OpenAI itself has for this, and stands in the body at `place`, `strict` beside its schema."""

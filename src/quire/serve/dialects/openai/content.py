@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.dialects.openai.terms import CacheBreakpoint, OpenAICacheControl, seconds_of
+from quire.serve.dialects.openai.terms import CacheBreakpoint, OpenAICacheControl, keep_seconds
 from quire.serve.dialects.strict_json import quoted
 from quire.types.errors import InvalidRequest
 
@@ -14,9 +14,9 @@ TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 
 class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Text, in the spellings of chat completions and of responses.
+    """Text, in the form of chat completions or of responses.
 
-    The names at the end are those of images, sounds and files: known, so that a refusal can name the part's type.
+    The last fields are those of images, sounds and files: declared, so that the refusal can name the part's type.
     """
 
     type: str
@@ -43,20 +43,20 @@ Content = str | list[ContentPart]
 
 
 class MessageContent(NamedTuple):
-    """What a message says."""
+    """The text of a message, and how long to keep it."""
 
     text: str
-    keep: float | None = None  # seconds that the prompt is to be kept up to its end
+    keep: float | None = None  # seconds to keep the prompt up to the end of this message
 
 
 def read_content(content: Content | None, field: str) -> MessageContent:
-    """The texts of all parts, one on each line. `field` is where the content stands in the body."""
+    """Join the texts of all parts, one on each line. `field` is the path of the content in the body."""
     if content is None:
         return MessageContent("")
     if isinstance(content, str):
         return MessageContent(content)
     texts = [_text(part, f"{field}[{place}]") for place, part in enumerate(content)]
-    marks = [seconds_of(part.cache_control, part.prompt_cache_breakpoint) for part in content]
+    marks = [keep_seconds(part.cache_control, part.prompt_cache_breakpoint) for part in content]
     return MessageContent("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
 
 

@@ -1,4 +1,4 @@
-"""The messages of a chat completion."""
+"""Reads the messages of a chat completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from quire.serve.dialects.openai.content import Content, read_content
-from quire.serve.dialects.openai.terms import OpenAICacheControl, seconds_of
+from quire.serve.dialects.openai.terms import OpenAICacheControl, keep_seconds
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
@@ -24,7 +24,7 @@ _ROLES: dict[str, Role] = {
 
 
 class OpenAICalledFunction(Struct, forbid_unknown_fields=True):
-    """Which function, and with what. Some clients send the arguments as an object."""
+    """The function of a call. Some clients send the arguments as an object."""
 
     name: str
     arguments: str | dict[str, Any] = "{}"
@@ -41,7 +41,7 @@ class OpenAIToolCall(Struct, forbid_unknown_fields=True):
 
 
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message, of any role. What an assistant's answer held may be sent back as it came."""
+    """One message, of any role. An assistant's message may be sent back as it came."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -59,12 +59,12 @@ class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_messages(given: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """All of them, in our words."""
+    """Convert all messages."""
     return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given))
 
 
 def arguments_text(given: str | dict[str, Any], field: str) -> str:
-    """A call's arguments as JSON text; none at all are an empty object."""
+    """A call's arguments as JSON text; an empty text becomes an empty object."""
     if isinstance(given, dict):
         check_depth(given, field)
         return msgspec.json.encode(given).decode()
@@ -75,7 +75,7 @@ def _message(given: ChatMessage, field: str) -> Message:
     _refuse(given, field)
     text, keep = read_content(given.content, f"{field}.content")
     calls = [_call(call, f"{field}.tool_calls[{place}]") for place, call in enumerate(given.tool_calls or ())]
-    marks = [mark for mark in (keep, seconds_of(given.cache_control)) if mark is not None]
+    marks = [mark for mark in (keep, keep_seconds(given.cache_control)) if mark is not None]
     return Message(
         _ROLES[given.role],
         text or given.refusal or "",
@@ -93,7 +93,7 @@ def _call(given: OpenAIToolCall, field: str) -> ToolCall:
 
 
 def _refuse(given: ChatMessage, field: str) -> None:
-    """What does not fit the role, or is not served."""
+    """Refuse fields that do not fit the role, or are not supported."""
     is_assistant = given.role == "assistant"
     for name, is_wrong, why in (
         ("function_call", given.function_call is not None, "is not supported; give tool_calls."),

@@ -13,7 +13,7 @@ from quire.serve.dialects.contract import Decoded, Dialect, GenerateEndpoint, Li
 from quire.serve.dialects.openai import llama_cpp
 from quire.serve.dialects.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.dialects.openai.completion_writer import CompletionForm, CompletionWriter
-from quire.serve.dialects.openai.constraints import constraint_of
+from quire.serve.dialects.openai.constraints import read_constraint
 from quire.serve.dialects.openai.conversation import ChatMessage, read_messages
 from quire.serve.dialects.openai.fields import (
     REFUSED,
@@ -27,8 +27,8 @@ from quire.serve.dialects.openai.fields import (
 )
 from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, agreed_value, repetition_penalty_of
 from quire.serve.dialects.openai.replies import encode, error_body
-from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, num_samples, sampling_of
-from quire.serve.dialects.openai.terms import terms_of
+from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, num_samples, read_sampling
+from quire.serve.dialects.openai.terms import read_terms
 from quire.serve.dialects.openai.tools import ChatTool, ToolChoiceObject, chat_tools, offer_of
 from quire.serve.dialects.strict_json import check_depth
 from quire.text.template_variables import KWARGS_FIELD, take_switch, take_thinking
@@ -41,7 +41,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 
 class OpenAIStreamOptions(Struct, forbid_unknown_fields=True):
-    """What a stream has beside the answer."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -49,7 +49,7 @@ class OpenAIStreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class GenerationBody(LlamaCppFields, kw_only=True):
-    """What the two endpoints have in common."""
+    """Fields of both endpoints."""
 
     model: str | None = None  # None: the only one that is served
     n: Count | None = None
@@ -115,7 +115,7 @@ COMPLETION_REFUSED = (
 
 
 def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
-    """A chat completion."""
+    """Decode a chat completion."""
     given = read_body(body, OpenAIChatBody, CHAT_REFUSED)
     n = num_samples(given.n, limits)
     wants_logprobs = bool(given.logprobs) or bool(given.n_probs)
@@ -129,7 +129,7 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
     ask = ChatRequest(
         given.model or "",
         read_messages(given.messages),
-        sampling_of(
+        read_sampling(
             given,
             limits,
             n=n,
@@ -140,12 +140,12 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
         given_parameters(given),
         tools=offer.tools,
         tool_choice=offer.choice,
-        constraint=constraint_of(given, limits, given.response_format, "response_format"),
+        constraint=read_constraint(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         think=think,
         continue_last=_continues(given),
         template_variables=variables,
-        terms=terms_of(given),
+        terms=read_terms(given),
         echo=_shows_prompt(given),
     )
     shown = (wants_logprobs, bool(given.return_token_ids), given.prompt_logprobs is not None)
@@ -153,7 +153,7 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
 
 
 def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
-    """A completion of one prompt or of several."""
+    """Decode a completion of one prompt or several."""
     given = read_body(body, CompletionBody, COMPLETION_REFUSED)
     n = num_samples(given.n, limits)
     if given.best_of is not None and given.best_of != n:
@@ -172,7 +172,7 @@ def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
     ask = CompletionRequest(
         given.model or "",
         _prompts(given.prompt, limits),
-        sampling_of(
+        read_sampling(
             given,
             limits,
             n=n,
@@ -182,10 +182,10 @@ def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
             **of_prompt,
         ),
         given_parameters(given),
-        constraint=constraint_of(given, limits, given.response_format, "response_format"),
+        constraint=read_constraint(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         echo=echo or _shows_prompt(given),
-        terms=terms_of(given),
+        terms=read_terms(given),
         suffix=given.suffix or "",
     )
     shown = (logprobs is not None, bool(given.return_token_ids), given.prompt_logprobs is not None)
@@ -194,12 +194,12 @@ def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
 
 
 def encode_models(cards: Sequence[ModelCard]) -> bytes:
-    """The list of models."""
+    """Encode the list of models."""
     return encode({"object": "list", "data": [_model(card) for card in cards]})
 
 
 def encode_model(card: ModelCard) -> bytes:
-    """One of them."""
+    """Encode one model."""
     return encode(_model(card))
 
 
@@ -216,7 +216,7 @@ def _model(card: ModelCard) -> dict[str, Any]:
 
 
 def _usage(given: GenerationBody) -> bool:
-    """Whether the usage ends the stream."""
+    """Does the stream end with the usage?"""
     options = given.stream_options
     if options is None:
         return False
@@ -248,7 +248,7 @@ def _chat_tokens(given: OpenAIChatBody) -> int | None:
 
 
 def _limit(given: GenerationBody, max_tokens: int | None) -> int | None:
-    """Under OpenAI's name or llama.cpp's. Below 0: until the context is full. None: neither is there."""
+    """The limit under OpenAI's name or llama.cpp's. Negative: until the context is full. None: not given."""
     limit: int | None = agreed_value(("max_tokens", max_tokens), ("n_predict", given.n_predict))
     return limit
 
@@ -283,7 +283,7 @@ def _continues(given: OpenAIChatBody) -> bool:
 
 
 def _prompts(given: str | list[Any], limits: RequestLimits) -> tuple[str | tuple[int, ...], ...]:
-    """One text, several, the token ids of one, or those of several."""
+    """The prompts: one text or several, token ids of one or of several."""
     if isinstance(given, str):
         return (given,)
     kinds = {type(item) for item in given}

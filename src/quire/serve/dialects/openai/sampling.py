@@ -1,4 +1,4 @@
-"""How tokens are chosen, out of the fields of a request."""
+"""Reads the sampling parameters of a request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SAID = {name: name for name in (*_SAME, "top_k", "stop", "max_tokens")} | {
 
 
 def given_parameters(given: OpenAIFields) -> frozenset[str]:
-    """The parameters of which a request says something."""
+    """The names of the parameters that a request gives."""
     return frozenset(ours for theirs, ours in _SAID.items() if getattr(given, theirs, None) is not None)
 
 
-def sampling_of(given: OpenAIFields, limits: RequestLimits, **own: Any) -> SamplingParams:
-    """`own` are the parameters that each endpoint spells differently; None is the default."""
+def read_sampling(given: OpenAIFields, limits: RequestLimits, **own: Any) -> SamplingParams:
+    """The sampling parameters. `own` are those that each endpoint spells differently; None: the default."""
     bias, banned = _biases(given.logit_bias)
     chosen = {name: getattr(given, name) for name in _SAME} | {
         "logit_bias": bias,
@@ -49,13 +49,13 @@ def sampling_of(given: OpenAIFields, limits: RequestLimits, **own: Any) -> Sampl
 
 
 def num_samples(n: int | None, limits: RequestLimits) -> int:
-    """How many answers to each prompt."""
+    """The number of answers to each prompt."""
     _at_most(n, limits.max_n, "n")
     return n or 1
 
 
 def num_logprobs(given: int | None, limits: RequestLimits, field: str) -> int | None:
-    """How many alternatives are told for each token."""
+    """The number of alternatives for each token."""
     _at_most(given, limits.max_logprobs, field)
     return given
 
@@ -76,7 +76,7 @@ def _stops(given: str | list[str] | None, limits: RequestLimits) -> tuple[str, .
 
 
 def _biases(given: Biases | None) -> tuple[dict[int, float] | None, tuple[tuple[int, ...], ...]]:
-    """OpenAI's object, or llama.cpp's list of pairs, in which false is: never. Of the second, what never comes."""
+    """Biases and banned tokens, from OpenAI's object or llama.cpp's list of pairs, where false bans a token."""
     if not isinstance(given, list):
         return given, ()
     bias: dict[int, float] = {}

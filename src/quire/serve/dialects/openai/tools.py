@@ -1,4 +1,4 @@
-"""The functions that a model may call, and whether it must. Both in the nested form of chat and in the flat one."""
+"""Reads the tools of a request and its tool_choice, in the nested form of chat and in the flat form of responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenAIFunction(Struct, forbid_unknown_fields=True):
 
 
 class ChatTool(Struct, forbid_unknown_fields=True):
-    """As chat completions has it."""
+    """A tool of chat completions."""
 
     type: str
     function: OpenAIFunction | None = None
@@ -34,7 +34,7 @@ class ChatTool(Struct, forbid_unknown_fields=True):
 
 
 class FlatTool(Struct, forbid_unknown_fields=True):
-    """As responses has it."""
+    """A tool of responses."""
 
     type: Literal["function"]
     name: Name
@@ -44,7 +44,7 @@ class FlatTool(Struct, forbid_unknown_fields=True):
 
 
 class Named(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A function's name, nested."""
+    """A function's name, in the nested form."""
 
     name: str
 
@@ -58,7 +58,7 @@ class ToolRef(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class AllowedTools(Struct, forbid_unknown_fields=True):
-    """Those of the tools that may be called this time."""
+    """The tools that may be called in this request."""
 
     mode: Literal["auto", "required"]
     tools: list[ToolRef]
@@ -76,7 +76,7 @@ class ToolChoiceObject(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def tool_of(given: OpenAIFunction | FlatTool, field: str, limits: RequestLimits) -> Tool:
-    """One function. `field` is where it stands in the body."""
+    """Convert one function. `field` is its path in the body."""
     size = len(schema_text(given.parameters or {}, f"{field}.parameters"))
     if size > limits.max_schema_bytes:
         public = f"{field}.parameters has {size} characters; at most {limits.max_schema_bytes} are allowed."
@@ -85,7 +85,7 @@ def tool_of(given: OpenAIFunction | FlatTool, field: str, limits: RequestLimits)
 
 
 def chat_tools(given: Sequence[ChatTool], limits: RequestLimits) -> Iterable[Tool]:
-    """The tools of a chat completion."""
+    """Convert the tools of a chat completion."""
     for place, tool in enumerate(given):
         field = f"tools[{place}]"
         if tool.type != "function":
@@ -96,7 +96,7 @@ def chat_tools(given: Sequence[ChatTool], limits: RequestLimits) -> Iterable[Too
 
 
 def unsupported_tool(kind: object, field: str) -> InvalidRequest:
-    """Tools that a server would have to run itself, or whose calls are not JSON."""
+    """The error for tools that run on the server, or whose calls are not JSON."""
     return InvalidRequest(f"{field}.type is {quoted(kind)}; only 'function' is supported.", field=f"{field}.type")
 
 

@@ -1,6 +1,6 @@
-"""The input of a response: a text, or a list of items, which become the messages of a conversation.
+"""Converts the input of a response, a text or a list of items, to messages.
 
-What an assistant thought, said and called are items of their own there, and one message here.
+Thoughts, text and calls of an assistant are separate items there, and one message here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class MessageItem(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What somebody said."""
+    """A message."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
@@ -45,7 +45,7 @@ class CallItem(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OutputItem(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a call gave."""
+    """The result of a call."""
 
     call_id: str
     output: Content
@@ -56,7 +56,7 @@ class OutputItem(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReasoningItem(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the assistant thought."""
+    """A thought of the assistant."""
 
     type: Literal["reasoning"]
     summary: list[ContentPart] | None = None
@@ -77,7 +77,7 @@ _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "u
 
 
 def read_conversation(given: str | list[dict[str, Any]], instructions: str | None) -> tuple[Message, ...]:
-    """The messages. Instructions are the first of them."""
+    """All messages. Instructions are the first."""
     first = [Message("system", instructions)] if instructions else []
     if isinstance(given, str):
         return (*first, Message("user", given))
@@ -87,7 +87,7 @@ def read_conversation(given: str | list[dict[str, Any]], instructions: str | Non
 
 
 def _item(given: dict[str, Any], field: str) -> Item:
-    """Names whose value is null are left out: clients send back all that an answer's items could have had."""
+    """Read one item. Fields that are null are left out: clients send back all fields of an answer's items."""
     kind = given.get("type", "message" if "role" in given else None)
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
@@ -101,7 +101,7 @@ def _item(given: dict[str, Any], field: str) -> Item:
 
 
 def _joined(items: Sequence[Item]) -> list[Message]:
-    """One message for each turn: calls belong to what the assistant said before them, and thoughts to what follows."""
+    """Make one message for each turn: calls belong to the message before them, thoughts to the one after them."""
     messages: list[Message] = []
     calls: dict[int, list[ToolCall]] = {}  # by the place of their message
     thought: str | None = None
@@ -131,5 +131,5 @@ def _joined(items: Sequence[Item]) -> list[Message]:
 
 
 def _thought(item: ReasoningItem, field: str) -> str:
-    """The thoughts themselves; their summary if that is all there is."""
+    """The text of a thought, or else of its summary."""
     return read_content(item.content, f"{field}.content").text or read_content(item.summary, f"{field}.summary").text

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from quire.serve.dialects.body import Refusal, Schemas, convert_value, read_body
 from quire.serve.dialects.contract import CountEndpoint, Decoded, Dialect, GenerateEndpoint, RequestLimits
-from quire.serve.dialects.openai.constraints import constraint_of
+from quire.serve.dialects.openai.constraints import read_constraint
 from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, OpenAIFields, ReasoningField, ResponseFormat
 from quire.serve.dialects.openai.replies import encode, error_body
-from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, sampling_of
-from quire.serve.dialects.openai.terms import terms_of
+from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, read_sampling
+from quire.serve.dialects.openai.terms import read_terms
 from quire.serve.dialects.openai.tools import FlatTool, ToolChoiceObject, offer_of, tool_of, unsupported_tool
 from quire.serve.dialects.responses.conversation import read_conversation
 from quire.serve.dialects.responses.response_object import ResponseForm
@@ -103,15 +103,15 @@ def decode(body: bytes, limits: RequestLimits) -> Decoded:
     ask = ChatRequest(
         given.model or "",
         read_conversation(given.input, given.instructions),
-        sampling_of(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
+        read_sampling(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
         given_parameters(given),
         tools=offer.tools,
         tool_choice=offer.choice,
-        constraint=constraint_of(given, limits, _format(given.text), "text.format", strict),
+        constraint=read_constraint(given, limits, _format(given.text), "text.format", strict),
         stream=bool(given.stream),
         think=effort_thinks(effort),
         template_variables={} if effort is None else {"reasoning_effort": effort},
-        terms=terms_of(given),
+        terms=read_terms(given),
     )
     return Decoded(ask, partial(ResponseWriter, ResponseForm(_facts(given, ask), wants_logprobs)))
 

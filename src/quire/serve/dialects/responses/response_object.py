@@ -44,7 +44,7 @@ def response_object(
 
 def finished_object(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]:
     """The object when it is over. A cancelled one has what there was until then."""
-    more: dict[str, Any] = {"usage": usage_of(usage), "status": "completed"}
+    more: dict[str, Any] = {"usage": usage_fields(usage), "status": "completed"}
     if ending is Ending.LENGTH:
         more |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     elif ending is Ending.CANCELLED:
@@ -60,7 +60,7 @@ def failed_object(whole: dict[str, Any], error: QuireError) -> dict[str, Any]:
     return whole | {"status": "failed", "error": {"code": code, "message": error.public}}
 
 
-def usage_of(usage: Usage) -> dict[str, Any]:
+def usage_fields(usage: Usage) -> dict[str, Any]:
     """OpenAI's counts. `forced_tokens` is ours: output that a grammar left no choice about."""
     details = {"reasoning_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
     return {
@@ -103,7 +103,7 @@ def call_item(item_id: str, status: Status, call: tuple[str, str], arguments: st
     return {"id": item_id, "type": "function_call", "status": status, **names, "arguments": arguments}
 
 
-def items_of(choice: Choice, reply: Reply, logprobs: bool) -> Iterator[dict[str, Any]]:
+def output_items(choice: Choice, reply: Reply, logprobs: bool) -> Iterator[dict[str, Any]]:
     """A whole answer's items. There is at least one, even if nothing was said."""
     status, place = item_status(choice.ending), 0
     if choice.reasoning:

@@ -97,7 +97,7 @@ class ResponseWriter:
     def whole(self, answered: Answered) -> bytes:
         """The answer as one object."""
         choice = answered.choices[0]
-        items = list(objects.items_of(choice, self._reply, self._form.logprobs))
+        items = list(objects.output_items(choice, self._reply, self._form.logprobs))
         whole = objects.response_object(self._form, self._reply, "in_progress", items)
         return encode(objects.finished_object(whole, choice.ending, answered.usage))
 
