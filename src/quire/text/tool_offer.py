@@ -37,8 +37,8 @@ def offer_tools(
         by_name[tool.name] = tool
     for each in (*(allowed or ()), *([name] if name is not None else ())):
         if each not in by_name:
-            shown = repr(each) if len(repr(each)) <= MAX_SHOWN else f"{repr(each)[:MAX_SHOWN]}…"
-            raise InvalidRequest(f"tool_choice names {shown}, which is not one of the tools.", field="tool_choice")
+            quoted = repr(each) if len(repr(each)) <= MAX_SHOWN else f"{repr(each)[:MAX_SHOWN]}…"
+            raise InvalidRequest(f"tool_choice names {quoted}, which is not one of the tools.", field="tool_choice")
     offered = tuple(tool for tool in by_name.values() if allowed is None or tool.name in allowed)
     if mode == "required" and not offered:
         raise InvalidRequest("tool_choice demands a call, and there are no tools.", field="tool_choice")

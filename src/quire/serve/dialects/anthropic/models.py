@@ -1,4 +1,4 @@
-"""Models as Anthropic's API lists them: the same paths as OpenAI's, told apart by the header `anthropic-version`."""
+"""Models as Anthropic's API lists them: the same paths as OpenAI's, distinguished by the header `anthropic-version`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERY = ("limit", "after_id", "before_id")
 
 
 def encode_page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
-    """The models after or before the one that the query names, as many as it asks for."""
+    """Encode the page of models after or before the one that the query names."""
     for name in query:
         if name not in QUERY:
             raise InvalidRequest(f"{name[:64]}: Extra inputs are not permitted", field=name[:64])
@@ -37,7 +37,7 @@ def encode_page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
 
 
 def encode_model(card: ModelCard) -> bytes:
-    """One model."""
+    """Encode one model."""
     return msgspec.json.encode(_model(card))
 
 

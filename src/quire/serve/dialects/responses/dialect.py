@@ -1,4 +1,4 @@
-"""OpenAI's responses, without their state: nothing is stored, so every request brings its whole conversation."""
+"""OpenAI's responses API, stateless: nothing is stored, so every request has its whole conversation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")  # thoughts are sent in
 
 
 class TextFormat(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The form of the text; a schema is not wrapped here."""
+    """The format of the text; a schema has no wrapper here."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -41,14 +41,14 @@ class TextFormat(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ResponsesText(Struct, forbid_unknown_fields=True):
-    """How the text is to be."""
+    """Options of the text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ResponsesStreamOptions(Struct, forbid_unknown_fields=True):
-    """Events are never padded."""
+    """Options of a stream. Events are never padded."""
 
     include_obfuscation: bool | None = None
 
@@ -89,7 +89,7 @@ RESPONSES_REFUSED = REFUSED | {
 
 
 def decode(body: bytes, limits: RequestLimits) -> Decoded:
-    """A response."""
+    """Decode a response."""
     given = read_body(body, ResponseBody, RESPONSES_REFUSED)
     top = num_logprobs(given.top_logprobs, limits, "top_logprobs")
     wants_logprobs = top is not None or _LOGPROBS in _included(given)
@@ -117,14 +117,14 @@ def decode(body: bytes, limits: RequestLimits) -> Decoded:
 
 
 def decode_count(body: bytes, limits: RequestLimits) -> ChatRequest:
-    """The same body, of which only the prompt counts."""
+    """Decode the same body to count its prompt."""
     ask = decode(body, limits).ask
     assert isinstance(ask, ChatRequest)
     return ask
 
 
 def encode_count(num_tokens: int) -> bytes:
-    """How long the prompt is."""
+    """Encode the number of tokens."""
     return encode({"object": "response.input_tokens", "input_tokens": num_tokens})
 
 
@@ -156,7 +156,7 @@ def _format(text: ResponsesText | None) -> ResponseFormat | None:
 
 
 def _facts(given: ResponseBody, ask: ChatRequest) -> dict[str, Any]:
-    """What OpenAI repeats of the request, its defaults filled in."""
+    """The fields of the request that the response repeats, with OpenAI's defaults."""
     reasoning, text = given.reasoning or ReasoningField(), given.text or ResponsesText()
     return {
         "instructions": given.instructions,
