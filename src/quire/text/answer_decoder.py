@@ -32,15 +32,11 @@ class AnswerDecoder:
         self.num_forced = 0
         self.waited = 0.0  # seconds in the queue
         self.endings: list[str] = []
+        self.is_over = False  # all samples have ended
         self._format = output_format
         self._stop_sample = stop_sample
         self._num_open = len(self.choices)
         self._held: list[Tokens | Finished] | None = [] if output_format.echo else None
-
-    @property
-    def is_over(self) -> bool:
-        """Have all samples ended?"""
-        return not self._num_open
 
     def take(self, output: Tokens | Finished, out: list[Event]) -> None:
         """Append the events of this output to `out`."""
@@ -69,6 +65,7 @@ class AnswerDecoder:
             self.num_forced += min(output.num_forced, choice.num_tokens - before)
         if choice.is_over:
             self._num_open -= 1
+            self.is_over = not self._num_open
             last = out[-1]
             assert isinstance(last, Finish)
             self.endings.append(last.ending)

@@ -30,11 +30,7 @@ class ResponseState:
             for place, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
         }
         self._began = time.monotonic()
-
-    @property
-    def is_over(self) -> bool:
-        """Have all choices ended?"""
-        return all(decoder.is_over for decoder in self._decoders.values())
+        self.is_over = False  # all choices have ended
 
     @property
     def waited(self) -> float:
@@ -50,7 +46,10 @@ class ResponseState:
         """Return the events of these outputs."""
         events: list[Event] = []
         for output in outputs:
-            self._decoders[output.request_id].take(output, events)
+            decoder = self._decoders[output.request_id]
+            decoder.take(output, events)
+            if decoder.is_over:
+                self.is_over = all(each.is_over for each in self._decoders.values())
         return events
 
     def usage(self, first_token: float | None) -> Usage:
