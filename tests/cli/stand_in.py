@@ -35,6 +35,7 @@ class Delta:
     text: str
     finish: str | None = None
     usage: Usage | None = None
+    reasoning: str = ""
 
 
 class LLM:
