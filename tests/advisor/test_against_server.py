@@ -11,9 +11,8 @@ import pytest
 from quire.advisor.cache_replay import replay_cache
 from quire.advisor.prompt_marks import PromptMarker
 from quire.advisor.workload import workload_of
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.report.trace import read_trace
-from quire.serve.residency.models import model_text_of
 from quire.weights.checkpoint import open_checkpoint
 from tests.advisor.running_server import advise, serving
 from tests.advisor.traces import write_trace
@@ -46,7 +45,7 @@ def shared_prompts(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def simulated(path, model_file, num_blocks: int) -> float:
-    model_text = model_text_of(TextSide.of(open_checkpoint(model_file)))
+    model_text = read_model_text(open_checkpoint(model_file))
     return replay_cache(workload_of(read_trace(path), PromptMarker(model_text)), num_blocks).rate
 
 

@@ -16,7 +16,7 @@ from quire.advisor.comparison import read_comparison
 from quire.advisor.hardware import PRESETS
 from quire.advisor.html_report import html_report
 from quire.advisor.json_report import advice_json
-from quire.advisor.model_shape import PUBLISHED, SAME_SHAPES, WEIGHT_BITS
+from quire.advisor.model_shape import PRECISIONS, PUBLISHED, SAME_SHAPES
 from quire.advisor.model_sources import name_to_serve
 from quire.advisor.planning import AdviceRequest, advise_on_trace
 from quire.advisor.roofline import Roofline
@@ -167,7 +167,7 @@ def test_a_command_names_a_model_that_can_be_pulled(name, precision, served):
 
 def test_every_known_model_has_a_source():
     for name in (*PUBLISHED, *SAME_SHAPES):
-        for precision in WEIGHT_BITS:
+        for precision in PRECISIONS:
             assert parse_name(name_to_serve(name, precision) or "").kind in ("hub", "stored")
 
 

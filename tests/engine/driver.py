@@ -10,9 +10,16 @@ from quire.config import load as load_config
 from quire.devices.base import Device
 from quire.engine.core import EngineCore
 from quire.engine.load import build_engine
-from quire.engine.messages import Cancelled, Failed, Finished, Inward, Outward, Submit, Tokens
+from quire.engine.messages import (
+    Cancelled,
+    Failed,
+    Inward,
+    Outward,
+    Submit,
+)
 from quire.models.config import CheckpointSource
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 from tests.models.toys import make_toy

@@ -16,7 +16,6 @@ from quire.engine.messages import (
     Explain,
     Explained,
     Failed,
-    Finished,
     Flush,
     Inward,
     Outward,
@@ -24,11 +23,11 @@ from quire.engine.messages import (
     Shutdown,
     Snapshot,
     Submit,
-    Tokens,
     UnpinPrefix,
 )
 from quire.ops.batch import Batch
 from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
 from tests.engine.driver import GREEDY_64, Driver, expected
 from tests.models.toys import VOCAB, make_toy, some_tokens

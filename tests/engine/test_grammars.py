@@ -16,10 +16,11 @@ pytest.importorskip("llguidance")
 
 import llguidance
 
-from quire.engine.messages import Accepted, Cancel, Cancelled, Failed, Finished, Inward, Outward, Shutdown, Submit
+from quire.engine.messages import Accepted, Cancel, Cancelled, Failed, Inward, Outward, Shutdown, Submit
 from quire.grammar import guidance
 from quire.grammar.grammar import Backend, GrammarUnavailable
 from quire.types.errors import DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.output import Finished
 from quire.types.request import Constraint, ConstraintKind, FinishReason, GenerateRequest, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 from tests.engine.driver import GREEDY_64, Driver

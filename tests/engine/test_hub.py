@@ -16,15 +16,24 @@ import pytest
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
+
 from quire.config import load
 from quire.engine.client import Client, RestartPolicy
 from quire.engine.hub import Hub, HubLink
 from quire.engine.launch import ChildEngine
 from quire.engine.llm import LLM
-from quire.engine.messages import Configure, EngineDied, Explain, Explained, Failed, Finished, News, Tokens
+from quire.engine.messages import (
+    Configure,
+    EngineDied,
+    Explain,
+    Explained,
+    Failed,
+    News,
+)
 from quire.engine.readers import LoopReader, ThreadReader
 from quire.engine.recovery import Recovery
 from quire.types.errors import ContextTooLong, DuplicateRequest
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, GenerateRequest, SamplingParams
 from tests.engine.child import LINGER
 from tests.engine.test_process import link_of, wait_until

@@ -11,8 +11,11 @@ from quire.config import BadSetting, load
 from quire.devices.facts import device_facts
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
-from quire.engine.messages import Configure, Finished
+from quire.engine.messages import (
+    Configure,
+)
 from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, memory_need, need_of
+from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
 
 NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)

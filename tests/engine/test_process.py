@@ -27,7 +27,7 @@ from quire.devices.facts import DeviceUnavailable
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
-from quire.engine.llm import LLM, Opened, Place
+from quire.engine.llm import LLM, EnginePlace, LoadedModel
 from quire.engine.messages import Accepted, Configure, EngineDied, Failed, Loading, News
 from quire.engine.process import Sockets
 from quire.types.answer import Delta
@@ -80,7 +80,7 @@ def test_a_child_gives_the_same_answers_as_this_process_and_leaves_nothing_behin
 
 class AsyncChildLLM(AsyncLLM):
     def __init__(self, model: Path, **settings: Any) -> None:
-        self._opened = Opened(model, Place("cpu", False, CHILD), None, settings)
+        self._model = LoadedModel(model, EnginePlace("cpu", False, CHILD), None, settings)
 
 
 def test_asyncio_streams_from_a_child(toy_folder: Path, llm: LLM, short_tmp: Path) -> None:

@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.engine.live import Delivery
-from quire.engine.messages import Accepted, EngineDied, Failed, Finished, News, PoisonRequest, Tokens
+from quire.engine.messages import (
+    Accepted,
+    EngineDied,
+    Failed,
+    News,
+    PoisonRequest,
+)
 from quire.engine.recovery import CALM_SECONDS, CONTROL_MAX, LONG_PAUSE, MAX_ON_TRIAL, PAUSES, Recovery
 from quire.types.errors import DeadlineExceeded, DuplicateRequest, Overloaded
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 

@@ -18,11 +18,12 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
 from quire.engine import recovery
-from quire.engine.llm import LLM, Opened, Place
-from quire.engine.messages import EngineDied, Failed, Finished, News, Snapshot, Tokens
+from quire.engine.llm import LLM, EnginePlace, LoadedModel
+from quire.engine.messages import EngineDied, Failed, News, Snapshot
 from quire.engine.recovery import Recovery
 from quire.types.answer import Completion
 from quire.types.errors import DeadlineExceeded
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest, SamplingParams
 from tests.engine.child import POISON, SLOW_POISON, SLOW_TOKENS, STUCK
 from tests.engine.test_process import is_gone, link_of, wait_until
@@ -42,8 +43,8 @@ WAYS = [
 
 class MortalLLM(LLM):
     def __init__(self, model: Path, entry: str = "mortal", **settings: Any) -> None:
-        place = Place("cpu", False, f"tests.engine.child:{entry}")
-        self._opened = Opened(model, place, None, {**SETTINGS, **settings})
+        place = EnginePlace("cpu", False, f"tests.engine.child:{entry}")
+        self._model = LoadedModel(model, place, None, {**SETTINGS, **settings})
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from quire.config import Config
 from quire.engine import messages
 from quire.engine.wire import KINDS, decode, encode
 from quire.observe.histogram import HistogramValue
+from quire.types import output
 from quire.types.errors import ContextTooLong, Overloaded, QuireError
 from quire.types.request import (
     CacheKey,
@@ -68,8 +69,8 @@ MESSAGES = [
     messages.Loading("drawing", 0.5),
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25, 9, 1024, 4096),
     messages.Accepted("a"),
-    messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
-    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
+    output.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
+    output.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
     messages.Cancelled("a", True),
     messages.Counters(num_steps=4, busy_seconds=0.5, plan=HistogramValue((1, 2), 0.25)),
     messages.Explained(4, 2, "evicted", 7, None, 1.5),

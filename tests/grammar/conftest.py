@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.grammar.grammar import Backend, GrammarVocabulary, open_backend
 from quire.text.tokenizer import Tokenizer
 from quire.weights.checkpoint import open_checkpoint
@@ -15,9 +15,9 @@ from quire.weights.checkpoint import open_checkpoint
 
 @pytest.fixture(scope="session")
 def words(model_file: Path) -> GrammarVocabulary:
-    side = TextSide.of(open_checkpoint(model_file))
-    assert side.tokenizer is not None
-    return GrammarVocabulary(side.tokenizer, side.tokenizer.num_tokens, side.eos_ids)
+    model_text = read_model_text(open_checkpoint(model_file))
+    assert model_text.tokenizer is not None
+    return GrammarVocabulary(model_text.tokenizer, model_text.tokenizer.num_tokens, model_text.eos_ids)
 
 
 @pytest.fixture(scope="session")

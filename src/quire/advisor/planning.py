@@ -19,12 +19,11 @@ from quire.advisor.roofline import Roofline
 from quire.advisor.workload import workload_of
 from quire.config import Config
 from quire.devices.facts import DeviceFacts
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.report.trace import Trace
 from quire.runner.memory import with_kv_format
-from quire.serve.generation.prompts import ModelText
-from quire.serve.residency.models import model_text_of
 from quire.store.store import Store
+from quire.text.model_text import ModelText
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.formats import CONVERSIONS
 from quire.weights.checkpoint import open_checkpoint
@@ -108,7 +107,7 @@ def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store, f
 
 def _stored(name: str, path: Path, precision: str, config: Config, facts: DeviceFacts) -> _PlannedModel:
     """Plan for a model on this disk."""
-    shape, model_text = checkpoint_shape(path, config, facts), model_text_of(TextSide.of(open_checkpoint(path)))
+    shape, model_text = checkpoint_shape(path, config, facts), read_model_text(open_checkpoint(path))
     if precision in ("", shape.precision):
         return _PlannedModel(name, shape, model_text)
     other = shape.in_precision(precision)

@@ -18,16 +18,16 @@ import msgspec
 
 from quire.observe.marks import marks_of
 from quire.report.trace import TracedRequest
-from quire.serve.dialects.contract import Generates, Limits
-from quire.serve.generation.form import offered
-from quire.serve.generation.prompts import ModelText, prompts_of
+from quire.serve.dialects.contract import GenerateEndpoint, RequestLimits
 from quire.serve.http.app import all_dialects
+from quire.text.model_text import ModelText
+from quire.text.prompts import drop_forbidden_tools, encode_prompts
 from quire.types.chat import Ask, ChatRequest
 from quire.types.errors import QuireError
 
 PIECE = re.compile(r" ?[^\W\d_]{1,7}|\d{1,3}|\s+|[^\w\s]{1,2}|_")  # English text: within 15 % of real tokenizers
 EXCERPT_TOKENS = 24
-UNLIMITED = Limits(1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 30, 1 << 20, 1 << 20)
+UNLIMITED = RequestLimits(1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 30, 1 << 20, 1 << 20)
 
 
 class Exactness(StrEnum):
@@ -54,7 +54,7 @@ class PromptMarker:
     def __init__(self, model_text: ModelText | None = None) -> None:
         self._model_text = model_text
         endpoints = (each for dialect in all_dialects() for each in dialect.endpoints)
-        self._decoders = {each.path: each.decode for each in endpoints if isinstance(each, Generates)}
+        self._decoders = {each.path: each.decode for each in endpoints if isinstance(each, GenerateEndpoint)}
 
     def prompts(self, request: TracedRequest) -> list[MarkedPrompt]:
         """Return the prompts of a request; one with exactness UNKNOWN if the trace has neither tokens nor text."""
@@ -68,15 +68,15 @@ class PromptMarker:
         return [MarkedPrompt(array("I"), Exactness.UNKNOWN)]
 
     def _of_text(self, text: str) -> MarkedPrompt:
-        if self._model_text is not None and self._model_text.side.tokenizer is not None:
-            return self._exact(self._model_text.side.encode_rendered(text))
+        if self._model_text is not None and self._model_text.tokenizer is not None:
+            return self._exact(self._model_text.encode_rendered(text))
         return _estimate(text)
 
     def _of_body(self, request: TracedRequest) -> list[MarkedPrompt]:
         ask = self._ask(request)
         if ask is not None and self._model_text is not None:
             try:
-                return [self._exact(prompt.tokens) for prompt in prompts_of(ask, self._model_text)]
+                return [self._exact(prompt.tokens) for prompt in encode_prompts(ask, self._model_text)]
             except QuireError:  # for example, the template refuses it
                 pass
         return list(_estimates(ask)) if ask is not None else [_estimate("\n".join(_strings(request.body)))]
@@ -88,15 +88,17 @@ class PromptMarker:
             return None
         body = {"model": "", **(request.body or {})}
         try:
-            return offered(decode(msgspec.json.encode(body), UNLIMITED).ask)
+            return drop_forbidden_tools(decode(msgspec.json.encode(body), UNLIMITED).ask)
         except QuireError:
             return None
 
     def _exact(self, tokens: tuple[int, ...]) -> MarkedPrompt:
         assert self._model_text is not None
-        side = self._model_text.side
+        model_text = self._model_text
         return MarkedPrompt(
-            marks_of(tokens), Exactness.EXACT, lambda start: side.decode(list(tokens[start : start + EXCERPT_TOKENS]))
+            marks_of(tokens),
+            Exactness.EXACT,
+            lambda start: model_text.decode(list(tokens[start : start + EXCERPT_TOKENS])),
         )
 
 

@@ -41,7 +41,7 @@ from quire.bench.load.sample_text import sample_text
 from quire.bench.load.stream_loads import StreamResults
 from quire.bench.machine.description import describe_machine
 from quire.config import home_folder, load
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.store.sources.package_index import SMOLLM2_135M
 from quire.store.store import DEFAULT_MODEL
 from quire.weights.checkpoint import open_checkpoint
@@ -193,6 +193,6 @@ def _open_seconds(path: Path) -> tuple[float, float]:
         began = time.perf_counter()
         checkpoint = open_checkpoint(path)
         open_times.append(time.perf_counter() - began)
-        TextSide.of(checkpoint)
+        read_model_text(checkpoint)
         tokenizer_times.append(time.perf_counter() - began - open_times[-1])
     return min(open_times), min(tokenizer_times)

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 from quire.bench.engines.random_llama import LOAD_FORMAT, SHAPES, write_config
 from quire.engine.llm import LLM
-from quire.engine.messages import Failed, Finished, Tokens
+from quire.engine.messages import Failed
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest, SamplingParams
 
 FAST_REPLY_SECONDS = 0.002  # an engine that is capturing CUDA graphs replies later

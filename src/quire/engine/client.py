@@ -31,7 +31,6 @@ from quire.engine.messages import (
     EngineDied,
     Explained,
     Failed,
-    Finished,
     Inward,
     Loading,
     News,
@@ -41,10 +40,10 @@ from quire.engine.messages import (
     Resized,
     Snapshot,
     Submit,
-    Tokens,
     Unanswered,
 )
 from quire.engine.recovery import Recovery
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest
 
 if TYPE_CHECKING:

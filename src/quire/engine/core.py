@@ -30,7 +30,6 @@ from quire.engine.messages import (
     Explain,
     Explained,
     Failed,
-    Finished,
     Flush,
     Hello,
     Inward,
@@ -51,6 +50,7 @@ from quire.observe.metrics import STEP_SECONDS
 from quire.runner.flight import Flight, Masks
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError
+from quire.types.output import Finished
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
 

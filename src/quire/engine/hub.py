@@ -22,7 +22,6 @@ from quire.engine.messages import (
     Dead,
     EngineDied,
     Failed,
-    Finished,
     Hello,
     Inward,
     Loading,
@@ -38,6 +37,7 @@ from quire.engine.messages import (
 from quire.engine.readers import END_SECONDS, MAX_FRAMES, POLL_MS, Inbox, MakeReader
 from quire.engine.wire import decode, encode
 from quire.types.errors import QuireError
+from quire.types.output import Finished
 
 if TYPE_CHECKING:
     import asyncio

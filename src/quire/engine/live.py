@@ -9,8 +9,9 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from quire.engine.messages import Failed, Finished, News, Tokens
+from quire.engine.messages import Failed, News
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest
 
 Sink = Callable[[News], None]  # called in the thread or event loop that reads the link: must not block

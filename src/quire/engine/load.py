@@ -132,10 +132,10 @@ def grammar_vocabulary(checkpoint: CheckpointSource, vocab_size: int) -> Grammar
     """The model's tokens, for grammars. None: it has no tokenizer."""
     if not isinstance(checkpoint, Checkpoint):
         return None
-    text_side = import_module("quire.engine.text_side")  # here, because most engines need no tokenizer of their own
-    side = text_side.TextSide.of(checkpoint)
-    ends = tuple(token for token in side.eos_ids if token < vocab_size)
-    return None if side.tokenizer is None else GrammarVocabulary(side.tokenizer, vocab_size, ends)
+    files = import_module("quire.engine.model_files")  # here, because most engines need no tokenizer of their own
+    model_text = files.read_model_text(checkpoint)
+    ends = tuple(token for token in model_text.eos_ids if token < vocab_size)
+    return None if model_text.tokenizer is None else GrammarVocabulary(model_text.tokenizer, vocab_size, ends)
 
 
 def kept_weights(checkpoint: CheckpointSource, model: DrawnModel, config: Config) -> WeightCache | None:

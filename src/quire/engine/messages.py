@@ -11,8 +11,8 @@ grammar does not compile is Failed, never Accepted. Every Cancel is answered by 
 order: Snapshot by Counters, Explain by Explained, Resize by Resized, the others by Changed, or any of them by
 Unanswered. A Probe is answered by Alive, between two steps. Where several fronts share an engine (hub.py), each sends
 Hello; it receives Loading when the engine has died or does not respond, and Ready when it responds again.
-Within one process messages are these objects; only a socket encodes them. Tokens and Finished are named tuples, since
-there is one for every running request in every step.
+Within one process messages are these objects; only a socket encodes them. Tokens and Finished are in `types/output.py`:
+the text side decodes them and does not know the engine.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import NamedTuple
 from quire.config import Config
 from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
-from quire.types.step import Outcome, TokenLogprobs
+from quire.types.step import Outcome
 
 new_tuple = tuple.__new__  # builds a named tuple without its own constructor, in half the time
 
@@ -151,18 +152,6 @@ class Accepted:
     request_id: str
 
 
-class Tokens(NamedTuple):
-    """New tokens of a sample that continues."""
-
-    request_id: str
-    sample: int
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    num_hit: int = 0  # prompt tokens found in the prefix tree
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    num_forced: int = 0  # tokens that a grammar forced: all of these or none
-
-
 class OutcomeSplit(NamedTuple):
     """Outcomes of samples that continue, as messages; those of samples that ended; and the tokens in both."""
 
@@ -187,19 +176,6 @@ def split_outcomes(outcomes: Iterable[Outcome]) -> OutcomeSplit:
         else:
             ended.append(outcome)
     return OutcomeSplit(ongoing, ended, num_output, num_forced)
-
-
-class Finished(NamedTuple):
-    """The last message of a sample that ended well, with its last tokens."""
-
-    request_id: str
-    sample: int
-    reason: FinishReason
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    num_hit: int = 0
-    num_forced: int = 0
-    waited: float = 0.0  # seconds in the queue before it first ran
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from quire.engine.live import Delivery, LiveRequest, Sink, failure_of
-from quire.engine.messages import EngineDied, Finished, News, PoisonRequest, Tokens
+from quire.engine.messages import (
+    EngineDied,
+    News,
+    PoisonRequest,
+)
 from quire.types.errors import DeadlineExceeded, DuplicateRequest, Overloaded, QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest
 
 MAX_ON_TRIAL = 8

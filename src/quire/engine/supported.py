@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.models.draw import draw
 from quire.weights.checkpoint import open_checkpoint
 
@@ -13,4 +13,4 @@ def check_supported(path: Path) -> None:
     """Raise a QuireError that names what is unsupported or broken in the model at this path."""
     checkpoint = open_checkpoint(path)
     draw(checkpoint)
-    TextSide.of(checkpoint)
+    read_model_text(checkpoint)

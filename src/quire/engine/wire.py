@@ -14,6 +14,7 @@ import msgspec
 
 from quire.engine import messages
 from quire.engine.messages import Inward, Outward
+from quire.types import output
 from quire.types.errors import QuireError
 
 KINDS: tuple[type[Any], ...] = (
@@ -31,8 +32,8 @@ KINDS: tuple[type[Any], ...] = (
     messages.Loading,
     messages.Ready,
     messages.Accepted,
-    messages.Tokens,
-    messages.Finished,
+    output.Tokens,
+    output.Finished,
     messages.Failed,
     messages.Cancelled,
     messages.Counters,

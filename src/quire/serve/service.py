@@ -9,20 +9,22 @@ from typing import TypeVar
 
 from quire.config import Config
 from quire.gateway.routing import RouteChoice
+from quire.grammar.tool_schemas import exact_parameters
 from quire.observe.meters import Meters
 from quire.observe.metrics import MetricSample, sum_samples
 from quire.observe.record import Observer, Record
 from quire.serve.access.keys import EVERYBODY, ApiKey, ApiKeys
 from quire.serve.access.quota import Quotas
-from quire.serve.dialects.body import ignoring_unknown
-from quire.serve.dialects.contract import Dialect, Limits
-from quire.serve.dialects.strict_json import for_context
-from quire.serve.generation.form import constraint_of
-from quire.serve.generation.prompts import ModelText, Prompt, prompts_of
+from quire.serve.dialects.body import ignore_unknown_fields
+from quire.serve.dialects.contract import Dialect, RequestLimits
+from quire.serve.dialects.strict_json import allow_context
 from quire.serve.generation.routing import Router
 from quire.serve.http.exchange import Exchange
 from quire.serve.http.text_threads import LARGE_BODY, LONG_TEXT, TextThreads
 from quire.serve.residency.models import Models
+from quire.text.model_text import ModelText
+from quire.text.output_format import constraint_of
+from quire.text.prompts import Prompt, encode_prompts
 from quire.types.chat import Ask, ChatRequest
 from quire.types.library import Library
 from quire.types.request import Constraint
@@ -57,10 +59,10 @@ class Service:
         """Origins of web pages that may call this server."""
         return [origin for part in self.config.serve.cors_origins.split(",") if (origin := part.strip())]
 
-    def limits(self, key: ApiKey = EVERYBODY) -> Limits:
+    def limits(self, key: ApiKey = EVERYBODY) -> RequestLimits:
         """The limits of one request."""
         serve = self.config.serve
-        limits = Limits(
+        limits = RequestLimits(
             max_n=serve.max_n,
             max_stops=serve.max_stops,
             max_tools=serve.max_tools,
@@ -76,23 +78,23 @@ class Service:
         body = await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
         return await self._threads.run(partial(parse, body), len(body), LARGE_BODY)
 
-    async def decoded(self, exchange: Exchange, decode: Callable[[bytes, Limits], T]) -> T:
+    async def decoded(self, exchange: Exchange, decode: Callable[[bytes, RequestLimits], T]) -> T:
         """Read a request's body and decode it with a dialect."""
         limits = self.limits(exchange.key)
 
         def work(body: bytes) -> T:
             ignores = self.config.serve.unknown_fields == "ignore"
-            with ignoring_unknown(ignores), for_context(self.config.scheduler.max_context):
+            with ignore_unknown_fields(ignores), allow_context(self.config.scheduler.max_context):
                 return decode(body, limits)
 
         return await self.parse_body(exchange, work)
 
     async def constraints(self, ask: Ask, prompts: Sequence[Prompt], model_text: ModelText) -> list[Constraint | None]:
         """The constraint of each prompt's answer. The schemas of required tools may take a while."""
-        setting = self.config.grammar.open_objects
+        parameters = partial(exact_parameters, self.config.grammar.open_objects)
 
         def work() -> list[Constraint | None]:
-            return [constraint_of(ask, prompt, model_text, setting) for prompt in prompts]
+            return [constraint_of(ask, prompt, model_text, parameters) for prompt in prompts]
 
         must_call = isinstance(ask, ChatRequest) and ask.tool_choice.mode == "required"
         return await self._threads.run(work, LONG_TEXT if must_call else 0, LONG_TEXT)
@@ -106,7 +108,7 @@ class Service:
         self, exchange: Exchange, ask: Ask, model_text: ModelText, max_tokens: int | None = None
     ) -> list[Prompt]:
         """The request's prompts as tokens. `max_tokens`: a prompt that is far longer is refused early."""
-        return await self.run_sized(exchange, partial(prompts_of, ask, model_text, max_tokens))
+        return await self.run_sized(exchange, partial(encode_prompts, ask, model_text, max_tokens))
 
     async def run_sized(self, exchange: Exchange, work: Callable[[], T]) -> T:
         """Run work whose time grows with the request's body: in a thread if the body is large."""

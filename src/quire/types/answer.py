@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from quire.types.message import ToolCall
 from quire.types.request import FinishReason
 from quire.types.step import TokenLogprobs
+
+if TYPE_CHECKING:
+    from quire.types.chat import ToolDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class Usage:
 class Delta:
     """The next piece of an answer. The last piece of a sample has `finish` and `usage`.
 
-    Text lags behind tokens while a character is incomplete or a stop string may have started.
+    Text, reasoning and calls lag behind tokens while a character is incomplete, or a stop string or a mark may be
+    beginning.
     """
 
     text: str
@@ -41,6 +47,8 @@ class Delta:
     finish: FinishReason | None = None
     usage: Usage | None = None
     sample: int = 0
+    reasoning: str = ""  # more of what the model thinks before it answers
+    tool_calls: tuple[ToolDelta, ...] = ()  # calls that begin, and more of their arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,9 @@ class Sample:
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprobs, ...] = ()
+    reasoning: str | None = None  # what the model thought before it answered
+    tool_calls: tuple[ToolCall, ...] = ()
+    stop_reason: str | int | None = None  # the stop string or token of the request that ended it
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -60,7 +71,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The complete answer to one prompt. `text`, `tokens`, `finish_reason`, `logprobs` are the first sample's."""
+    """The whole answer to one prompt. What a `Sample` has, the completion has too: that of its first sample."""
 
     samples: tuple[Sample, ...]
     prompt_tokens: tuple[int, ...]
@@ -74,6 +85,16 @@ class Completion:
         return self.samples[0].text
 
     @property
+    def reasoning(self) -> str | None:
+        """What the model thought before it answered; None: nothing."""
+        return self.samples[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the model calls."""
+        return self.samples[0].tool_calls
+
+    @property
     def tokens(self) -> tuple[int, ...]:
         """Its tokens, including those of a stop string and the end token."""
         return self.samples[0].tokens
@@ -82,6 +103,11 @@ class Completion:
     def finish_reason(self) -> FinishReason:
         """Why it ended."""
         return self.samples[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or token of the request that ended it."""
+        return self.samples[0].stop_reason
 
     @property
     def logprobs(self) -> tuple[TokenLogprobs, ...]:

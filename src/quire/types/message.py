@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -15,6 +16,15 @@ class ToolCall:
     id: str
     name: str
     arguments: str  # JSON text
+
+    @property
+    def parsed_arguments(self) -> dict[str, Any] | None:
+        """The arguments as a dictionary; None if they are not a JSON object, as in an answer that was cut off."""
+        try:
+            value = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,10 @@ _NUMBERS = (  # name, minimum, maximum, description of the allowed values
 
 
 class FinishReason(StrEnum):
-    """Why a request ended without an error."""
+    """Why a sample ended without an error."""
 
     STOP = "stop"  # an end-of-text or stop token, or a stop string
+    TOOL_CALLS = "tool_calls"  # the answer is tool calls; of answers only: to the engine it is a stop
     LENGTH = "length"  # max_tokens or the context limit
     CANCELLED = "cancelled"  # the client disconnected or cancelled it
 

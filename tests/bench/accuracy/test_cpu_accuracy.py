@@ -12,7 +12,7 @@ from quire.bench.accuracy.cpu_accuracy import compare_accuracy
 from quire.bench.accuracy.divergence import NUM_COUNTED, WINDOW, clamp, divergences, log_probabilities
 from quire.bench.accuracy.llama_perplexity import MAGIC, read_head, read_window
 from quire.bench.load.sample_text import sample_text, word_tokens
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.weights.checkpoint import open_checkpoint
 from tests.devices.cpu.programs import HAS_NATIVE
 
@@ -66,7 +66,7 @@ def test_every_python_has_enough_text():
 
 @pytest.mark.e2e
 def test_prompts_are_made_of_whole_words(model_file):
-    tokenizer = TextSide.of(open_checkpoint(model_file)).tokenizer
+    tokenizer = read_model_text(open_checkpoint(model_file)).tokenizer
     words = word_tokens(tokenizer)
     assert len(words) > 500 and " the" in {tokenizer.decode([token]) for token in words}
     assert all(tokenizer.decode([token])[1:].isalpha() for token in words)

@@ -15,9 +15,10 @@ pytestmark = pytest.mark.e2e
 
 NOT_IMPORTED = {
     *("torch", "transformers"),
-    *("huggingface_hub", "httpx", "ssl"),  # downloads
-    *("asyncio", "zmq", "msgspec", "starlette", "uvicorn", "quire.serve", "quire.types.chat"),  # the server
-    *("rich", "llguidance", "quire.text.go_chat"),  # help pages, constrained decoding, Go templates
+    *("huggingface_hub", "httpx", "ssl"),  # fetch models
+    *("asyncio", "zmq", "msgspec", "starlette", "uvicorn", "quire.serve"),  # serve them
+    *("quire.grammar.tool_schemas", "quire.text.parsers.registry"),  # required calls, tools
+    *("rich", "llguidance", "quire.text.go_chat"),  # help pages, prescribed forms, templates of Ollama's kind
     *("quire.bench", "quire.advisor", "quire.console"),
 }
 

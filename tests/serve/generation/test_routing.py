@@ -158,7 +158,7 @@ def test_a_split_gives_each_user_one_model_in_exact_proportions(server: Running)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_model_that_cannot_be_loaded_is_stood_in_for(server: Running, stream: bool) -> None:
+def test_a_model_that_cannot_be_loaded_falls_back_to_the_next(server: Running, stream: bool) -> None:
     answer = chat(server, "careful", stream=stream)
     assert answer.status_code == 200 and answer.headers["x-quire-route"] == "careful/first"
     assert answer.headers["x-quire-model"] == "small"
@@ -167,13 +167,13 @@ def test_a_model_that_cannot_be_loaded_is_stood_in_for(server: Running, stream: 
     assert server.records[-1].model == "small"
 
 
-def test_if_nobody_can_answer_the_error_is_that_of_the_model_that_was_meant(server: Running) -> None:
+def test_if_no_model_can_answer_the_error_is_that_of_the_preferred_one(server: Running) -> None:
     answer = chat(server, "hopeless")
     assert answer.status_code >= 400 and "gguf" in answer.text
     assert answer.headers["x-quire-route"] == "hopeless/only" and "x-quire-model" not in answer.headers
 
 
-def test_a_model_with_a_full_queue_is_stood_in_for(server: Running) -> None:
+def test_a_model_with_a_full_queue_falls_back_to_the_next(server: Running) -> None:
     """One request runs in the large model, one waits: a third would be refused."""
     long: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "stream": True}
     messages = [{"role": "user", "content": "Count"}]
@@ -223,7 +223,7 @@ def ask(url: str, model: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("fronts", ["1", "2"])
-def test_rules_are_read_again_at_sighup_and_a_bad_file_changes_nothing(
+def test_rules_are_reloaded_at_sighup_and_an_invalid_file_changes_nothing(
     model_file: Path, tmp_path: Path, fronts: str
 ) -> None:
     file = tmp_path / "routes.yaml"

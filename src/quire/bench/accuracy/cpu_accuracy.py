@@ -26,9 +26,10 @@ from quire.bench.accuracy.divergence import (
 from quire.bench.accuracy.llama_perplexity import read_head, read_window
 from quire.bench.load.sample_text import sample_text
 from quire.devices import base
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
+from quire.text.model_text import ModelText
 from quire.weights.checkpoint import open_checkpoint
 
 Array = NDArray[Any]
@@ -55,32 +56,34 @@ class Accuracy:
 def compare_accuracy(model: str, num_windows: int, peer_file: str | None) -> Accuracy:
     """Compare over windows of the sample text: those in the peer's file, or as our tokenizer encodes them."""
     checkpoint = open_checkpoint(Path(model))
-    drawn, side = draw(checkpoint), TextSide.of(checkpoint)
+    drawn, model_text = draw(checkpoint), read_model_text(checkpoint)
     if peer_file is None:
-        tokens = side.encode(sample_text())[: num_windows * WINDOW]
-        return _compare(drawn, side, np.array(tokens, np.int32).reshape(-1, WINDOW), None)
+        tokens = model_text.encode(sample_text())[: num_windows * WINDOW]
+        return _compare(drawn, model_text, np.array(tokens, np.int32).reshape(-1, WINDOW), None)
     with Path(peer_file).open("rb") as file:
         windows, vocab = read_head(file)
-        return _compare(drawn, side, windows[:num_windows], (read_window(file, vocab) for _ in windows))
+        return _compare(drawn, model_text, windows[:num_windows], (read_window(file, vocab) for _ in windows))
 
 
 def sample_windows(model: str) -> Array:
     """Return the whole sample text in the model's tokens: int32 [windows, WINDOW]."""
-    side = TextSide.of(open_checkpoint(Path(model)))
-    tokens = np.array(side.encode(sample_text()), np.int32)
+    model_text = read_model_text(open_checkpoint(Path(model)))
+    tokens = np.array(model_text.encode(sample_text()), np.int32)
     windows = tokens[: len(tokens) // WINDOW * WINDOW].reshape(-1, WINDOW)
-    if side.tokenizer is not None and side.tokenizer.prefix:
-        windows[:, 0] = side.tokenizer.prefix[0]
+    if model_text.tokenizer is not None and model_text.tokenizer.prefix:
+        windows[:, 0] = model_text.tokenizer.prefix[0]
     return windows
 
 
-def _compare(model: DrawnModel, side: TextSide, windows: Array, peer_windows: Iterator[Array] | None) -> Accuracy:
+def _compare(
+    model: DrawnModel, model_text: ModelText, windows: Array, peer_windows: Iterator[Array] | None
+) -> Accuracy:
     exact, fast = _lower(model, "float", "f32"), _lower(model, "native", "f16")
     ours, peer = [], []
     for window in windows:
         tokens = window.tolist()
-        if side.tokenizer is not None and side.tokenizer.prefix:
-            tokens[0] = side.tokenizer.prefix[0]
+        if model_text.tokenizer is not None and model_text.tokenizer.prefix:
+            tokens[0] = model_text.tokenizer.prefix[0]
         expected = log_probabilities(_logits(exact, tokens))
         ours.append(divergences(expected, clamp(log_probabilities(_logits(fast, tokens)))))
         if peer_windows is not None:

@@ -13,16 +13,15 @@ from quire.engine.messages import (
     Cancelled,
     Configure,
     Counters,
-    Finished,
     Inward,
     Outward,
     Ready,
     Shutdown,
     Snapshot,
     Submit,
-    Tokens,
 )
 from quire.engine.process import Sockets
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason
 
 FIRST_TOKEN, NUM_TOKENS = 1000, 8000  # a range of the vocabulary that is mostly plain words

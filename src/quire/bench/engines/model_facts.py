@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.bench.load.sample_text import word_tokens
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.models.draw import draw
 from quire.weights.checkpoint import open_checkpoint
 
@@ -29,7 +29,7 @@ class ModelFacts:
     def of(cls, path: Path, size: str = "") -> ModelFacts:
         """Read the facts, but no weights. `size` comes before the format in the label."""
         checkpoint = open_checkpoint(path)
-        model, tokenizer = draw(checkpoint), TextSide.of(checkpoint).tokenizer
+        model, tokenizer = draw(checkpoint), read_model_text(checkpoint).tokenizer
         matrices = {id(w): w for name, w in model.weights.items() if len(w.shape) == 2 and name != "embed"}
         head = model.weights["head"]
         sizes: Counter[str] = Counter()

@@ -149,5 +149,5 @@ def checkpoint_details(path: Path) -> dict[str, str]:
 def _chat_template(path: Path) -> str:
     """Return a model's chat template; empty if its files have none."""
     checkpoint = import_module("quire.weights.checkpoint").open_checkpoint(path)
-    template = import_module("quire.engine.text_side").TextSide.of(checkpoint).template
+    template = import_module("quire.engine.model_files").read_model_text(checkpoint).template
     return "" if template.is_default else str(template.sources.get("default", ""))

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from quire.engine.messages import Changed, Explain, Explained, Flush, PinPrefix, UnpinPrefix
-from quire.engine.text_side import TextSide
 from quire.serve.admin.native import require_admin
 from quire.serve.admin.prompt_body import PromptBody, ask_of
-from quire.serve.dialects.body import read
+from quire.serve.dialects.body import read_body
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.models import ModelEngine
 from quire.serve.service import Service
+from quire.text.model_text import ModelText
 from quire.types.errors import InvalidRequest
 from quire.types.request import CacheKey, Pin
 
@@ -64,17 +64,17 @@ async def cache_stats(service: Service, exchange: Exchange) -> None:
 
 async def explain_prompt(service: Service, exchange: Exchange) -> None:
     """How much of a prompt is cached, and why not more."""
-    body = await service.parse_body(exchange, lambda data: read(data, PromptBody))
+    body = await service.parse_body(exchange, lambda data: read_body(data, PromptBody))
     async with _prompt(service, exchange, body) as (engine, tokens, key):
         why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
         why = replace(why, cause="unseen")  # keys must not learn about each other's prompts
-    await exchange.respond(msgspec.json.encode(_explanation(why, engine.model_text.side)))
+    await exchange.respond(msgspec.json.encode(_explanation(why, engine.model_text)))
 
 
 async def pin_prompt(service: Service, exchange: Exchange) -> None:
     """Pin what is cached of a prompt."""
-    body = await service.parse_body(exchange, lambda data: read(data, PinBody))
+    body = await service.parse_body(exchange, lambda data: read_body(data, PinBody))
     async with _prompt(service, exchange, body) as (engine, tokens, key):
         kept: Changed = await engine.ask(PinPrefix(tokens, key, Pin(0, len(tokens), body.rank, body.seconds)))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_pinned": kept.count}))
@@ -82,7 +82,7 @@ async def pin_prompt(service: Service, exchange: Exchange) -> None:
 
 async def unpin_prompt(service: Service, exchange: Exchange) -> None:
     """Remove the pins from what is cached of a prompt."""
-    body = await service.parse_body(exchange, lambda data: read(data, PromptBody))
+    body = await service.parse_body(exchange, lambda data: read_body(data, PromptBody))
     async with _prompt(service, exchange, body) as (engine, tokens, key):
         lifted: Changed = await engine.ask(UnpinPrefix(tokens, key))
     await exchange.respond(msgspec.json.encode({"num_tokens": len(tokens), "num_unpinned_blocks": lifted.count}))
@@ -91,7 +91,7 @@ async def unpin_prompt(service: Service, exchange: Exchange) -> None:
 async def flush_cache(service: Service, exchange: Exchange) -> None:
     """Drop everything that is cached."""
     require_admin(exchange)
-    body = await service.parse_body(exchange, lambda data: read(data or b"{}", FlushBody))
+    body = await service.parse_body(exchange, lambda data: read_body(data or b"{}", FlushBody))
     async with service.models.using(body.model) as (_, engine):
         dropped: Changed = await engine.ask(Flush())
     await exchange.respond(msgspec.json.encode({"num_flushed_blocks": dropped.count}))
@@ -112,8 +112,8 @@ async def _prompt(
         yield engine, prompts[0].tokens, exchange.key.cache_key(ask.terms.salt)
 
 
-def _explanation(why: Explained, side: TextSide) -> dict[str, Any]:
-    texts = {name: None if token is None else side.decode([token]) for name, token in _ends(why).items()}
+def _explanation(why: Explained, model_text: ModelText) -> dict[str, Any]:
+    texts = {name: None if token is None else model_text.decode([token]) for name, token in _ends(why).items()}
     sentence = f"{why.num_hit} of {why.num_tokens} tokens are cached" + ENDINGS[why.cause].format(
         hit=why.num_hit, ago=why.evicted_ago or 0.0, **texts
     )

@@ -7,13 +7,13 @@ from urllib.parse import parse_qsl
 
 from quire import __version__
 from quire.serve.admin.library import stored_modelfile
-from quire.serve.dialects.contract import Lists, Pages, Shows, Tells
+from quire.serve.dialects.contract import ListEndpoint, PageEndpoint, ShowEndpoint, VersionEndpoint
 from quire.serve.http.exchange import Exchange
 from quire.serve.service import Service
 from quire.types.chat import ModelCard
 
 
-async def show_all(service: Service, exchange: Exchange, endpoint: Lists) -> None:
+async def show_all(service: Service, exchange: Exchange, endpoint: ListEndpoint) -> None:
     """All models and aliases, or only the loaded models."""
     if endpoint.only_loaded:
         await exchange.respond(endpoint.encode(await service.models.running_cards()))
@@ -29,13 +29,13 @@ async def _all_cards(service: Service) -> list[ModelCard]:
     return list(cards.values())
 
 
-async def show_page(service: Service, exchange: Exchange, endpoint: Pages) -> None:
+async def show_page(service: Service, exchange: Exchange, endpoint: PageEndpoint) -> None:
     """A page of the models and aliases."""
     query = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
     await exchange.respond(endpoint.encode(await _all_cards(service), query))
 
 
-async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> None:
+async def show_one(service: Service, exchange: Exchange, endpoint: ShowEndpoint) -> None:
     """One model, named in the path or in the body."""
     if endpoint.name_of is None:
         name: str = exchange.scope["path_params"]["name"]
@@ -47,6 +47,6 @@ async def show_one(service: Service, exchange: Exchange, endpoint: Shows) -> Non
     await exchange.respond(endpoint.encode(replace(card, modelfile=await stored_modelfile(service, name))))
 
 
-async def tell_version(service: Service, exchange: Exchange, endpoint: Tells) -> None:
+async def tell_version(service: Service, exchange: Exchange, endpoint: VersionEndpoint) -> None:
     """The version of Quire."""
     await exchange.respond(endpoint.encode(__version__))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from quire.serve.admin.native import require_admin
-from quire.serve.dialects.contract import Asked, Changes, Takes
+from quire.serve.dialects.contract import BlobEndpoint, ChangeEndpoint, DecodedChange
 from quire.serve.errors import NoLibrary, NoSuchBlob
 from quire.serve.http.exchange import ClientGone, Exchange
 from quire.serve.residency.engines import in_thread
@@ -30,7 +30,7 @@ FULL_SECONDS = 0.01  # until the next try, when there are that many
 LOOK_SECONDS = 1.0  # until the writing thread checks that the client is still there
 
 
-async def change_models(service: Service, exchange: Exchange, endpoint: Changes) -> None:
+async def change_models(service: Service, exchange: Exchange, endpoint: ChangeEndpoint) -> None:
     """Create, copy, delete, pull or push a model."""
     library = _library(service, exchange)
     asked = await service.parse_body(exchange, endpoint.decode)
@@ -66,7 +66,7 @@ async def change_models(service: Service, exchange: Exchange, endpoint: Changes)
         await exchange.respond(asked.done, asked.content_type)
 
 
-async def receive_blob(service: Service, exchange: Exchange, endpoint: Takes) -> None:
+async def receive_blob(service: Service, exchange: Exchange, endpoint: BlobEndpoint) -> None:
     """Receive a file for a model to be created from, or tell whether it is here."""
     library = _library(service, exchange)
     digest: str = exchange.scope["path_params"]["digest"]
@@ -108,7 +108,7 @@ def _library(service: Service, exchange: Exchange) -> Library:
     return service.library
 
 
-async def _write_steps(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:
+async def _write_steps(exchange: Exchange, asked: DecodedChange, steps: list[Step]) -> None:
     if not asked.streams or not steps:
         return
     if not exchange.has_begun:

@@ -14,7 +14,7 @@ from quire.engine.messages import EngineDied
 from quire.observe.exposition import expose
 from quire.observe.metrics import engine_samples
 from quire.serve.admin.prompt_body import PromptBody, ask_of
-from quire.serve.dialects.body import read
+from quire.serve.dialects.body import read_body
 from quire.serve.dialects.contract import Dialect
 from quire.serve.errors import Forbidden, ModelLoading, ShuttingDown
 from quire.serve.http.exchange import Exchange
@@ -108,15 +108,15 @@ async def metrics(service: Service, exchange: Exchange) -> None:
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """The tokens of a prompt."""
-    body = await service.parse_body(exchange, lambda data: read(data, TokenizeBody))
+    body = await service.parse_body(exchange, lambda data: read_body(data, TokenizeBody))
     if body.content is not None:
         if body.prompt is not None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
         body.prompt = body.content
     async with service.models.using(body.model) as (_, engine):
-        side = engine.model_text.side
+        model_text = engine.model_text
         if isinstance(body.prompt, str) and body.add_special_tokens is not None:
-            encode = partial(side.encode, body.prompt, framed=body.add_special_tokens)
+            encode = partial(model_text.encode, body.prompt, framed=body.add_special_tokens)
             tokens = await service.run_sized(exchange, encode)
         else:
             limits = service.limits(exchange.key)
@@ -128,10 +128,10 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text of tokens, including special ones, in the fields of vLLM and of llama.cpp."""
-    body = await service.parse_body(exchange, lambda data: read(data, DetokenizeBody))
+    body = await service.parse_body(exchange, lambda data: read_body(data, DetokenizeBody))
     async with service.models.using(body.model) as (_, engine):
         engine.check_tokens(body.tokens, "tokens")
-        text = await service.run_sized(exchange, lambda: engine.model_text.side.decode(body.tokens))
+        text = await service.run_sized(exchange, lambda: engine.model_text.decode(body.tokens))
     await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.serve.dialects.contract import Dialect, Generates, Limits
-from quire.serve.generation.form import offered
+from quire.serve.dialects.contract import Dialect, GenerateEndpoint, RequestLimits
+from quire.text.prompts import drop_forbidden_tools
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message
@@ -41,7 +41,7 @@ class PromptBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     salt: str = ""  # as in a request
 
 
-def ask_of(body: PromptBody, dialects: Sequence[Dialect], limits: Limits) -> Ask:
+def ask_of(body: PromptBody, dialects: Sequence[Dialect], limits: RequestLimits) -> Ask:
     """The request that the body describes."""
     if sum(part is not None for part in (body.prompt, body.messages, body.request)) != 1:
         raise InvalidRequest("Give one of prompt, messages and request.", field="prompt")
@@ -54,6 +54,6 @@ def ask_of(body: PromptBody, dialects: Sequence[Dialect], limits: Limits) -> Ask
         return ChatRequest(body.model, messages, terms=terms)
     assert body.request is not None
     for endpoint in (endpoint for dialect in dialects for endpoint in dialect.endpoints):
-        if isinstance(endpoint, Generates) and endpoint.path == body.request.path:
-            return offered(endpoint.decode(msgspec.json.encode(body.request.body), limits).ask)
+        if isinstance(endpoint, GenerateEndpoint) and endpoint.path == body.request.path:
+            return drop_forbidden_tools(endpoint.decode(msgspec.json.encode(body.request.body), limits).ask)
     raise InvalidRequest(f"{body.request.path} is not an endpoint that generates text.", field="request.path")

@@ -12,7 +12,17 @@ from quire.serve.admin import cache, native
 from quire.serve.admin.prompt_body import PromptBody
 from quire.serve.admin.request_log import LINES, show_request_log
 from quire.serve.dialects.body import schema_of
-from quire.serve.dialects.contract import Changes, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
+from quire.serve.dialects.contract import (
+    BlobEndpoint,
+    ChangeEndpoint,
+    Dialect,
+    Endpoint,
+    GenerateEndpoint,
+    ListEndpoint,
+    PageEndpoint,
+    ShowEndpoint,
+    VersionEndpoint,
+)
 from quire.serve.http.exchange import JSON, Exchange
 from quire.serve.service import Service
 
@@ -58,15 +68,17 @@ OWN_ROUTES = (
 
 def method_of(endpoint: Endpoint) -> str:
     """The HTTP method of a dialect's endpoint."""
-    if isinstance(endpoint, Changes | Takes):
+    if isinstance(endpoint, ChangeEndpoint | BlobEndpoint):
         return endpoint.method
-    is_read = isinstance(endpoint, Lists | Pages | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
+    is_read = isinstance(endpoint, ListEndpoint | PageEndpoint | VersionEndpoint) or (
+        isinstance(endpoint, ShowEndpoint) and endpoint.name_of is None
+    )
     return "GET" if is_read else "POST"
 
 
 def header_of(endpoint: Endpoint) -> str:
     """The header that distinguishes an endpoint from another one with the same path."""
-    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
+    return endpoint.header if isinstance(endpoint, PageEndpoint | ShowEndpoint) else ""
 
 
 def describe_api(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
@@ -78,7 +90,7 @@ def describe_api(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
                 continue  # OpenAPI has one operation for a path
             method = method_of(endpoint)
             operation = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
-            types = (JSON, endpoint.streams) if isinstance(endpoint, Generates | Changes) else (JSON,)
+            types = (JSON, endpoint.streams) if isinstance(endpoint, GenerateEndpoint | ChangeEndpoint) else (JSON,)
             operation |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
             paths.setdefault(endpoint.path, {})[method.lower()] = operation
     for own in OWN_ROUTES:

@@ -29,16 +29,16 @@ from quire.serve.admin.library import change_models, receive_blob
 from quire.serve.admin.native import NATIVE
 from quire.serve.admin.routes import OWN_ROUTES, header_of, method_of
 from quire.serve.dialects.contract import (
-    Changes,
-    Counts,
+    BlobEndpoint,
+    ChangeEndpoint,
+    CountEndpoint,
     Dialect,
     Endpoint,
-    Generates,
-    Lists,
-    Pages,
-    Shows,
-    Takes,
-    Tells,
+    GenerateEndpoint,
+    ListEndpoint,
+    PageEndpoint,
+    ShowEndpoint,
+    VersionEndpoint,
 )
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.generation.handler import count, generate
@@ -51,14 +51,14 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[Exchange], Awaitable[None]]
 HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
-    Generates: generate,
-    Counts: count,
-    Lists: show_all,
-    Pages: show_page,
-    Shows: show_one,
-    Tells: tell_version,
-    Changes: change_models,
-    Takes: receive_blob,
+    GenerateEndpoint: generate,
+    CountEndpoint: count,
+    ListEndpoint: show_all,
+    PageEndpoint: show_page,
+    ShowEndpoint: show_one,
+    VersionEndpoint: tell_version,
+    ChangeEndpoint: change_models,
+    BlobEndpoint: receive_blob,
 }
 KEYLESS = frozenset(route.path for route in OWN_ROUTES if not route.needs_key)
 METRICS = "/metrics"

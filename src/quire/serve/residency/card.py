@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from quire.engine.need import has_own_memory
-from quire.serve.generation.prompts import ModelText
 from quire.serve.residency.contract import ModelRecord
+from quire.text.model_text import ModelText
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import Checkpoint
 
@@ -21,7 +21,7 @@ LICENSE_KEYS = ("general.license", "license")
 def card_of_files(name: str, checkpoint: Checkpoint, model_text: ModelText) -> ModelCard:
     """What the files of a model say about it."""
     tensors = checkpoint.tensors.values()
-    preset = model_text.side.preset
+    preset = model_text.preset
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
@@ -34,10 +34,10 @@ def card_of_files(name: str, checkpoint: Checkpoint, model_text: ModelText) -> M
         architecture=_architecture(checkpoint),
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
-        template="" if model_text.side.template.is_default else model_text.side.template.sources.get("default", ""),
+        template="" if model_text.template.is_default else model_text.template.sources.get("default", ""),
         system=preset.system,
         parameters=preset.parameters,
-        sampling_defaults=model_text.side.defaults,
+        sampling_defaults=model_text.defaults,
         messages=preset.messages,
         license="\n\n".join(preset.licences)
         or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
@@ -83,11 +83,11 @@ def _architecture(checkpoint: Checkpoint) -> str:
 def _capabilities(model_text: ModelText) -> tuple[str, ...]:
     """Every model accepts tools; "tools" says that its own template mentions them."""
     found = ["completion"]
-    if any("tools" in source.lower() for source in model_text.side.template.sources.values()):
+    if any("tools" in source.lower() for source in model_text.template.sources.values()):
         found.append("tools")
     if model_text.reasoning is not None:
         found.append("thinking")
-    if model_text.side.infill is not None:
+    if model_text.infill is not None:
         found.append("insert")
     return tuple(found)
 

@@ -19,13 +19,11 @@ from quire import __version__
 from quire.config import Config
 from quire.engine.client import Client
 from quire.engine.messages import Counters, Question
-from quire.engine.text_side import TextSide
-from quire.serve.generation.prompts import ModelText
+from quire.engine.model_files import read_model_text
 from quire.serve.residency.card import card_of_files, card_of_record
 from quire.serve.residency.contract import Gone, ModelRecord, ModelStatus, Residency, ResidencyStatus
 from quire.serve.residency.engines import ask_engine, in_thread
-from quire.text.parsers.reasoning import reasoning_of
-from quire.text.parsers.registry import style_of
+from quire.text.model_text import ModelText
 from quire.types.chat import ModelCard
 from quire.types.errors import InvalidRequest
 from quire.weights.checkpoint import open_checkpoint
@@ -260,11 +258,5 @@ class Models:
 def read_files(name: str, path: Path, config: Config) -> ModelFiles:
     """What the files of a model say. Call it in a thread."""
     checkpoint = open_checkpoint(path, config.weights.load_format)
-    text = model_text_of(TextSide.of(checkpoint, config.sampling.sampling_defaults))
+    text = read_model_text(checkpoint, config.sampling.sampling_defaults)
     return ModelFiles(text, card_of_files(name, checkpoint, text))
-
-
-def model_text_of(side: TextSide) -> ModelText:
-    """The text side of a model, with the styles of tool calls and reasoning that its templates use."""
-    sources = side.template.sources.values()
-    return ModelText(side, style_of(sources), reasoning_of(sources))

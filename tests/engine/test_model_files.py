@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer as Native
 from tokenizers import processors
 
-from quire.engine.text_side import TextSide
+from quire.engine.model_files import read_model_text
 from quire.weights.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.pure
@@ -47,17 +47,17 @@ def folder(toy_folder: Path, tmp_path: Path) -> Path:
 
 def test_prompts_and_conversations_are_tokenized_as_by_transformers(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    side, oracle = TextSide.of(open_checkpoint(folder)), transformers.AutoTokenizer.from_pretrained(folder)
+    model_text, oracle = read_model_text(open_checkpoint(folder)), transformers.AutoTokenizer.from_pretrained(folder)
     for text in ("Hi there.", "", "  a\n"):
-        assert list(side.encode(text)) == oracle(text).input_ids
-        assert list(side.encode(text, framed=False)) == oracle(text, add_special_tokens=False).input_ids
+        assert list(model_text.encode(text)) == oracle(text).input_ids
+        assert list(model_text.encode(text, framed=False)) == oracle(text, add_special_tokens=False).input_ids
     for tools in (None, TOOLS):
         expected = oracle.apply_chat_template(TALK, tools=tools, add_generation_prompt=True, return_dict=False)
-        assert list(side.encode_chat(TALK, tools)) == expected
+        assert list(model_text.encode_rendered(model_text.template.render(TALK, tools=tools))) == expected
     end = oracle.eos_token_id
-    assert end in side.eos_ids and side.tokenizer is not None and end in side.tokenizer.special_ids
+    assert end in model_text.eos_ids and model_text.tokenizer is not None and end in model_text.tokenizer.special_ids
     tokens = [*oracle("ok", add_special_tokens=False).input_ids, end]
-    assert side.tokenizer.decode(tokens) == oracle.decode(tokens, skip_special_tokens=True) == "ok"
+    assert model_text.tokenizer.decode(tokens) == oracle.decode(tokens, skip_special_tokens=True) == "ok"
 
 
 def test_a_bpe_that_drops_merges_at_random_while_it_is_trained_encodes_always_alike(folder: Path) -> None:
@@ -67,5 +67,5 @@ def test_a_bpe_that_drops_merges_at_random_while_it_is_trained_encodes_always_al
     document["added_tokens"] = []
     document["post_processor"] = None
     (folder / "tokenizer.json").write_text(json.dumps(document))
-    side = TextSide.of(open_checkpoint(folder))
-    assert {side.encode("ab") for _ in range(20)} == {(128,)}
+    model_text = read_model_text(open_checkpoint(folder))
+    assert {model_text.encode("ab") for _ in range(20)} == {(128,)}
