@@ -42,7 +42,6 @@ from quire.engine.messages import (
     Snapshot,
     Submit,
     UnpinPrefix,
-    split_outcomes,
 )
 from quire.grammar.grammar import Grammar
 from quire.observe.histogram import Histogram
@@ -50,7 +49,7 @@ from quire.observe.metrics import STEP_SECONDS
 from quire.runner.flight import Flight, Masks
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError
-from quire.types.output import Finished
+from quire.types.output import Finished, split_outcomes
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
 

@@ -41,7 +41,7 @@ def _log_progress(loading: Loading) -> None:
 
 
 class ChildEngine:
-    """A link to an engine in a child process, which runs `entry` (module:function)."""
+    """A link to an engine in a child process, which runs `entry`: module:function, and arguments after spaces."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ChildEngine:
         self._sending = threading.Lock()
         self._closing = threading.Lock()
         self._is_closing = threading.Event()
-        self._process = spawn(entry, inward, outward)
+        self._process = spawn(*entry.split(), inward, outward)
         self._finalizer = weakref.finalize(self, _clean_up, self._process, self._folder)
         watched = WatchedProcess(self.pid, self._probe, self._process.kill, configure.config.scheduler.max_step_seconds)
         self._watch = Watch(watched, self._connect(zmq.PAIR, inward + ECHO))

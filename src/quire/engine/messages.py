@@ -17,18 +17,13 @@ the text side decodes them and does not know the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from quire.config import Config
 from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
 from quire.types.errors import QuireError
 from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
-from quire.types.step import Outcome
-
-new_tuple = tuple.__new__  # builds a named tuple without its own constructor, in half the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,32 +145,6 @@ class Accepted:
     """A request is in the queue."""
 
     request_id: str
-
-
-class OutcomeSplit(NamedTuple):
-    """Outcomes of samples that continue, as messages; those of samples that ended; and the tokens in both."""
-
-    ongoing: list[Tokens]
-    ended: list[Outcome]
-    num_output: int
-    num_forced: int
-
-
-def split_outcomes(outcomes: Iterable[Outcome]) -> OutcomeSplit:
-    """Separate the outcomes of samples that continue, as Tokens, from the last outcomes of samples that ended."""
-    ongoing: list[Tokens] = []
-    ended: list[Outcome] = []
-    num_output = num_forced = 0
-    add = ongoing.append
-    for outcome in outcomes:
-        request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, _ = outcome
-        num_output += len(tokens)
-        num_forced += forced
-        if error is None and finish is None:  # hot path, up to a thousand times a step
-            add(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
-        else:
-            ended.append(outcome)
-    return OutcomeSplit(ongoing, ended, num_output, num_forced)
 
 
 @dataclass(frozen=True, slots=True)

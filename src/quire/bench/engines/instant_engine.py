@@ -1,6 +1,6 @@
 """An engine that computes nothing: it exchanges a real engine's messages over the same sockets and answers at once.
 
-Its device name is its pace: tokens a second of all streams together, or "inf".
+Its entry has its pace as an argument: tokens a second of all streams together, or "inf".
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ FIRST_TOKEN, NUM_TOKENS = 1000, 8000  # a range of the vocabulary that is mostly
 class InstantEngine:
     """Gives every running request one token a step."""
 
-    def __init__(self, sockets: Sockets) -> None:
-        self._sockets = sockets
+    def __init__(self, sockets: Sockets, pace: float) -> None:
+        self._sockets, self._pace = sockets, pace
         self._live: dict[str, tuple[int, int]] = {}  # request id -> tokens sent, max_tokens
-        self._pace = float("inf")
         self._is_open = True
         self._num_steps = 0
         self._busy = 0.0
@@ -54,8 +53,7 @@ class InstantEngine:
 
     def _handle(self, message: Inward) -> None:
         match message:
-            case Configure(_, device, _):
-                self._pace = float(device)
+            case Configure():
                 self._sockets.send([Ready("instant", "none", 1 << 17, 1 << 20, 1 << 20, 16, 0.0)])
             case Submit(request):
                 self._live[request.id] = (0, request.sampling.max_tokens or 1)
@@ -82,10 +80,10 @@ class InstantEngine:
         return messages
 
 
-def main(inward: str, outward: str) -> None:
+def main(pace: str, inward: str, outward: str) -> None:
     """Run in the engine's process: serve until shutdown."""
     sockets = Sockets(inward, outward)
     try:
-        InstantEngine(sockets).run()
+        InstantEngine(sockets, float(pace)).run()
     finally:
         sockets.close()

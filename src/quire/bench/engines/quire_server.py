@@ -46,7 +46,7 @@ def _in_child(function: Callable[..., None], *arguments: Any) -> AbstractContext
 
 def serve_one(model: str, pace: str | None, settings: Mapping[str, Any]) -> None:
     """Run in the child: serve one model until a signal."""
-    launcher = EngineLauncher() if pace is None else EngineLauncher(pace, INSTANT_ENGINE)
+    launcher = EngineLauncher() if pace is None else EngineLauncher(entry=f"{INSTANT_ENGINE} {pace}")
     _serve([ModelEntry("m", lambda: Path(model))], load({**FLAGS, **settings}, {}), launcher)
 
 
