@@ -2,8 +2,8 @@
 
 import pytest
 
-from quire.engine.messages import Tokens, split_outcomes
 from quire.types.errors import StepFailed
+from quire.types.output import Tokens, split_outcomes
 from quire.types.request import FinishReason
 from quire.types.step import Outcome, TokenLogprobs
 
