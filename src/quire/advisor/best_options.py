@@ -28,7 +28,7 @@ class ComparedMetric(NamedTuple):
 
     label: str
     simulated_key: str  # in `key_metrics`
-    measured_key: str  # field of `EngineResult`
+    measured_key: str  # field of `ComparedEngine`
     is_more_better: bool = False
     format: Callable[[float], str] = format_seconds
 

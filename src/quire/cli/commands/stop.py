@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from quire.cli.completion import stored_models
-from quire.cli.model.server_client import ServerClient, server_url
+from quire.cli.model.server_client import ServerClient, configured_url
 from quire.cli.options import CommandSettings, argument, command, option
 
 
@@ -25,7 +25,7 @@ class StopOptions:
 def stop(options: StopOptions, settings: CommandSettings) -> None:
     """Unload models of the server, each when its running requests have finished."""
     serve = settings.config.serve
-    server = ServerClient(options.url or server_url(serve), serve.api_key)
+    server = ServerClient(options.url or configured_url(serve), serve.api_key)
     try:
         for model in options.models:
             server.post("/api/generate", {"model": model, "keep_alive": 0, "stream": False})

@@ -13,7 +13,7 @@ from quire.cli.conversation.answer_printer import DisplayOptions, print_answer, 
 from quire.cli.conversation.message_input import read_message
 from quire.cli.model.answer_options import AnswerOptions
 from quire.cli.model.chat_model import Messages
-from quire.cli.model.loader import LoadedModel, ModelLoader, check_options, full_name
+from quire.cli.model.loader import ModelLoader, ModelSession, check_options, full_name
 from quire.types.errors import InvalidRequest, QuireError
 
 ROLES = ("system", "user", "assistant")
@@ -23,7 +23,7 @@ ROLES = ("system", "user", "assistant")
 class ChatSession:
     """One conversation: its messages, its model and how answers are made. Slash commands change it."""
 
-    loaded: LoadedModel
+    loaded: ModelSession
     loader: ModelLoader
     options: AnswerOptions = field(default_factory=AnswerOptions)
     system: str = ""

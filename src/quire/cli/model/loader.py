@@ -31,7 +31,7 @@ class ModelFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class ModelSession:
     """A model that is ready to answer, with the sampling parameters to use."""
 
     file: ModelFile
@@ -69,7 +69,7 @@ class ModelLoader:
         with show_progress() as progress:
             return ModelFile(name, self.settings.store.resolve(name, progress))
 
-    def load(self, file: ModelFile, options: AnswerOptions) -> LoadedModel:
+    def load(self, file: ModelFile, options: AnswerOptions) -> ModelSession:
         """Load a model. Raise if it does not support the answer options."""
         model = self._chat_model(file)
         try:
@@ -78,7 +78,7 @@ class ModelLoader:
                 print("This model has no chat template: it continues your text.", file=sys.stderr)
             defaults = {} if self.flags.raw else DEFAULTS
             sampling = self.flags.sampling({**defaults, **model.sampling_defaults})
-            loaded = LoadedModel(file, model, sampling, raw)
+            loaded = ModelSession(file, model, sampling, raw)
             check_options(options, loaded)
         except BaseException:
             model.close()
@@ -112,7 +112,7 @@ class ModelLoader:
         return load_local_model(file.path, self.flags.device, self.settings.flags)
 
 
-def check_options(options: AnswerOptions, loaded: LoadedModel) -> None:
+def check_options(options: AnswerOptions, loaded: ModelSession) -> None:
     """Raise if the model does not support the answer options."""
     if options.think is None:
         return

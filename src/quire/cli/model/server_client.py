@@ -30,7 +30,7 @@ class ServerRefused(QuireError):
     code = "refused"
 
 
-def server_url(serve: ServeConfig) -> str:
+def configured_url(serve: ServeConfig) -> str:
     """Return the URL of a server with these settings."""
     host = ANY_ADDRESS.get(serve.host, serve.host)
     scheme = "http" if serve.tls_cert is None else "https"
@@ -98,7 +98,7 @@ class ServerClient:
 
 def find_server(serve: ServeConfig, model: str) -> ServerClient | None:
     """Return a client of the server at the configured address, if it has the model and accepts our key."""
-    server = ServerClient(server_url(serve), serve.api_key)
+    server = ServerClient(configured_url(serve), serve.api_key)
     try:
         if server.get("/") == ROOT_TEXT and model in {each["id"] for each in server.get("/v1/models")["data"]}:
             return server

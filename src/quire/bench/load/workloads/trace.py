@@ -21,7 +21,7 @@ REPLAYED_PATHS = (CHAT, COMPLETIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class TraceWorkload:
+class RecordedSessions:
     """`speed` 2 replays twice as fast."""
 
     file: str = ""
@@ -52,4 +52,4 @@ def _replayed(request: TracedRequest, rng: random.Random) -> LoadRequest:
     return LoadRequest((chat_message("user", content),), max_tokens)
 
 
-WORKLOAD = TraceWorkload
+WORKLOAD = RecordedSessions
