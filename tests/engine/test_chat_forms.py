@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("msgspec")
+
 from quire.engine.chat_forms import chat_request, take_chat_options
 from quire.engine.prompt_forms import chat_requests, prompt_or_chat_request
 from quire.serve.dialects.contract import RequestLimits

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("zmq")
+
 from quire.bench.machine.processes import resident_bytes
 from quire.config import BadSetting, load
 from quire.devices.facts import device_facts
