@@ -19,6 +19,7 @@ from quire.advisor.what_if import ServingSetup, max_request_rate, run_what_ifs
 from quire.advisor.workload import TraceCall, TraceWorkload
 from quire.advisor.workload_summary import summarize_workload
 from quire.config import SchedulerConfig, load
+from quire.devices.facts import device_facts
 from quire.types.errors import InvalidRequest
 from quire.types.request import CacheKey
 from tests.advisor import traces
@@ -171,7 +172,7 @@ def test_the_computed_number_of_weights_matches_the_published_one(name, billions
 
 
 def test_the_shape_of_a_file_matches_the_published_one(model_file):
-    shape, published = checkpoint_shape(model_file, load({}, {})), PUBLISHED["smollm2-135m"]
+    shape, published = checkpoint_shape(model_file, load({}, {}), device_facts("cpu")), PUBLISHED["smollm2-135m"]
     assert shape.num_weights == pytest.approx(published.num_weights, rel=0.01) and shape.precision == "q4_1"
     assert shape.kv_token_bytes == published.kv_token_bytes and shape.weight_bytes == pytest.approx(96.4e6, rel=0.01)
 
@@ -183,4 +184,4 @@ def test_unknown_hardware_is_refused_and_this_machine_is_measured():
         LLAMA.in_precision("q99")
     assert find_hardware("NVIDIA H100").name == "h100" and find_hardware("4090").name == "rtx4090"
     here = measure_this_machine()
-    assert here.kind == "cpu" and here.bandwidth > 1e8 and "measured" in here.source
+    assert here.device == "cpu" and here.bandwidth > 1e8 and "measured" in here.source

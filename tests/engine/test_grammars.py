@@ -253,7 +253,7 @@ def test_a_request_without_an_allowed_token_fails_alone(make: Any) -> None:
     assert {name: (type(error), error.public.split(": ")[-1]) for name, error in errors.items()} == {
         "no such letter": (InvalidRequest, "no token of the model can come next."),
         "no such letter later": (InvalidRequest, "no token of the model can come next."),
-        "not allowed": (StepFailed, "the request's parameters or its grammar rule out all."),
+        "not allowed": (StepFailed, "the request's parameters or its grammar rule out every token."),
     }
     assert len(driver.tokens("fine")) == 9 and len(driver.tokens("free")) == 64
 

@@ -171,7 +171,7 @@ def test_a_row_without_a_valid_distribution_fails_alone(row: int, name: str) -> 
     del driver.chooser.inner.launch
     driver.run()
     error = driver.records[name, 0].error
-    assert isinstance(error, StepFailed) and "no valid distribution" in error.public
+    assert isinstance(error, StepFailed) and "not valid numbers" in error.public
     for each in ways.keys() - {name}:
         assert driver.tokens(each) == expected("llama", some_tokens(10 + len(each)))
 

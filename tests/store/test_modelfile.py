@@ -67,7 +67,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_accepted():
         ("FROM a\nPARAMETER repeat_penalty 0", 2, "from 1e-06"),
         ("FROM a\nPARAMETER presence_penalty 3", 2, "from -2 to 2"),
         ("FROM a\nPARAMETER warmth 1", 2, "no parameter 'warmth'"),
-        ("FROM a\nPARAMETER mirostat 1", 2, "no longer known"),
+        ("FROM a\nPARAMETER mirostat 1", 2, "was dropped by Ollama"),
         ("FROM a\nMESSAGE tool 1", 2, "use one of system"),
         ("FROM a\nMESSAGE", 2, "use one of system"),
         ('FROM a\nSYSTEM """never\nclosed', 2, "not closed"),

@@ -33,7 +33,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "hit_rate_by_blocks": [_hits(each) for each in advice.curve],
         "hit_rate_now": None if advice.now is None else _hits(advice.now),
         "model": asdict(shape) | {"kv_token_bytes": shape.kv_token_bytes},
-        "hardware": _fields(hardware, efficiency="reach"),
+        "hardware": {"kind": "gpu" if hardware.facts.has_own_memory else "cpu"} | _fields(hardware, efficiency="reach"),
         "memory": _memory(evidence.memory),
         "simulated": _served(evidence.served) | {"most_requests_per_second": evidence.max_request_rate},
         "what_if": [_fields(each, explanation="says") for each in evidence.what_ifs],
