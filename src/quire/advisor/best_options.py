@@ -8,6 +8,7 @@ from typing import NamedTuple
 from quire.advisor.comparison import TIE_RATIO, Comparison
 from quire.advisor.number_format import format_seconds
 from quire.advisor.what_if import HAS_DRAFTS, MIN_GAIN, WhatIf
+from quire.report.ranking import top_two
 
 AS_PLANNED = "as planned"
 TIE = "tie"
@@ -77,12 +78,10 @@ def best_measured(comparison: Comparison) -> list[BestOption]:
         values = {engine: value for engine, value in results.items() if value}
         if not values:
             continue
-        best, *others = sorted(values, key=lambda name: values[name], reverse=metric.is_more_better)
-        if not others:
+        best, second, ratio = top_two(values, is_more_better=metric.is_more_better)
+        if second is None:
             rows.append(BestOption(metric.label, best, metric.format(values[best]), "", ""))
             continue
-        second = others[0]
-        high, low = max(values[best], values[second]), min(values[best], values[second])
-        name = best if high > TIE_RATIO * low else f"{TIE}: {best}"
+        name = best if ratio > TIE_RATIO else f"{TIE}: {best}"
         rows.append(BestOption(metric.label, name, metric.format(values[best]), second, metric.format(values[second])))
     return rows

@@ -50,21 +50,22 @@ class MetricSample(NamedTuple):
     label: str | None = None
 
 
-REQUESTS_RUNNING = Metric(
-    "quire_requests_running", MetricKind.GAUGE, "Requests that have a row.", "vllm:num_requests_running"
-)
-REQUESTS_WAITING = Metric(
-    "quire_requests_waiting", MetricKind.GAUGE, "Requests in the queue.", "vllm:num_requests_waiting"
-)
-PREEMPTIONS = Metric("quire_preemptions", MetricKind.COUNTER, "Requests put off for others.", "vllm:num_preemptions")
-PROMISED_WAIT = Metric("quire_promised_wait_seconds", MetricKind.GAUGE, "Wait of a request that arrives now.")
+REQUESTS_RUNNING = Metric("quire_requests_running", MetricKind.GAUGE, "Running requests.", "vllm:num_requests_running")
+REQUESTS_WAITING = Metric("quire_requests_waiting", MetricKind.GAUGE, "Waiting requests.", "vllm:num_requests_waiting")
+PREEMPTIONS = Metric("quire_preemptions", MetricKind.COUNTER, "Preempted requests.", "vllm:num_preemptions")
+PROMISED_WAIT = Metric("quire_promised_wait_seconds", MetricKind.GAUGE, "Estimated wait of a request that arrives now.")
 KV_BLOCKS = Metric("quire_kv_blocks", MetricKind.GAUGE, "KV blocks by state: free, held, cached.", label="state")
 KV_USAGE = Metric("quire_kv_usage", MetricKind.GAUGE, "Share of KV blocks that are held.", "vllm:kv_cache_usage_perc")
-SESSIONS = Metric("quire_sessions", MetricKind.GAUGE, "Conversations that hold their last context.")
+SESSIONS = Metric("quire_sessions", MetricKind.GAUGE, "Sessions that keep their last context cached.")
 PREFIX_QUERIED = Metric(
-    "quire_prefix_queried_tokens", MetricKind.COUNTER, "Prompt tokens looked up.", "vllm:prefix_cache_queries"
+    "quire_prefix_queried_tokens",
+    MetricKind.COUNTER,
+    "Prompt tokens looked up.",
+    "vllm:prefix_cache_queries",
 )
-PREFIX_HIT = Metric("quire_prefix_hit_tokens", MetricKind.COUNTER, "Of those, found.", "vllm:prefix_cache_hits")
+PREFIX_HIT = Metric(
+    "quire_prefix_hit_tokens", MetricKind.COUNTER, "Prompt tokens found in the cache.", "vllm:prefix_cache_hits"
+)
 STEPS = Metric(
     "quire_step_seconds",
     MetricKind.HISTOGRAM,
@@ -72,16 +73,16 @@ STEPS = Metric(
     label="part",
     bounds=STEP_SECONDS,
 )
-RESTARTS = Metric("quire_engine_restarts", MetricKind.COUNTER, "Engines started in the place of one that died.")
-COMPUTED = Metric("quire_computed_tokens", MetricKind.COUNTER, "Tokens computed in steps, of prompts and answers.")
+RESTARTS = Metric("quire_engine_restarts", MetricKind.COUNTER, "Engine restarts after a crash.")
+COMPUTED = Metric("quire_computed_tokens", MetricKind.COUNTER, "Computed tokens, prompts and answers.")
 PADDED = Metric(
-    "quire_padded_tokens", MetricKind.COUNTER, "Tokens computed for nobody, to fill steps up to captured sizes."
+    "quire_padded_tokens", MetricKind.COUNTER, "Padding tokens computed to reach the size of a captured step."
 )
 
 QUEUE_TIME = Metric(
     "quire_queue_seconds",
     MetricKind.HISTOGRAM,
-    "Time that a request waited before it first ran.",
+    "Time that a request waited in the queue.",
     "vllm:request_queue_time_seconds",
     bounds=REQUEST_SECONDS,
 )
@@ -106,26 +107,26 @@ REQUEST_TIME = Metric(
     "vllm:e2e_request_latency_seconds",
     bounds=REQUEST_SECONDS,
 )
-PROMPT_TOKENS = Metric("quire_prompt_tokens", MetricKind.COUNTER, "Tokens of prompts.", "vllm:prompt_tokens")
+PROMPT_TOKENS = Metric("quire_prompt_tokens", MetricKind.COUNTER, "Prompt tokens.", "vllm:prompt_tokens")
 PROMPT_SOURCES = Metric(
-    "quire_prompt_tokens_by_source", MetricKind.COUNTER, "The same by source: computed or cached.", label="source"
+    "quire_prompt_tokens_by_source", MetricKind.COUNTER, "Prompt tokens by source: computed or cached.", label="source"
 )
-OUTPUT_TOKENS = Metric("quire_output_tokens", MetricKind.COUNTER, "Tokens of answers.", "vllm:generation_tokens")
+OUTPUT_TOKENS = Metric("quire_output_tokens", MetricKind.COUNTER, "Output tokens.", "vllm:generation_tokens")
 OUTPUT_SOURCES = Metric(
     "quire_output_tokens_by_source",
     MetricKind.COUNTER,
-    "The same by source: sampled, forced or drafted.",
+    "Output tokens by source: sampled, forced or drafted.",
     label="source",
 )
 ENDED = Metric(
     "quire_answers_ended",
     MetricKind.COUNTER,
-    "Answers that ended well, by why.",
+    "Answers without an error, by finish reason.",
     "vllm:request_success",
     label="reason",
     alias_label="finished_reason",
 )
-REFUSED = Metric("quire_requests_refused", MetricKind.COUNTER, "Requests that got an error, by its code.", label="code")
+REFUSED = Metric("quire_requests_refused", MetricKind.COUNTER, "Requests that failed, by error code.", label="code")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from quire.bench.figures.conclusion import COMPARED_METRICS, EQUAL_RATIO, ratio_of_larger
+from quire.bench.figures.conclusion import COMPARED_METRICS, EQUAL_RATIO
 from quire.bench.figures.load_metrics import METRIC_BY_KEY
 from quire.bench.figures.results import BenchmarkResults, PointsByEngine
 from quire.bench.figures.table import format_number
+from quire.report.ranking import top_two
 
 WINNER_HEADS = ("", "best", "", "next", "", "times")
 EQUAL = "alike"
@@ -47,8 +48,9 @@ def _winners_at(load: str, points: PointsByEngine) -> Iterator[MetricWinner]:
     for key, _, _ in COMPARED_METRICS:
         metric = METRIC_BY_KEY[key]
         values = {name: float(metric.value(point.summary) or 0.0) for name, point in points.items()}
-        best, second, *_ = sorted(values, key=lambda name: values[name], reverse=metric.better == "more")
-        ratio = ratio_of_larger(values[best], values[second])
+        best, second, ratio = top_two(values, is_more_better=metric.better == "more")
+        if second is None:
+            continue
         figures = [f"{format_number(values[name])} {metric.unit}" for name in (best, second)]
         text = EQUAL if ratio < EQUAL_RATIO else f"{format_number(ratio)}×"
         yield MetricWinner(f"{load}: {metric.label}", best, figures[0], second, figures[1], text)

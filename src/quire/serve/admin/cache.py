@@ -34,10 +34,10 @@ SHOWN = (
 )
 ENDINGS = {  # why a hit ends where it ends
     "whole": ".",
-    "diverged": "; at position {hit} the prompt goes on with {given!r}, the cache with {cached!r}.",
-    "evicted": "; what follows was cached, and had to go {ago:.1f} s ago.",
-    "other_salt": "; what follows is cached for another key, salt or model.",
-    "unseen": "; what follows was not computed before, or is long forgotten.",
+    "diverged": "; at position {hit} the prompt continues with {given!r}, the cached text with {cached!r}.",
+    "evicted": "; the rest was cached and was evicted {ago:.1f} s ago.",
+    "other_salt": "; the rest is cached for another key, salt or model.",
+    "unseen": "; the rest was never computed, or was evicted long ago.",
 }
 
 

@@ -139,7 +139,7 @@ class OpenAIFields(Struct, kw_only=True):
 
 
 _NO_BEAMS = Refusal("answers are sampled; there is no beam search.", (False,))
-_THOUGHTS = Refusal("thoughts are always told apart from the answer, as they come.", (True,))
+_THOUGHTS = Refusal("reasoning is always separated from the answer and streamed.", (True,))
 
 REFUSED = {
     "store": Refusal("nothing is stored here; leave it out or give false.", (False,), is_ignorable=True),
