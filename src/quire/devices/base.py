@@ -33,7 +33,7 @@ class Limits:
     max_blocks: int  # B: blocks of one row
     num_blocks: int  # of the whole KV cache: what memory is reserved for; 0: as many as fit (MemoryKind.OWN alone)
     block_tokens: int = 16
-    kv_dtype: str = "f16"  # how the cache stores K and V: a choice of the one who runs the model, not of the model
+    kv_dtype: str = "f16"  # how the cache stores K and V: a setting, not a property of the model
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Records(msgspec.Struct, tag=True):
 
 
 class MemoryAnswer(msgspec.Struct, tag=True):
-    """The memory budget and who has it."""
+    """The memory budget and its use by each engine."""
 
     call: int
     report: MemoryReport

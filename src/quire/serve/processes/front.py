@@ -82,7 +82,7 @@ class Front(Serving):
         service.others = self._meters.others
 
     async def run(self) -> None:
-        """Serve until told to stop, or until the hub is gone."""
+        """Serve until the hub sends a stop, or dies."""
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), self._on_hub_gone)
         reporting = asyncio.create_task(self._report())

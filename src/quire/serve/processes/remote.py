@@ -96,7 +96,7 @@ class RemoteResidency:
         return (await self._ask_records("record", name))[0]
 
     async def memory(self) -> MemoryReport:
-        """The memory budget and who has it."""
+        """The memory budget and its use by each engine."""
         answer = await self._ask("memory")
         assert isinstance(answer, MemoryAnswer)
         return answer.report

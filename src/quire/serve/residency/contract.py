@@ -76,7 +76,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """The memory budget and who has it."""
+    """The memory budget and its use by each engine."""
 
     unit: str
     budget: int
@@ -126,7 +126,7 @@ class Residency(Protocol):
         """Stop serving a model that is about to be deleted, unless it is on the command line."""
 
     async def memory(self) -> MemoryReport:
-        """The memory budget and who has it."""
+        """The memory budget and its use by each engine."""
 
     async def counters(self) -> dict[str, Counters]:
         """The counters of every engine that answers, by the first model that it serves."""

@@ -110,7 +110,7 @@ class LocalResidency:
         return self._record(model)
 
     async def memory(self) -> MemoryReport:
-        """The memory budget and who has it. Models that share an engine are one."""
+        """The memory budget and its use by each engine. Models that share an engine are one."""
         reserved = {self._slots[each.key].names: each.reserved_bytes for each in self._policy if each.reserved_bytes}
         return MemoryReport(self._unit, self._policy.budget, reserved, self._num_loads, self._num_unloads)
 

@@ -230,7 +230,7 @@ class Models:
         return asdict(record.engine.ready) | {"sampling_defaults": sourced}
 
     async def _files(self, name: str, identity: str, path: str) -> ModelFiles:
-        """What a model's files say, read once for all who wait."""
+        """Read a model's files, once for all callers."""
         reading = self._readings.get(name)
         if reading is None or (reading.identity, reading.path) != (identity, path):
             task = asyncio.create_task(in_thread(partial(read_files, name, Path(path), self._config)))
@@ -246,7 +246,7 @@ class Models:
         """Begin to read a model's files while its engine is loaded."""
 
         async def read() -> None:
-            with suppress(Exception):  # whoever needs the files gets the error
+            with suppress(Exception):  # the caller that needs the files gets the error
                 record = await self._residency.record(name)
                 await self._files(record.name, record.identity, record.path)
 

@@ -86,7 +86,7 @@ class Resident:
     keep: float  # the same, as the last request set it
     stage: EngineStage = EngineStage.UNLOADED
     num_bytes: int = 0  # that it may use
-    target_bytes: int = 0  # that it was told to use; memory it gives up is free only once it has reported
+    target_bytes: int = 0  # requested size; memory that it gives up is free only after its report
     floor_bytes: int = 0  # it could not shrink below this when it was last resized
     loaded_at: float = 0.0
     used_at: float = 0.0

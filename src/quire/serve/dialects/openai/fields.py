@@ -165,7 +165,7 @@ REFUSED = {
     "repetition_detection": Refusal("see repetition_penalty and frequency_penalty."),
     "logprob_token_ids": Refusal("see logprobs."),
     "return_tokens_as_token_ids": Refusal("see return_token_ids.", (False,)),
-    "return_hidden_states": Refusal("hidden states are not told.", (False,)),
+    "return_hidden_states": Refusal("hidden states are not returned.", (False,)),
     "kv_transfer_params": Refusal("prompts and answers are computed in one place."),
     "lora_path": Refusal("there are no adapters."),
     "mm_processor_kwargs": Refusal("only text is taken."),
