@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 import pytest
 
-from quire.bench.stand_in import stand_in
+from quire.bench.engines.fixed_delay_server import fixed_delay_server
 from tests.advisor import traces
-from tests.advisor.served import write_trace
 from tests.store.docker_registry import running_registry
 from tests.store.hub import publish
 from tests.store.server import serving
@@ -110,11 +109,11 @@ def machine(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (tools / "quire").chmod(0o755)
     (work / ".venv").symlink_to(sys.prefix)
     (work / "base").write_text(f"FROM {model_file}\n")
-    write_trace(work / "trace.jsonl", traces.shared(40, gap=0.1))
+    traces.write_trace(work / "trace.jsonl", traces.shared(40, gap=0.1))
     with ExitStack() as things, socket.create_server(("127.0.0.1", 0)) as found:
         port = str(found.getsockname()[1])
         found.close()
-        hub, other = things.enter_context(serving()), things.enter_context(stand_in())
+        hub, other = things.enter_context(serving()), things.enter_context(fixed_delay_server())
         publish(hub, "bartowski/SmolLM2-135M-Instruct-GGUF", {"SmolLM2-135M-Instruct-Q4_K_M.gguf": b"GGUF" * 50})
         kept = {
             name: value

@@ -1,6 +1,6 @@
-"""Every setting, declared once. Flags, environment variables, docs and the `/props` page are made from these fields.
+"""Every setting, declared once. Flags, environment variables, docs and `/props` are generated from these fields.
 
-This is the only module that reads the environment. `load` is pure: same inputs, same answer.
+This is the only module that reads the environment. `load` is pure: same inputs, same result.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
 from quire.types.setting import BadSetting, Setting, setting
 
 
@@ -21,97 +22,99 @@ class CacheConfig:
 
     block_tokens: int = setting(16, "Tokens in one KV block.", choices=(1, 2, 4, 8, 16, 32, 64))
     kv_dtype: str = setting(
-        "auto",
-        "How the KV cache stores numbers: f32, f16, bf16; q8_0 on a CPU (8 bits, and a scale for 32 of them); f8_e4m3 "
-        "on a GPU (8 bits). auto: f16 on a CPU, bf16 on a GPU.",
-        choices=("auto", "f32", "f16", "bf16", "q8_0", "f8_e4m3"),
+        AUTO,
+        f"How the KV cache stores numbers: {listed({each.name: each.help for each in KV_FORMATS.values()})}. auto: f16 "
+        "on a CPU, bf16 on a GPU.",
+        choices=(AUTO, *KV_FORMATS),
     )
     num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
     most_blocks: int | None = setting(
         None,
-        "KV blocks that a running engine can be given when memory moves between models. "
-        "None: num_blocks if that is set, else four times as many as it starts with, as far as they fit.",
+        "Most KV blocks that a running engine can get when memory moves between models. "
+        "None: num_blocks if that is set, else up to four times the blocks that it starts with.",
         low=1,
     )
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01, high=1)
-    session_ttl: float = setting(1800.0, "Seconds for which an idle session holds its last context.", low=0)
+    session_ttl: float = setting(1800.0, "Seconds that an idle session keeps its last context in the cache.", low=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What runs in a step, and who waits."""
+    """Steps and the queue."""
 
-    max_rows: int = setting(256, "Requests that run at once.", low=1, high=2**16)
-    max_step_tokens: int = setting(2048, "Tokens computed in one step. At least max_rows.", low=1, high=2**20)
+    max_rows: int = setting(256, "Most requests that run at once.", low=1, high=2**16)
+    max_step_tokens: int = setting(2048, "Most tokens computed in one step. At least max_rows.", low=1, high=2**20)
     max_scored_tokens: int = setting(
         128,
-        "Tokens of a step that yield a distribution beside each row's newest: for prompt logprobs and drafts.",
+        "Tokens of a step that yield logits beside each row's newest token: for prompt logprobs and drafts.",
         low=1,
     )
     max_context: int = setting(
-        8192, "Tokens of prompt and answer together; if it is not set, a Modelfile's num_ctx.", low=2
+        8192, "Most tokens of prompt and answer together. If not set, a Modelfile's num_ctx applies.", low=2
     )
-    context_is_set: bool = False  # no setting: `load` says here whether max_context was given
+    context_is_set: bool = False  # not a setting: `load` records here whether max_context was set
     stream_gap: float = setting(
         0.2,
-        "Seconds that prompt work may add between two tokens of a running stream; a quarter more if that ends all "
+        "Seconds that prompt work may add between two tokens of a running stream; a quarter more if that finishes all "
         "prompts.",
         low=0,
     )
-    min_prompt_tokens: int = setting(64, "Prompt tokens in a step even when stream_gap would allow fewer.", low=1)
+    min_prompt_tokens: int = setting(64, "Prompt tokens in a step even if stream_gap allows fewer.", low=1)
     max_partial_prompts: int = setting(
-        4, "Prompts that share a step's prompt work, so that none waits for another.", low=1
+        4, "Most prompts that share the prompt work of a step, so that none waits for another.", low=1
     )
     max_step_seconds: float = setting(
         300.0,
-        "Seconds that one step may take: an engine that takes longer is killed and started again, and its requests go "
-        "on. 0: no limit.",
+        "Seconds that one step may take. An engine that takes longer is killed and restarted, and its requests resume. "
+        "0: no limit.",
         low=0,
     )
-    max_waiting: int = setting(4096, "Requests in the queue; one more is refused.", low=0)
+    max_waiting: int = setting(4096, "Most requests in the queue; further ones are refused.", low=0)
     pressure: str = setting(
         "evict",
-        "When memory is short: evict (drop cold cache, then preempt), queue (admit only what surely fits), "
-        "reject (as evict, and refuse what would wait longer than max_wait).",
+        "When memory is short: evict (drop cold cache, then preempt), queue (admit only requests that surely fit), "
+        "reject (as evict, and refuse requests that would wait longer than max_wait).",
         choices=("evict", "queue", "reject"),
     )
-    max_wait: float = setting(30.0, "Seconds of promised wait above which pressure=reject refuses.", low=0)
-    watermark: float = setting(0.01, "Share of blocks kept free for running requests when one is admitted.", low=0)
+    max_wait: float = setting(30.0, "Expected wait in seconds above which pressure=reject refuses a request.", low=0)
+    watermark: float = setting(
+        0.01, "Share of blocks that must stay free for running requests when another is admitted.", low=0
+    )
     prefix_window: int = setting(
-        8, "Waiting requests of a key among which the longest cached prefix goes first.", low=1
+        8, "Oldest waiting requests of a key from which the longest cached prefix is admitted first.", low=1
     )
-    ageing: float = setting(512.0, "Cached tokens that one second of waiting is worth in that choice.", low=0)
-    output_cost: float = setting(
-        2.0, "What an output token costs of a key's fair share; a prompt token costs 1.", low=0
-    )
+    ageing: float = setting(512.0, "Cached tokens that one second of waiting is worth in that order.", low=0)
+    output_cost: float = setting(2.0, "Cost of an output token in a key's fair share; a prompt token costs 1.", low=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How tokens are chosen."""
+    """Sampling."""
 
     sampling_defaults: str = setting(
         "model",
-        "What holds where a request says nothing: model (what generation_config.json or the GGUF file recommends) or "
-        "none (the defaults of the API). A Modelfile's parameters come before both.",
+        "Defaults of parameters that a request does not set: model (from generation_config.json or the GGUF file) or "
+        "none (those of the API). A Modelfile's parameters come before both.",
         choices=("model", "none"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarConfig:
-    """Answers of a prescribed form."""
+    """Constrained output."""
 
     jump_forward: bool = setting(
-        True, "Tokens that a grammar leaves no choice about enter the next step together, and are not sampled."
+        True, "Tokens that a grammar forces enter the next step together, and are not sampled."
     )
-    max_grammar_bytes: int = setting(131072, "Size of a JSON schema, a regular expression or a grammar.", low=1)
-    max_grammar_seconds: float = setting(5.0, "Seconds that one may take to compile.", low=0.001)
-    cached_grammars: int = setting(256, "Compiled ones that are kept for later requests.", low=1)
+    max_grammar_bytes: int = setting(
+        131072, "Largest size in bytes of a JSON schema, a regular expression or a grammar.", low=1
+    )
+    max_grammar_seconds: float = setting(5.0, "Seconds that a grammar may take to compile.", low=0.001)
+    cached_grammars: int = setting(256, "Compiled grammars that are kept for later requests.", low=1)
     open_objects: bool = setting(
         False,
-        "Objects may have properties that their schema does not list, as the specification has it. Off: only where "
-        "additionalProperties or unevaluatedProperties says so. A schema with strict is always closed.",
+        "Objects may have properties that their schema does not list, as in the JSON Schema specification. Off: only "
+        "where additionalProperties or unevaluatedProperties allows it. A schema with strict is always closed.",
     )
 
 
@@ -119,31 +122,28 @@ class GrammarConfig:
 class ObserveConfig:
     """Logs."""
 
-    log_level: str = setting(
-        "info", "Least severe level that is logged.", choices=("debug", "info", "warning", "error")
-    )
-    log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=("text", "json"))
+    log_level: str = setting("info", "Lowest level that is logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "text: lines for people; json: one JSON object a line.", choices=("text", "json"))
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsConfig:
-    """Weights on their way to a device."""
+    """Loading weights."""
 
     load_format: str = setting(
         "auto",
-        "auto reads the checkpoint; dummy reads config.json alone and makes random weights, to measure speed.",
+        "auto: read the checkpoint. dummy: read only config.json and make random weights, to measure speed.",
         choices=("auto", "dummy"),
     )
     quantize: str | None = setting(
         None,
-        "What matrices become when a GPU loads them: fp8; plain, numbers as the activations are. None: they stay what "
-        "they are.",
-        choices=("fp8", "plain"),
+        f"What matrices become when a GPU loads them: {listed(CONVERSIONS)}. None: they stay as they are.",
+        choices=tuple(CONVERSIONS),
     )
     lowered_gb: float = setting(
         20.0,
-        "Disk space in GB for weights as devices want them, so that a model's next start is quick; those used longest "
-        "ago are dropped first. 0: none are kept.",
+        "Disk space in GB for lowered weights, which make a model's next start quick; the least recently used are "
+        "dropped first. 0: none are kept.",
         low=0,
     )
 
@@ -154,15 +154,16 @@ class DeviceConfig:
 
     dtype: str | None = setting(
         None, "Number format of activations, and of weights that are not quantized. None: bf16.",
-        choices=("f32", "f16", "bf16"),
+        choices=ACTIVATION_FORMATS,
     )  # fmt: skip
     deterministic: bool = setting(
-        False, "A request's tokens do not depend on others, on chunks or on cache hits. Slower; a CPU is always so."
+        False,
+        "A request's tokens do not depend on other requests, on chunks or on cache hits. Slower; a CPU is always so.",
     )
-    captures: bool = setting(True, "Steps of running streams are recorded once as CUDA graphs, and replayed.")
+    captures: bool = setting(True, "Capture decode steps as CUDA graphs, and replay them.")
     tune: bool = setting(
         False,
-        "In idle time, find the fastest way to multiply each matrix here, a second at a time; for the next start.",
+        "In idle time, find the fastest kernel for each matrix here, a second at a time; for the next start.",
     )
 
 
@@ -170,11 +171,11 @@ class DeviceConfig:
 class StoreConfig:
     """Models on disk."""
 
-    home: str | None = setting(None, "Folder of models and history. None: quire in the user's data folder.")
+    home: str | None = setting(None, "Folder of models and history. None: the folder quire in the user's data folder.")
     registry: str = setting(
         "ollama.com",
-        "Registry of names that say none (of org/name, if the model hub has no such repository): a host, or "
-        "http://host:port for one without TLS on another machine.",
+        "Registry of names without one (of org/name, if the model hub has no such repository): a host, or "
+        "http://host:port for a registry without TLS on another machine.",
     )
 
 
@@ -182,75 +183,73 @@ class StoreConfig:
 class ServeConfig:
     """The HTTP server."""
 
-    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine's.")
-    port: int = setting(8000, "Port to listen on; 0: any that is free.", low=0, high=65535)
-    api_keys: str | None = setting(None, "TOML file of API keys with their limits. None: no key is asked for.")
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0: all addresses of this machine.")
+    port: int = setting(8000, "Port to listen on; 0: any free port.", low=0, high=65535)
+    api_keys: str | None = setting(None, "TOML file of API keys with their limits. None: no key is required.")
     api_key: str | None = setting(None, "API keys without limits, separated by commas.", secret=True)
     routes: str | None = setting(
-        None, "YAML file of aliases with rules that say which model answers; read again at SIGHUP. None: no aliases."
+        None, "YAML file of aliases with rules that choose a model; read again at SIGHUP. None: no aliases."
     )
     tls_cert: str | None = setting(None, "File of the TLS certificate, with the chain to its root. None: plain HTTP.")
     tls_key: str | None = setting(None, "File of the certificate's private key.")
-    cors_origins: str = setting("", "Web pages that may call: origins separated by commas, or *.")
+    cors_origins: str = setting("", "Origins of web pages that may call, separated by commas, or *.")
     allowed_hosts: str = setting(
         "",
-        "Host names of this server, separated by commas; .example.com is every name below it, * any name. Always "
-        "allowed: IP addresses, localhost, this machine's name and --host. Not checked with API keys if this is empty.",
+        "Host names of this server, separated by commas; .example.com: every name below it; *: any name. Always "
+        "allowed: IP addresses, localhost, this machine's name and --host. If empty, not checked with API keys.",
     )
-    max_body_mb: float = setting(32.0, "Largest body of a request, in MB.", low=0.001)
-    body_seconds: float = setting(30.0, "Seconds that a body may take to arrive.", low=0.01)
+    max_body_mb: float = setting(32.0, "Largest request body in MB.", low=0.001)
+    body_seconds: float = setting(30.0, "Seconds that a request body may take to arrive.", low=0.01)
     unknown_fields: str = setting(
         "refuse",
-        "Unknown fields of requests: refuse, or ignore (logged once for each name). Fields that are "
-        "known and would change the answer are refused either way.",
+        "Unknown fields of requests: refuse, or ignore (logged once for each name). Known but unsupported fields that "
+        "would change the answer are refused either way.",
         choices=("refuse", "ignore"),
     )
     header_seconds: float = setting(20.0, "Seconds that a request's headers may take to arrive.", low=0.01)
     stall_seconds: float = setting(
-        300.0, "Seconds after which a connection is closed whose client reads nothing of its answer.", low=0.01
+        300.0, "Seconds after which a connection is closed if its client does not read the answer.", low=0.01
     )
-    max_prompts: int = setting(1024, "Prompts in one request.", low=1)
-    max_n: int = setting(128, "Samples of one prompt.", low=1)
-    max_stops: int = setting(64, "Stop strings of one request.", low=0)
-    max_tools: int = setting(256, "Tools of one request.", low=0)
-    max_logprobs: int = setting(20, "Alternatives told for each token.", low=0)
-    fronts: int = setting(
-        1, "Processes that speak HTTP and turn text into tokens and back, for the same engines.", low=1, high=1024
-    )
+    max_prompts: int = setting(1024, "Most prompts in one request.", low=1)
+    max_n: int = setting(128, "Most samples of one prompt.", low=1)
+    max_stops: int = setting(64, "Most stop strings of one request.", low=0)
+    max_tools: int = setting(256, "Most tools of one request.", low=0)
+    max_logprobs: int = setting(20, "Most alternatives reported for each token.", low=0)
+    fronts: int = setting(1, "Processes that serve HTTP and tokenize, for the same engines.", low=1, high=1024)
     keep_alive: str = setting(
-        "5m", "How long a model stays in memory after its last request, such as 30s, 1h or 0; -1: for ever."
+        "5m", "Time that a model stays in memory after its last request, such as 30s, 1h or 0; -1: for ever."
     )
     memory_budget: float | None = setting(
         None, "Memory in GB that all models together may use. None: memory_share of this machine's.", low=0.001
     )
     min_context: int = setting(
         1024,
-        "Least context that a model is loaded with when memory is short; if that does not fit, it is refused.",
+        "Smallest context that a model is loaded with when memory is short; if that does not fit, it is refused.",
         low=2,
     )
     load_patience: float = setting(
-        60.0, "Seconds that a request waits for its model to be loaded, and for others to make room.", low=0
+        60.0, "Seconds that a request waits until its model is loaded and others are unloaded for it.", low=0
     )
-    drain_seconds: float = setting(30.0, "Seconds that accepted requests have to end after SIGTERM.", low=0)
+    drain_seconds: float = setting(30.0, "Seconds that accepted requests may take to finish after SIGTERM.", low=0)
     metrics_for: str = setting(
         "keys",
-        "Who may read /metrics where keys are asked for: all (without a key), keys (with any), or admins.",
+        "Who may read /metrics where keys are required: all (without a key), keys (with any key), or admins.",
         choices=("all", "keys", "admins"),
     )
-    log_prompts: bool = setting(False, "Put prompts into the log. They may hold secrets.")
+    log_prompts: bool = setting(False, "Log prompts. They may contain secrets.")
     request_log: str | None = setting(
         None,
-        "File that gets a line of JSON for each request: times, lengths, and marks in place of its tokens, which tell "
-        "how far two prompts are equal and nothing else. For quire advise. None: no such file.",
+        "File with a JSON line for each request: times, lengths, and marks instead of tokens, which show how much of "
+        "two prompts is equal and nothing else. For quire advise. None: no such file.",
     )
     otlp_endpoint: str | None = setting(
-        None, "OpenTelemetry collector that gets a trace of every request, such as http://localhost:4318. None: nobody."
+        None, "OpenTelemetry collector for a trace of every request, such as http://localhost:4318. None: no traces."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings. A setting's full name is section.name, its flag --name, its variable QUIRE_NAME."""
+    """All settings. A setting's flag is --name, its environment variable QUIRE_NAME."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -277,7 +276,7 @@ def _declared(section: str, each: Field[Any], kind: Any) -> Setting:
 
 
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Defaults, overridden by the environment, overridden by flags (name -> value). Unknown names are errors."""
+    """Defaults, overridden by the environment, then by flags (name -> value). Unknown names are errors."""
     environ = os.environ if environ is None else environ
     declared = {each.name: each for each in settings()}
     values = {name: each.parse(environ[each.variable]) for name, each in declared.items() if each.variable in environ}
@@ -293,20 +292,20 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
         config = replace(config, **{section.name: replace(getattr(config, section.name), **mine)})
     if config.scheduler.max_step_tokens < config.scheduler.max_rows:
         raise BadSetting(
-            f"max_step_tokens is {config.scheduler.max_step_tokens} and max_rows {config.scheduler.max_rows}: "
-            "every running request needs a token in each step, so max_step_tokens must be at least max_rows.",
+            f"max_step_tokens is {config.scheduler.max_step_tokens} and max_rows is {config.scheduler.max_rows}. Every "
+            "running request needs a token in each step: max_step_tokens must be at least max_rows.",
             field="max_step_tokens",
         )
     return config
 
 
 def environment() -> Mapping[str, str]:
-    """The environment, for variables that belong to other programs."""
+    """The environment, for variables of other programs."""
     return os.environ
 
 
 def home_folder(config: Config, environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
-    """Where models and history live: the setting `home`, else the place that the system has for a user's data."""
+    """The folder of models and history: the setting `home`, else the system's folder for user data."""
     environ = os.environ if environ is None else environ
     if config.store.home is not None:
         return Path(config.store.home).expanduser().absolute()
@@ -314,15 +313,15 @@ def home_folder(config: Config, environ: Mapping[str, str] | None = None, platfo
         base = environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif platform == "darwin":
         base = Path.home() / "Library" / "Application Support"
-    else:  # the XDG rules: a relative path in the variable is to be ignored
+    else:  # the XDG rules: a relative path in the variable is ignored
         given = environ.get("XDG_DATA_HOME", "")
         base = given if Path(given).is_absolute() else Path.home() / ".local" / "share"
     return Path(base) / "quire"
 
 
 def reference() -> str:
-    """`docs/SETTINGS.md`, made from the declarations."""
-    lines = ["# Settings", "", "Made from `config.py`. A flag wins over an environment variable.", ""]
+    """Return the text of `docs/SETTINGS.md`, generated from the declarations."""
+    lines = ["# Settings", "", "Generated from `config.py`. A flag overrides an environment variable.", ""]
     for section in fields(Config):
         kind = get_type_hints(Config)[section.name]
         lines += [f"## {section.name}: {kind.__doc__}", "", "| flag | variable | default | |", "|---|---|---|---|"]

@@ -1,17 +1,18 @@
-"""Synthetic traces whose answers are known, as OpenAI bodies with token ids: what is shared is exact."""
+"""Synthetic traces with known properties, as OpenAI bodies with token ids, so that shared prefixes are exact."""
 
 from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
-from quire.advisor.prompts import Marker
-from quire.advisor.workload import Workload, workload_of
-from quire.report.trace import trace_of
+from quire.advisor.prompt_marks import PromptMarker
+from quire.advisor.workload import TraceWorkload, workload_of
+from quire.report.trace import parse_trace
 
 VOCABULARY = 1000
-MARKER = Marker()
+MARKER = PromptMarker()
 
 
 def line(time: float, tokens: list[int], output: int = 50, **more: Any) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def ids(rng: random.Random, count: int) -> list[int]:
 
 
 def shared(count: int = 200, gap: float = 0.5, seed: int = 0) -> list[dict[str, Any]]:
-    """340 of 400 tokens are everybody's: 85 %."""
+    """All prompts share 340 of their 400 tokens: 85 %."""
     rng = random.Random(seed)
     prefix = ids(rng, 340)
     return [line(at * gap, prefix + ids(rng, 60)) for at in range(count)]
@@ -36,17 +37,17 @@ def unique(count: int = 100, gap: float = 0.5) -> list[dict[str, Any]]:
 
 
 def bursty() -> list[dict[str, Any]]:
-    """Ten bursts of twenty, a minute apart."""
+    """Ten bursts of twenty requests, a minute apart."""
     rng = random.Random(2)
     return [line(60.0 * burst + 0.01 * at, ids(rng, 200)) for burst in range(10) for at in range(20)]
 
 
 def two_tenants() -> list[dict[str, Any]]:
-    """Both begin with the same 160 tokens, and neither may find the other's; one asks three times as often."""
+    """Both tenants use the same 160-token prefix but must not share it; one sends three times as many requests."""
     rng = random.Random(3)
     prefix = ids(rng, 160)
-    whose = ["a" if at % 4 else "b" for at in range(80)]
-    return [line(at * 1.0, prefix + ids(rng, 40), cache_salt=name) for at, name in enumerate(whose)]
+    tenants = ["a" if at % 4 else "b" for at in range(80)]
+    return [line(at * 1.0, prefix + ids(rng, 40), cache_salt=name) for at, name in enumerate(tenants)]
 
 
 def batch(count: int = 300) -> list[dict[str, Any]]:
@@ -55,5 +56,10 @@ def batch(count: int = 300) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if name != "time"} for each in lines]
 
 
-def workload(lines: list[dict[str, Any]]) -> Workload:
-    return workload_of(trace_of(map(json.dumps, lines), "trace"), MARKER)
+def workload(lines: list[dict[str, Any]]) -> TraceWorkload:
+    return workload_of(parse_trace(map(json.dumps, lines), "trace"), MARKER)
+
+
+def write_trace(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path

@@ -38,12 +38,12 @@ def is_a_policy(source: Source) -> Iterator[str]:
     script = (
         "import importlib, sys\n"
         "from quire.gateway.classify import Classifier\n"
-        "from quire.gateway.declared import parse\n"
-        "from quire.gateway.policy import Facts, Given\n"
+        "from quire.gateway.yaml_nodes import parse_yaml\n"
+        "from quire.gateway.policy import Declarations, RequestFacts\n"
         "subjects = Classifier({'code': ['fix it'], 'prose': ['a poem']})\n"
-        "given = Given({'pro': frozenset({'a'})}, {'subjects': subjects})\n"
+        "declared = Declarations({'pro': frozenset({'a'})}, {'subjects': subjects})\n"
         "module = importlib.import_module(sys.argv[1])\n"
-        "assert isinstance(module.read(parse(module.EXAMPLE), given)(Facts()), bool)\n"
+        "assert isinstance(module.read(parse_yaml(module.EXAMPLE), declared)(RequestFacts()), bool)\n"
     )
     child = subprocess.run([sys.executable, "-c", script, source.dotted], capture_output=True, text=True, check=False)
     if child.returncode:
@@ -58,6 +58,7 @@ EXTENSION_POINTS: dict[str, tuple[Contract, ...]] = {
     "store.sources": (is_documented, imports_alone),
     "spec": (is_documented, imports_alone),
     "text.parsers": (is_documented, imports_alone),
+    "bench.load.workloads": (is_documented, imports_alone),
     "gateway.policies": (is_documented, imports_alone, is_a_policy),
 }
 

@@ -19,6 +19,7 @@ COMPUTE = ("ops", "quant", "graph", "weights", "models", "devices", "distributed
 
 # What joins the rows or stands outside of them, and all that it may import besides BASE and itself.
 INSIDE = (*PURE, *COMPUTE, "engine", "serve", "gateway")
+BENCH = ("machine", "load", "accuracy", "engines", "figures", "page")  # lowest first; the commands import them all
 JOINS = {
     "engine.messages": (),
     "engine.live": ("engine.messages",),
@@ -27,26 +28,28 @@ JOINS = {
     "engine.echo": (),
     "engine.watch": (),
     "engine.wire": ("engine.messages",),
-    "engine.reading": ("engine.wire",),
+    "engine.readers": ("engine.wire",),
     "engine.launch": (
         "engine.messages",
         "engine.client",
         "engine.wire",
-        "engine.reading",
+        "engine.readers",
         "engine.echo",
         "engine.watch",
     ),
-    "engine.hub": ("engine.messages", "engine.client", "engine.wire", "engine.reading"),
+    "engine.hub": ("engine.messages", "engine.client", "engine.wire", "engine.readers"),
     "engine.grammars": ("cache", "scheduler", "grammar", "sampling", "runner"),
     "engine.core": (*PURE, *COMPUTE, "engine.messages", "engine.grammars"),
-    "engine.load": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.core", "engine.text_side"),
+    "engine.load": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.core", "engine.model_files"),
     "engine.process": (*PURE, *COMPUTE, "engine.messages", "engine.core", "engine.load", "engine.wire", "engine.echo"),
     "engine.local": ("engine.messages", "engine.client", "engine.load"),
     "engine.need": COMPUTE,
-    "engine.text_side": ("text", "weights", "models", "engine.messages"),
-    "engine.prompt_forms": ("engine.text_side",),
-    "engine.offline": ("engine.client", "engine.messages", "engine.text_side"),
-    "engine.supported": ("weights", "models", "engine.text_side"),
+    "engine.model_files": ("text", "weights", "models"),
+    "engine.chat_forms": ("text",),
+    "engine.prompt_forms": ("engine.chat_forms",),
+    "engine.pending_answer": ("text", "engine.messages"),
+    "engine.offline": ("engine.client", "engine.messages", "engine.pending_answer"),
+    "engine.supported": ("weights", "models", "engine.model_files"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
     "serve": (
@@ -55,17 +58,20 @@ JOINS = {
         "engine.client",
         "engine.launch",
         "engine.messages",
-        "engine.reading",
+        "engine.readers",
         "engine.hub",
         "engine.need",
-        "engine.text_side",
-        "gateway.residency",  # the pure policy; serve does what it decides
+        "engine.supported",
+        "engine.model_files",
+        "engine.wire",
+        "gateway.library",
         "gateway.routing",
         "store",
         "weights",
     ),
     "gateway": ("store", "engine.client", "engine.launch"),
     "report": (),
+    **{f"bench.{name}": (*INSIDE, "report", *(f"bench.{each}" for each in BENCH[:n])) for n, name in enumerate(BENCH)},
     "bench": (*INSIDE, "report"),
     "advisor": (*INSIDE, "report"),
     "console": INSIDE,
@@ -80,8 +86,9 @@ TORCH = ("torch", "triton")
 DEVICES = {"cpu", "cuda", "rocm", "_triton"} | {file.parent.name for file in PACKAGE.glob("devices/*/__init__.py")}
 SHARED_BY_DEVICES = "devices._triton"
 
-# An import inside a function hides a dependency. Meant are these packages, which may be absent, and these modules.
-OPTIONAL = (*TORCH, "opentelemetry", "xgrammar", "uvloop")
+# An import inside a function hides a dependency. Allowed are packages that may be absent or that a start should not
+# wait for, and these modules.
+OPTIONAL = (*TORCH, "opentelemetry", "prometheus_client", "xgrammar", "uvloop")
 LATE = {"devices": "opens a device by its name"}
 
 ENVIRONMENT = {("os", name) for name in ("environ", "environb", "getenv", "putenv", "unsetenv")}
@@ -206,6 +213,8 @@ def test_the_layout_knows_every_package():
         ("types.step", "import numpy", "only the standard library"),
         ("report.plot", "import numpy", "only the standard library"),
         ("advisor.words", "from quire.bench import load", "may not import quire.bench"),
+        ("bench.load.session", "from quire.bench.figures import table", "may not import quire.bench.figures"),
+        ("bench.page.terminal", "from quire.bench import compare", "may not import quire.bench.compare"),
         ("observe.trace", "import opentelemetry", "only the standard library"),
         ("types.step", "from quire.config import Config", "may not import quire.config"),
         ("config", "from quire import observe", "may not import quire.observe"),

@@ -1,4 +1,4 @@
-"""Engines beside each other: started or found, measured with the same prompts, told in words, files and a page."""
+"""Engines are measured with the same prompts, and reported as sentences, files and a page."""
 
 from __future__ import annotations
 
@@ -8,186 +8,154 @@ import json
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from quire.bench.compare import Engine, compare, parse_engine
-from quire.bench.compare_page import compare_page
-from quire.bench.drive import Closed
-from quire.bench.measure import run
-from quire.bench.outcome import Outcome, as_json, as_markdown, write
-from quire.bench.over_http import Target
-from quire.bench.stand_in import stand_in
-from quire.bench.started import StartFailed, command_and_url, started
-from quire.bench.terminal import told
-from quire.bench.verdict import conclusion
-from quire.bench.winners import answer_line, winners
+from quire.bench.compare import measure_engines
+from quire.bench.engines.fixed_delay_server import fixed_delay_server
+from quire.bench.engines.http_client import HttpTarget
+from quire.bench.engines.under_test import EngineUnderTest, parse_engine
+from quire.bench.figures.conclusion import conclude
+from quire.bench.figures.result_files import results_json, results_markdown, write_results
+from quire.bench.figures.results import BenchmarkResults
+from quire.bench.figures.winners import metric_winners, winner_sentence
+from quire.bench.load.event_loop import run_async
+from quire.bench.load.patterns import ClosedLoop, RecordedTimes, StopAfter
+from quire.bench.page.comparison_page import comparison_page
+from quire.bench.page.terminal import results_text
 from quire.types.errors import InvalidRequest
-from tests.bench.silent import Silent, a_plan
-from tests.bench.wicked import DONE, Wicked, said, serving, usage, whole
+from tests.bench.engines.scripted_server import DONE, ScriptedServer, response, serving, text_event, usage
+from tests.bench.load.small_plans import RecordingView, small_plan
 
 pytestmark = pytest.mark.e2e
 
-TARGET = Target("")
+TARGET = HttpTarget("")
 
 
 def command(first: float, gap: float) -> str:
-    return f"{sys.executable} -m quire.bench.stand_in {first} {gap} --port {{port}}"
+    return f"{sys.executable} -m quire.bench.engines.fixed_delay_server {first} {gap} --port {{port}}"
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory) -> Outcome:
-    """A fast one that runs already, and a slow one that is started."""
-    plan = a_plan([Closed(1), Closed(2)], num_requests=6, output="6", num_warm=1)
-    with stand_in(0.01, 0.01) as url:
+def results(tmp_path_factory) -> BenchmarkResults:
+    """Results of a fast engine that is already running and a slow one that is started."""
+    plan = small_plan([ClosedLoop(1), ClosedLoop(2)], num_requests=6, output="6", num_warm_up=1)
+    with fixed_delay_server(0.01, 0.01) as url:
         engines = [parse_engine(f"fast={url}"), parse_engine(f"slow={command(0.1, 0.04)}")]
-        return run(compare(engines, plan, TARGET, tmp_path_factory.mktemp("logs"), Silent()))
+        return run_async(measure_engines(engines, plan, TARGET, tmp_path_factory.mktemp("logs"), RecordingView()))
 
 
-def test_each_engine_has_every_load(outcome):
-    assert [result.name for result in outcome.results] == ["fast", "slow"]
-    for _, _, points in outcome.groups():
-        assert [point.summary.num_good for point in points.values()] == [6, 6]
-    fast, slow = outcome.results
+def test_each_engine_has_every_load(results):
+    assert [engine.name for engine in results.engines] == ["fast", "slow"]
+    for _, _, points in results.groups():
+        assert [point.summary.num_succeeded for point in points.values()] == [6, 6]
+    fast, slow = results.engines
     assert fast.start_seconds is None and slow.start_seconds is not None
-    assert slow.points[0].summary.around.memory_bytes > 1_000_000
-    assert fast.points[0].summary.around.memory_bytes is None
+    assert slow.points[0].summary.conditions.memory_bytes > 1_000_000
+    assert fast.points[0].summary.conditions.memory_bytes is None
 
 
-def test_the_conclusion_names_who_is_faster(outcome):
-    said = " ".join(conclusion(outcome))
-    assert "unique, 2 clients: fast makes the most output" in said
-    assert "fast brings the first token soonest" in said
-    assert re.search(r"first token of an answer: slow \d", said)
+def test_the_conclusion_names_the_faster_engine(results):
+    sentences = " ".join(conclude(results))
+    assert "unique, 2 clients: fast makes the most output" in sentences
+    assert "fast brings the first token soonest" in sentences
+    assert re.search(r"first token of an answer: slow \d", sentences)
 
 
-def test_a_comparison_begins_with_one_line_and_the_winners(outcome):
-    line, blank, heads, *rows = told(outcome).partition("core.\n\n")[2].splitlines()
+def test_a_comparison_begins_with_one_sentence_and_the_winners(results):
+    line, blank, heads, *rows = results_text(results).partition("core.\n\n")[2].splitlines()
     assert re.fullmatch(r"fast is best in [34] of 4 measures, slow in 0(; in 1 they are alike)?[.]", line), line
     assert blank == "" and heads.split() == ["best", "next", "times"]
     assert re.fullmatch(r"unique, 2 clients: output +fast +[\d.]+ tok/s +slow +[\d.]+ tok/s +[\d.]+×", rows[0]), rows[0]
-    page = compare_page(outcome, "quire bench compare")
+    page = comparison_page(results, "quire bench compare")
     assert page.index(line) < page.index("unique, 2 clients: output") < page.index("makes the most output")
 
 
-def test_of_one_engine_alone_there_is_no_winner(outcome):
-    alone = replace(outcome, results=outcome.results[:1])
-    assert winners(alone) == [] and answer_line(alone) == ""
-    assert "measures" not in told(alone)
+def test_a_single_engine_has_no_winner(results):
+    alone = replace(results, engines=results.engines[:1])
+    assert metric_winners(alone) == [] and winner_sentence(alone) == ""
+    assert "measures" not in results_text(alone)
 
 
-def test_files_have_every_figure(outcome, tmp_path):
-    names = {path.name for path in write(outcome, tmp_path)}
+def test_files_have_every_figure(results, tmp_path):
+    names = {path.name for path in write_results(results, tmp_path)}
     assert names == {"results.json", "results.csv", "requests.csv", "results.md"}
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert [engine["name"] for engine in found["engines"]] == ["fast", "slow"]
-    point = found["engines"][1]["points"][1]
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert [engine["name"] for engine in written["engines"]] == ["fast", "slow"]
+    point = written["engines"][1]["points"][1]
     assert point["load"] == {"kind": "closed", "clients": 2} and point["figures"]["completed"] == 6
     with (tmp_path / "requests.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 24
     with (tmp_path / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["load"] for row in rows} == {"1 client", "2 clients"} and float(rows[0]["p50_ttft_ms"]) > 0
-    assert "| slow / fast |" in as_markdown(outcome)
-    assert found == json.loads(json.dumps(as_json(outcome)))
+    assert "| slow / fast |" in results_markdown(results)
+    assert written == json.loads(json.dumps(results_json(results)))
 
 
-def test_the_page_has_curves_distributions_a_table_and_words(outcome):
-    page = compare_page(outcome, "quire bench compare …")
+def test_the_page_has_curves_distributions_tables_and_sentences(results):
+    page = comparison_page(results, "quire bench compare …")
     assert page.count('<svg viewBox="0 0 480 300"') == 6
     assert "fast makes the most output" in page and "slow / fast" in page
     assert "quire bench compare …" in page
 
 
-def test_a_terminal_is_told_all_of_it(outcome):
-    text = told(outcome)
+def test_the_page_of_a_trace_names_no_number_of_requests(results):
+    replay = replace(results.plan, stop=StopAfter(), loads=(RecordedTimes(),))
+    points = tuple(replace(point, load=RecordedTimes()) for point in results.engines[0].points[:1])
+    page = comparison_page(replace(results, plan=replay, engines=(replace(results.engines[0], points=points),)), "")
+    assert "Each load ran for the whole trace" in page
+
+
+def test_the_terminal_output_is_complete(results):
+    text = results_text(results)
     assert "slow / fast" in text and "The generator was late by up to" in text
-    alone = told(replace(outcome, results=outcome.results[:1]))
+    alone = results_text(replace(results, engines=results.engines[:1]))
     assert re.search(r"2 clients, ms +mean +p50 +p90 +p95 +p99 +max", alone)
 
 
 def test_every_engine_gets_the_same_prompts(tmp_path):
-    answer = whole(said("one"), said("two"), usage(8, 4), DONE)
+    answer = response(text_event("one"), text_event("two"), usage(8, 4), DONE)
 
     async def work() -> list[list[str]]:
-        ones = [Wicked([[answer]]), Wicked([[answer]])]
+        ones = [ScriptedServer([[answer]]), ScriptedServer([[answer]])]
         async with serving(ones[0]) as first, serving(ones[1]) as second:
-            engines = [Engine("a", first, model="m"), Engine("b", second, model="m")]
-            await compare(engines, a_plan([Closed(2)], workloads=("unique", "chat")), TARGET, tmp_path, Silent())
-        return [sorted(json.dumps(body["messages"]) for body in wicked.bodies) for wicked in ones]
+            engines = [EngineUnderTest("a", first, model="m"), EngineUnderTest("b", second, model="m")]
+            await measure_engines(
+                engines, small_plan([ClosedLoop(2)], workloads=("unique", "chat")), TARGET, tmp_path, RecordingView()
+            )
+        return [sorted(json.dumps(body["messages"]) for body in script.bodies) for script in ones]
 
     first, second = asyncio.run(work())
     assert first == second
-    assert len(set(first)) == len(first)  # and none twice: warm-ups have prompts of their own
+    assert len(set(first)) == len(first)  # warm-ups have other prompts
 
 
-def test_engines_that_count_prompts_differently_are_doubted(tmp_path):
-    async def work() -> Outcome:
-        answers = [[[whole(said("one"), said("two"), usage(count, 2), DONE)]] for count in (8, 12)]
-        async with serving(Wicked(answers[0])) as first, serving(Wicked(answers[1])) as second:
-            engines = [Engine("a", first, model="m"), Engine("b", second, model="m")]
-            return await compare(engines, a_plan(output="2"), TARGET, tmp_path, Silent())
+def test_different_prompt_counts_are_reported(tmp_path):
+    async def work() -> BenchmarkResults:
+        answers = [[[response(text_event("one"), text_event("two"), usage(count, 2), DONE)]] for count in (8, 12)]
+        async with serving(ScriptedServer(answers[0])) as first, serving(ScriptedServer(answers[1])) as second:
+            engines = [EngineUnderTest("a", first, model="m"), EngineUnderTest("b", second, model="m")]
+            return await measure_engines(engines, small_plan(output="2"), TARGET, tmp_path, RecordingView())
 
-    assert "counted differently (a 32, b 48 tokens)" in " ".join(conclusion(asyncio.run(work())))
-
-
-def test_one_that_fails_is_told_and_the_others_are_measured(tmp_path):
-    view = Silent()
-    with stand_in() as url:
-        engines = [Engine("gone", "http://127.0.0.1:1"), Engine("here", url)]
-        outcome = run(compare(engines, a_plan(), TARGET, tmp_path, view))
-    assert [result.name for result in outcome.results] == ["here"]
-    assert any(text.startswith("gone: ") for text in view.said)
+    assert "counted differently (a 32, b 48 tokens)" in " ".join(conclude(asyncio.run(work())))
 
 
-def test_a_command_that_ends_is_told_with_its_last_words(tmp_path):
-    line = f"{sys.executable} -c 'print(\"no such model\")' --port {{port}}"
-    with pytest.raises(StartFailed, match="no such model"):
-        run(_start(line, tmp_path))
-    with pytest.raises(StartFailed, match="cannot be started"):
-        run(_start("/no/such/program --port {port}", tmp_path))
-
-
-def test_a_port_that_is_taken_is_noticed(tmp_path):
-    with stand_in() as url:
-        port = url.rpartition(":")[2]
-        with pytest.raises(StartFailed, match="listens at"):
-            run(_start(f"{sys.executable} -m quire.bench.stand_in 0 0 --port {port}", tmp_path))
-
-
-async def _start(line: str, folder: Path) -> None:
-    async with started(line, TARGET, folder / "log"):
-        pass
-
-
-@pytest.mark.parametrize(
-    "line, url",
-    [
-        ("quire serve smollm2:135m", "http://127.0.0.1:8000"),
-        ("/opt/bin/llama-server -m x.gguf", "http://127.0.0.1:8080"),
-        ("python -m x --port 9000", "http://127.0.0.1:9000"),
-        ("python -m x --port=9001", "http://127.0.0.1:9001"),
-    ],
-)
-def test_where_a_command_will_listen(line, url):
-    assert command_and_url(line)[1] == url
-
-
-def test_a_free_port_is_put_into_a_command():
-    words, url = command_and_url("serve --port {port} 'a b'")
-    assert words == ["serve", "--port", url.rpartition(":")[2], "a b"]
-    assert command_and_url("serve on {port}", "http://127.0.0.1:77") == (["serve", "on", "77"], "http://127.0.0.1:77")
-    with pytest.raises(InvalidRequest, match="Where will"):
-        command_and_url("something")
+def test_an_engine_that_fails_is_reported_and_the_others_are_measured(tmp_path):
+    view = RecordingView()
+    with fixed_delay_server() as url:
+        engines = [EngineUnderTest("gone", "http://127.0.0.1:1"), EngineUnderTest("here", url)]
+        results = run_async(measure_engines(engines, small_plan(), TARGET, tmp_path, view))
+    assert [engine.name for engine in results.engines] == ["here"]
+    assert any(text.startswith("gone: ") for text in view.messages)
 
 
 @pytest.mark.parametrize("text", ["http://x", "name=", "=http://x", "a name=http://x"])
-def test_what_is_no_engine_is_refused(text):
+def test_an_invalid_engine_is_refused(text):
     with pytest.raises(InvalidRequest, match="NAME=URL"):
         parse_engine(text)
 
 
-def test_an_engine_may_have_a_model_of_its_own():
-    assert parse_engine("a=http://x:1/v1#big") == Engine("a", "http://x:1/v1", model="big")
+def test_an_engine_may_name_its_model():
+    assert parse_engine("a=http://x:1/v1#big") == EngineUnderTest("a", "http://x:1/v1", model="big")
     assert parse_engine("a=serve --x=y").command == "serve --x=y"

@@ -1,4 +1,4 @@
-"""Single ops: each runs at each of its sizes, and what is said of it follows from its time."""
+"""Single ops: each runs at each of its sizes, and its rates follow from its time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ pytestmark = pytest.mark.device
 PEAKS = base.Peaks(read_bytes=10e9, multiply_adds=100e9, num_threads=2, kernels="avx2")
 
 
-@pytest.mark.parametrize("op", list(kernels.ops()), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", list(kernels.op_benchmarks()), ids=lambda op: op.name)
 def test_every_op_is_measured_at_each_of_its_sizes(op):
-    timed = list(kernels.measure(base.open("cpu"), op, seconds=0.001))
-    assert [each.num_tokens for each in timed] == list(op.tokens)
-    assert all(each.seconds > 0 for each in timed)
+    times = list(kernels.measure_op(base.open("cpu"), op, seconds=0.001))
+    assert [each.num_tokens for each in times] == list(op.tokens)
+    assert all(each.seconds > 0 for each in times)
 
 
 def test_rates_follow_from_sizes_and_time():
-    linear = next(op for op in kernels.ops() if op.name.endswith("q8_0"))
-    timed = kernels.Timed(linear, 16, seconds=1e-3)
+    linear = next(op for op in kernels.op_benchmarks() if op.name.endswith("q8_0"))
+    timed = kernels.OpTime(linear, 16, seconds=1e-3)
     weights = kernels.DIM * kernels.DIM
     assert timed.read_bytes == pytest.approx(weights * 34 / 32 * 1e3)
     assert timed.products == pytest.approx(weights * 16 * 1e3)

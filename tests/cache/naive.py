@@ -1,6 +1,6 @@
-"""A cache that anyone can see is right: a dict from token tuples to blocks, every question answered by looking at all.
+"""An obviously correct cache: a dict from token tuples to blocks, searched in full for every query.
 
-It is the oracle of the property tests. It knows the rules of eviction, and none of the structures that make them fast.
+It is the oracle of the property tests: the same rules of eviction without the data structures that make them fast.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NaiveCache:
     sessions: dict[str, list[Block]] = field(default_factory=dict)
     uses: int = 0
     most_blocks: int = 0
-    num_aside: int = 0
+    num_retired: int = 0
 
     def held(self) -> set[Block]:
         mine = [
@@ -53,7 +53,7 @@ class NaiveCache:
         return {block for block in [*mine, *(b for held in self.sessions.values() for b in held)] if block.refs}
 
     def num_free(self) -> int:
-        return max(self.most_blocks, self.num_blocks) - self.num_aside - len(self.held() | set(self.nodes.values()))
+        return max(self.most_blocks, self.num_blocks) - self.num_retired - len(self.held() | set(self.nodes.values()))
 
     def parent(self, path: Path) -> tuple[int, ...]:
         return path[1][: (len(path[1]) - 1) // self.block_tokens * self.block_tokens]
@@ -62,7 +62,7 @@ class NaiveCache:
         return [path for path in self.nodes if path[0] == key and self.parent(path) == parent]
 
     def longest(self, tokens: tuple[int, ...], key: CacheKey) -> int:
-        """The most tokens that any stored path has in common with these."""
+        """Return the longest common prefix of these tokens and any stored path."""
         best = 0
         for owner, path in self.nodes:
             shared = next((i for i, (a, b) in enumerate(zip(tokens, path, strict=False)) if a != b), None)
@@ -90,20 +90,20 @@ class NaiveCache:
             del self.nodes[min(evictable, key=lambda path: (self.nodes[path].rank, self.nodes[path].used))]
 
     def resize(self, num_blocks: int, now: float) -> None:
-        """What was set aside comes back, and what is too much goes."""
+        """Free retired blocks when growing; retire blocks when shrinking."""
         self.num_blocks = num_blocks
-        self.num_aside = min(self.num_aside, self.most_blocks - num_blocks)
-        self.settle(now)
+        self.num_retired = min(self.num_retired, self.most_blocks - num_blocks)
+        self.retire(now)
 
-    def settle(self, now: float) -> None:
-        if self.num_aside == self.most_blocks - self.num_blocks:
+    def retire(self, now: float) -> None:
+        if self.num_retired == self.most_blocks - self.num_blocks:
             return
         while len(self.held()) > self.num_blocks and self.sessions:
             self.release(self.sessions.pop(next(iter(self.sessions))), now)
-        unheld = self.most_blocks - self.num_aside - len(self.held())
-        count = min(self.most_blocks - self.num_blocks - self.num_aside, unheld)
+        unheld = self.most_blocks - self.num_retired - len(self.held())
+        count = min(self.most_blocks - self.num_blocks - self.num_retired, unheld)
         self.evict(count - self.num_free(), now)
-        self.num_aside += count
+        self.num_retired += count
 
     def hold(self, blocks: list[Block], now: float) -> None:
         for block in blocks:
@@ -125,7 +125,7 @@ class NaiveCache:
         block.rank, block.ttl, block.expires = 1 + rank, ttl, now + (ttl or 0)
 
     def pin_range(self, pins: tuple[Pin, ...], blocks: list[Block], now: float) -> None:
-        """Blocks in order from the first token on; those that a pin touches get its rank."""
+        """Give the blocks that a pin overlaps its rank. `blocks` are in order from the first token."""
         for pin in pins:
             for block in blocks:
                 assert block.path is not None
@@ -199,15 +199,15 @@ class NaiveCache:
     def finish(
         self, lease: NaiveLease, tokens: tuple[int, ...], computed: int, now: float, session: str | None
     ) -> None:
-        if lease.source is not None:  # it was to be copied in a step that nobody has seen the end of
+        if lease.source is not None:  # the step with the copy may have failed
             computed = min(computed, len(lease.path) * self.block_tokens)
         self.seal(lease, tokens, computed, now)
         self.leases.remove(lease)
         tail: list[Block] = []
         if computed % self.block_tokens and not lease.is_private:
             begin = tokens[: computed // self.block_tokens * self.block_tokens]
-            beside = self.children(lease.key, begin)
-            if not any(path[1][:computed] == tokens[:computed] for path in beside):
+            siblings = self.children(lease.key, begin)
+            if not any(path[1][:computed] == tokens[:computed] for path in siblings):
                 tail = [self.store(lease, lease.blocks[len(lease.path)], tokens[:computed], now)]
                 self.pin_range(lease.pins, tail, now)
         if session is not None and not lease.is_private:

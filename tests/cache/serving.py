@@ -1,4 +1,4 @@
-"""Requests as the cache sees them."""
+"""Requests driven through the cache, as the scheduler does it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tokens(*ids: int) -> array[int]:
 def begin(
     cache: KVCache, prompt: array[int], now: float = 0.0, key: CacheKey = KEY, pins: tuple[Pin, ...] = ()
 ) -> Lease:
-    """Lease and room for a prompt, as the scheduler does it."""
+    """Lease a prompt's cached prefix and extend it to the whole prompt."""
     lease = cache.lease(cache.match(prompt, key, len(prompt) - 1), prompt, key, now, pins)
     assert cache.extend(lease, len(prompt), now)
     return lease
@@ -35,7 +35,7 @@ def serve(
     pins: tuple[Pin, ...] = (),
     session: str | None = None,
 ) -> Lease:
-    """A whole request that computes its prompt and ends."""
+    """Run a whole request: compute its prompt and release it."""
     lease = begin(cache, prompt, now, key, pins)
     cache.release(lease, prompt, len(prompt), now, session)
     cache.check()

@@ -26,7 +26,7 @@ from tests.cache.naive import NaiveCache, NaiveLease, Path
 
 pytestmark = pytest.mark.pure
 
-# Two tokens and two keys: everything collides with everything.
+# Two tokens and two keys: nearly all prompts share prefixes.
 prompts = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
 keys = st.sampled_from([CacheKey(salt="a"), CacheKey(salt="b")])
 ttls = st.none() | st.sampled_from([1.0, 5.0])
@@ -55,11 +55,11 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     def start(self, num_blocks: int, block_tokens: int) -> None:
         self.cache = KVCache(num_blocks, block_tokens)
         self.naive = NaiveCache(num_blocks, block_tokens, most_blocks=num_blocks)
-        self.hits: dict[tuple[tuple[int, ...], CacheKey], Hit] = {}  # what was found of each prompt last
+        self.hits: dict[tuple[tuple[int, ...], CacheKey], Hit] = {}  # the last hit of each prompt
         self.now = 0.0
 
     def paths(self) -> dict[int, Path]:
-        """block -> all tokens up to its end, as a router would rebuild them from a snapshot."""
+        """Return block -> all tokens up to its end, rebuilt from a snapshot as a router does."""
         by_node: dict[int, Path] = {}
         by_block: dict[int, Path] = {}
         for event in self.cache.snapshot():
@@ -84,7 +84,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys, session=sessions, pins=st.lists(pins, max_size=1).map(tuple))
     def serve(self, prompt: tuple[int, ...], key: CacheKey, session: str | None, pins: tuple[Pin, ...]) -> None:
-        """A whole request at once, so that the tree fills up."""
+        """Run a whole request at once, so that the tree fills up."""
         request = self.begin(prompt, key, pins)
         self.compute(request, len(prompt))
         self.release(request, session)
@@ -122,27 +122,27 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
     @rule(prompt=prompts, key=keys, pin=pins)
     def pin(self, prompt: tuple[int, ...], key: CacheKey, pin: Pin) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
+        match = self.cache._tree.match(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
-        blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
-        num_pinned = self.cache.pin(array("I", prompt), key, pin, self.now)
+        blocks = [self.naive.nodes[paths[b]] for b in match.all_blocks]
+        num_pinned = self.cache.pins.add(array("I", prompt), key, pin, self.now)
         assert num_pinned == max(0, min(pin.end, self.naive.longest(prompt, key)) - pin.start)
         self.naive.pin_range((pin,), blocks, self.now)
 
     @rule(prompt=prompts, key=keys)
     def unpin(self, prompt: tuple[int, ...], key: CacheKey) -> None:
-        reach = self.cache._tree.reach(array("I", prompt).tobytes(), root_of(key))
+        match = self.cache._tree.match(array("I", prompt).tobytes(), root_of(key))
         paths = self.paths()
-        blocks = [self.naive.nodes[paths[b]] for b in [*reach.blocks, *([reach.near] if reach.shared else [])]]
+        blocks = [self.naive.nodes[paths[b]] for b in match.all_blocks]
         pinned = [block for block in blocks if block.rank > 1]
-        assert self.cache.unpin(array("I", prompt), key, self.now) == len(pinned)
+        assert self.cache.pins.remove(array("I", prompt), key, self.now) == len(pinned)
         for block in pinned:
             self.naive.pin(block, 0, None, self.now)
 
     @rule(session=st.sampled_from(["s", "t"]))
     def close(self, session: str) -> None:
         held = self.naive.sessions.pop(session, [])
-        assert self.cache.close_session(session, self.now) == len(held)
+        assert self.cache.sessions.close(session, self.now) == len(held)
         self.naive.release(held, self.now)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 10.0]))
@@ -152,26 +152,29 @@ class CacheAgainstNaive(RuleBasedStateMachine):
     @rule(num_blocks=st.integers(1, 12))
     def resize(self, num_blocks: int) -> None:
         num_blocks = min(num_blocks, self.cache.most_blocks)
-        self.cache.resize(num_blocks, self.now)
+        self.cache.resizing.start(num_blocks, self.now)
         self.naive.resize(num_blocks, self.now)
-        self.settled()
+        self.check_retired()
 
     @rule()
-    def settle(self) -> None:
-        """An engine does this before every step."""
-        self.cache.settle(self.now)
-        self.naive.settle(self.now)
-        self.settled()
+    def advance_resizing(self) -> None:
+        """Continue a shrink, as an engine does before every step."""
+        self.cache.resizing.advance(self.now)
+        self.naive.retire(self.now)
+        self.check_retired()
 
-    def settled(self) -> None:
-        """As many are set aside as are to be, or all that nobody holds."""
-        assert len(self.cache.unused()) == self.naive.num_aside
-        stats, num_owed = self.cache.stats(), self.cache.most_blocks - self.cache.num_blocks - self.naive.num_aside
-        assert not num_owed or (stats.num_free, stats.num_cached, stats.num_sessions) == (0, 0, 0)
+    def check_retired(self) -> None:
+        """All due blocks are retired, or all that are not held."""
+        assert len(self.cache.resizing.retired_blocks()) == self.naive.num_retired
+        stats, num_to_retire = (
+            self.cache.stats(),
+            self.cache.most_blocks - self.cache.num_blocks - self.naive.num_retired,
+        )
+        assert not num_to_retire or (stats.num_free, stats.num_cached, stats.num_sessions) == (0, 0, 0)
 
     @precondition(
         lambda self: len(getattr(self, "naive", NaiveCache(0, 1)).nodes) > 4
-    )  # else there is never much to lose
+    )  # else clearing would keep the tree small
     @rule()
     def clear(self) -> None:
         self.cache.clear(self.now)

@@ -1,16 +1,13 @@
-"""What the KV cache promises, one sentence each."""
+"""The KV cache: sharing, eviction, clearing."""
 
 from __future__ import annotations
 
 import pytest
 
-from quire.cache.history import KEPT_EVENTS
 from quire.cache.kv_cache import KVCache
 from quire.cache.radix import NO_BLOCK, root_of
-from quire.cache.trails import KEPT_TRAILS
-from quire.types.errors import InvalidRequest
-from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
-from quire.types.request import CacheKey, Pin
+from quire.cache.recent_paths import MAX_PATHS
+from quire.types.request import CacheKey
 from tests.cache.serving import KEY, begin, cached, make_cache, serve, tokens
 
 pytestmark = pytest.mark.pure
@@ -18,29 +15,29 @@ pytestmark = pytest.mark.pure
 # ── sharing ──
 
 
-def test_the_end_of_a_context_goes_when_a_longer_one_repeats_it_also_if_a_third_stands_between():
+def test_a_partial_block_is_dropped_when_a_longer_sibling_repeats_it_even_with_a_third_between():
     cache = make_cache()
-    serve(cache, tokens(1), session="s")  # held, so it stays when the next one repeats it
+    serve(cache, tokens(1), session="s")  # held, so it is kept when the next one repeats it
     serve(cache, tokens(1, 1), session="s")
     serve(cache, tokens(1, 2))
     assert sorted(event.tokens for event in cache.snapshot()) == [(1, 1), (1, 2)]
 
 
-def test_prompts_that_begin_alike_are_found_alike_also_when_a_part_of_what_was_found_is_gone():
+def test_prompts_with_a_common_prefix_are_matched_correctly_also_after_part_of_it_was_evicted():
     cache = KVCache(num_blocks=64, block_tokens=4)
-    common = [tokens(*(100 * first + at for at in range(40))) for first in range(KEPT_TRAILS + 2)]
-    for _ in range(3):  # more beginnings than are remembered, and more blocks than there are
-        for prompt in common:
+    prefixes = [tokens(*(100 * first + at for at in range(40))) for first in range(MAX_PATHS + 2)]
+    for _ in range(3):  # more first blocks than are remembered, and more blocks than fit
+        for prompt in prefixes:
             serve(cache, prompt)
-            for own in range(3):
-                assert cached(cache, prompt + tokens(own, own, own, own)) == 40
+            for suffix in range(3):
+                assert cached(cache, prompt + tokens(suffix, suffix, suffix, suffix)) == 40
             assert cached(cache, prompt[:21] + tokens(7)) == 21
-    found = cache.match(common[-1], KEY)
-    assert found.num_tokens == 40 and cache.match(common[-1], KEY, last=found) == found
-    for prompt in common[:7]:
+    found = cache.match(prefixes[-1], KEY)
+    assert found.num_tokens == 40 and cache.match(prefixes[-1], KEY, last=found) == found
+    for prompt in prefixes[:7]:
         serve(cache, prompt)
-    again = cache.match(common[-1], KEY, last=found)
-    assert again == cache.match(common[-1], KEY) and again.num_tokens < 40
+    again = cache.match(prefixes[-1], KEY, last=found)
+    assert again == cache.match(prefixes[-1], KEY) and again.num_tokens < 40
 
 
 def test_a_second_request_holds_the_same_blocks_and_computes_only_its_own_tokens():
@@ -73,7 +70,7 @@ def test_the_source_of_a_copy_is_held_until_the_step_that_copies_is_over():
     assert lease.copy is None and cache.extend(lease, 12, 0.0)
 
 
-def test_a_copy_that_may_never_have_been_made_is_not_found():
+def test_a_block_whose_copy_may_have_failed_is_not_found():
     cache = make_cache()
     prompt = tokens(1, 2, 3, 4, 5, 6, 7)
     first = begin(cache, prompt)
@@ -129,13 +126,13 @@ def test_twins_computed_at_the_same_time_are_both_released():
     assert cache.stats().num_held == 0 and cache.stats().num_cached == 2
 
 
-def test_whoever_comes_second_learns_who_computes_the_block_it_needs():
+def test_a_match_returns_the_lease_that_computes_the_next_block():
     cache = make_cache()
     prompt = tokens(1, 2, 3, 4, 5, 6, 7, 8, 9)
     first = begin(cache, prompt)
     assert cache.match(tokens(1, 2, 3, 4, 9), KEY).leader is first
     cache.seal(first, prompt, 4, 0.0)
-    assert cache.match(tokens(1, 2, 3, 4, 9), KEY).leader is None  # what it needs is there
+    assert cache.match(tokens(1, 2, 3, 4, 9), KEY).leader is None  # all that it needs is cached
     assert cache.match(prompt, KEY).leader is first
     assert cache.match(tokens(2, 2, 3, 4), KEY).leader is None
     cache.release(first, prompt, 4, 0.0)
@@ -171,13 +168,13 @@ def test_parts_of_a_key_cannot_be_shifted_into_each_other():
 # ── eviction ──
 
 
-def test_the_least_recently_used_leaf_goes_first():
+def test_the_least_recently_used_leaf_is_evicted_first():
     cache = make_cache(num_blocks=3)
     for first in (1, 2, 3):
         serve(cache, tokens(first, first, first, first))
-    begin_again = begin(cache, tokens(1, 1, 1, 1, 5))  # uses 1, evicts 2
+    lease = begin(cache, tokens(1, 1, 1, 1, 5))  # uses 1, evicts 2
     assert cached(cache, tokens(2, 2, 2, 2)) == 0 and cached(cache, tokens(3, 3, 3, 3)) == 4
-    cache.release(begin_again, tokens(1, 1, 1, 1, 5), 5, 0.0)
+    cache.release(lease, tokens(1, 1, 1, 1, 5), 5, 0.0)
 
 
 def test_a_chain_is_evicted_from_its_end():
@@ -197,155 +194,10 @@ def test_held_blocks_are_never_evicted():
     cache.check()
 
 
-def test_a_pin_outlasts_more_recent_use_and_a_higher_pin_a_lower():
-    cache = make_cache(num_blocks=3)
-    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=10),))
-    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=20),))
-    serve(cache, tokens(3, 3, 3, 3))
-    serve(cache, tokens(4, 4, 4, 4))
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 3, 4)] == [4, 4, 0, 4]
-    serve(cache, tokens(5, 5, 5, 5, 6, 6, 6, 6))
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2, 4)] == [0, 4, 0]
+# ── clearing ──
 
 
-def test_a_pin_never_weakens_a_stronger_one():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=50),))
-    serve(cache, tokens(1, 1, 1, 1), pins=(Pin(0, 4, rank=1),))
-    serve(cache, tokens(2, 2, 2, 2), pins=(Pin(0, 4, rank=10),))
-    serve(cache, tokens(3, 3, 3, 3))
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
-
-
-def test_a_pin_covers_its_token_range_alone():
-    cache = make_cache(num_blocks=3)
-    serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8), pins=(Pin(0, 4),))
-    serve(cache, tokens(9, 9, 9, 9))
-    serve(cache, tokens(8, 8, 8, 8))
-    assert cached(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8)) == 4
-
-
-def test_an_expired_pin_is_the_first_to_go_even_when_it_was_used_last():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), now=0.0)
-    serve(cache, tokens(2, 2, 2, 2), now=0.0, pins=(Pin(0, 4, rank=90, ttl=10.0),))
-    serve(cache, tokens(3, 3, 3, 3), now=11.0)
-    assert [cached(cache, tokens(n, n, n, n)) for n in (1, 2)] == [4, 0]
-
-
-def test_a_hit_renews_a_pins_time():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), now=0.0, pins=(Pin(0, 4, ttl=10.0),))
-    serve(cache, tokens(1, 1, 1, 1, 2), now=9.0)  # the hit
-    serve(cache, tokens(3, 3, 3, 3), now=15.0)
-    assert cached(cache, tokens(1, 1, 1, 1)) == 4
-    serve(cache, tokens(4, 4, 4, 4), now=20.0)
-    assert cached(cache, tokens(1, 1, 1, 1)) == 0
-
-
-def test_cached_blocks_can_be_pinned_and_unpinned_later():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1))
-    assert cache.pin(tokens(1, 1, 1, 1, 7, 7), KEY, Pin(0, 6), 0.0) == 4
-    serve(cache, tokens(2, 2, 2, 2))
-    serve(cache, tokens(3, 3, 3, 3))
-    assert cached(cache, tokens(1, 1, 1, 1)) == 4
-    assert cache.unpin(tokens(1, 1, 1, 1), KEY, 0.0) == 1
-    serve(cache, tokens(4, 4, 4, 4))
-    assert cached(cache, tokens(1, 1, 1, 1)) == 0
-
-
-@pytest.mark.parametrize(
-    "wrong", [(0, 0, 50, None), (-1, 4, 50, None), (0, 4, 0, None), (0, 4, 101, None), (0, 4, 5, 0.0)]
-)
-def test_a_senseless_pin_is_refused(wrong: tuple[int, int, int, float | None]):
-    with pytest.raises(InvalidRequest):
-        Pin(*wrong)
-
-
-# ── sessions ──
-
-
-def test_a_session_holds_its_last_context_against_other_traffic():
-    cache = make_cache(num_blocks=3)
-    serve(cache, tokens(1, 1, 1, 1, 2), session="s")
-    assert cache.stats().num_held == 2
-    serve(cache, tokens(8, 8, 8, 8))
-    serve(cache, tokens(9, 9, 9, 9))
-    assert cached(cache, tokens(1, 1, 1, 1, 2)) == 5
-
-
-def test_the_next_turn_replaces_what_a_session_holds():
-    cache = make_cache()
-    serve(cache, tokens(1, 1, 1, 1, 2), session="s")
-    serve(cache, tokens(1, 1, 1, 1, 2, 3, 4, 5, 6), session="s")
-    assert cache.stats().num_sessions == 1 and cache.stats().num_held == 3
-
-
-def test_a_session_lets_go_when_nothing_else_is_left():
-    cache = make_cache(num_blocks=2)
-    serve(cache, tokens(1, 1, 1, 1), session="s")
-    serve(cache, tokens(8, 8, 8, 8, 9, 9, 9, 9))
-    assert cache.stats().num_sessions == 0
-
-
-def test_an_idle_session_ends_after_its_time_and_a_closed_one_at_once():
-    cache = KVCache(8, 4, session_ttl=60.0)
-    serve(cache, tokens(1, 1, 1, 1), now=0.0, session="s")
-    serve(cache, tokens(2, 2, 2, 2), now=30.0, session="t")
-    cache.expire_sessions(60.0)
-    assert cache.stats().num_held == 1
-    assert cache.close_session("t", 61.0) == 1 and cache.close_session("t", 61.0) == 0
-    assert cache.stats().num_held == 0 and cache.stats().num_cached == 2
-    cache.check()
-
-
-# ── events ──
-
-
-def rebuild(tree: dict[int, tuple[int, tuple[int, ...]]], events: list[CacheEvent]) -> None:
-    """What a router does with events."""
-    for event in events:
-        match event:
-            case BlockStored(node=node, parent=parent, tokens=mine):
-                assert parent == ROOT or parent in tree
-                tree[node] = (parent, mine)
-            case BlockRemoved(node=node):
-                del tree[node]
-            case CacheCleared():
-                tree.clear()
-
-
-def test_a_router_that_reads_events_has_the_same_tree_and_one_with_a_gap_recovers_by_a_snapshot():
-    cache = make_cache(num_blocks=4)
-    tree: dict[int, tuple[int, tuple[int, ...]]] = {}
-    seen = 0
-    for turn in range(40):
-        serve(cache, tokens(turn % 3, 1, 2, 3, turn % 5, 1))
-        events = cache.history.since(seen)
-        assert events is not None and [event.sequence for event in events] == list(
-            range(seen + 1, cache.history.sequence + 1)
-        )
-        rebuild(tree, events)
-        seen = cache.history.sequence
-        snapshot: dict[int, tuple[int, tuple[int, ...]]] = {}
-        rebuild(snapshot, list(cache.snapshot()))
-        assert tree == snapshot
-    cache.clear(0.0)
-    rebuild(tree, cache.history.since(seen) or [])
-    assert tree == {} and cache.snapshot() == []
-
-
-def test_events_older_than_the_memory_are_told_to_be_gone():
-    cache = make_cache()
-    for turn in range(KEPT_EVENTS):
-        serve(cache, tokens(turn, turn, turn, turn))
-    assert cache.history.since(0) is None
-    assert cache.history.since(cache.history.sequence) == []
-    assert cache.history.since(cache.history.sequence + 1) is None
-
-
-def test_clearing_leaves_running_requests_their_blocks_and_nobody_else_finds_them():
+def test_clearing_keeps_the_blocks_of_running_requests_but_hides_them_from_others():
     cache = make_cache()
     prompt = tokens(1, 2, 3, 4, 5)
     lease = begin(cache, prompt)
@@ -360,8 +212,8 @@ def test_clearing_leaves_running_requests_their_blocks_and_nobody_else_finds_the
     assert cached(cache, prompt) == 0 and cache.stats().num_free == 8
 
 
-def test_memory_does_not_grow_with_salts_that_are_gone():
+def test_memory_does_not_grow_with_salts_whose_blocks_were_evicted():
     cache = make_cache(num_blocks=2)
     for turn in range(100):
         serve(cache, tokens(1, 2, 3, 4), key=CacheKey(salt=str(turn)))
-    assert len(cache._tree.roots) == 2 and len(cache._tree._fans) == 2
+    assert len(cache._tree.roots) == 2 and len(cache._tree._children) == 2

@@ -1,4 +1,4 @@
-"""Why a prompt was found, or was not."""
+"""Explanations of hits and misses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cache.serving import KEY, make_cache, serve, tokens
 pytestmark = pytest.mark.pure
 
 
-def test_explain_says_that_everything_was_there():
+def test_explain_reports_a_complete_hit():
     cache = make_cache()
     serve(cache, tokens(1, 2, 3, 4, 5))
     answer = cache.explain(tokens(1, 2, 3, 4, 5), KEY)
@@ -23,11 +23,11 @@ def test_explain_names_the_token_where_the_prompt_diverged():
     cache = make_cache()
     serve(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8))
     answer = cache.explain(tokens(1, 2, 3, 4, 5, 9, 7, 8), KEY)
-    assert (answer.cause, answer.num_hit, answer.given, answer.cached) == (Cause.DIVERGED, 5, 9, 6)
+    assert (answer.cause, answer.num_hit, answer.prompt_token, answer.cached_token) == (Cause.DIVERGED, 5, 9, 6)
     assert "position 5" in str(answer)
 
 
-def test_explain_says_when_a_block_was_evicted():
+def test_explain_reports_when_a_block_was_evicted():
     cache = make_cache(num_blocks=2)
     serve(cache, tokens(1, 1, 1, 1, 2, 2, 2, 2), now=1.0)
     serve(cache, tokens(9, 9, 9, 9), now=7.5)
@@ -36,21 +36,21 @@ def test_explain_says_when_a_block_was_evicted():
     assert "7.500" in str(answer)
 
 
-def test_explain_is_not_fooled_when_a_parents_place_was_given_to_others():
+def test_explain_tells_an_evicted_block_from_one_that_reuses_its_place():
     cache = make_cache(num_blocks=2)
     serve(cache, tokens(1, 1, 1, 1, 2, 2, 2, 2), now=1.0)
-    serve(cache, tokens(3, 3, 3, 3, 4, 4, 4, 4), now=2.0)  # takes both places
+    serve(cache, tokens(3, 3, 3, 3, 4, 4, 4, 4), now=2.0)  # reuses both blocks
     assert cache.explain(tokens(3, 3, 3, 3, 2, 2, 2, 2), KEY).cause is Cause.DIVERGED
 
 
-def test_explain_says_that_another_salt_has_it():
+def test_explain_reports_tokens_cached_for_another_salt():
     cache = make_cache()
     serve(cache, tokens(1, 2, 3, 4), key=CacheKey(salt="theirs"))
     answer = cache.explain(tokens(1, 2, 3, 4), CacheKey(salt="ours"))
     assert answer.cause is Cause.OTHER_SALT and "another" in str(answer)
 
 
-def test_explain_says_that_it_has_never_seen_this():
+def test_explain_reports_tokens_never_seen():
     cache = make_cache()
     serve(cache, tokens(1, 2, 3, 4))
     answer = cache.explain(tokens(5, 6, 7, 8), KEY)

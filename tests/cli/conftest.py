@@ -1,4 +1,4 @@
-"""`quire` as a process, with a store of its own and a small model in it."""
+"""`quire` as a process with its own home folder, and a stand-in for the engine."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 
 @dataclass
 class Quire:
-    """How to start it, and what its engine was told."""
+    """Starts `quire`, and reads the log of its stand-in engine."""
 
     folder: Path
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
-        own = {"QUIRE_HOME": str(self.folder / "home"), "QUIRE_STAND_IN": str(self.folder / "log")}
-        own |= {"QUIRE_REGISTRY": "127.0.0.1:1", "NO_PROXY": "127.0.0.1,localhost"}  # nobody is there
-        return kept | own | {"COLUMNS": "120", "TERM": "dumb", "NO_COLOR": "1"}
+        ours = {"QUIRE_HOME": str(self.folder / "home"), "QUIRE_STAND_IN": str(self.folder / "log")}
+        ours |= {"QUIRE_REGISTRY": "127.0.0.1:1", "NO_PROXY": "127.0.0.1,localhost"}  # nothing listens there
+        return kept | ours | {"COLUMNS": "120", "TERM": "dumb", "NO_COLOR": "1"}
 
     @property
     def model(self) -> str:
@@ -54,11 +54,12 @@ class Quire:
             **source,
         )
 
-    def go_on(self) -> None:
-        """End the pause of an answer."""
+    def resume_answer(self) -> None:
+        """End the pause of an answer (see stand_in.py)."""
         (self.folder / "go-on").touch()
 
-    def told(self, what: str) -> list[dict]:
+    def logged(self, what: str) -> list[dict]:
+        """Return the entries of one kind in the stand-in's log."""
         log = self.folder / "log"
         lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         return [line for line in lines if line["what"] == what]
@@ -75,8 +76,8 @@ def docker_registry(tmp_path_factory) -> Iterator[RunningRegistry]:
         yield running
 
 
-def install_default(quire: Quire) -> None:
-    """A stored model called smollm2:135m, through the store's own code."""
+def store_default_model(quire: Quire) -> None:
+    """Put a model named smollm2:135m into the store."""
     store = Store(quire.folder / "home")
     store.layout.make()
     body = b"GGUF"

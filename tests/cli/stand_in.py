@@ -1,8 +1,7 @@
 """`quire` with a stand-in for the engine, so that the command line is tested without a model.
 
-It answers with what it was asked, word by word, and writes what it was given to the file named in QUIRE_STAND_IN.
-A prompt with the word "forever" is answered without end, until the stream is closed; one with "pause" stops in the
-middle until there is a file "go-on".
+It repeats the prompt word by word, and logs its arguments to the file named in QUIRE_STAND_IN. A prompt with the word
+"forever" is answered until the stream is closed; one with "pause" stops in the middle until a file "go-on" exists.
 """
 
 from __future__ import annotations
@@ -12,29 +11,16 @@ import os
 import sys
 import time
 import types
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from quire.text.preset import read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
+from quire.types.answer import Delta, Usage
 from quire.types.errors import QuireError
+from quire.types.request import FinishReason
 
-
-@dataclass
-class Usage:
-    prompt: int = 7
-    cached: int = 3
-    output: int = 11
-    first_token_seconds: float = 0.5
-    seconds: float = 2.5
-    tokens_per_second: float = 5.0
-
-
-@dataclass
-class Delta:
-    text: str
-    finish: str | None = None
-    usage: Usage | None = None
+USAGE = Usage(prompt=7, cached=3, output=11, first_token_seconds=0.5, seconds=2.5)
 
 
 class LLM:
@@ -46,11 +32,11 @@ class LLM:
         self.template = types.SimpleNamespace(is_default="no-template" in str(model), sources=sources)
 
     def stream(self, prompt, sampling=None, *, constraint=None, chat_template_kwargs=None):
-        form = asdict(constraint) if constraint is not None else None
-        log("stream", prompt=prompt, sampling=asdict(sampling), constraint=form, variables=chat_template_kwargs)
+        fields = asdict(constraint) if constraint is not None else None
+        log("stream", prompt=prompt, sampling=asdict(sampling), constraint=fields, variables=chat_template_kwargs)
         text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         if "fail" in text:
-            raise QuireError("The engine is not in the mood: try again.")
+            raise QuireError("The engine failed: try again.")
         try:
             yield Delta("You said: ")
             while "forever" in text:
@@ -60,7 +46,7 @@ class LLM:
                 time.sleep(0.01)
             for word in text.split(" "):
                 yield Delta(word + " ")
-            yield Delta("", "stop", Usage())
+            yield Delta("", finish=FinishReason.STOP, usage=USAGE)
         finally:
             log("closed stream")
 

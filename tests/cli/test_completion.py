@@ -1,4 +1,4 @@
-"""Completion in shells: their own code asks ours."""
+"""Shell completion, run by the shells themselves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.completion import FOLDERS, SCRIPTS, install
-from tests.cli.conftest import Quire, install_default
-from tests.cli.terminal import emulated_terminal
+from quire.cli.completion import FOLDERS, SCRIPTS, install_script
+from tests.cli.conftest import Quire, store_default_model
+from tests.cli.pseudo_terminal import emulated_terminal
 
 pytestmark = pytest.mark.pure
 
@@ -24,8 +24,8 @@ printf "%s\\n" "${{COMPREPLY[@]}}"
 
 @pytest.fixture
 def shell(quire: Quire) -> dict[str, str]:
-    """An environment in which `quire` is a command, and the store has a model."""
-    install_default(quire)
+    """Environment with `quire` on the PATH and a stored model."""
+    store_default_model(quire)
     tools = quire.folder / "tools"
     tools.mkdir()
     command = tools / "quire"
@@ -36,14 +36,14 @@ def shell(quire: Quire) -> dict[str, str]:
 
 def needs(name: str) -> None:
     if shutil.which(name) is None:
-        pytest.skip(f"there is no {name} here")
+        pytest.skip(f"{name} is not installed")
 
 
 @pytest.mark.parametrize(
     "line, candidates",
     [
         ("quire run smo", ["smollm2:135m"]),
-        ("quire run smollm2:", ["135m"]),  # bash has broken the word there, and replaces what follows
+        ("quire run smollm2:", ["135m"]),  # bash splits the word at the colon, and replaces the part after it
         ("quire rm other smollm2:1", ["135m"]),
         ("quire serve --kv-dtype q", ["q8_0"]),
         ("quire bench off", ["offline"]),
@@ -60,23 +60,23 @@ def test_bash_completes_commands_options_values_and_models(quire, shell, line, c
 
 def test_fish_completes_models(quire, shell):
     needs("fish")
-    code = f"source {install('fish', quire.folder)}; complete --do-complete 'quire run smollm2:1'"
+    code = f"source {install_script('fish', quire.folder)}; complete --do-complete 'quire run smollm2:1'"
     done = subprocess.run(["fish", "-c", code], env=shell, capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.split() == ["smollm2:135m"]
 
 
 def test_zsh_completes_models(quire, shell):
     needs("zsh")
-    install("zsh", quire.folder)
+    install_script("zsh", quire.folder)
     with emulated_terminal(
         ["/usr/bin/zsh", "-i"], shell | {"PS1": "ready> ", "ZDOTDIR": str(quire.folder)}
     ) as terminal:
-        terminal.see("ready>")
+        terminal.wait_for_display("ready>")
         terminal.type("quire show smollm2:1\t")
-        terminal.see("quire show smollm2:135m")
+        terminal.wait_for_display("quire show smollm2:135m")
 
 
-def test_a_script_is_installed_once_and_read_by_the_shell(quire, shell):
+def test_a_script_is_installed_once_and_sourced_by_the_shell(quire, shell):
     (quire.folder / ".bashrc").write_text("alias ll='ls -l'")
     for _ in range(2):
         done = subprocess.run(
@@ -92,9 +92,9 @@ def test_a_script_is_installed_once_and_read_by_the_shell(quire, shell):
     assert (quire.folder / ".bashrc").read_text() == f"alias ll='ls -l'\nsource {script}\n"
 
 
-def test_a_shell_is_found_out_or_has_to_be_named(quire):
+def test_an_unsupported_shell_is_an_error(quire):
     shown = quire("--show-completion", "zsh")
     assert (shown.returncode, shown.stdout) == (0, SCRIPTS["zsh"].lstrip())
     unknown = quire("--install-completion", "tcsh")
-    assert unknown.returncode == 1 and "name a shell, bash or zsh or fish" in unknown.stderr
+    assert unknown.returncode == 1 and "tcsh is not supported. Use --install-completion bash|zsh|fish" in unknown.stderr
     assert not Path(quire.folder / ".bashrc").exists()

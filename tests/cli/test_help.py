@@ -1,4 +1,4 @@
-"""Help pages: groups, environment variables, examples that parse, and no flag that a command does not use."""
+"""Help pages: groups, environment variables, examples that parse, and no unused flags."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import get_type_hints
 
 import pytest
 
-from quire.cli.app import COMMANDS, built
+from quire.cli.app import COMMANDS, build_command
 from quire.config import Config, settings
 
 pytestmark = pytest.mark.pure
 
 SECTIONS = get_type_hints(Config)
-OWN = {
+FLAGS = {
     "ps": {"--url", "--json", "--host", "--port", "--api-key"},
     "stop": {"--url", "--home", "--host", "--port", "--api-key"},
     "doctor": {"--network", "--json", "--home", "--memory-share", "--host", "--port", "--api-key"},
@@ -27,14 +27,14 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("command", OWN)
-def test_a_command_shows_the_flags_that_it_uses_and_no_others(command):
-    (made,) = built([command]).commands.values()
-    declared = {flag for each in made.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("--")}
-    assert declared == OWN[command]
+@pytest.mark.parametrize("command", FLAGS)
+def test_a_command_has_exactly_the_flags_that_it_uses(command):
+    (parsed,) = build_command([command]).commands.values()
+    declared = {flag for each in parsed.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("--")}
+    assert declared == FLAGS[command]
 
 
-def test_settings_stand_in_a_group_for_each_section_with_their_variables(quire):
+def test_settings_are_grouped_by_section_with_their_variables(quire):
     page = quire("serve", "--help").stdout
     boxes = re.findall(r"╭─ (.+?) ─", page)
     assert sorted(boxes) == sorted(["Arguments", "Options", *(kind.__doc__[:-1] for kind in SECTIONS.values())])
@@ -42,22 +42,22 @@ def test_settings_stand_in_a_group_for_each_section_with_their_variables(quire):
         assert each.flag in page and f"[{each.variable}]" in page, each.name
 
 
-def test_arguments_have_their_help(quire):
+def test_arguments_have_help(quire):
     assert "path of a GGUF file or a folder" in " ".join(quire("run", "--help").stdout.split())
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "bench"])
 def test_examples_parse(command):
-    group = built([command])
-    (made,) = group.commands.values()
-    for line in made.callback.shown.examples:
-        assert line in made.epilog
+    group = build_command([command])
+    (parsed,) = group.commands.values()
+    for line in parsed.callback.help_page.examples:
+        assert line in parsed.epilog
         words = [word for word in shlex.split(line.partition(" < ")[0]) if "=" not in word or "=smollm" in word]
         assert words[:2] == ["quire", command]
-        with made.make_context(command, words[2:]) as context:
+        with parsed.make_context(command, words[2:]) as context:
             assert context.params is not None
 
 
 @pytest.mark.parametrize("command", ["run", "serve", "advise", "create", "pull"])
-def test_commands_with_much_to_choose_have_examples(quire, command):
+def test_commands_with_many_options_have_examples(quire, command):
     assert "Examples:" in quire(command, "--help").stdout

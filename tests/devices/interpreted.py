@@ -1,5 +1,5 @@
-"""Where there is no accelerator, kernels run on the CPU through Triton's interpreter: it must be asked for before they
-are imported. The conftests of folders with such tests import this file, and are read before the tests are."""
+"""Without an accelerator, kernels run on the CPU through Triton's interpreter, which must be enabled before they are
+imported. The conftests of folders with such tests import this file; pytest reads them before the tests."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ tl = pytest.importorskip("triton.language")
 
 
 def on_gpu(*values: Any) -> list[Any]:
-    """Parameters that only repeat what others show, and wait for a GPU, where kernels are fast."""
+    """Parameters that only run on a GPU: in the interpreter they would be slow and show nothing new."""
     return [pytest.param(value, marks=pytest.mark.gpu) for value in values]
 
 
 def in_interpreter(*values: Any) -> list[Any]:
-    """Parameters that the interpreter is enough for: a GPU compiles kernels for each, and they show it nothing new."""
+    """Parameters that only run in the interpreter: a GPU would compile kernels for each and show nothing new."""
     return [pytest.param(value, marks=pytest.mark.interpreted) for value in values]
 
 
 @pytest.fixture(scope="session")
 def place() -> str:
-    """Where tensors of a test live: the device of torch that kernels run on here."""
+    """The torch device that kernels run on."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def whole_interpreter() -> None:
-    """Things that Triton 3.6's interpreter does not do, and two that take half of its time.
+    """Patch Triton 3.6's interpreter: four errors, and two things that take half of its time.
 
-    It keeps a scalar as an array of one number, which numpy 2.4 does not take for an end of `range`. It multiplies
-    bfloat16 as the whole numbers that its bits are. It loses half of a number that is rounded up to a power of two. And
-    a row of a product depends on the row's place, by a library for CPUs: on an accelerator it does not.
+    It keeps a scalar as an array of one number, which numpy 2.4 does not accept as an end of `range`. It multiplies
+    bfloat16 by the integer values of its bits. It loses half of a number that is rounded up to a power of two. And a
+    row of a product depends on its index, because of the CPU library; on an accelerator it does not.
 
-    It puts its own functions into the language at every call of every function: here once. And it computes every sum of
-    whole numbers a second time, to see whether it overflows, which none does in shapes as small as these.
+    It patches the language at every call of every function: here once. And it computes every integer sum twice, to
+    detect overflows, which cannot occur in shapes this small.
     """
     if torch.cuda.is_available():
         return
@@ -54,11 +54,11 @@ def whole_interpreter() -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    def convert_as_torch(x: Any, given: Any, wanted: Any, mode: Any) -> Any:
-        if given.name != "fp32" or wanted.name not in kinds:
-            return convert(x, given, wanted, mode)
-        rounded = torch.from_numpy(np.ascontiguousarray(x)).to(kinds[wanted.name])
-        return rounded.view(torch.uint8 if wanted.name == "fp8e4nv" else torch.int16).numpy()
+    def convert_as_torch(x: Any, source: Any, target: Any, mode: Any) -> Any:
+        if source.name != "fp32" or target.name not in kinds:
+            return convert(x, source, target, mode)
+        rounded = torch.from_numpy(np.ascontiguousarray(x)).to(kinds[target.name])
+        return rounded.view(torch.uint8 if target.name == "fp8e4nv" else torch.int16).numpy()
 
     def numbers(x: Any) -> Any:
         if x.dtype == tl.float8e4nv:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from quire.devices import cpu
+from quire.devices.cpu import device
 from quire.engine import process
 from quire.runner.flight import Flight
 from quire.runner.runner import Runner
@@ -27,20 +27,20 @@ SLOW_START = 12.0  # seconds that no Python code runs while `deaf` loads its mod
 
 
 def main(inward: str, outward: str) -> None:
-    cpu.DEVICE = InterpreterDevice()  # type: ignore[attr-defined]
+    device.DEVICE = InterpreterDevice()  # type: ignore[assignment]
     process.main(inward, outward)
 
 
 def deaf(inward: str, outward: str) -> None:
     """An engine whose load holds the interpreter's lock for a while, as a long native call may."""
-    load = process.load
+    load = process.load_engine
 
     def load_without_a_word(*arguments: Any) -> Any:
         loaded = load(*arguments)
         ctypes.PyDLL(None).usleep(int(SLOW_START * 1e6))  # PyDLL keeps the lock
         return loaded
 
-    process.load = load_without_a_word
+    process.load_engine = load_without_a_word
     main(inward, outward)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.engine.llm import LLM, Opened, Place
+from quire.engine.llm import LLM, EnginePlace, LoadedModel
 from tests.engine.driver import Driver
 from tests.engine.spelled import save_spelled
 from tests.models.toys import make_toy
@@ -23,7 +23,7 @@ class ChildLLM(LLM):
     """An LLM whose child process has the stand-in for its CPU."""
 
     def __init__(self, model: str | Path, **settings: Any) -> None:
-        self._opened = Opened(model, Place("cpu", False, CHILD), None, settings)
+        self._model = LoadedModel(model, EnginePlace("cpu", False, CHILD), None, settings)
 
 
 @pytest.fixture(scope="session")

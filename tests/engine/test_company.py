@@ -28,7 +28,7 @@ def alone(way: str) -> list[int]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_answers_the_same_among_31_others(way: str) -> None:
+def test_a_request_has_the_same_output_among_31_others(way: str) -> None:
     driver = Driver(num_blocks=400, max_step_tokens=256)
     others = list(WAYS.values())
     for n in range(31):
@@ -43,7 +43,7 @@ def test_a_request_answers_the_same_among_31_others(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("max_step_tokens", [1, 7, 64, 512])
-def test_a_request_answers_the_same_for_any_chunk(way: str, max_step_tokens: int) -> None:
+def test_a_request_has_the_same_output_for_any_chunk_size(way: str, max_step_tokens: int) -> None:
     driver = Driver(max_step_tokens=max_step_tokens, max_rows=1)
     driver.submit("it", PROMPT, WAYS[way])
     assert driver.run().tokens("it") == alone(way)
@@ -51,13 +51,13 @@ def test_a_request_answers_the_same_for_any_chunk(way: str, max_step_tokens: int
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("num_shared", [16, 23, 40, 41])
-def test_a_request_answers_the_same_with_a_prefix_hit(way: str, num_shared: int) -> None:
+def test_a_request_has_the_same_output_with_a_prefix_hit(way: str, num_shared: int) -> None:
     driver = Driver()
     driver.submit("before", [*PROMPT[:num_shared], *some_tokens(8)], WAYS["greedy"])
     driver.run()
     driver.submit("it", PROMPT, WAYS[way])
     assert driver.run().tokens("it") == alone(way)
-    assert driver.told["it", 0].num_hit >= min(num_shared, 40)
+    assert driver.records["it", 0].num_hit >= min(num_shared, 40)
 
 
 def test_8_requests_with_a_common_prompt_answer_as_each_does_alone() -> None:
@@ -75,7 +75,7 @@ def test_8_requests_with_a_common_prompt_answer_as_each_does_alone() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_answers_the_same_after_preemptions(way: str) -> None:
+def test_a_request_has_the_same_output_after_preemptions(way: str) -> None:
     driver = Driver(num_blocks=9, max_step_tokens=48)
     driver.submit("it", PROMPT, WAYS[way])
     for n in range(12):
@@ -86,7 +86,7 @@ def test_a_request_answers_the_same_after_preemptions(way: str) -> None:
     assert driver.core.counters().num_preemptions >= 1
 
 
-def test_a_seed_is_a_text_and_another_seed_another() -> None:
+def test_equal_seeds_give_equal_texts_and_others_differ() -> None:
     def texts(seed: int) -> list[list[int]]:
         driver = Driver()
         driver.submit("it", PROMPT, SamplingParams(seed=seed, n=2, max_tokens=30))

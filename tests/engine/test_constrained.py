@@ -78,14 +78,14 @@ def stepping(model_file: Path) -> Iterator[LLM]:
     ],
     ids=lambda value: value.kind if isinstance(value, Constraint) else "",
 )
-def test_every_kind_of_constraint_is_kept(real: LLM, constraint: Constraint, form: str, temperature: float) -> None:
+def test_every_kind_of_constraint_is_applied(real: LLM, constraint: Constraint, form: str, temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=4, max_tokens=200)
     (completion,) = real.chat(question("Which city is the capital of France?"), sampling, constraint=constraint)
     assert completion.finish_reason is FinishReason.STOP
     assert re.fullmatch(form, completion.text), completion.text
 
 
-def test_a_json_object_is_one_and_a_cut_one_says_so(real: LLM) -> None:
+def test_a_json_object_is_valid_and_a_truncated_one_finishes_with_length(real: LLM) -> None:
     constraint = Constraint(ConstraintKind.JSON)
     ways = [SamplingParams(temperature=0.8, seed=seed, max_tokens=150) for seed in range(6)]
     answers = real.chat([question("Describe a cat as a short JSON object.")] * 6, ways, constraint=constraint)
@@ -107,7 +107,7 @@ def test_a_stream_is_the_whole_answer_in_pieces_and_its_usage_counts_what_was_fo
     assert real.tokenizer is not None and real.tokenizer.decode(forced) == '{"first_name":'
 
 
-def test_a_stop_string_ends_an_answer_also_among_what_is_forced(real: LLM) -> None:
+def test_a_stop_string_ends_an_answer_within_forced_tokens_too(real: LLM) -> None:
     sampling = SamplingParams(temperature=0.7, seed=11, max_tokens=120, stop=("last_",))
     (completion,) = real.chat(question("Who wrote Hamlet?"), sampling, constraint=schema(PERSON))
     assert completion.text.endswith(', "') and completion.finish_reason is FinishReason.STOP
@@ -116,7 +116,7 @@ def test_a_stop_string_ends_an_answer_also_among_what_is_forced(real: LLM) -> No
     assert again.text == completion.text
 
 
-def test_jumps_change_the_number_of_steps_and_not_the_text(real: LLM, stepping: LLM) -> None:
+def test_jump_forward_changes_the_number_of_steps_and_not_the_text(real: LLM, stepping: LLM) -> None:
     picked = cases()[::60]
     for temperature in (0.0, 1.0):
         with_jumps, num_jumping = answers_of(real, picked, temperature)
@@ -126,7 +126,7 @@ def test_jumps_change_the_number_of_steps_and_not_the_text(real: LLM, stepping: 
         assert num_jumping < num_stepping
 
 
-def test_free_greedy_answers_do_not_notice_constrained_company(real: LLM) -> None:
+def test_constrained_requests_do_not_change_greedy_answers_of_others(real: LLM) -> None:
     greedy = SamplingParams(temperature=0.0, max_tokens=40)
     prompts = [question(f"Tell me a fact about the number {n}.") for n in range(6)]
     alone = [real.chat(prompt, greedy)[0].text for prompt in prompts]
@@ -138,7 +138,7 @@ def test_free_greedy_answers_do_not_notice_constrained_company(real: LLM) -> Non
             judge(PERSON, completion.text)
 
 
-def test_a_schema_that_cannot_be_followed_is_a_bad_request_that_says_where(real: LLM) -> None:
+def test_an_unsupported_schema_is_refused_with_its_location(real: LLM) -> None:
     with pytest.raises(InvalidRequest, match="#/properties/tags: not supported: contains") as raised:
         real.generate("x", constraint=schema({"properties": {"tags": {"type": "array", "contains": {}}}}))
     assert raised.value.status == 400 and raised.value.field == "constraint"
@@ -146,7 +146,7 @@ def test_a_schema_that_cannot_be_followed_is_a_bad_request_that_says_where(real:
         real.generate(["a", "b"], constraint=[None, None, None])
 
 
-def test_a_child_process_keeps_the_form_too(model_file: Path, real: LLM) -> None:
+def test_a_child_process_applies_constraints_too(model_file: Path, real: LLM) -> None:
     sampling = SamplingParams(temperature=1.0, seed=8, max_tokens=120)
     (expected,) = real.chat(question("Who wrote Hamlet?"), sampling, constraint=schema(PERSON))
 

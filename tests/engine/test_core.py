@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from quire.config import load
-from quire.devices.base import KeptWeights, Limits
-from quire.engine.load import build
+from quire.engine.load import build_engine
 from quire.engine.messages import (
     Changed,
     Counters,
@@ -17,7 +16,6 @@ from quire.engine.messages import (
     Explain,
     Explained,
     Failed,
-    Finished,
     Flush,
     Inward,
     Outward,
@@ -25,13 +23,11 @@ from quire.engine.messages import (
     Shutdown,
     Snapshot,
     Submit,
-    Tokens,
     UnpinPrefix,
 )
-from quire.graph.graph import Graph
-from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from quire.types.errors import ContextTooLong, DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, SamplingParams
 from tests.engine.driver import GREEDY_64, Driver, expected
 from tests.models.toys import VOCAB, make_toy, some_tokens
@@ -45,15 +41,15 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
     driver.submit("long", some_tokens(150))
     driver.submit("fits", some_tokens(90))
     driver.run()
-    error = driver.told["long", 0].error
+    error = driver.records["long", 0].error
     assert isinstance(error, ContextTooLong) and "150" in error.public and "100" in error.public
-    assert driver.told["fits", 0].finish is FinishReason.LENGTH and len(driver.tokens("fits")) == 10
+    assert driver.records["fits", 0].finish is FinishReason.LENGTH and len(driver.tokens("fits")) == 10
 
 
-def test_the_context_is_the_models_unless_the_settings_say_less() -> None:
+def test_the_context_is_the_models_unless_set_lower() -> None:
     driver = Driver(max_context=8192)
     driver.submit("long", some_tokens(256))
-    error = driver.run().told["long", 0].error
+    error = driver.run().records["long", 0].error
     assert error is not None and "256" in error.public  # the toy's own limit
 
 
@@ -70,7 +66,7 @@ def test_the_context_is_the_models_unless_the_settings_say_less() -> None:
 def test_tokens_that_the_model_does_not_have_are_refused(prompt: list[int], sampling: Any, field: str) -> None:
     driver = Driver()
     driver.submit("a", prompt, SamplingParams(**sampling))
-    error = driver.run().told["a", 0].error
+    error = driver.run().records["a", 0].error
     assert isinstance(error, InvalidRequest) and error.field == field and str(VOCAB - 1) in error.public
 
 
@@ -93,7 +89,7 @@ def test_stop_tokens_end_a_request_but_not_before_min_tokens() -> None:
     driver.submit("later", prompt, replace(GREEDY_64, min_tokens=12), eos_token_ids=(stop,))
     driver.run()
     assert driver.tokens("stops") == driver.tokens("eos") == text[: first + 1]
-    assert driver.told["stops", 0].finish is FinishReason.STOP
+    assert driver.records["stops", 0].finish is FinishReason.STOP
     assert driver.tokens("ignores") == text
     assert stop not in driver.tokens("later")[:12] and len(driver.tokens("later")) >= 12
 
@@ -110,7 +106,7 @@ def test_a_row_without_a_valid_distribution_fails_alone() -> None:
     driver.step()
     del driver.program.launch
     driver.run()
-    assert isinstance(driver.told["bb", 0].error, StepFailed)
+    assert isinstance(driver.records["bb", 0].error, StepFailed)
     assert driver.tokens("a") == expected("llama", prompts["a"])
     assert driver.tokens("ccc") == expected("llama", prompts["ccc"])
 
@@ -120,7 +116,7 @@ def spoil(done: Done) -> Done:
     return done
 
 
-def test_a_failing_launch_fails_its_parts_and_the_engine_lives_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_launch_fails_its_parts_and_the_engine_continues(caplog: pytest.LogCaptureFixture) -> None:
     driver = Driver()
     driver.submit("a", some_tokens(10))
     driver.submit("b", some_tokens(11))
@@ -132,7 +128,7 @@ def test_a_failing_launch_fails_its_parts_and_the_engine_lives_on(caplog: pytest
     driver.step()
     del driver.program.launch
     for name in "ab":
-        error = driver.told[name, 0].error
+        error = driver.records[name, 0].error
         assert isinstance(error, StepFailed) and "bees" not in error.public and "MemoryError" in error.public
     assert "bees" in caplog.text
     driver.submit("c", some_tokens(12))
@@ -149,7 +145,7 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(sampling: SamplingPa
     driver.submit("a", prompt, sampling)
     driver.step()
     scheduler = driver.core._scheduler
-    while not driver.told["a", 0].is_over:
+    while not driver.records["a", 0].has_ended:
         said = len(driver.tokens("a"))
         right = text[said : said + 3]
         if said % 2:
@@ -173,21 +169,21 @@ def test_forced_tokens_are_part_of_the_text_and_of_its_penalties() -> None:
 
 
 class Script:
-    """Messages for the loop, one list for each time that it asks; then it is told to end."""
+    """Messages for the loop, one list for each `receive`; then a Shutdown."""
 
-    def __init__(self, *said: list[Inward]) -> None:
-        self.said = list(said)
-        self.patience: list[float | None] = []
-        self.heard: list[Outward] = []
+    def __init__(self, *messages: list[Inward]) -> None:
+        self.messages = list(messages)
+        self.timeouts: list[float | None] = []
+        self.sent: list[Outward] = []
 
-    def receive(self, patience: float | None) -> list[Inward]:
-        self.patience.append(patience)
-        if self.said:
-            return self.said.pop(0)
-        return [Shutdown()] if patience is None else []
+    def receive(self, timeout: float | None) -> list[Inward]:
+        self.timeouts.append(timeout)
+        if self.messages:
+            return self.messages.pop(0)
+        return [Shutdown()] if timeout is None else []
 
-    def send(self, said: list[Outward]) -> None:
-        self.heard += said
+    def send(self, messages: list[Outward]) -> None:
+        self.sent += messages
 
 
 def test_the_loop_serves_waits_when_idle_and_ends_in_order() -> None:
@@ -195,9 +191,9 @@ def test_the_loop_serves_waits_when_idle_and_ends_in_order() -> None:
     request = GenerateRequest("a", tuple(some_tokens(9)), replace(GREEDY_64, max_tokens=5))
     script = Script([Submit(request)], [Snapshot()])
     driver.core.run(script.receive, script.send)
-    assert [type(m) for m in script.heard if isinstance(m, Tokens | Finished)] == [Tokens] * 4 + [Finished]
-    assert script.patience[0] is None and script.patience[1:6] == [0.0] * 5 and script.patience[-1] is None
-    counters = next(m for m in script.heard if isinstance(m, Counters))
+    assert [type(m) for m in script.sent if isinstance(m, Tokens | Finished)] == [Tokens] * 4 + [Finished]
+    assert script.timeouts[0] is None and script.timeouts[1:6] == [0.0] * 5 and script.timeouts[-1] is None
+    counters = next(m for m in script.sent if isinstance(m, Counters))
     assert counters.num_accepted == 1 and counters.num_running == 1 and counters.computed_tokens == 9
 
 
@@ -205,11 +201,11 @@ def test_a_shutdown_ends_every_request_first() -> None:
     driver = Driver()
     script = Script([Submit(GenerateRequest(name, (1, 2, 3), GREEDY_64)) for name in "abc"], [], [Shutdown()])
     driver.core.run(script.receive, script.send)
-    ends = {m.request_id: m.reason for m in script.heard if isinstance(m, Finished)}
+    ends = {m.request_id: m.reason for m in script.sent if isinstance(m, Finished)}
     assert ends == dict.fromkeys("abc", FinishReason.CANCELLED)
 
 
-def test_a_failure_of_the_loop_itself_is_said_aloud() -> None:
+def test_a_failure_of_the_loop_itself_sends_dead() -> None:
     driver = Driver()
 
     def plan(now: float) -> Any:
@@ -219,7 +215,7 @@ def test_a_failure_of_the_loop_itself_is_said_aloud() -> None:
     script = Script([Submit(GenerateRequest("a", (1, 2), GREEDY_64))])
     with pytest.raises(KeyError):
         driver.core.run(script.receive, script.send)
-    assert isinstance(script.heard[-1], Dead) and "KeyError" in script.heard[-1].error.public
+    assert isinstance(script.sent[-1], Dead) and "KeyError" in script.sent[-1].error.public
 
 
 def test_questions_about_the_cache_are_answered_between_steps() -> None:
@@ -227,7 +223,7 @@ def test_questions_about_the_cache_are_answered_between_steps() -> None:
     prompt, key = tuple(some_tokens(40)), CacheKey()
     driver.submit("a", list(prompt))
     driver.run()
-    driver.said.clear()
+    driver.messages.clear()
     for question in (
         Explain(prompt, key),
         Explain((*prompt[:20], *prompt), key),
@@ -236,18 +232,18 @@ def test_questions_about_the_cache_are_answered_between_steps() -> None:
         Flush(),
         Explain(prompt, key),
     ):
-        driver.say(question)
-    whole, diverged, pinned, unpinned, flushed, unseen = driver.said
+        driver.handle(question)
+    whole, diverged, pinned, unpinned, flushed, unseen = driver.messages
     assert isinstance(whole, Explained) and (whole.num_hit, whole.cause) == (40, "whole")
     assert isinstance(diverged, Explained) and (diverged.num_hit, diverged.cause) == (20, "diverged")
     assert diverged.cached == prompt[20] and diverged.given == prompt[0]
     assert (pinned, unpinned) == (Changed(40), Changed(3))
     assert isinstance(flushed, Changed) and flushed.count >= 3
     assert isinstance(unseen, Explained) and unseen.num_hit == 0
-    driver.core.prove()
+    driver.core.check()
 
 
-def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
+def test_step_times_are_counted_by_part_and_waits_are_reported() -> None:
     driver = Driver(max_rows=1)
     driver.submit("a", some_tokens(10))
     driver.submit("b", some_tokens(10))
@@ -256,11 +252,11 @@ def test_the_parts_of_a_steps_time_are_counted_and_waits_are_told() -> None:
     for spread in (counters.plan, counters.run, counters.commit):
         assert sum(spread.counts) == counters.num_steps and spread.total > 0
     assert counters.run.total == pytest.approx(counters.busy_seconds)
-    waited = {each.request_id: each.waited for each in driver.said if isinstance(each, Finished)}
+    waited = {each.request_id: each.waited for each in driver.messages if isinstance(each, Finished)}
     assert 0 <= waited["a"] < waited["b"]
 
 
-def test_idle_time_is_the_devices_until_it_has_enough_and_never_delays_a_message(monkeypatch) -> None:
+def test_idle_time_is_used_until_nothing_is_left_and_never_delays_a_message(monkeypatch) -> None:
     driver = Driver()
     bits, patience = iter([True, True, False]), []
     monkeypatch.setattr(driver.core._runner, "use_idle_time", lambda: next(bits, False))
@@ -294,16 +290,15 @@ class PreparingProgram(InterpreterProgram):
 
 
 class PreparingDevice(InterpreterDevice):
-    def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
-    ) -> PreparingProgram:
-        self.program = PreparingProgram(super().lower(graph, weights, limits, kept).interpreter)
+    def lower(self, *arguments: Any, **options: Any) -> PreparingProgram:
+        program = super().lower(*arguments, **options)
+        self.program = PreparingProgram(program.interpreter, program.num_blocks)
         return self.program
 
 
-def test_a_program_prepares_bit_by_bit_between_messages_and_its_padding_is_counted() -> None:
+def test_a_program_prepares_in_idle_time_between_messages_and_its_padding_is_counted() -> None:
     device = PreparingDevice()
-    core = build(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
+    core = build_engine(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
     sampling = SamplingParams(temperature=0.0, max_tokens=3)
     asked = [Submit(GenerateRequest(name, tuple(some_tokens(9)), sampling)) for name in "ab"]
     said: list[Outward] = []

@@ -16,10 +16,11 @@ pytest.importorskip("llguidance")
 
 import llguidance
 
-from quire.engine.messages import Accepted, Cancel, Cancelled, Failed, Finished, Inward, Outward, Shutdown, Submit
+from quire.engine.messages import Accepted, Cancel, Cancelled, Failed, Inward, Outward, Shutdown, Submit
 from quire.grammar import guidance
 from quire.grammar.grammar import Backend, GrammarUnavailable
 from quire.types.errors import DuplicateRequest, InvalidRequest, StepFailed
+from quire.types.output import Finished
 from quire.types.request import Constraint, ConstraintKind, FinishReason, GenerateRequest, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 from tests.engine.driver import GREEDY_64, Driver
@@ -67,82 +68,85 @@ class Gate:
     def __init__(self, driver: Driver) -> None:
         self.opened = threading.Event()
         compiler = driver.core._grammars._compiler
-        opens = compiler._opens
+        opens = compiler._open_backend
 
         def waits() -> Backend:
             self.opened.wait(60)
             return opens()
 
-        compiler._opens = waits
+        compiler._open_backend = waits
 
 
 # ── sampling ──
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_the_way_of_sampling_the_form_is_kept_and_jumps_change_nothing_but_the_steps(
+def test_constraints_hold_for_all_sampling_parameters_and_jump_forward_changes_only_the_steps(
     make: Any, way: str
 ) -> None:
     jumping, stepping = make(), make(jump_forward=False)
     for driver in (jumping, stepping):
         ask(driver, "a", regex(FORM), WAYS[way])
         driver.run()
-    assert re.fullmatch(FORM, text_of(jumping.tokens("a"))) and jumping.told["a", 0].finish is FinishReason.STOP
+    assert re.fullmatch(FORM, text_of(jumping.tokens("a"))) and jumping.records["a", 0].finish is FinishReason.STOP
     assert jumping.tokens("a") == stepping.tokens("a")
-    forced = jumping.told["a", 0].num_forced
-    assert forced >= 20 and stepping.told["a", 0].num_forced == 0
+    forced = jumping.records["a", 0].num_forced
+    assert forced >= 20 and stepping.records["a", 0].num_forced == 0
     assert jumping.core.counters().num_steps == len(jumping.tokens("a")) - forced
     assert stepping.core.counters().num_steps == len(stepping.tokens("a"))
     assert jumping.core.counters().forced_tokens == forced
 
 
-def test_what_is_forced_from_the_start_is_computed_together_with_the_prompt(make: Any) -> None:
+def test_tokens_forced_at_the_start_are_computed_with_the_prompt(make: Any) -> None:
     driver = make()
     ask(driver, "a", regex(r"abcdef\d"))
     driver.run()
     assert text_of(driver.tokens("a"))[:6] == "abcdef" and driver.program.batches == [(21 + 6, 1, 1)]
 
 
-def test_a_text_without_any_choice_needs_no_step(make: Any) -> None:
+def test_a_fully_forced_text_needs_no_step(make: Any) -> None:
     driver = make()
     ask(driver, "a", Constraint(ConstraintKind.CHOICE, choices=("only",)), SamplingParams(n=2))
     driver.run()
     assert [text_of(driver.tokens("a", sample)) for sample in (0, 1)] == ["only", "only"]
-    assert driver.core.counters().num_steps == 0 and driver.told["a", 1].num_forced == 4
+    assert driver.core.counters().num_steps == 0 and driver.records["a", 1].num_forced == 4
 
 
-def test_a_whole_text_ends_though_more_tokens_were_asked_for(make: Any) -> None:
+def test_a_complete_text_ends_despite_min_tokens_and_ignore_eos(make: Any) -> None:
     driver = make()
     for name, more in {"least": {"min_tokens": 9}, "on": {"ignore_eos": True}}.items():
         ask(driver, name, regex("[ab]c"), SamplingParams(max_tokens=20, seed=1, **more))
         ask(driver, f"{name} of many", regex("[ab]{6,}"), SamplingParams(max_tokens=12, seed=1, **more))
     driver.run()
     for name in ("least", "on"):
-        assert re.fullmatch("[ab]c", text_of(driver.tokens(name))) and driver.told[name, 0].finish is FinishReason.STOP
+        assert (
+            re.fullmatch("[ab]c", text_of(driver.tokens(name))) and driver.records[name, 0].finish is FinishReason.STOP
+        )
     assert len(text_of(driver.tokens("least of many"))) >= 9
     assert (
-        len(text_of(driver.tokens("on of many"))) == 12 and driver.told["on of many", 0].finish is FinishReason.LENGTH
+        len(text_of(driver.tokens("on of many"))) == 12
+        and driver.records["on of many", 0].finish is FinishReason.LENGTH
     )
 
 
-def test_the_limit_cuts_a_text_also_among_forced_tokens(make: Any) -> None:
+def test_max_tokens_cuts_forced_tokens_too(make: Any) -> None:
     driver = make()
     for name, limit in (("in the choice", 3), ("in what is forced", 6), ("at the start", 1)):
         ask(driver, name, regex("x[ab]{3}yyyyyy"), SamplingParams(max_tokens=limit, seed=2))
     driver.run()
     for name, limit in (("in the choice", 3), ("in what is forced", 6), ("at the start", 1)):
-        told = driver.told[name, 0]
+        told = driver.records[name, 0]
         assert len(told.tokens) == limit and told.finish is FinishReason.LENGTH
-    assert driver.told["in what is forced", 0].num_forced == 3
+    assert driver.records["in what is forced", 0].num_forced == 3
 
 
-def test_a_stop_token_ends_a_text_that_is_not_whole(make: Any) -> None:
+def test_a_stop_token_ends_an_incomplete_text(make: Any) -> None:
     driver = make()
     ask(driver, "a", regex("[ab]{2}stop[ab]{2}"), SamplingParams(stop_token_ids=(ord("o"),), seed=1))
-    assert text_of(driver.run().tokens("a"))[2:] == "sto" and driver.told["a", 0].finish is FinishReason.STOP
+    assert text_of(driver.run().tokens("a"))[2:] == "sto" and driver.records["a", 0].finish is FinishReason.STOP
 
 
-def test_every_sample_has_a_way_of_its_own(make: Any) -> None:
+def test_samples_of_a_request_differ(make: Any) -> None:
     driver = make()
     ask(driver, "a", regex(FORM), SamplingParams(n=4, seed=5, max_tokens=64))
     texts = [text_of(driver.run().tokens("a", sample)) for sample in range(4)]
@@ -152,12 +156,12 @@ def test_every_sample_has_a_way_of_its_own(make: Any) -> None:
     assert text_of(alone.run().tokens("b")) == texts[0]
 
 
-def test_log_probabilities_are_told_of_every_token_so_none_is_jumped_over(make: Any) -> None:
+def test_with_log_probabilities_no_token_is_forced_without_sampling(make: Any) -> None:
     driver, jumping = make(), make()
     asked = SamplingParams(seed=3, max_tokens=64, logprobs=2, prompt_logprobs=1)
     ask(driver, "a", regex(FORM), asked)
     ask(jumping, "a", regex(FORM), SamplingParams(seed=3, max_tokens=64))
-    told = driver.run().told["a", 0]
+    told = driver.run().records["a", 0]
     assert told.tokens == jumping.run().tokens("a") and told.num_forced == 0
     assert [each.token for each in told.logprobs] == told.tokens and len(told.prompt_logprobs) == len(PROMPT) - 1
 
@@ -168,9 +172,9 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(make: Any) -> None:
     ask(plain, "a", regex(FORM), sampling)
     text = plain.run().tokens("a")
     ask(drafted, "a", regex(FORM), sampling)
-    while not drafted.told["a", 0].tokens:
+    while not drafted.records["a", 0].tokens:
         drafted.step()
-    while not drafted.told["a", 0].is_over:
+    while not drafted.records["a", 0].has_ended:
         said = len(drafted.tokens("a"))
         right = text[said : said + 4]
         guess = right if said % 3 else [*right[:2], *((token + 1) % 128 for token in right[2:])]
@@ -180,7 +184,7 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(make: Any) -> None:
     assert drafted.core.counters().num_steps < plain.core.counters().num_steps
 
 
-def test_a_preempted_text_goes_on_where_it_was(make: Any) -> None:
+def test_a_preempted_text_resumes_where_it_was(make: Any) -> None:
     form = r'\{"name": "[a-z]{40}", "value": \d{30}\}'
     roomy, tight = make(num_blocks=100), make(num_blocks=14)
     for driver in (roomy, tight):
@@ -199,7 +203,7 @@ def test_a_preempted_text_goes_on_where_it_was(make: Any) -> None:
         assert tight.tokens(str(number)) == roomy.tokens(str(number))
 
 
-def test_free_requests_answer_as_if_they_were_alone(make: Any) -> None:
+def test_unconstrained_requests_have_the_same_output_as_alone(make: Any) -> None:
     prompts = {f"free {n}": some_tokens(7 + 5 * n) for n in range(6)}
     alone, mixed = make(num_blocks=300), make(num_blocks=300)
     for number, (name, prompt) in enumerate(prompts.items()):
@@ -213,7 +217,7 @@ def test_free_requests_answer_as_if_they_were_alone(make: Any) -> None:
         assert mixed.tokens(name) == alone.tokens(name)
 
 
-def test_steps_that_are_planned_ahead_change_nothing(make: Any) -> None:
+def test_steps_planned_ahead_do_not_change_the_output(make: Any) -> None:
     shallow, deep = make(num_blocks=300), make(num_blocks=300)
     deep.core._depth = 2
     for driver in (shallow, deep):
@@ -221,23 +225,23 @@ def test_steps_that_are_planned_ahead_change_nothing(make: Any) -> None:
             driver.submit(f"free {number}", some_tokens(9 + number))
             ask(driver, f"held {number}", regex(FORM), WAYS["seeded"], prompt=some_tokens(30 + number))
         driver.run()
-    assert {name: told.tokens for name, told in deep.told.items()} == {
-        n: told.tokens for n, told in shallow.told.items()
+    assert {name: told.tokens for name, told in deep.records.items()} == {
+        n: told.tokens for n, told in shallow.records.items()
     }
     ask(deep, "last", regex(FORM), WAYS["seeded"])
     deep.submit("free", PROMPT)
-    while not deep.told["last", 0].tokens:
+    while not deep.records["last", 0].tokens:
         deep.step()
     deep.step()
     deep.core._close()
-    deep._hear()
-    assert deep.told["last", 0].finish is deep.told["free", 0].finish is FinishReason.CANCELLED
+    deep._record_messages()
+    assert deep.records["last", 0].finish is deep.records["free", 0].finish is FinishReason.CANCELLED
 
 
 # ── what cannot be ──
 
 
-def test_a_request_without_a_token_left_fails_alone(make: Any) -> None:
+def test_a_request_without_an_allowed_token_fails_alone(make: Any) -> None:
     driver = make()
     ask(driver, "no such letter", regex("aü"))
     ask(driver, "no such letter later", regex("[ab][ab]ü"))
@@ -245,25 +249,25 @@ def test_a_request_without_a_token_left_fails_alone(make: Any) -> None:
     ask(driver, "fine", regex("[ab]{9}"))
     driver.submit("free", PROMPT)
     driver.run()
-    errors = {name: told.error for (name, _), told in driver.told.items() if told.error is not None}
+    errors = {name: told.error for (name, _), told in driver.records.items() if told.error is not None}
     assert {name: (type(error), error.public.split(": ")[-1]) for name, error in errors.items()} == {
         "no such letter": (InvalidRequest, "no token of the model can come next."),
         "no such letter later": (InvalidRequest, "no token of the model can come next."),
-        "not allowed": (StepFailed, "the request's parameters or its grammar rule out all."),
+        "not allowed": (StepFailed, "the request's parameters or its grammar rule out every token."),
     }
     assert len(driver.tokens("fine")) == 9 and len(driver.tokens("free")) == 64
 
 
-def test_a_grammar_that_breaks_fails_its_request_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_grammar_that_raises_fails_its_request_alone(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     driver = make()
     ask(driver, "broken", regex("[ab]{60}"))  # long enough to be there still, whoever is compiled first
     ask(driver, "fine", regex("[ab]{9}"))
-    while not (driver.told["fine", 0].tokens and driver.told["broken", 0].tokens):
+    while not (driver.records["fine", 0].tokens and driver.records["broken", 0].tokens):
         driver.step()
     text = driver.core._grammars._of_part["broken"]
     text.state.fill_mask = lambda *arguments: 1 / 0
     driver.run()
-    error = driver.told["broken", 0].error
+    error = driver.records["broken", 0].error
     assert isinstance(error, StepFailed) and "ZeroDivisionError" in error.public and "broken" in caplog.text
     assert len(driver.tokens("fine")) == 9
 
@@ -276,18 +280,18 @@ def test_a_grammar_that_becomes_too_complex_fails_its_request_alone(make: Any, m
     ask(driver, "fine", regex("[ab]{9}"))
     driver.run()
     assert len(driver.tokens("fine")) == 9
-    error = driver.told["complex", 0].error
-    assert isinstance(error, InvalidRequest) and re.search(r"any further, after \d+ tokens: .*lexer", error.public)
-    assert driver.told["complex", 0].tokens
+    error = driver.records["complex", 0].error
+    assert isinstance(error, InvalidRequest) and re.search(r"failed after \d+ tokens: .*lexer", error.public)
+    assert driver.records["complex", 0].tokens
 
 
-def test_what_cannot_be_compiled_is_refused_and_never_accepted(make: Any) -> None:
+def test_a_grammar_that_does_not_compile_is_refused_and_never_accepted(make: Any) -> None:
     driver = make()
     ask(driver, "a", Constraint(ConstraintKind.SCHEMA, '{"items": {"contains": {}}}'))
     driver.run()
-    error = driver.told["a", 0].error
+    error = driver.records["a", 0].error
     assert isinstance(error, InvalidRequest) and "#/items" in error.public and "contains" in error.public
-    assert not any(isinstance(message, Accepted) for message in driver.said)
+    assert not any(isinstance(message, Accepted) for message in driver.messages)
     assert driver.core.counters().num_refused == 1
 
 
@@ -296,7 +300,7 @@ def test_a_model_without_a_tokenizer_refuses_constraints() -> None:
     ask(driver, "a", regex("a"))
     driver.submit("b", PROMPT)
     driver.run()
-    assert isinstance(driver.told["a", 0].error, GrammarUnavailable) and len(driver.tokens("b")) == 64
+    assert isinstance(driver.records["a", 0].error, GrammarUnavailable) and len(driver.tokens("b")) == 64
 
 
 def test_an_installation_without_the_library_refuses_constraints_and_serves_the_rest(
@@ -308,7 +312,7 @@ def test_an_installation_without_the_library_refuses_constraints_and_serves_the_
     ask(driver, "a", regex("a"))
     driver.submit("b", PROMPT)
     driver.run()
-    error = driver.told["a", 0].error
+    error = driver.records["a", 0].error
     assert isinstance(error, GrammarUnavailable) and "llguidance" in error.public and error.status == 501
     assert len(driver.tokens("b")) == 64
 
@@ -323,25 +327,25 @@ def test_others_are_served_while_a_grammar_is_compiled(make: Any) -> None:
     driver.submit("free", PROMPT)
     while driver.step():
         pass
-    assert len(driver.tokens("free")) == 64 and not driver.told["held", 0].tokens
+    assert len(driver.tokens("free")) == 64 and not driver.records["held", 0].tokens
     assert driver.core.counters().num_compiling == 1
     gate.opened.set()
     assert len(driver.run().tokens("held")) == 4
     ask(driver, "again", regex("[ab]{4}"))
     driver.step()
-    assert Accepted("again") in driver.said and driver.tokens("again"), "what is compiled already is not waited for"
+    assert Accepted("again") in driver.messages and driver.tokens("again"), "what is compiled already is not waited for"
     driver.run()
 
 
-def test_a_cancel_is_heard_while_the_grammar_is_compiled(make: Any) -> None:
+def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(make: Any) -> None:
     driver = make()
     gate = Gate(driver)
     ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2))
-    driver.say(Cancel("a"))
+    driver.handle(Cancel("a"))
     ended = [Finished("a", sample, FinishReason.CANCELLED) for sample in (0, 1)]
-    assert driver.said == [Accepted("a"), *ended, Cancelled("a", True)]
-    driver.say(Cancel("a"))
-    assert driver.said[-1] == Cancelled("a", False)
+    assert driver.messages == [Accepted("a"), *ended, Cancelled("a", True)]
+    driver.handle(Cancel("a"))
+    assert driver.messages[-1] == Cancelled("a", False)
     gate.opened.set()
     ask(driver, "b", regex("[ab]{4}"))
     driver.run()
@@ -352,14 +356,14 @@ def test_one_sample_can_be_cancelled_while_the_grammar_is_compiled(make: Any) ->
     driver = make()
     gate = Gate(driver)
     ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2, seed=1))
-    driver.say(Cancel("a", FinishReason.STOP, 1))
-    assert driver.said == [Cancelled("a", True)]
+    driver.handle(Cancel("a", FinishReason.STOP, 1))
+    assert driver.messages == [Cancelled("a", True)]
     gate.opened.set()
     driver.run()
-    assert len(driver.tokens("a", 0)) == 4 and driver.told["a", 1].finish is FinishReason.STOP
+    assert len(driver.tokens("a", 0)) == 4 and driver.records["a", 1].finish is FinishReason.STOP
 
 
-def test_an_id_is_taken_while_its_grammar_is_compiled(make: Any) -> None:
+def test_an_id_is_in_use_while_its_grammar_is_compiled(make: Any) -> None:
     driver = make()
     gate = Gate(driver)
     ask(driver, "a", regex("[ab]{4}"))
@@ -376,7 +380,7 @@ def test_a_grammar_that_takes_too_long_is_a_bad_request(make: Any) -> None:
     ask(driver, "slow", Constraint(ConstraintKind.LARK, f"start: A\nA: {slow}"))
     driver.submit("free", PROMPT)
     driver.run()
-    error = driver.told["slow", 0].error
+    error = driver.records["slow", 0].error
     assert isinstance(error, InvalidRequest) and "longer than 0.001 s" in error.public
     assert len(driver.tokens("free")) == 64
 
@@ -399,11 +403,11 @@ def test_a_shutdown_ends_what_is_being_compiled_and_the_threads(make: Any) -> No
     gate.opened.set()
 
 
-def test_masks_are_made_while_the_step_runs(make: Any) -> None:
+def test_masks_are_computed_while_the_step_runs(make: Any) -> None:
     """The mask of a step waits until the device has begun with it: who makes masks first would wait in vain."""
     driver = make()
     ask(driver, "a", regex("[ab]{6}"))
-    while not driver.told["a", 0].tokens:
+    while not driver.records["a", 0].tokens:
         driver.step()
     begun, made = threading.Event(), threading.Event()
     state = driver.core._grammars._of_part["a"].state
@@ -421,17 +425,17 @@ def test_masks_are_made_while_the_step_runs(make: Any) -> None:
 
     state.fill_mask, driver.program.launch = fill_mask, launches
     driver.step()
-    assert driver.told["a", 0].error is None and len(driver.tokens("a")) == 2
+    assert driver.records["a", 0].error is None and len(driver.tokens("a")) == 2
 
 
-def test_nothing_is_kept_of_requests_that_are_over(make: Any) -> None:
+def test_nothing_is_kept_of_ended_requests(make: Any) -> None:
     driver = make()
     for number in range(5):
         ask(driver, str(number), regex("[ab]{4}"), SamplingParams(n=2))
     driver.step()
     time.sleep(0.2)
     driver.step()
-    driver.say(Cancel("3"))
+    driver.handle(Cancel("3"))
     driver.run()
     grammars = driver.core._grammars
     assert not grammars._texts and not grammars._of_part and not grammars.num_compiling

@@ -16,15 +16,24 @@ import pytest
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
+
 from quire.config import load
-from quire.engine.client import Client, Restarts
+from quire.engine.client import Client, RestartPolicy
 from quire.engine.hub import Hub, HubLink
 from quire.engine.launch import ChildEngine
 from quire.engine.llm import LLM
-from quire.engine.messages import Configure, EngineDied, Explain, Explained, Failed, Finished, News, Tokens
-from quire.engine.reading import LoopReader, ThreadReader
+from quire.engine.messages import (
+    Configure,
+    EngineDied,
+    Explain,
+    Explained,
+    Failed,
+    News,
+)
+from quire.engine.readers import LoopReader, ThreadReader
 from quire.engine.recovery import Recovery
 from quire.types.errors import ContextTooLong, DuplicateRequest
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, GenerateRequest, SamplingParams
 from tests.engine.child import LINGER
 from tests.engine.test_process import link_of, wait_until
@@ -46,16 +55,18 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.hub = self.call(self._make_hub())
+        self.hub: Hub | None = None
         self.client: Client | None = None
         self.fronts: list[Client] = []
 
     def start_engine(self) -> None:
         configure = Configure(str(self.model), "cpu", load({"num_blocks": 400, "log_level": "debug"}, {}))
-        reads = partial(LoopReader, loop=self.loop)
-        restarts = Restarts(post=self.loop.call_soon_threadsafe)
-        self.client = Client(lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, reads=reads), restarts)
-        self.loop.call_soon_threadsafe(self.hub.open, self.client, configure)
+        make_reader = partial(LoopReader, loop=self.loop)
+        restarts = RestartPolicy(post=self.loop.call_soon_threadsafe)
+        self.client = Client(
+            lambda deliver: ChildEngine(configure, deliver, entry=ENTRY, make_reader=make_reader), restarts
+        )
+        self.hub = self.call(self._make_hub(self.client))
 
     def front(self, name: str) -> Client:
         self.fronts.append(Client(lambda deliver: HubLink(self.address, name, deliver, ThreadReader)))
@@ -64,11 +75,12 @@ class World:
     def call(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
-    def drop(self, name: str) -> bool:
-        async def drop() -> bool:
-            return self.hub.drop(name)
+    def drop(self, name: str) -> None:
+        async def drop() -> None:
+            assert self.hub is not None
+            self.hub.remove_front(name)
 
-        return self.call(drop())
+        self.call(drop())
 
     def close(self) -> None:
         for front in self.fronts:
@@ -77,15 +89,16 @@ class World:
             self.client.close()
 
         async def close() -> None:
-            self.hub.close()
+            if self.hub is not None:
+                self.hub.close()
 
         self.call(close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
 
-    async def _make_hub(self) -> Hub:
-        return Hub(self.address, asyncio.get_running_loop())
+    async def _make_hub(self, client: Client) -> Hub:
+        return Hub(self.address, client, asyncio.get_running_loop())
 
 
 @pytest.fixture
@@ -109,13 +122,9 @@ def ask(client: Client, name: str, prompt: list[int], way: SamplingParams = GREE
     return news
 
 
-def test_fronts_wait_for_the_engine_and_hear_of_their_own_requests_alone(world: World, llm: LLM) -> None:
-    waiting = threading.Thread(target=world.front, args=("early",))
-    waiting.start()
+def test_fronts_get_the_news_of_their_own_requests_alone(world: World, llm: LLM) -> None:
     world.start_engine()
-    waiting.join()
-    (early,) = world.fronts
-    late = world.front("late")
+    early, late = world.front("early"), world.front("late")
     assert early.ready == late.ready and world.client is not None and early.ready == world.client.ready
     prompts = [some_tokens(n) for n in (5, 17, 40)]
     heard = {(front, n): ask(front, f"{id(front)}-{n}", prompts[n]) for front in (early, late) for n in range(3)}
@@ -144,13 +153,14 @@ def test_a_front_is_answered_as_by_an_engine(world: World) -> None:
     assert other.counters(60).num_cancelled == 1
 
 
-def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) -> None:
+def test_requests_of_a_front_that_ends_are_cancelled(world: World, llm: LLM) -> None:
     world.start_engine()
     stays, goes = world.front("stays"), world.front("goes")
     kept = ask(stays, "kept", some_tokens(9))
     lost = [ask(goes, f"lost-{n}", [*LINGER, *some_tokens(20 + n)], replace(LONG, n=2)) for n in range(4)]
     wait_until(lambda: all(len(news) > 5 for news in lost))
-    assert world.drop("goes") is True and world.drop("goes") is False and world.drop("nobody") is False
+    for name in ("goes", "goes", "nobody"):
+        world.drop(name)
     wait_until(lambda: has_ended(kept), 60)
     assert tokens_of(kept) == list(llm.generate(some_tokens(9), GREEDY)[0].tokens)
     wait_until(lambda: stays.counters(60).num_held_blocks == 0)
@@ -158,9 +168,7 @@ def test_a_front_that_goes_takes_its_requests_with_it(world: World, llm: LLM) ->
     assert not any(map(has_ended, lost)), "nobody is told"
 
 
-def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
-    world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fronts_see_a_dead_engine_only_as_loading(world: World, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     may_start = threading.Event()
     monkeypatch.setattr(Recovery, "pause", property(lambda self: may_start.wait(60) - 1))
     world.start_engine()
@@ -181,12 +189,12 @@ def test_fronts_notice_nothing_of_an_engine_that_dies_but_that_it_is_away(
     assert fronts[0].counters(60).num_restarts == 1
 
 
-def test_when_the_hub_is_lost_everyone_is_told(world: World) -> None:
+def test_when_the_hub_dies_all_requests_fail(world: World) -> None:
     world.start_engine()
     front = world.front("one")
     news = ask(front, "a", [*LINGER, *some_tokens(9)], LONG)
     wait_until(lambda: len(news) > 3)
     link = front._link
     assert isinstance(link, HubLink)
-    link.lost()
+    link.on_hub_death()
     assert isinstance(news[-1], Failed) and news[-1].error.code == "engine_died" and not front.is_alive

@@ -59,7 +59,7 @@ def test_many_prompts_are_answered_in_their_order_each_with_its_own_parameters(l
     assert llm.generate([]) == []
 
 
-def test_more_prompts_than_the_queue_takes_are_all_answered(toy_folder: Path) -> None:
+def test_more_prompts_than_the_queue_holds_are_all_answered(toy_folder: Path) -> None:
     with LLM(toy_folder, device=InterpreterDevice(), num_blocks=60, max_rows=3, max_waiting=4) as llm:
         answers = llm.generate([some_tokens(n % 7 + 1) for n in range(30)], SamplingParams(max_tokens=3, n=2))
         assert len(answers) == 30 and all(len(answer.samples) == 2 for answer in answers)
@@ -184,7 +184,7 @@ def test_several_threads_may_use_one_model(llm: LLM) -> None:
         assert list(pool.map(lambda n: answer_of(llm, f"Thread {n}").text, range(6))) == alone
 
 
-def test_progress_is_shown_if_it_is_asked_for(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_on_request(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rich")
     llm.generate(["a"] * 10, SamplingParams(max_tokens=1))
     assert capfd.readouterr().err == ""
@@ -200,12 +200,12 @@ def test_a_repository_of_the_hub_is_found_in_its_cache(toy_folder: Path, tmp_pat
     assert not (tmp_path / "home" / "blobs").exists()
 
 
-def test_a_name_is_resolved_by_whoever_knows_names(toy_folder: Path) -> None:
+def test_a_model_name_is_resolved_by_the_given_function(toy_folder: Path) -> None:
     with quire.LLM("toy:small", device=InterpreterDevice(), num_blocks=20, resolve=lambda name: toy_folder) as llm:
         assert llm.generate("a", SamplingParams(max_tokens=1))[0].tokens
 
 
-def test_a_model_without_a_tokenizer_takes_and_gives_tokens(toy_folder: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_tokenizer_takes_and_returns_tokens(toy_folder: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).symlink_to(toy_folder / name)
     with LLM(tmp_path, device=InterpreterDevice(), num_blocks=20) as llm:
@@ -253,7 +253,7 @@ def test_nothing_imports_torch_or_transformers(toy_folder: Path) -> None:
     assert "numpy" in loaded and not loaded & {"torch", "transformers", "triton", "zmq", "msgspec"}
 
 
-def test_a_model_that_is_left_open_ends_with_its_process(toy_folder: Path) -> None:
+def test_an_engine_that_is_not_closed_ends_with_its_process(toy_folder: Path) -> None:
     script = (
         f"import sys\nsys.path[:] = {sys.path!r}\n"
         "from quire import LLM, SamplingParams\n"

@@ -17,7 +17,7 @@ from quire.devices.cpu.bindings import native
 from quire.engine import load as engine_load
 from quire.engine.llm import LLM
 from quire.models.draw import draw
-from quire.store.parts import Part, parts_of
+from quire.store.model_files import NewFile, files_at
 from quire.store.store import Store
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
@@ -47,7 +47,7 @@ def answer(folder: Path, **settings: object) -> tuple[int, ...]:
         return llm.generate("abc", GREEDY)[0].samples[0].tokens
 
 
-def test_a_second_start_packs_nothing_and_answers_the_same(toy_folder, tmp_path, monkeypatch):
+def test_a_second_start_packs_nothing_and_has_the_same_output(toy_folder, tmp_path, monkeypatch):
     first = answer(toy_folder, home=str(tmp_path))
     (file,) = (tmp_path / "lowered").iterdir()
     monkeypatch.setattr(pack, "packed_rows", None)  # whoever packs again fails
@@ -55,7 +55,7 @@ def test_a_second_start_packs_nothing_and_answers_the_same(toy_folder, tmp_path,
     assert [file] == list((tmp_path / "lowered").iterdir())
 
 
-def test_a_damaged_file_is_made_again(toy_folder, tmp_path, caplog):
+def test_a_damaged_file_of_lowered_weights_is_rebuilt(toy_folder, tmp_path, caplog):
     first = answer(toy_folder, home=str(tmp_path))
     (file,) = (tmp_path / "lowered").iterdir()
     whole = file.read_bytes()
@@ -70,13 +70,13 @@ def test_nothing_is_written_when_it_is_switched_off(toy_folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_home_that_cannot_be_written_does_not_matter(toy_folder, tmp_path, caplog):
+def test_a_read_only_home_is_no_error(toy_folder, tmp_path, caplog):
     (tmp_path / "home").write_text("no folder")
     assert answer(toy_folder, home=str(tmp_path / "home")) == answer(toy_folder, lowered_gb=0)
     assert sum("lowered weights" in record.message for record in caplog.records) == 1
 
 
-def test_another_version_of_quire_makes_its_own(toy_folder, tmp_path, monkeypatch):
+def test_another_version_of_quire_lowers_its_own_weights(toy_folder, tmp_path, monkeypatch):
     checkpoint, config = open_checkpoint(toy_folder), load({"home": str(tmp_path)}, {})
     ours = engine_load.kept_weights(checkpoint, draw(checkpoint), config)
     monkeypatch.setattr(engine_load, "__version__", quire.__version__ + "1")
@@ -86,7 +86,7 @@ def test_another_version_of_quire_makes_its_own(toy_folder, tmp_path, monkeypatc
     assert ours.path("recipe") != later.path("recipe")
 
 
-def test_a_checkpoint_that_is_in_no_file_is_not_kept(tmp_path):
+def test_lowered_weights_of_a_checkpoint_without_files_are_not_kept(tmp_path):
     toy = make_toy("llama")
     assert engine_load.kept_weights(toy.checkpoint, toy.draw(), load({"home": str(tmp_path)}, {})) is None
 
@@ -104,7 +104,7 @@ with LLM(sys.argv[1], home=sys.argv[2], num_blocks=40, max_rows=8) as llm:
 """
 
 
-def test_processes_that_start_at_once_answer_alike_and_leave_one_file(toy_folder, tmp_path):
+def test_processes_that_start_at_once_agree_and_leave_one_file(toy_folder, tmp_path):
     command = [sys.executable, "-c", START, str(toy_folder), str(tmp_path)]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = {child.communicate()[0].strip() for child in children}
@@ -112,10 +112,12 @@ def test_processes_that_start_at_once_answer_alike_and_leave_one_file(toy_folder
     assert len(list((tmp_path / "lowered").iterdir())) == 1
 
 
-def test_the_lowered_weights_go_with_the_last_name_of_their_file(toy_folder: Path, tmp_path: Path) -> None:
+def test_lowered_weights_are_removed_with_the_last_name_of_their_file(toy_folder: Path, tmp_path: Path) -> None:
     home, lowered = tmp_path / "home", tmp_path / "home" / "lowered"
     store = Store(home)
-    store.create("toy", [Part(each.role, each.file_name, each.content.read_bytes()) for each in parts_of(toy_folder)])
+    store.create(
+        "toy", [NewFile(each.role, each.file_name, each.content.read_bytes()) for each in files_at(toy_folder)]
+    )
     store.copy("toy", "twin")
     answer(toy_folder, home=str(home))  # not of the store, and not to be touched
     (other,) = lowered.iterdir()

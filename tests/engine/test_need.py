@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from quire.bench.models import resident_bytes
+pytest.importorskip("zmq")
+
+from quire.bench.machine.processes import resident_bytes
 from quire.config import BadSetting, load
+from quire.devices.facts import device_facts
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
-from quire.engine.messages import Configure, Finished
-from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, measure, need_of
+from quire.engine.messages import (
+    Configure,
+)
+from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, memory_need, need_of
+from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
 
 NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)
@@ -32,7 +38,7 @@ def test_the_budget_is_as_set_or_a_share_of_the_machine():
 
 
 @pytest.mark.pure
-def test_of_a_gpu_the_budget_is_all_of_its_memory_and_never_the_hosts():
+def test_a_gpus_budget_is_all_of_its_own_memory():
     assert budget_of("cuda", load({}, {})) == Budget(WHOLE, "thousandths")
     assert budget_of("cpu", load({"memory_budget": 1.5}, {})) == Budget(1_500_000_000)
     with pytest.raises(BadSetting, match=r"memory_budget is 1\.5.*Set memory_share"):
@@ -40,16 +46,18 @@ def test_of_a_gpu_the_budget_is_all_of_its_memory_and_never_the_hosts():
 
 
 @pytest.mark.device
-def test_on_a_gpu_every_model_takes_its_share_whatever_its_size(model_file: Path):
-    shares = [measure(model_file, "cuda", load({"memory_share": share, "max_context": 512}, {})) for share in (0.3, 1)]
+def test_on_a_gpu_every_model_takes_memory_share_whatever_its_size(model_file: Path):
+    shares = [
+        memory_need(model_file, "cuda", load({"memory_share": share, "max_context": 512}, {})) for share in (0.3, 1)
+    ]
     assert shares == [Share(300, 512), Share(WHOLE, 512)]
-    assert isinstance(measure(model_file, "cpu", load({}, {})), Need)
+    assert isinstance(memory_need(model_file, "cpu", load({}, {})), Need)
 
 
 @pytest.mark.e2e
-def test_an_engine_that_is_full_takes_no_more_than_was_said_before(model_file: Path):
+def test_a_full_engine_takes_no_more_memory_than_predicted(model_file: Path):
     config = load({"num_blocks": 128, "max_context": 2048, "max_rows": 32, "log_level": "warning"}, {})
-    need = need_of(model_file, config)
+    need = need_of(model_file, config, device_facts("cpu"))
     client = Client(lambda deliver: ChildEngine(Configure(str(model_file), "cpu", config), deliver))
     try:
         prompt = tuple(range(100, 1900))
@@ -58,4 +66,4 @@ def test_an_engine_that_is_full_takes_no_more_than_was_said_before(model_file: P
         taken = resident_bytes(client._link.pid)  # type: ignore[attr-defined]
     finally:
         client.close()
-    assert 0.5 * need.bytes_for(2048) < taken <= need.bytes_for(2048)
+    assert 0.4 * need.bytes_for(2048) < taken <= need.bytes_for(2048)  # pages of mapped weights may be reclaimed

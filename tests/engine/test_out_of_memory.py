@@ -56,7 +56,7 @@ class Short(Driver):
 
     def step(self) -> bool:
         did = super().step()
-        self.core.prove()
+        self.core.check()
         return did
 
     @property
@@ -66,7 +66,7 @@ class Short(Driver):
 
     def ended(self) -> list[str]:
         """By a want of memory."""
-        failed = [message for message in self.said if isinstance(message, Failed)]
+        failed = [message for message in self.messages if isinstance(message, Failed)]
         assert all(isinstance(message.error, OutOfDeviceMemory) for message in failed)
         return [message.request_id for message in failed]
 
@@ -75,7 +75,7 @@ def begun(driver: Driver, ways: dict[str, SamplingParams]) -> None:
     """All of them stream."""
     for index, (name, sampling) in enumerate(ways.items()):
         driver.submit(name, some_tokens(9 + 2 * index), sampling)
-    while not all(driver.told[name, 0].tokens for name in ways):
+    while not all(driver.records[name, 0].tokens for name in ways):
         driver.step()
 
 
@@ -90,7 +90,7 @@ DEVICES = ["stand-in", "chooser-1", "chooser", *(["cpu"] if HAS_NATIVE else [])]
 
 
 @pytest.mark.parametrize("device_name", DEVICES)
-def test_a_prompt_that_there_is_no_memory_for_ends_alone(device_name: str, caplog: Any) -> None:
+def test_a_prompt_that_does_not_fit_into_memory_fails_alone(device_name: str, caplog: Any) -> None:
     driver = Short(device_name)
     begun(driver, WAYS)
     driver.fits = lambda batch: len(batch.token_ids) <= 40
@@ -101,7 +101,7 @@ def test_a_prompt_that_there_is_no_memory_for_ends_alone(device_name: str, caplo
     for name in WAYS:
         assert driver.tokens(name) == alone(WAYS, device_name, name), name
     assert driver.tokens("small") == expected("llama", some_tokens(7))
-    assert "large" in caplog.text and "memory_share" in driver.told["large", 0].error.public  # type: ignore[union-attr]
+    assert "large" in caplog.text and "memory_share" in driver.records["large", 0].error.public  # type: ignore[union-attr]
     driver.fits = lambda batch: True
     driver.submit("again", LARGE, GREEDY_64)
     assert driver.run().tokens("again") == expected("llama", LARGE)
@@ -109,7 +109,7 @@ def test_a_prompt_that_there_is_no_memory_for_ends_alone(device_name: str, caplo
 
 @pytest.mark.parametrize("device_name", DEVICES)
 @pytest.mark.parametrize("num_failures, ended", [(1, []), (2, ["penalties"]), (3, ["penalties", "logprobs"])])
-def test_each_failure_after_the_first_ends_one_stream(device_name: str, num_failures: int, ended: list[str]) -> None:
+def test_each_failure_after_the_first_fails_one_request(device_name: str, num_failures: int, ended: list[str]) -> None:
     driver = Short(device_name)
     begun(driver, WAYS)
     driver.fail(num_failures)
@@ -120,7 +120,7 @@ def test_each_failure_after_the_first_ends_one_stream(device_name: str, num_fail
 
 
 @pytest.mark.parametrize("at", range(1, 9))
-def test_whatever_step_fails_the_others_say_what_they_say_alone(at: int) -> None:
+def test_requests_beside_a_failed_step_have_the_same_output_as_alone(at: int) -> None:
     """Prompts in chunks, hits, a queue for rows, and a step in flight; the same plans but for one request."""
     driver = Short("chooser", max_step_tokens=32, max_rows=4)
     for index in range(6):
@@ -135,11 +135,11 @@ def test_whatever_step_fails_the_others_say_what_they_say_alone(at: int) -> None
             assert driver.tokens(str(index)) == expected("llama", some_tokens(20 + 11 * index), 12)
 
 
-def test_when_nothing_fits_all_of_the_step_end_and_the_engine_serves_on() -> None:
+def test_when_nothing_fits_all_parts_fail_and_the_engine_continues() -> None:
     driver = Short()
     begun(driver, WAYS)
     driver.fits = lambda batch: False
-    while not all(driver.told[name, 0].is_over for name in WAYS):
+    while not all(driver.records[name, 0].has_ended for name in WAYS):
         driver.step()
     assert sorted(driver.ended()) == sorted(WAYS)
     driver.fits = lambda batch: True
@@ -147,7 +147,7 @@ def test_when_nothing_fits_all_of_the_step_end_and_the_engine_serves_on() -> Non
     assert driver.run().tokens("after") == expected("llama", some_tokens(12))
 
 
-def test_a_grammar_beside_the_request_that_ends_keeps_its_own_mask(toy_folder: Path) -> None:
+def test_a_part_keeps_its_own_mask_when_another_is_removed_from_the_step(toy_folder: Path) -> None:
     """Its part comes after the one that is taken out. It was compiled before, so both prompts are in one step."""
     pytest.importorskip("llguidance")
     rule = Constraint(ConstraintKind.REGEX, r"[a-z]{3,9}-(left|right)-[0-9]{2}")
@@ -160,5 +160,5 @@ def test_a_grammar_beside_the_request_that_ends_keeps_its_own_mask(toy_folder: P
     driver.step()
     assert driver.num_failures == 2 and driver.chooser.waiting[-1].num_masked == 1
     driver.run()
-    assert driver.ended() == ["large"] and driver.told["held", 0].finish is FinishReason.STOP
+    assert driver.ended() == ["large"] and driver.records["held", 0].finish is FinishReason.STOP
     assert driver.tokens("held") == driver.tokens("alone")

@@ -42,7 +42,7 @@ def test_greedy_tokens_are_those_of_transformers_in_a_mixed_batch(case: str) -> 
 
 
 @pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen3"])
-def test_hits_of_whole_blocks_and_of_a_head_of_one_change_nothing(case: str) -> None:
+def test_hits_of_whole_and_partial_blocks_do_not_change_the_output(case: str) -> None:
     driver = Driver(case)
     first = some_tokens(45)
     driver.submit("first", first)
@@ -56,11 +56,11 @@ def test_hits_of_whole_blocks_and_of_a_head_of_one_change_nothing(case: str) -> 
     ):
         driver.submit(name, prompt)
         assert driver.run().tokens(name) == expected(case, prompt), name
-        assert driver.told[name, 0].num_hit == num_hit, name
+        assert driver.records[name, 0].num_hit == num_hit, name
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_preemption_and_resume_change_nothing(case: str) -> None:
+def test_preemption_and_resume_do_not_change_the_output(case: str) -> None:
     """Six requests that grow to 7 blocks each, and 16 blocks for all of them."""
     driver = Driver(case, num_blocks=16, max_step_tokens=50)
     prompts = {str(n): some_tokens(30 + n) for n in range(6)}
@@ -72,7 +72,7 @@ def test_preemption_and_resume_change_nothing(case: str) -> None:
     assert driver.core.counters().num_preemptions >= 3
 
 
-def test_samples_of_one_request_share_its_prompt_and_go_their_own_ways() -> None:
+def test_samples_of_one_request_share_its_prompt_and_then_differ() -> None:
     driver = Driver("llama")
     prompt = some_tokens(37)
     driver.submit("greedy", prompt, replace(GREEDY_64, n=3))
@@ -80,21 +80,21 @@ def test_samples_of_one_request_share_its_prompt_and_go_their_own_ways() -> None
     driver.run()
     assert all(driver.tokens("greedy", sample) == expected("llama", prompt) for sample in range(3))
     assert len({tuple(driver.tokens("sampled", sample)) for sample in range(3)}) == 3
-    assert driver.told["greedy", 1].num_hit == 36
+    assert driver.records["greedy", 1].num_hit == 36
 
 
-def test_a_cancel_is_acknowledged_and_touches_nobody_else() -> None:
+def test_a_cancel_is_acknowledged_and_affects_no_other_request() -> None:
     driver = Driver("llama")
     prompts = {name: some_tokens(20 + len(name)) for name in ("a", "bb", "ccc")}
     for name, prompt in prompts.items():
         driver.submit(name, prompt)
     for _ in range(10):
         driver.step()
-    driver.say(Cancel("bb"))
-    driver.say(Cancel("nobody"))
+    driver.handle(Cancel("bb"))
+    driver.handle(Cancel("nobody"))
     driver.run()
     assert driver.cancels() == [Cancelled("bb", True), Cancelled("nobody", False)]
-    assert driver.told["bb", 0].finish is FinishReason.CANCELLED
+    assert driver.records["bb", 0].finish is FinishReason.CANCELLED
     assert driver.tokens("bb") == expected("llama", prompts["bb"])[: len(driver.tokens("bb"))]
     assert driver.tokens("a") == expected("llama", prompts["a"])
     assert driver.tokens("ccc") == expected("llama", prompts["ccc"])
@@ -106,9 +106,9 @@ def test_one_sample_can_be_ended_alone() -> None:
     driver.submit("a", some_tokens(20), replace(GREEDY_64, n=3))
     while not driver.tokens("a", 2):
         driver.step()
-    driver.say(Cancel("a", FinishReason.STOP, sample=1))
+    driver.handle(Cancel("a", FinishReason.STOP, sample=1))
     driver.run()
-    assert [driver.told["a", sample].finish for sample in range(3)] == ["length", "stop", "length"]
+    assert [driver.records["a", sample].finish for sample in range(3)] == ["length", "stop", "length"]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -120,7 +120,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def test_logprobs_are_those_of_transformers(case: str) -> None:
     driver, prompt = Driver(case), some_tokens(21)
     driver.submit("a", prompt, SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=20, logprobs=4))
-    told = driver.run().told["a", 0]
+    told = driver.run().records["a", 0]
     exact = log_softmax(driver.toy.expected_logits([*prompt, *told.tokens]))
     for index, each in enumerate(told.logprobs):
         row = exact[len(prompt) - 1 + index]
@@ -137,7 +137,7 @@ def test_logprobs_of_the_prompt_are_those_of_transformers(settings: dict[str, in
     driver.run()
     driver.submit("scored", prompt, replace(GREEDY_64, prompt_logprobs=2, n=2))
     driver.submit("other", some_tokens(23))
-    told = driver.run().told["scored", 0]
+    told = driver.run().records["scored", 0]
     exact = log_softmax(driver.toy.expected_logits(prompt))
     assert [each.token for each in told.prompt_logprobs] == prompt[1:]
     for index, each in enumerate(told.prompt_logprobs):
@@ -145,7 +145,7 @@ def test_logprobs_of_the_prompt_are_those_of_transformers(settings: dict[str, in
         assert [token for token, _ in each.top] == np.argsort(-exact[index])[:2].tolist()
     assert told.tokens == driver.tokens("scored", 1) == expected("llama", prompt)
     assert driver.tokens("other") == expected("llama", some_tokens(23))
-    assert not driver.told["scored", 1].prompt_logprobs and told.num_hit == 0
+    assert not driver.records["scored", 1].prompt_logprobs and told.num_hit == 0
 
 
 def test_a_scored_prompt_is_scored_once_also_after_a_preemption() -> None:
@@ -153,7 +153,7 @@ def test_a_scored_prompt_is_scored_once_also_after_a_preemption() -> None:
     driver.submit("scored", prompt, replace(GREEDY_64, prompt_logprobs=0))
     for n in range(3):
         driver.submit(str(n), some_tokens(40 + n), priority=-1)
-    told = driver.run().told["scored", 0]
+    told = driver.run().records["scored", 0]
     assert [each.token for each in told.prompt_logprobs] == prompt[1:]
     assert told.tokens == expected("llama", prompt)
 
@@ -163,4 +163,4 @@ def test_tenants_do_not_share_blocks() -> None:
     for salt in ("a", "b"):
         driver.submit(salt, prompt, cache=CacheKey(salt=salt))
         assert driver.run().tokens(salt) == expected("llama", prompt)
-        assert driver.told[salt, 0].num_hit == 0
+        assert driver.records[salt, 0].num_hit == 0

@@ -23,11 +23,11 @@ pytest.importorskip("msgspec")
 import zmq
 
 from quire.config import Config, load
-from quire.devices.base import DeviceUnavailable
+from quire.devices.facts import DeviceUnavailable
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
-from quire.engine.llm import LLM, Opened, Place
+from quire.engine.llm import LLM, EnginePlace, LoadedModel
 from quire.engine.messages import Accepted, Configure, EngineDied, Failed, Loading, News
 from quire.engine.process import Sockets
 from quire.types.answer import Delta
@@ -54,7 +54,9 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_a_child_answers_as_this_process_does_and_leaves_nothing(toy_folder: Path, llm: LLM, short_tmp: Path) -> None:
+def test_a_child_gives_the_same_answers_as_this_process_and_leaves_nothing_behind(
+    toy_folder: Path, llm: LLM, short_tmp: Path
+) -> None:
     prompts = [some_tokens(n) for n in (3, 17, 40)]
     seeded = SamplingParams(seed=4, top_p=0.9, max_tokens=30, n=2, logprobs=2, prompt_logprobs=1)
     with ChildLLM(toy_folder, **SETTINGS) as child:
@@ -78,7 +80,7 @@ def test_a_child_answers_as_this_process_does_and_leaves_nothing(toy_folder: Pat
 
 class AsyncChildLLM(AsyncLLM):
     def __init__(self, model: Path, **settings: Any) -> None:
-        self._opened = Opened(model, Place("cpu", False, CHILD), None, settings)
+        self._model = LoadedModel(model, EnginePlace("cpu", False, CHILD), None, settings)
 
 
 def test_asyncio_streams_from_a_child(toy_folder: Path, llm: LLM, short_tmp: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_cancel_is_acknowledged(toy_folder: Path, short_tmp: Path) -> None:
         assert child.client.counters().num_cancelled == 1
 
 
-def test_without_restarts_everyone_is_told_when_the_child_is_killed(toy_folder: Path, short_tmp: Path) -> None:
+def test_without_a_restart_policy_all_requests_fail_when_the_child_is_killed(toy_folder: Path, short_tmp: Path) -> None:
     config = load({**SETTINGS}, {})
     client = Client(lambda deliver: ChildEngine(Configure(str(toy_folder), "cpu", config), deliver, entry=CHILD))
     news: list[News] = []
@@ -153,7 +155,7 @@ def test_a_stopped_child_is_killed_when_it_does_not_end(toy_folder: Path, short_
     assert is_gone(link.pid) and list(short_tmp.iterdir()) == []
 
 
-def test_what_goes_wrong_while_loading_is_raised_here(toy_folder: Path, short_tmp: Path) -> None:
+def test_errors_while_loading_are_raised_in_the_parent(toy_folder: Path, short_tmp: Path) -> None:
     def start(model: Path, device: str = "cpu", **more: Any) -> ChildEngine:
         return ChildEngine(Configure(str(model), device, Config()), lambda said: None, **more)
 
@@ -203,7 +205,7 @@ def test_a_child_does_not_outlive_its_parent(
     wait_until(lambda: list(short_tmp.iterdir()) == [])
 
 
-def test_messages_for_a_parent_that_goes_while_they_are_sent_are_dropped() -> None:
+def test_messages_for_a_parent_that_ends_while_they_are_sent_are_dropped() -> None:
     """Between the look whether someone listens and the sending the parent may go: the child must not wait for it."""
 
     class Outbox:
@@ -216,6 +218,6 @@ def test_messages_for_a_parent_that_goes_while_they_are_sent_are_dropped() -> No
 
     sockets, outbox = object.__new__(Sockets), Outbox()
     looks = iter([{outbox: zmq.POLLOUT}, {outbox: zmq.POLLOUT}, {0: zmq.POLLIN}])
-    sockets._outbox, sockets._listener = outbox, SimpleNamespace(poll=lambda: next(looks))
+    sockets._outbox, sockets._send_poller = outbox, SimpleNamespace(poll=lambda: next(looks))
     sockets.send([Accepted("a")])
     assert outbox.num_tried == 2 and next(looks, None) is None

@@ -105,7 +105,7 @@ def test_sampling_params_are_made_or_refused(given_values):
 
 @fuzz
 @given(sensible)
-def test_parameters_at_their_limits_are_sampled_with_or_refused(model, chosen):
+def test_parameters_at_their_limits_work_or_are_refused(model, chosen):
     made = attempt(lambda: SamplingParams(**{"max_tokens": 2, **chosen}))
     if isinstance(made, SamplingParams):
         attempt(lambda: model.generate([[5, 6, 7]], made))
@@ -148,14 +148,14 @@ def test_chat_takes_or_refuses_any_arguments(model, talk, tools):
         lambda llm: next(llm.stream(None)),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(model, call):
+def test_a_mistake_raises_an_error_of_one_sentence(model, call):
     with pytest.raises(InvalidRequest) as caught:
         call(model)
     assert caught.value.field and len(caught.value.public) < 400
     assert still_answers(model)
 
 
-def test_more_samples_than_the_queue_holds_wait_their_turn(toy_folder):
+def test_more_samples_than_the_queue_holds_are_submitted_later(toy_folder):
     settings = {"num_blocks": 120, "max_rows": 8, "max_waiting": 20}
     with LLM(toy_folder, device=InterpreterDevice(), **settings) as llm:
         answers = llm.generate([[5, 6, n] for n in range(7, 13)], SHORT.updated(n=9))
@@ -175,7 +175,7 @@ def test_more_samples_than_the_queue_holds_wait_their_turn(toy_folder):
             llm.generate([[5]], SamplingParams(n=21))
 
 
-def test_coroutines_wait_for_room_in_the_queue_too(toy_folder):
+def test_coroutines_wait_while_the_queue_is_full_too(toy_folder):
     async def run(llm: AsyncLLM) -> list[int]:
         calls = [llm.generate([[5, 6, 7]] * 3, SHORT.updated(n=15)) for _ in range(3)]
         return [len(each.samples) for answers in await asyncio.gather(*calls) for each in answers]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from quire.config import BadSetting, load
+from quire.devices.facts import device_facts
 from quire.engine.llm import LLM
 from quire.engine.need import need_of
 from quire.models.draw import draw
@@ -69,7 +70,7 @@ def small(tmp_path: Path) -> Path:
     return folder_with(SMALL, tmp_path)
 
 
-def test_a_configuration_alone_answers_token_ids_and_always_the_same(small: Path):
+def test_random_weights_from_a_configuration_give_the_same_tokens_every_time(small: Path):
     with LLM(small, load_format="dummy", num_blocks=64) as llm:
         first = [answer.tokens for answer in llm.generate([[1, 2, 3], [4, 5]], GREEDY)]
         assert llm.tokenizer is None
@@ -78,31 +79,31 @@ def test_a_configuration_alone_answers_token_ids_and_always_the_same(small: Path
     assert all(len(tokens) == 12 and len(set(tokens)) > 3 for tokens in first)
 
 
-def test_it_runs_where_little_is_installed(small: Path):
+def test_the_python_api_runs_with_few_packages_installed(small: Path):
     command = [sys.executable, "-c", SCRIPT, str(small)]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
     assert len(child.stdout.split()) == 24
 
 
-def test_without_the_setting_weights_are_missed(small: Path):
+def test_without_load_format_dummy_missing_weights_are_an_error(small: Path):
     with pytest.raises(QuireError, match=r"neither model\.safetensors nor"):
         open_checkpoint(small)
 
 
-def test_nothing_is_made_of_a_model_that_is_only_drawn_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_drawing_and_sizing_a_model_reads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(tensor: RandomTensor) -> np.ndarray:
         raise AssertionError(f"{tensor.name} was made")
 
     monkeypatch.setattr(RandomTensor, "_draw", refuse)
     folder = folder_with(LARGE, tmp_path)
-    need = need_of(folder, load({"load_format": "dummy"}, {}))
+    need = need_of(folder, load({"load_format": "dummy"}, {}), device_facts("cpu"))
     assert need.fixed_bytes > 700e9  # over 350 billion parameters of two bytes
     weights = draw(open_checkpoint(folder, "dummy")).weights
     assert all(weight.format == "bf16" for name, weight in weights.items() if name != "rope.frequencies")
 
 
-def test_norms_are_near_one_and_all_else_is_spread_as_the_configuration_says(small: Path):
+def test_random_norms_are_near_one_and_other_weights_have_the_configured_deviation(small: Path):
     weights = draw(open_checkpoint(small, "dummy")).weights
     norm, matrix = weights["layers.1.mlp.norm"].float32(), weights["layers.1.mlp.gate"].float32()
     assert abs(norm.mean() - 1) < 0.2 and abs(norm.std() - 0.25) < 0.1
@@ -112,11 +113,11 @@ def test_norms_are_near_one_and_all_else_is_spread_as_the_configuration_says(sma
     assert twin.source.data.nbytes == twin.num_bytes == matrix.size * 2
 
 
-def test_a_device_that_does_not_quantize_says_so(small: Path):
-    with pytest.raises(BadSetting, match=r"quantize is 'fp8', and the device 'cpu' takes weights as they are"):
+def test_a_device_without_conversions_refuses_quantize(small: Path):
+    with pytest.raises(BadSetting, match=r"'fp8', which the device 'cpu' does not have: it takes weights as they are"):
         LLM(small, load_format="dummy", num_blocks=64, quantize="fp8")
 
 
 def test_a_kv_format_that_the_device_does_not_have_is_refused_with_one_that_it_has(small: Path):
-    with pytest.raises(BadSetting, match=r"'f8_e4m3', which the device 'cpu' does not have. For 8 bits choose q8_0"):
+    with pytest.raises(BadSetting, match=r"'f8_e4m3', which the device 'cpu' does not have.*nearest in size is q8_0"):
         LLM(small, load_format="dummy", num_blocks=64, kv_dtype="f8_e4m3")

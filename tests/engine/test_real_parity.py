@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from quire.devices import base
-from quire.devices.base import KeptWeights, Limits, Program
+from quire.devices.base import Limits, Program, WeightCache
+from quire.devices.facts import DeviceFacts
 from quire.engine.llm import LLM
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
@@ -44,12 +45,17 @@ QUESTIONS = (
 )
 
 
-class FloatCpu:
+class FloatCpu(base.Device):
     """The CPU device in float32 throughout, as transformers computes."""
 
     name = "cpu"
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> Program:
+    def facts(self) -> DeviceFacts:
+        return base.open("cpu").facts()
+
+    def lower(
+        self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None, **options: Any
+    ) -> Program:
         cpu: Any = base.open("cpu")
         program: Program = cpu.lower(graph, weights, limits, precision="float")
         return program

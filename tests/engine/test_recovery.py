@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.engine.live import Told
-from quire.engine.messages import Accepted, EngineDied, Failed, Finished, News, PoisonRequest, Tokens
+from quire.engine.live import Delivery
+from quire.engine.messages import (
+    Accepted,
+    EngineDied,
+    Failed,
+    News,
+    PoisonRequest,
+)
 from quire.engine.recovery import CALM_SECONDS, CONTROL_MAX, LONG_PAUSE, MAX_ON_TRIAL, PAUSES, Recovery
 from quire.types.errors import DeadlineExceeded, DuplicateRequest, Overloaded
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 
@@ -24,18 +31,18 @@ Kills = Callable[[str, int], bool]  # would this request, with so many output to
 
 
 class Engine:
-    """An engine without a model: the n-th token of every answer is n. It accepts, says a token each turn, and dies."""
+    """An engine without a model: the n-th token of every answer is n. It reports a token a turn, and dies if killed."""
 
     def __init__(self, kills: Kills = lambda name, num_output: False, dies_by_kill: bool = False) -> None:
         self.now = 100.0
         self.recovery = Recovery(self.send, max_held=100, clock=lambda: self.now)
-        self.recovery.restored()
+        self.recovery.on_engine_ready()
         self.dies_by_kill = dies_by_kill
         self.kills = kills
         self.inside: dict[str, list[int | None]] = {}  # output tokens of each sample
         self.news: list[Outward] = []
         self.sent: list[GenerateRequest] = []
-        self.heard: dict[str, list[News]] = {}
+        self.received: dict[str, list[News]] = {}
         self.resumed_at: dict[str, int] = {}  # output tokens of the first sample
         self.num_deaths = 0
 
@@ -47,23 +54,23 @@ class Engine:
         self.news.append(Accepted(request.id))
 
     def submit(self, name: str, n: int = 1, max_tokens: int = 1000, **more: object) -> None:
-        self.heard[name] = []
+        self.received[name] = []
         sampling = SamplingParams(n=n, max_tokens=max_tokens)
-        self.recovery.enter(GenerateRequest(name, (1, 2), sampling, **more), self.heard[name].append)  # type: ignore[arg-type]
+        self.recovery.add(GenerateRequest(name, (1, 2), sampling, **more), self.received[name].append)  # type: ignore[arg-type]
 
-    def say(self, *news: News) -> None:
+    def report(self, *news: News) -> None:
         for each in news:
-            self.tell(self.recovery.hear([each]))
+            self.deliver(self.recovery.record([each]))
 
-    def tell(self, told: list[Told]) -> None:
-        for sink, news in told:
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        for sink, news in deliveries:
             sink(news)
 
     def turn(self) -> bool:
-        """One token of everyone inside; False: that killed it."""
+        """Report one token of every request inside; False: that killed the engine."""
         self.now += TURN_SECONDS
-        self.tell(self.recovery.tick())
-        self.hear()
+        self.deliver(self.recovery.tick())
+        self.flush()
         if any(self.kills(name, num) for name, outputs in self.inside.items() for num in outputs if num is not None):
             self.die()
             return False
@@ -72,33 +79,33 @@ class Engine:
                 if num is not None:
                     self.news.append(Tokens(name, sample, (num,)))
                     outputs[sample] = num + 1
-        self.hear()
+        self.flush()
         return True
 
-    def hear(self) -> None:
+    def flush(self) -> None:
         while self.news:
-            self.say(self.news.pop(0))
+            self.report(self.news.pop(0))
 
     def die(self, was_killed: bool | None = None) -> None:
         self.inside.clear()
         self.news.clear()
         self.num_deaths += 1
-        self.tell(self.recovery.died(self.dies_by_kill if was_killed is None else was_killed))
+        self.deliver(self.recovery.on_engine_death(self.dies_by_kill if was_killed is None else was_killed))
 
     def restart(self) -> None:
         """A start takes a while."""
         self.now += START_SECONDS
-        self.recovery.restored()
+        self.recovery.on_engine_ready()
 
     def finish(self, name: str, sample: int = 0) -> None:
         num, self.inside[name][sample] = self.inside[name][sample], None
         assert num is not None
         if all(output is None for output in self.inside[name]):
             del self.inside[name]
-        self.say(Finished(name, sample, FinishReason.LENGTH, (num,)))
+        self.report(Finished(name, sample, FinishReason.LENGTH, (num,)))
 
     def run(self, num_turns: int) -> None:
-        """Turn, and start again whenever it is dead."""
+        """Take turns; restart the engine whenever it is dead."""
         for _ in range(num_turns):
             if not self.recovery.is_up:
                 self.restart()
@@ -108,16 +115,16 @@ class Engine:
         """Run until all trials are over."""
         for _ in range(10_000):
             self.run(1)
-            if is_so() and not self.recovery.is_under_way:
+            if is_so() and not self.recovery.needs_ticks:
                 return
         raise AssertionError("it does not end")
 
     def tokens(self, name: str, sample: int = 0) -> list[int]:
-        told = [each for each in self.heard[name] if isinstance(each, Tokens | Finished) and each.sample == sample]
+        told = [each for each in self.received[name] if isinstance(each, Tokens | Finished) and each.sample == sample]
         return [token for each in told for token in each.tokens]
 
     def errors(self, name: str) -> list[str]:
-        return [each.error.code for each in self.heard[name] if isinstance(each, Failed)]
+        return [each.error.code for each in self.received[name] if isinstance(each, Failed)]
 
 
 Outward = Accepted | Tokens
@@ -127,7 +134,7 @@ def killer(name: str, at: int = 0) -> Kills:
     return lambda who, num_output: who == name and num_output >= at
 
 
-def test_everyone_goes_on_with_what_it_has_said_and_hears_nothing_twice() -> None:
+def test_requests_resume_from_their_output_and_no_message_is_delivered_twice() -> None:
     engine = Engine()
     for name in "abc":
         engine.submit(name)
@@ -136,28 +143,28 @@ def test_everyone_goes_on_with_what_it_has_said_and_hears_nothing_twice() -> Non
     engine.run(20)
     for name in "abc":
         assert engine.tokens(name) == list(range(len(engine.tokens(name)))) and len(engine.tokens(name)) > 20
-        assert sum(isinstance(each, Accepted) for each in engine.heard[name]) == 1
+        assert sum(isinstance(each, Accepted) for each in engine.received[name]) == 1
     assert [request.resumed for request in engine.sent[3:]] == [((0, 1, 2, 3, 4),)] * 3
-    assert not engine.recovery.is_under_way
+    assert not engine.recovery.needs_ticks
 
 
-def test_suspects_are_tried_alone_first_and_then_more_at_a_time() -> None:
+def test_suspects_are_tried_alone_first_and_then_several_at_a_time() -> None:
     engine = Engine()
     for number in range(30):
         engine.submit(f"{number:02}")
     engine.run(1)
     engine.die()
     engine.sent.clear()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     together = []
-    while engine.recovery.is_under_way:
+    while engine.recovery.needs_ticks:
         together.append(len(engine.recovery._trials))
         engine.turn()
     assert together[:4] == [1, 2, 4, 8] and max(together) == MAX_ON_TRIAL
     assert [request.id for request in engine.sent] == sorted(request.id for request in engine.sent), "the oldest first"
 
 
-def test_who_had_said_nothing_is_suspected_first_and_the_newest_of_them_most() -> None:
+def test_requests_without_a_token_are_tried_first_newest_first() -> None:
     engine = Engine()
     for name in "ab":
         engine.submit(name)
@@ -171,7 +178,7 @@ def test_who_had_said_nothing_is_suspected_first_and_the_newest_of_them_most() -
 
 
 @pytest.mark.parametrize("dies_by_kill", [False, True])
-def test_a_request_that_kills_at_once_is_refused_after_it_did_so_alone_and_again(dies_by_kill: bool) -> None:
+def test_a_request_that_kills_at_once_is_refused_after_it_killed_alone_twice(dies_by_kill: bool) -> None:
     """In company, alone, and after the engine has run without it; once more if a kill looks as one from outside."""
     engine = Engine(killer("poison"), dies_by_kill)
     for name in "abcdefgh":
@@ -183,15 +190,15 @@ def test_a_request_that_kills_at_once_is_refused_after_it_did_so_alone_and_again
     assert all(len(engine.tokens(name)) > 20 and not engine.errors(name) for name in "abcdefgh")
 
 
-def test_a_request_that_is_alone_is_refused_after_three_deaths() -> None:
+def test_a_lone_request_is_refused_after_three_deaths() -> None:
     engine = Engine(killer("poison", at=3))
     engine.submit("poison")
     engine.settle(lambda: "poison" not in engine.recovery)
     assert engine.num_deaths == 3 and engine.tokens("poison") == [0, 1, 2]
-    (last,) = [each for each in engine.heard["poison"] if isinstance(each, Failed)]
+    (last,) = [each for each in engine.received["poison"] if isinstance(each, Failed)]
     assert isinstance(last.error, PoisonRequest) and last.error.status == 500
     assert "2 times, also when it ran alone" in last.error.public
-    assert "poison" not in engine.recovery and not engine.recovery.is_under_way
+    assert "poison" not in engine.recovery and not engine.recovery.needs_ticks
 
 
 @settings(max_examples=80, deadline=None)
@@ -202,7 +209,7 @@ def test_a_request_that_is_alone_is_refused_after_three_deaths() -> None:
     st.booleans(),  # counted from where it was resumed, or from its beginning
     st.integers(1, 3),  # samples
 )
-def test_the_one_that_kills_is_found_whenever_it_does(num: int, which: int, at: int, is_late: bool, n: int) -> None:
+def test_a_request_that_kills_is_found_whenever_it_kills(num: int, which: int, at: int, is_late: bool, n: int) -> None:
     poison = f"r{which % num}"
 
     def kills(name: str, num_output: int) -> bool:
@@ -221,7 +228,7 @@ def test_the_one_that_kills_is_found_whenever_it_does(num: int, which: int, at: 
             assert tokens == list(range(len(tokens)))
 
 
-def test_two_that_kill_are_both_found() -> None:
+def test_two_requests_that_kill_are_both_found() -> None:
     engine = Engine(lambda name, num_output: name in ("p", "q") and num_output >= 2)
     for name in ("a", "p", "b", "q", "c"):
         engine.submit(name)
@@ -237,7 +244,7 @@ def test_two_that_kill_are_both_found() -> None:
     st.integers(1, 40),  # kills
     st.booleans(),  # by a signal that an engine sends itself too
 )
-def test_regular_kills_from_outside_convict_nobody_and_all_go_on(
+def test_regular_kills_from_outside_refuse_no_request_and_all_resume(
     num: int, every: float, num_kills: int, is_disguised: bool
 ) -> None:
     """An engine that dies whatever runs in it cannot be the fault of a request."""
@@ -267,7 +274,7 @@ def test_regular_kills_from_outside_convict_nobody_and_all_go_on(
         assert tokens == list(range(len(tokens)))
 
 
-def test_kills_from_outside_at_random_moments_convict_nobody() -> None:
+def test_kills_from_outside_at_random_moments_refuse_no_request() -> None:
     """16 streams, 40 histories of 20 kills each, 2 s apart on average."""
     chance = random.Random(1)
     num_convicted = 0
@@ -299,7 +306,7 @@ def test_recovery_ends_soon_after_the_last_kill_from_outside() -> None:
     assert engine.now - last <= CONTROL_MAX + 5
 
 
-def test_blame_is_void_if_the_engine_dies_without_the_request_too() -> None:
+def test_blame_is_withdrawn_if_the_engine_dies_without_the_request_too() -> None:
     engine = Engine()
     engine.submit("a")
     engine.run(3)
@@ -317,7 +324,7 @@ def test_blame_is_void_if_the_engine_dies_without_the_request_too() -> None:
     assert engine.errors("a") == []
 
 
-def test_newcomers_run_while_a_request_is_set_aside() -> None:
+def test_new_requests_run_while_a_request_is_set_aside() -> None:
     engine = Engine(killer("poison"))
     engine.submit("poison")
     engine.run(3)
@@ -330,17 +337,17 @@ def test_newcomers_run_while_a_request_is_set_aside() -> None:
     assert engine.errors("poison") == ["poison_request"] and not engine.errors("new")
 
 
-def test_an_engine_that_has_run_long_begins_a_new_record() -> None:
+def test_an_engine_that_ran_long_resets_the_count_of_deaths() -> None:
     engine = Engine()
     engine.submit("a")
     for _ in range(5):
         engine.run(int(CALM_SECONDS / TURN_SECONDS) + 1)
         engine.die()
     engine.run(2)
-    assert not engine.recovery.is_under_way and engine.errors("a") == []
+    assert not engine.recovery.needs_ticks and engine.errors("a") == []
 
 
-def test_a_trial_without_a_token_ends_in_time_and_newcomers_go_on() -> None:
+def test_a_trial_without_a_token_times_out_and_new_requests_are_sent() -> None:
     engine = Engine()
     engine.submit("long prompt")
     engine.submit("a")
@@ -351,20 +358,20 @@ def test_a_trial_without_a_token_ends_in_time_and_newcomers_go_on() -> None:
     engine.news.clear()  # the first on trial says nothing
     for _ in range(120):
         engine.now += 0.1
-        engine.tell(engine.recovery.tick())
-        engine.hear()
+        engine.deliver(engine.recovery.tick())
+        engine.flush()
     assert {request.id for request in engine.sent[2:]} == {"long prompt", "a", "new"}
 
 
-def test_whoever_arrives_meanwhile_waits_until_all_are_through() -> None:
+def test_new_requests_wait_until_all_trials_are_over() -> None:
     engine = Engine()
     engine.submit("a")
     engine.submit("b")
     engine.run(1)
     engine.die()
     engine.submit("new")
-    assert engine.heard["new"] == []
-    engine.recovery.restored()
+    assert engine.received["new"] == []
+    engine.recovery.on_engine_ready()
     engine.submit("newer")
     assert [request.id for request in engine.sent[2:]] == ["a"]
     engine.run(4)
@@ -372,19 +379,19 @@ def test_whoever_arrives_meanwhile_waits_until_all_are_through() -> None:
     assert [request.resumed for request in engine.sent[4:]] == [(), ()]
 
 
-def test_who_was_not_accepted_when_the_engine_died_comes_as_new() -> None:
+def test_a_request_not_yet_accepted_by_the_dead_engine_is_sent_as_new() -> None:
     engine = Engine()
     engine.submit("a")
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert engine.sent[-1].resumed == ()
-    engine.hear()
+    engine.flush()
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert engine.errors("a") == []
 
 
-def test_samples_that_are_over_stay_over() -> None:
+def test_ended_samples_are_not_resumed() -> None:
     engine = Engine()
     engine.submit("a", n=3)
     engine.run(4)
@@ -398,62 +405,62 @@ def test_samples_that_are_over_stay_over() -> None:
     assert "a" not in engine.recovery
 
 
-def test_a_request_that_ends_in_its_trial_makes_way_for_the_next() -> None:
+def test_the_next_suspect_is_sent_when_a_request_ends_during_its_trial() -> None:
     engine = Engine()
     for name in "ab":
         engine.submit(name)
     engine.run(1)
     engine.die()
-    engine.recovery.restored()
-    engine.say(Failed("a", None, EngineDied("whatever")))
+    engine.recovery.on_engine_ready()
+    engine.report(Failed("a", None, EngineDied("whatever")))
     assert [request.id for request in engine.sent[2:]] == ["a", "b"]
 
 
-def test_scores_of_a_prompt_are_told_once() -> None:
+def test_prompt_log_probabilities_are_delivered_once() -> None:
     engine = Engine()
     scores = [TokenLogprobs(token, -1.0) for token in range(6)]
     engine.submit("a")
-    engine.hear()
-    engine.say(Tokens("a", 0, prompt_logprobs=(scores[0], scores[1])), Tokens("a", 0, prompt_logprobs=(scores[2],)))
+    engine.flush()
+    engine.report(Tokens("a", 0, prompt_logprobs=(scores[0], scores[1])), Tokens("a", 0, prompt_logprobs=(scores[2],)))
     engine.die()
-    engine.recovery.restored()
-    engine.hear()
-    engine.say(Tokens("a", 0, prompt_logprobs=tuple(scores[:2])), Tokens("a", 0, prompt_logprobs=tuple(scores[2:5])))
+    engine.recovery.on_engine_ready()
+    engine.flush()
+    engine.report(Tokens("a", 0, prompt_logprobs=tuple(scores[:2])), Tokens("a", 0, prompt_logprobs=tuple(scores[2:5])))
     engine.die()
-    told = [score for each in engine.heard["a"] if isinstance(each, Tokens) for score in each.prompt_logprobs]
+    told = [score for each in engine.received["a"] if isinstance(each, Tokens) for score in each.prompt_logprobs]
     assert told == scores[:5]
 
 
-def test_a_cancel_ends_who_waits_and_one_sample_of_it() -> None:
+def test_a_cancel_ends_a_held_request_or_one_of_its_samples() -> None:
     engine = Engine()
     for name, n in (("a", 1), ("b", 3)):
         engine.submit(name, n)
     engine.run(2)
     assert engine.recovery.cancel("a", FinishReason.CANCELLED, None) is None, "an engine has it"
     engine.die()
-    engine.tell(engine.recovery.cancel("b", FinishReason.STOP, 1) or [])
-    assert [(each.sample, each.reason) for each in engine.heard["b"] if isinstance(each, Finished)] == [(1, "stop")]
+    engine.deliver(engine.recovery.cancel("b", FinishReason.STOP, 1) or [])
+    assert [(each.sample, each.reason) for each in engine.received["b"] if isinstance(each, Finished)] == [(1, "stop")]
     assert engine.recovery.cancel("b", FinishReason.STOP, 1) == []
-    engine.tell(engine.recovery.cancel("a", FinishReason.CANCELLED, None) or [])
-    assert isinstance(engine.heard["a"][-1], Finished) and "a" not in engine.recovery
-    engine.recovery.restored()
+    engine.deliver(engine.recovery.cancel("a", FinishReason.CANCELLED, None) or [])
+    assert isinstance(engine.received["a"][-1], Finished) and "a" not in engine.recovery
+    engine.recovery.on_engine_ready()
     assert [request.id for request in engine.sent[2:]] == ["b"] and engine.sent[-1].resumed[1] is None
     assert engine.recovery.cancel("nobody", FinishReason.STOP, None) is None
 
 
-def test_the_first_in_line_may_be_cancelled_and_the_next_goes() -> None:
+def test_when_the_first_held_request_is_cancelled_the_next_is_sent() -> None:
     engine = Engine()
     for name in "abc":
         engine.submit(name)
     engine.run(1)
     engine.die()
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.recovery.cancel("b", FinishReason.CANCELLED, None)
     engine.turn()
     assert [request.id for request in engine.sent[3:]] == ["a", "c"]
 
 
-def test_deadlines_hold_for_those_who_wait() -> None:
+def test_deadlines_apply_to_held_requests() -> None:
     engine = Engine()
     engine.submit("a", deadline=200.0)
     engine.run(2)
@@ -463,14 +470,14 @@ def test_deadlines_hold_for_those_who_wait() -> None:
     engine.now = 199.9
     assert engine.recovery.tick() == []
     engine.now = 205.0
-    engine.tell(engine.recovery.tick())
-    (last,) = [each for each in engine.heard["a"] if isinstance(each, Failed)]
+    engine.deliver(engine.recovery.tick())
+    (last,) = [each for each in engine.received["a"] if isinstance(each, Failed)]
     assert isinstance(last.error, DeadlineExceeded) and last.error.num_output == 2
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert [request.id for request in engine.sent[1:]] == ["b", "c"]
 
 
-def test_only_so_many_may_wait() -> None:
+def test_more_held_samples_than_allowed_are_refused() -> None:
     engine = Engine()
     engine.die()
     for number in range(9):
@@ -480,25 +487,25 @@ def test_only_so_many_may_wait() -> None:
     engine.submit("one")
     with pytest.raises(DuplicateRequest):
         engine.submit("one")
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     assert len(engine.sent) == 10
 
 
-def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
+def test_pauses_grow_until_recovery_is_hopeless_and_a_token_resets_them() -> None:
     engine = Engine()
     engine.submit("a")
     engine.run(1)
     engine.die()
     pauses = [engine.recovery.pause]
     while not engine.recovery.is_hopeless:
-        engine.recovery.start_failed()
+        engine.recovery.on_start_failure()
         pauses.append(engine.recovery.pause)
     assert pauses == [*PAUSES, LONG_PAUSE] and pauses[0] == 0.0
-    engine.tell(engine.recovery.give_up(EngineDied("no hope")))
+    engine.deliver(engine.recovery.give_up(EngineDied("no hope")))
     assert engine.errors("a") == ["engine_died"]
-    with pytest.raises(EngineDied, match="could not be started"):
+    with pytest.raises(EngineDied, match="could not be restarted"):
         engine.submit("b")
-    engine.recovery.restored()
+    engine.recovery.on_engine_ready()
     engine.submit("b")
     engine.run(1)
     assert not engine.recovery.is_hopeless
@@ -506,12 +513,12 @@ def test_pauses_grow_until_there_is_no_hope_and_a_token_restores_it() -> None:
     assert engine.recovery.pause == 0.0
 
 
-def test_what_cannot_be_sent_is_not_kept() -> None:
+def test_a_request_that_cannot_be_sent_is_not_kept() -> None:
     def refuse(request: GenerateRequest) -> None:
         raise TypeError("not to be said")
 
     recovery = Recovery(refuse, 10, lambda: 0.0)
-    recovery.restored()
+    recovery.on_engine_ready()
     with pytest.raises(TypeError):
-        recovery.enter(GenerateRequest("a", (1,)), lambda news: None)
+        recovery.add(GenerateRequest("a", (1,)), lambda news: None)
     assert "a" not in recovery

@@ -9,7 +9,7 @@ import pytest
 
 from quire.config import load as load_config
 from quire.engine.llm import LLM
-from quire.engine.load import build
+from quire.engine.load import build_engine
 from quire.engine.messages import Resize, Resized
 from quire.types.errors import ContextTooLong
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
@@ -22,15 +22,15 @@ SETTINGS = {"max_context": 128, "max_step_tokens": 48, "max_rows": 32}  # a whol
 
 
 def resized(driver: Driver, num_blocks: int) -> Resized:
-    driver.say(Resize(num_blocks))
-    answer = driver.said[-1]
+    driver.handle(Resize(num_blocks))
+    answer = driver.messages[-1]
     assert isinstance(answer, Resized)
     return answer
 
 
 @pytest.mark.device
 @pytest.mark.usefixtures("each_device")
-def test_requests_answer_the_same_before_during_and_after_resizes() -> None:
+def test_requests_have_the_same_output_before_during_and_after_resizes() -> None:
     prompts = {str(n): some_tokens(20 + 5 * n) for n in range(8)}
     calm = Driver(num_blocks=60, **SETTINGS)
     moved = Driver(num_blocks=60, **SETTINGS)
@@ -40,7 +40,7 @@ def test_requests_answer_the_same_before_during_and_after_resizes() -> None:
     sizes = [60, 8, 30, 9, 60, 12, 8, 60]
     for size in sizes:
         resized(moved, size)
-        moved.core.prove()
+        moved.core.check()
         for _ in range(6):
             moved.step()
     resized(moved, 8)
@@ -53,7 +53,7 @@ def test_requests_answer_the_same_before_during_and_after_resizes() -> None:
 
 @pytest.mark.device
 @pytest.mark.usefixtures("each_device")
-def test_what_is_held_is_given_up_when_it_is_released() -> None:
+def test_held_blocks_are_returned_when_they_are_released() -> None:
     driver = Driver(num_blocks=60, **SETTINGS)
     for n in range(6):
         driver.submit(str(n), some_tokens(60 + n), GREEDY)
@@ -69,7 +69,7 @@ def test_what_is_held_is_given_up_when_it_is_released() -> None:
 
 
 @pytest.mark.device
-def test_a_size_is_at_least_one_context_and_at_most_what_is_reserved() -> None:
+def test_a_resize_is_bounded_by_one_context_and_the_reserved_blocks() -> None:
     driver = Driver(num_blocks=20, most_blocks=40, **SETTINGS)
     assert driver.core.counters().num_blocks == 20 and driver.program.limits.num_blocks == 40
     assert [resized(driver, size).num_blocks for size in (0, 1, 8, 9, 40, 1000)] == [8, 8, 8, 9, 40, 40]
@@ -82,12 +82,12 @@ def test_the_smallest_cache_still_serves_the_longest_request() -> None:
     driver.submit("longest", some_tokens(126), SamplingParams(temperature=0.0))
     driver.submit("too long", some_tokens(128), GREEDY)
     driver.run()
-    assert driver.told["longest", 0].finish is FinishReason.LENGTH and len(driver.tokens("longest")) == 2
-    assert isinstance(driver.told["too long", 0].error, ContextTooLong)
+    assert driver.records["longest", 0].finish is FinishReason.LENGTH and len(driver.tokens("longest")) == 2
+    assert isinstance(driver.records["too long", 0].error, ContextTooLong)
 
 
 @pytest.mark.device
-def test_idle_sessions_let_go_before_a_cache_that_shrinks_waits_for_requests() -> None:
+def test_a_shrinking_cache_drops_idle_sessions_before_it_waits_for_requests() -> None:
     driver = Driver(num_blocks=60, **SETTINGS)
     for n in range(4):
         driver.submit(str(n), some_tokens(60 + n), GREEDY, session=str(n))
@@ -96,17 +96,17 @@ def test_idle_sessions_let_go_before_a_cache_that_shrinks_waits_for_requests() -
     answer = resized(driver, 10)
     assert held > 10 >= answer.num_held > 0  # the newest may stay
     assert driver.core.counters().num_sessions > 0
-    driver.core.prove()
+    driver.core.check()
 
 
 @pytest.mark.device
-def test_an_engine_says_what_it_reserved_and_what_it_needs() -> None:
+def test_an_engine_reports_its_reserved_blocks_and_its_memory() -> None:
     config = load_config({"num_blocks": 20, "most_blocks": 50, **SETTINGS}, environ={})
-    ready = build(make_toy("llama").checkpoint, InterpreterDevice(), config).ready
+    ready = build_engine(make_toy("llama").checkpoint, InterpreterDevice(), config).ready
     assert (ready.num_blocks, ready.most_blocks) == (20, 50)
     assert ready.block_bytes > 0 and ready.weight_bytes > 0
     alone = load_config({"num_blocks": 20, **SETTINGS}, environ={})
-    assert build(make_toy("llama").checkpoint, InterpreterDevice(), alone).ready.most_blocks == 20
+    assert build_engine(make_toy("llama").checkpoint, InterpreterDevice(), alone).ready.most_blocks == 20
 
 
 def resident_bytes() -> int:
@@ -116,7 +116,7 @@ def resident_bytes() -> int:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells resident memory on Linux alone")
-def test_the_real_model_gives_memory_back_and_answers_the_same(model_file: Path) -> None:
+def test_the_real_model_returns_memory_and_has_the_same_output(model_file: Path) -> None:
     pytest.importorskip("quire.devices.cpu._native")
     question = [{"role": "user", "content": "What is the capital of France?"}]
     greedy = SamplingParams(temperature=0.0, max_tokens=12)

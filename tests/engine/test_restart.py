@@ -18,11 +18,12 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
 from quire.engine import recovery
-from quire.engine.llm import LLM, Opened, Place
-from quire.engine.messages import EngineDied, Failed, Finished, News, Snapshot, Tokens
+from quire.engine.llm import LLM, EnginePlace, LoadedModel
+from quire.engine.messages import EngineDied, Failed, News, Snapshot
 from quire.engine.recovery import Recovery
 from quire.types.answer import Completion
 from quire.types.errors import DeadlineExceeded
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest, SamplingParams
 from tests.engine.child import POISON, SLOW_POISON, SLOW_TOKENS, STUCK
 from tests.engine.test_process import is_gone, link_of, wait_until
@@ -42,8 +43,8 @@ WAYS = [
 
 class MortalLLM(LLM):
     def __init__(self, model: Path, entry: str = "mortal", **settings: Any) -> None:
-        place = Place("cpu", False, f"tests.engine.child:{entry}")
-        self._opened = Opened(model, place, None, {**SETTINGS, **settings})
+        place = EnginePlace("cpu", False, f"tests.engine.child:{entry}")
+        self._model = LoadedModel(model, place, None, {**SETTINGS, **settings})
 
 
 @contextmanager
@@ -63,7 +64,7 @@ class Crowd:
         self.news[name] = []
         self.llm.client.submit(GenerateRequest(name, tuple(prompt), way, **more), self.news[name].append)
 
-    def num_said(self, name: str) -> int:
+    def num_reported(self, name: str) -> int:
         return len(self.tokens(name))
 
     def tokens(self, name: str, sample: int = 0) -> list[int]:
@@ -112,14 +113,14 @@ def test_16_answers_of_all_kinds_go_on_exactly_when_the_engine_is_killed_twice(
     assert list(short_tmp.iterdir()) == []
 
 
-def test_kills_from_outside_that_hit_a_request_alone_each_time_refuse_nobody(toy_folder: Path, llm: LLM) -> None:
+def test_kills_from_outside_that_always_hit_one_request_do_not_refuse_it(toy_folder: Path, llm: LLM) -> None:
     """Each engine is killed as soon as it is there: while the first request is tried alone, or none is."""
     prompts = [harmless(5 + 3 * n) for n in range(4)]
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
         for n, prompt in enumerate(prompts):
             crowd.add(f"r{n}", prompt)
-        crowd.wait(lambda: all(crowd.num_said(name) > 3 for name in crowd.news))
+        crowd.wait(lambda: all(crowd.num_reported(name) > 3 for name in crowd.news))
         for num_kills in range(1, 5):
             crowd.kill()
             wait_until(lambda: child.client.num_restarts == num_kills)  # noqa: B023
@@ -128,11 +129,11 @@ def test_kills_from_outside_that_hit_a_request_alone_each_time_refuse_nobody(toy
             assert crowd.tokens(f"r{n}") == list(whole.tokens)
 
 
-def test_an_engine_that_is_stopped_is_noticed_killed_and_replaced(toy_folder: Path, llm: LLM) -> None:
+def test_a_stopped_engine_is_detected_killed_and_replaced(toy_folder: Path, llm: LLM) -> None:
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
         crowd.add("a", harmless(9))
-        crowd.wait(lambda: crowd.num_said("a") > 1)
+        crowd.wait(lambda: crowd.num_reported("a") > 1)
         pid = link_of(child.client).pid
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: child.client.trouble is not None)
@@ -144,11 +145,11 @@ def test_an_engine_that_is_stopped_is_noticed_killed_and_replaced(toy_folder: Pa
 
 
 @pytest.mark.slow
-def test_a_step_that_never_returns_is_noticed_and_its_request_refused(toy_folder: Path, llm: LLM) -> None:
+def test_a_step_that_never_returns_is_detected_and_its_request_refused(toy_folder: Path, llm: LLM) -> None:
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
         crowd.add("a", harmless(9))
-        crowd.wait(lambda: crowd.num_said("a") > 1)
+        crowd.wait(lambda: crowd.num_reported("a") > 1)
         crowd.add("stuck", [1, STUCK, 2])
         wait_until(lambda: "in one step for" in (child.client.trouble or ""))
         wait_until(lambda: bool(crowd.ends("a")) and bool(crowd.ends("stuck")), 240)
@@ -157,13 +158,13 @@ def test_a_step_that_never_returns_is_noticed_and_its_request_refused(toy_folder
         assert crowd.tokens("a") == list(llm.generate(harmless(9), GREEDY)[0].tokens)
 
 
-def test_the_request_that_kills_is_refused_alone_and_the_others_go_on(toy_folder: Path, llm: LLM) -> None:
+def test_the_request_that_kills_is_refused_and_the_others_resume(toy_folder: Path, llm: LLM) -> None:
     prompts = {f"r{n}": harmless(4 + n) for n in range(8)}
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
         for name, prompt in prompts.items():
             crowd.add(name, prompt)
-        crowd.wait(lambda: all(crowd.num_said(name) > 3 for name in prompts))
+        crowd.wait(lambda: all(crowd.num_reported(name) > 3 for name in prompts))
         crowd.add("poison", [1, POISON, 2])
         crowd.wait()
         (refused,) = crowd.ends("poison")
@@ -175,7 +176,7 @@ def test_the_request_that_kills_is_refused_alone_and_the_others_go_on(toy_folder
         assert child.generate([1, 2, 3], GREEDY)[0].tokens == llm.generate([1, 2, 3], GREEDY)[0].tokens
 
 
-def test_one_that_kills_after_some_tokens_is_found_too(toy_folder: Path, llm: LLM) -> None:
+def test_a_request_that_kills_after_some_tokens_is_found_too(toy_folder: Path, llm: LLM) -> None:
     prompts = {f"r{n}": harmless(4 + n) for n in range(6)}
     prompts["poison"] = [1, 2, SLOW_POISON]
     with mortal(toy_folder) as child:
@@ -186,20 +187,20 @@ def test_one_that_kills_after_some_tokens_is_found_too(toy_folder: Path, llm: LL
         assert [type(each) for each in crowd.ends("poison")] == [Failed] and child.client.num_restarts <= 9
         for name, whole in zip(prompts, llm.generate(list(prompts.values()), GREEDY), strict=True):
             if name == "poison":
-                assert crowd.tokens(name) == list(whole.tokens[: crowd.num_said(name)])
-                assert crowd.num_said(name) <= SLOW_TOKENS
+                assert crowd.tokens(name) == list(whole.tokens[: crowd.num_reported(name)])
+                assert crowd.num_reported(name) <= SLOW_TOKENS
             else:
                 assert crowd.tokens(name) == list(whole.tokens)
 
 
-def test_what_is_asked_while_there_is_no_engine(toy_folder: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_without_an_engine_raise(toy_folder: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     may_start = threading.Event()
     monkeypatch.setattr(Recovery, "pause", property(lambda self: may_start.wait(60) - 1))
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
         for name in ("goes on", "cancelled", "half"):
             crowd.add(name, harmless(9), replace(GREEDY, n=2, seed=1, temperature=1.0) if name == "half" else GREEDY)
-        crowd.wait(lambda: all(crowd.num_said(name) > 1 for name in crowd.news))
+        crowd.wait(lambda: all(crowd.num_reported(name) > 1 for name in crowd.news))
         crowd.kill()
         wait_until(lambda: not child.client.is_alive)
         assert child.client.cancel("cancelled").result(0) and not child.client.cancel("nobody").result(0)
@@ -228,11 +229,11 @@ def wait_for(crowd: Crowd, name: str) -> list[News]:
     return crowd.ends(name)
 
 
-def test_a_cancel_that_the_dying_engine_did_not_hear_holds(toy_folder: Path) -> None:
+def test_a_cancel_that_the_dying_engine_missed_still_ends_the_request(toy_folder: Path) -> None:
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
         crowd.add("a", harmless(9))
-        crowd.wait(lambda: crowd.num_said("a") > 1)
+        crowd.wait(lambda: crowd.num_reported("a") > 1)
         pid = link_of(child.client).pid
         os.kill(pid, signal.SIGSTOP)
         cancelled = child.client.cancel("a")
@@ -245,14 +246,14 @@ def test_a_cancel_that_the_dying_engine_did_not_hear_holds(toy_folder: Path) -> 
         assert isinstance(end, Finished) and end.reason == "cancelled"
 
 
-def test_an_engine_that_dies_while_it_loads_is_started_once_more(
+def test_an_engine_that_dies_while_it_loads_is_started_again(
     toy_folder: Path, llm: LLM, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "PAUSES", (0.0, 0.1, 0.1, 0.1))
     with mortal(toy_folder, "once") as child:
         crowd = Crowd(child)
         crowd.add("a", harmless(9))
-        crowd.wait(lambda: crowd.num_said("a") > 1)
+        crowd.wait(lambda: crowd.num_reported("a") > 1)
         crowd.kill()
         wait_until(lambda: (short_tmp / "lives").read_text() == "-2")  # two starts in vain
         (short_tmp / "lives").write_text("1")
@@ -260,7 +261,7 @@ def test_an_engine_that_dies_while_it_loads_is_started_once_more(
         assert crowd.tokens("a") == list(llm.generate(harmless(9), GREEDY)[0].tokens)
 
 
-def test_when_no_engine_can_be_started_everyone_is_told_and_later_ones_at_once(
+def test_when_no_engine_starts_live_requests_fail_and_later_ones_are_refused(
     toy_folder: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "PAUSES", (0.0, 0.05))
@@ -268,12 +269,12 @@ def test_when_no_engine_can_be_started_everyone_is_told_and_later_ones_at_once(
     with mortal(toy_folder, "once") as child:
         crowd = Crowd(child)
         crowd.add("a", harmless(9))
-        crowd.wait(lambda: crowd.num_said("a") > 1)
+        crowd.wait(lambda: crowd.num_reported("a") > 1)
         crowd.kill()
         crowd.add("b", harmless(9))
         crowd.wait()
         assert all(isinstance(end, Failed) and end.error.code == "engine_died" for n in "ab" for end in crowd.ends(n))
-        with pytest.raises(EngineDied, match="could not be started"):
+        with pytest.raises(EngineDied, match="could not be restarted"):
             crowd.add("c", harmless(9))
         (short_tmp / "lives").write_text("1")  # it is tried again and again, and now it works
         wait_until(lambda: child.client.is_alive)
@@ -286,7 +287,7 @@ def test_a_client_can_be_closed_while_its_engine_is_being_restarted(toy_folder: 
     child = MortalLLM(toy_folder)
     crowd = Crowd(child)
     crowd.add("a", harmless(9))
-    crowd.wait(lambda: crowd.num_said("a") > 1)
+    crowd.wait(lambda: crowd.num_reported("a") > 1)
     crowd.kill()
     wait_until(lambda: not child.client.is_alive)
     child.close()

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from quire.types.request import SamplingParams
-from tests.engine.driver import Driver, Told
+from tests.engine.driver import Driver, SampleRecord
 from tests.models.toys import VOCAB, MemoryCheckpoint, some_tokens, toy_of
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("each_device")]
@@ -33,18 +33,18 @@ def checkpoint() -> MemoryCheckpoint:
     return toy_of("LlamaForCausalLM", {"intermediate_size": 96}, seed=5).checkpoint
 
 
-def told(way: SamplingParams, resumed: tuple[tuple[int, ...] | None, ...] = ()) -> dict[int, Told]:
+def told(way: SamplingParams, resumed: tuple[tuple[int, ...] | None, ...] = ()) -> dict[int, SampleRecord]:
     driver = Driver(checkpoint=checkpoint(), deterministic=True)
     driver.submit("it", PROMPT, way, resumed=resumed)
     for sample in [s for s in range(way.n) if resumed and resumed[s] is None]:
-        del driver.told["it", sample]
+        del driver.records["it", sample]
     driver.run()
-    return {sample: each for (_, sample), each in driver.told.items()}
+    return {sample: each for (_, sample), each in driver.records.items()}
 
 
 @pytest.mark.parametrize("num_known", [0, 1, 8, 23])
 @pytest.mark.parametrize("way", WAYS)
-def test_an_answer_goes_on_as_if_nothing_had_happened(way: str, num_known: int) -> None:
+def test_a_resumed_answer_equals_an_uninterrupted_one(way: str, num_known: int) -> None:
     sampling = replace(WAYS[way], max_tokens=NUM_TOKENS, n=2)
     whole = told(sampling)
     known = tuple(tuple(whole[sample].tokens[:num_known]) for sample in range(2))
@@ -55,7 +55,7 @@ def test_an_answer_goes_on_as_if_nothing_had_happened(way: str, num_known: int) 
         assert rest[sample].finish == whole[sample].finish
 
 
-def test_what_has_ended_is_not_told_again() -> None:
+def test_ended_samples_get_no_more_messages() -> None:
     sampling = replace(WAYS["seeded"], max_tokens=NUM_TOKENS, n=3)
     whole = told(sampling)
     rest = told(sampling, (None, tuple(whole[1].tokens[:9]), None))

@@ -32,7 +32,7 @@ def opened(folder: Path, **settings: object) -> LLM:
     return LLM(folder, device=InterpreterDevice(), **{"num_blocks": 120, "max_rows": 8, **settings})
 
 
-def test_what_is_not_given_is_the_models_own(folder):
+def test_unset_parameters_take_the_models_defaults(folder):
     with opened(folder) as llm:
         assert llm.get_default_sampling_params() == SamplingParams(max_tokens=9, temperature=0.0, top_k=3)
         assert llm.sampling_defaults == {"max_tokens": 9, "temperature": 0.0, "top_k": 3}
@@ -57,6 +57,6 @@ def test_the_modelfiles_parameters_come_first_and_its_num_ctx_is_the_context(fol
         assert llm.client.ready.max_context == 96
 
 
-def test_the_models_own_can_be_left_out(folder):
+def test_the_models_own_defaults_can_be_switched_off(folder):
     with opened(folder, sampling_defaults="none") as llm:
         assert llm.get_default_sampling_params() == SamplingParams()

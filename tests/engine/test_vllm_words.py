@@ -9,7 +9,7 @@ import pytest
 from quire.engine.llm import LLM
 from quire.types.errors import InvalidRequest
 from quire.types.request import SamplingParams
-from quire.types.vllm_words import BY_PLACE, SERVE, answer_to_flag, reference, translated
+from quire.types.vllm_words import BY_PLACE, SERVE, answer_to_flag, translate, vllm_page
 from quire.types.vllm_words import LLM as OPENS
 from tests.architecture.sources import ROOT
 from tests.runner.stand_in import InterpreterDevice
@@ -28,7 +28,7 @@ def model(toy_folder: Path):
         yield llm
 
 
-def test_settings_go_by_vllms_names(model):
+def test_settings_accept_vllms_names(model):
     assert (model.config.scheduler.max_context, model.config.scheduler.max_rows) == (128, 8)
     assert (model.config.cache.memory_share, model.config.scheduler.max_step_tokens) == (0.5, 256)
     assert model.config.device.captures is False and model.config.device.dtype is None
@@ -58,7 +58,7 @@ def test_prompts_may_be_vllms_dictionaries(model):
 def test_chat_takes_vllms_words_too(model):
     wanted = model.chat([{"role": "user", "content": "Hi"}], GREEDY)
     assert model.chat("Hi", sampling_params=GREEDY, use_tqdm=True, add_generation_prompt=True)[0].text == wanted[0].text
-    parts = [{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
     assert model.chat(parts, GREEDY)[0].prompt == wanted[0].prompt
     assert wanted[0].prompt is not None and "Hi" in wanted[0].prompt
     given = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -86,7 +86,7 @@ def test_chat_takes_vllms_words_too(model):
         ({"no_such_word": 1}, "no_such_word"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_its_name(toy_folder, words, said):
+def test_unsupported_values_are_refused_by_name(toy_folder, words, said):
     with pytest.raises(InvalidRequest, match=said):
         LLM(toy_folder, device=InterpreterDevice(), **words)
 
@@ -115,13 +115,13 @@ def test_flags_of_vllm_are_answered_with_ours():
     assert answer_to_flag(["--dtype", "bf16", "--port", "1", "--", "--max-model-len"], ours) is None
 
 
-def test_every_word_leads_to_a_setting_that_there_is_and_the_page_is_made_of_them():
+def test_every_vllm_name_maps_to_an_existing_setting_and_the_page_is_up_to_date():
     for place in (OPENS, SERVE):
         for word in BY_PLACE[place].values():
             assert word.ours or word.answer, word.name
-    assert translated(OPENS, {"dtype": "bfloat16", "generation_config": "vllm"}) == {
+    assert translate(OPENS, {"dtype": "bfloat16", "generation_config": "vllm"}) == {
         "dtype": "bf16",
         "sampling_defaults": "none",
     }
     page = (ROOT / "docs" / "VLLM.md").read_text()
-    assert page == reference(), "run: python -c 'from quire.types.vllm_words import *; print(reference(), end=\"\")'"
+    assert page == vllm_page(), "run: python -c 'from quire.types.vllm_words import *; print(vllm_page(), end=\"\")'"

@@ -13,7 +13,8 @@ import msgspec
 from quire.config import Config
 from quire.engine import messages
 from quire.engine.wire import KINDS, decode, encode
-from quire.observe.histogram import Spread
+from quire.observe.histogram import HistogramValue
+from quire.types import output
 from quire.types.errors import ContextTooLong, Overloaded, QuireError
 from quire.types.request import (
     CacheKey,
@@ -68,23 +69,23 @@ MESSAGES = [
     messages.Loading("drawing", 0.5),
     messages.Ready("cpu", "LlamaForCausalLM", 100, 50, 7, 16, 0.25, 9, 1024, 4096),
     messages.Accepted("a"),
-    messages.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
-    messages.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
+    output.Tokens("a", 1, (5,), LOGPROBS, 3, LOGPROBS, 1),
+    output.Finished("a", 0, FinishReason.LENGTH, (5, 6), LOGPROBS, 4, 2, 0.5),
     messages.Cancelled("a", True),
-    messages.Counters(num_steps=4, busy_seconds=0.5, plan=Spread((1, 2), 0.25)),
+    messages.Counters(num_steps=4, busy_seconds=0.5, plan=HistogramValue((1, 2), 0.25)),
     messages.Explained(4, 2, "evicted", 7, None, 1.5),
     messages.Changed(3),
     messages.Resized(12, 4),
 ]
 
 
-def test_messages_come_out_as_they_went_in() -> None:
+def test_decoded_messages_equal_the_encoded_ones() -> None:
     assert decode(encode(MESSAGES)) == MESSAGES
     assert [type(message) for message in decode(encode(MESSAGES))] == [type(message) for message in MESSAGES]
     assert {type(message) for message in MESSAGES} | {messages.Failed, messages.Unanswered, messages.Dead} == set(KINDS)
 
 
-def test_errors_keep_their_class_code_sentence_and_facts() -> None:
+def test_errors_keep_their_class_code_message_and_attributes() -> None:
     class Rare(QuireError):
         code = "rare"
         status = 418
@@ -95,12 +96,12 @@ def test_errors_keep_their_class_code_sentence_and_facts() -> None:
         assert type(unanswered.error) is type(error)
         assert type(said.error) is type(error) and str(said.error) == str(error) == said.error.public
         assert vars(said.error) == vars(error)
-    frame = encode([messages.Dead(Rare("odd"))]).replace(b"rare", b"rara")
+    frame = encode([messages.Dead(Rare("odd"))]).replace(b"Rare", b"Rara")
     (dead,) = decode(frame)
-    assert (dead.error.code, dead.error.status, dead.error.public) == ("rara", 418, "odd")
+    assert (dead.error.code, dead.error.status, dead.error.public) == ("rare", 418, "odd")
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", msgspec.msgpack.encode([(99, {})]), msgspec.msgpack.encode([(1, {})])])
-def test_what_is_no_message_is_refused(frame: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused(frame: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(frame)

@@ -9,10 +9,10 @@ from textwrap import dedent
 import pytest
 
 from quire.gateway.classify import Classifier
-from quire.gateway.declared import BadRoutes, parse
-from quire.gateway.policy import MAX_TEXT, Facts, Given, all_policies
-from quire.gateway.routing import Choice, Routes, build, load
-from quire.gateway.split import Split, share_of
+from quire.gateway.policy import MAX_TEXT_CHARS, Declarations, RequestFacts, all_policies
+from quire.gateway.routing import RouteChoice, Routes, build_routes, load_routes
+from quire.gateway.split import Split, hash_fraction
+from quire.gateway.yaml_nodes import BadRoutes, parse_yaml
 
 pytestmark = pytest.mark.pure
 
@@ -34,16 +34,16 @@ SUBJECTS = {
 
 
 def routes(text: str) -> Routes:
-    return build(parse(dedent(text)), MODELS.__contains__)
+    return build_routes(parse_yaml(dedent(text)), MODELS.__contains__)
 
 
 def one(condition: str, extra: str = "") -> Routes:
     """An alias whose first rule has this condition."""
     rules = f"      - {{name: yes, when: {{{condition}}}, use: large}}\n      - {{name: no, use: small}}\n"
-    return build(parse(f"routes:\n  alias:\n    rules:\n{rules}{extra}"), MODELS.__contains__)
+    return build_routes(parse_yaml(f"routes:\n  alias:\n    rules:\n{rules}{extra}"), MODELS.__contains__)
 
 
-def is_met(condition: str, facts: Facts, extra: str = "") -> bool:
+def is_met(condition: str, facts: RequestFacts, extra: str = "") -> bool:
     choice = one(condition, extra).choose("alias", lambda: facts)
     assert choice is not None
     assert choice.models == (("large",) if choice.rule == "yes" else ("small",))
@@ -53,53 +53,72 @@ def is_met(condition: str, facts: Facts, extra: str = "") -> bool:
 @pytest.mark.parametrize(
     "condition, met, unmet",
     [
-        ("prompt_chars: {at_most: 5}", Facts(text="12345"), Facts(text="123456")),
-        ("prompt_chars: {at_least: 2, at_most: 3}", Facts(text="éé"), Facts(text="é")),
-        ("prompt_tokens: {at_least: 3}", Facts(text="x" * 9), Facts(text="x" * 8)),
-        ("prompt_tokens: {at_least: 3}", Facts(num_ids=3), Facts(num_ids=2)),
-        ("prompt_tokens: {at_least: 4}", Facts(text="x", num_ids=3), Facts(num_ids=3)),
-        ("key: alice", Facts(key="alice"), Facts(key="bob")),
-        ("key: [alice, bob]", Facts(key="bob"), Facts()),
-        ("metadata: {team: legal}", Facts(metadata={"team": "legal", "x": "y"}), Facts(metadata={"team": "sales"})),
-        ("metadata: {team: [a, b], n: 1}", Facts(metadata={"team": "b", "n": "1"}), Facts(metadata={"team": "b"})),
-        (r"matches: '(?i)\bcontract\b'", Facts(last="My CONTRACT?"), Facts(last="contracts", text="contract")),
-        ("matches: {pattern: law, in: text}", Facts(text="the law"), Facts(last="law")),
-        ("matches: {pattern: law, in: system}", Facts(system="law"), Facts(last="law", text="law")),
-        ("loaded: large", Facts(loaded=frozenset({"large"})), Facts(loaded=frozenset({"small"}))),
-        ("loaded: [large, medium]", Facts(loaded=frozenset({"medium"})), Facts()),
-        ("key: a, prompt_chars: {at_most: 3}", Facts(key="a", text="abc"), Facts(key="a", text="abcd")),
+        ("prompt_chars: {at_most: 5}", RequestFacts(text="12345"), RequestFacts(text="123456")),
+        ("prompt_chars: {at_least: 2, at_most: 3}", RequestFacts(text="éé"), RequestFacts(text="é")),
+        ("prompt_tokens: {at_least: 3}", RequestFacts(text="x" * 9), RequestFacts(text="x" * 8)),
+        ("prompt_tokens: {at_least: 3}", RequestFacts(num_ids=3), RequestFacts(num_ids=2)),
+        ("prompt_tokens: {at_least: 4}", RequestFacts(text="x", num_ids=3), RequestFacts(num_ids=3)),
+        ("key: alice", RequestFacts(key="alice"), RequestFacts(key="bob")),
+        ("key: [alice, bob]", RequestFacts(key="bob"), RequestFacts()),
+        (
+            "metadata: {team: legal}",
+            RequestFacts(metadata={"team": "legal", "x": "y"}),
+            RequestFacts(metadata={"team": "sales"}),
+        ),
+        (
+            "metadata: {team: [a, b], n: 1}",
+            RequestFacts(metadata={"team": "b", "n": "1"}),
+            RequestFacts(metadata={"team": "b"}),
+        ),
+        (
+            r"matches: '(?i)\bcontract\b'",
+            RequestFacts(last="My CONTRACT?"),
+            RequestFacts(last="contracts", text="contract"),
+        ),
+        ("matches: {pattern: law, in: text}", RequestFacts(text="the law"), RequestFacts(last="law")),
+        ("matches: {pattern: law, in: system}", RequestFacts(system="law"), RequestFacts(last="law", text="law")),
+        ("loaded: large", RequestFacts(loaded=frozenset({"large"})), RequestFacts(loaded=frozenset({"small"}))),
+        ("loaded: [large, medium]", RequestFacts(loaded=frozenset({"medium"})), RequestFacts()),
+        ("key: a, prompt_chars: {at_most: 3}", RequestFacts(key="a", text="abc"), RequestFacts(key="a", text="abcd")),
     ],
 )
-def test_a_rule_applies_if_its_conditions_hold(condition: str, met: Facts, unmet: Facts) -> None:
+def test_a_rule_applies_if_its_conditions_hold(condition: str, met: RequestFacts, unmet: RequestFacts) -> None:
     assert is_met(condition, met) and not is_met(condition, unmet)
 
 
 def test_a_tier_is_a_set_of_keys() -> None:
     tiers = "tiers: {pro: [alice, bob], free: carol}\n"
-    assert is_met("tier: pro", Facts(key="bob"), tiers) and not is_met("tier: pro", Facts(key="carol"), tiers)
-    assert is_met("tier: [pro, free]", Facts(key="carol"), tiers) and not is_met("tier: pro", Facts(), tiers)
+    assert is_met("tier: pro", RequestFacts(key="bob"), tiers) and not is_met(
+        "tier: pro", RequestFacts(key="carol"), tiers
+    )
+    assert is_met("tier: [pro, free]", RequestFacts(key="carol"), tiers) and not is_met(
+        "tier: pro", RequestFacts(), tiers
+    )
 
 
 def test_a_pattern_looks_only_at_the_beginning_of_a_huge_text() -> None:
-    assert is_met("matches: end", Facts(last="x" * (MAX_TEXT - 3) + "end"))
-    assert not is_met("matches: end", Facts(last="x" * MAX_TEXT + "end"))
+    assert is_met("matches: end", RequestFacts(last="x" * (MAX_TEXT_CHARS - 3) + "end"))
+    assert not is_met("matches: end", RequestFacts(last="x" * MAX_TEXT_CHARS + "end"))
 
 
-def test_a_topic_is_what_the_classifier_sees() -> None:
+def test_a_topic_is_the_class_that_the_classifier_finds() -> None:
     declared = "classifiers:\n  subjects:\n" + "".join(f"    {label}: {texts}\n" for label, texts in SUBJECTS.items())
-    code, poem = Facts(last="My function raises a TypeError in a loop"), Facts(last="A poem about an old king")
+    code, poem = (
+        RequestFacts(last="My function raises a TypeError in a loop"),
+        RequestFacts(last="A poem about an old king"),
+    )
     condition = "topic: {classifier: subjects, is: code}"
     assert is_met(condition, code, declared) and not is_met(condition, poem, declared)
-    assert not is_met(condition, Facts(last="zxcv qwer"), declared)  # no word of it is known
+    assert not is_met(condition, RequestFacts(last="zxcv qwer"), declared)  # no word of it is known
     sure = "topic: {classifier: subjects, is: [code, prose], at_least: 0.9}"
-    assert is_met(sure, poem, declared) and not is_met(sure, Facts(last="write"), declared)
+    assert is_met(sure, poem, declared) and not is_met(sure, RequestFacts(last="write"), declared)
 
 
-def test_a_classifier_is_deterministic_and_tells_how_well_it_does() -> None:
+def test_a_classifier_is_deterministic_and_measures_its_accuracy() -> None:
     first, second = Classifier(SUBJECTS), Classifier(SUBJECTS)
     text = "Write unit tests for this function"
     assert first.classify(text) == second.classify(text) and first.classify(text).label == "code"
-    assert 0.5 < first.classify(text).share <= 1.0
+    assert 0.5 < first.classify(text).probability <= 1.0
     assert all(first.classify(example).label == label for label, texts in SUBJECTS.items() for example in texts)
     assert 0.5 <= first.accuracy() <= 1.0
     assert Classifier({"a": ["x"], "b": ["y"]}).accuracy() == 0.0  # one example each: nothing is left to learn from
@@ -119,44 +138,44 @@ def test_the_first_rule_that_applies_is_taken_and_fallbacks_follow() -> None:
               - use: small
             fallback: [small, hf.co/org/repo:Q4]
     """)
-    assert made.choose("helper", lambda: Facts(text="x" * 100, key="alice")) == Choice(
+    assert made.choose("helper", lambda: RequestFacts(text="x" * 100, key="alice")) == RouteChoice(
         "helper", "long", ("large", "medium")
     )
-    second = made.choose("helper", lambda: Facts(key="alice"))
-    assert second == Choice("helper", "2", ("medium", "small", "hf.co/org/repo:Q4")) and second.label == "helper/2"
-    assert made.choose("helper", Facts) == Choice("helper", "3", ("small", "hf.co/org/repo:Q4"))
+    second = made.choose("helper", lambda: RequestFacts(key="alice"))
+    assert second == RouteChoice("helper", "2", ("medium", "small", "hf.co/org/repo:Q4")) and second.label == "helper/2"
+    assert made.choose("helper", RequestFacts) == RouteChoice("helper", "3", ("small", "hf.co/org/repo:Q4"))
     assert made.choose("small", lambda: pytest.fail("facts of a model's own name are not needed")) is None
 
 
 def test_a_split_has_its_proportions_and_is_sticky() -> None:
     made = routes("routes: {ab: {rules: [{use: {small: 3, large: 1}, seed: spring}]}}")
 
-    def model(facts: Facts) -> str:
+    def model(facts: RequestFacts) -> str:
         choice = made.choose("ab", lambda: facts)
         assert choice is not None
         return choice.models[0]
 
     users = [f"user-{n}" for n in range(4000)]
-    chosen = {user: model(Facts(user=user, first=user)) for user in users}
+    chosen = {user: model(RequestFacts(user=user, first=user)) for user in users}
     assert Counter(chosen.values()) == {"small": 2961, "large": 1039}  # of a seed, always the same
-    assert all(model(Facts(user=user, first="another", last="turn")) == chosen[user] for user in users)
+    assert all(model(RequestFacts(user=user, first="another", last="turn")) == chosen[user] for user in users)
     other = Split({"small": 3, "large": 1}, "autumn")
-    assert 0.3 < sum(other.choose(Facts(user=user)) == chosen[user] for user in users) / 4000 < 0.7
+    assert 0.3 < sum(other.choose(RequestFacts(user=user)) == chosen[user] for user in users) / 4000 < 0.7
 
 
-def test_a_split_is_sticky_by_what_is_known_or_by_what_it_says() -> None:
+def test_a_split_is_sticky_by_the_first_known_fact_or_by_the_named_one() -> None:
     even = Split({"a": 1, "b": 1}, "s")
-    assert len({even.choose(Facts(key="k", first=f"{n}")) for n in range(50)}) == 1  # the key's
-    assert len({even.choose(Facts(session=f"{n}", key="k")) for n in range(50)}) == 2
-    assert len({even.choose(Facts(first=f"{n}")) for n in range(50)}) == 2  # the conversation's
+    assert len({even.choose(RequestFacts(key="k", first=f"{n}")) for n in range(50)}) == 1  # the key's
+    assert len({even.choose(RequestFacts(session=f"{n}", key="k")) for n in range(50)}) == 2
+    assert len({even.choose(RequestFacts(first=f"{n}")) for n in range(50)}) == 2  # the conversation's
     by = Split({"a": 1, "b": 1}, "s", by="conversation")
-    assert len({by.choose(Facts(user="u", first=f"{n}")) for n in range(50)}) == 2
-    assert {Split({"a": 0, "b": 1}, f"{n}").choose(Facts(user="u")) for n in range(20)} == {"b"}
-    assert 0.0 <= min(share_of("s", str(n)) for n in range(1000)) < 0.01
-    assert 0.99 < max(share_of("s", str(n)) for n in range(1000)) < 1.0
+    assert len({by.choose(RequestFacts(user="u", first=f"{n}")) for n in range(50)}) == 2
+    assert {Split({"a": 0, "b": 1}, f"{n}").choose(RequestFacts(user="u")) for n in range(20)} == {"b"}
+    assert 0.0 <= min(hash_fraction("s", str(n)) for n in range(1000)) < 0.01
+    assert 0.99 < max(hash_fraction("s", str(n)) for n in range(1000)) < 1.0
 
 
-def test_what_was_declared_can_be_shown() -> None:
+def test_routes_can_be_shown_as_declared() -> None:
     said = one("prompt_chars: {at_most: 5}").describe()["aliases"]["alias"]
     assert said == [
         {"rule": "yes", "when": {"prompt_chars": {"at_most": "5"}}, "use": "large"},
@@ -178,13 +197,13 @@ LAST = "      - use: small\n"
         ("", None, "it is empty"),
         ("routes: [", 1, "this is not YAML"),
         ("routes:\n  a: {\n  b: ]", 3, "this is not YAML"),
-        ("tiers: {}", 1, "there are no routes"),
-        ("- routes", 1, "must be a mapping of routes, tiers, classifiers"),
-        ("routes: {}", 1, "there is no alias"),
+        ("tiers: {}", 1, "the file has no routes"),
+        ("- routes", 1, "expected a mapping of routes, tiers, classifiers"),
+        ("routes: {}", 1, "there are no aliases here"),
         ("routes: {}\nrouts: 1", 2, "there is no 'routs' here: choose from routes, tiers, classifiers"),
-        ("routes:\n  a b: {rules: [{use: small}]}", 2, "'a b' is no name"),
+        ("routes:\n  a b: {rules: [{use: small}]}", 2, "'a b' is not a valid name"),
         ("routes:\n  small:\n    rules: [{use: large}]", 3, "small is the name of a model"),
-        ("routes:\n  a: {rules: [{use: small}]}\n  a: {rules: [{use: small}]}", 3, "'a' is here twice"),
+        ("routes:\n  a: {rules: [{use: small}]}\n  a: {rules: [{use: small}]}", 3, "'a' appears twice"),
         ("routes:\n  a:\n    fallback: small", 3, "a has no rules"),
         ("routes:\n  a: {rules: []}", 2, "a has no rules"),
         (HEAD + "      - when: {key: a}\n", 4, "does not say which model to `use`"),
@@ -193,25 +212,25 @@ LAST = "      - use: small\n"
         (HEAD + "      - use:\n          small: 1\n          huge: 1\n", 6, "there is no model 'huge'"),
         (HEAD + "      - use:\n          small: 0\n", 5, "a weight above 0"),
         (HEAD + "      - use:\n          small: -1\n", 5, "out of range"),
-        (HEAD + "      - use:\n          small: much\n", 5, "'much' is no number"),
+        (HEAD + "      - use:\n          small: much\n", 5, "'much' is not a number"),
         (HEAD + "      - use: small\n        fallback: [large, huge]\n", 5, "there is no model 'huge'"),
         (HEAD + "      - use: small\n        sticky: mood\n", 5, "not by 'mood'"),
-        (HEAD + "      - use: small\n        name: 'a b'\n", 5, "'a b' is no name"),
+        (HEAD + "      - use: small\n        name: 'a b'\n", 5, "'a b' is not a valid name"),
         (HEAD + "      - use: small\n        wehn: {}\n", 5, "there is no 'wehn' here"),
         (HEAD + LAST + LAST, 4, "this rule always applies"),
         (HEAD + "      - when: {key: a}\n        use: small\n", 4, "must have no `when`"),
-        (HEAD + "      - {name: '2', when: {key: a}, use: small}\n" + LAST, 5, "two rules of the name 2"),
-        (HEAD + "      - when: {}\n        use: small\n" + LAST, 4, "there is no condition here"),
+        (HEAD + "      - {name: '2', when: {key: a}, use: small}\n" + LAST, 5, "two rules named 2"),
+        (HEAD + "      - when: {}\n        use: small\n" + LAST, 4, "`when` has no condition"),
         (
             HEAD + "      - when: {mood: good}\n        use: small\n" + LAST,
             4,
             "there is no 'mood' here: choose from key",
         ),
         (HEAD + "      - when: {key: []}\n        use: small\n" + LAST, 4, "this list is empty"),
-        (HEAD + "      - when: {key: ''}\n        use: small\n" + LAST, 4, "must be a text"),
-        (HEAD + "      - when:\n          matches: '('\n        use: small\n" + LAST, 5, "no regular expression"),
+        (HEAD + "      - when: {key: ''}\n        use: small\n" + LAST, 4, "expected a text"),
+        (HEAD + "      - when:\n          matches: '('\n        use: small\n" + LAST, 5, "not a regular expression"),
         (HEAD + "      - when: {matches: {in: last}}\n        use: small\n" + LAST, 4, "a pattern is missing"),
-        (HEAD + "      - when: {matches: {pattern: x, in: y}}\n        use: small\n" + LAST, 4, "not in 'y'"),
+        (HEAD + "      - when: {matches: {pattern: x, in: y}}\n        use: small\n" + LAST, 4, "not 'y'"),
         (HEAD + "      - when: {prompt_chars: 5}\n        use: small\n" + LAST, 4, "mapping of at_least, at_most"),
         (HEAD + "      - when: {prompt_chars: {}}\n        use: small\n" + LAST, 4, "give at_least"),
         (
@@ -241,12 +260,12 @@ LAST = "      - use: small\n"
             "c has no class 'x': it has a, b",
         ),
         (HEAD + LAST + "classifiers:\n  c:\n    a: [x]\n", 7, "c needs two classes"),
-        (HEAD + LAST + "tiers:\n  pro: {}\n", 6, "must be a text"),
+        (HEAD + LAST + "tiers:\n  pro: {}\n", 6, "expected a text"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, line: int | None, problem: str) -> None:
+def test_a_mistake_is_reported_with_its_line(text: str, line: int | None, problem: str) -> None:
     with pytest.raises(BadRoutes) as caught:
-        build(parse(text), MODELS.__contains__)
+        build_routes(parse_yaml(text), MODELS.__contains__)
     assert problem in caught.value.public and caught.value.line == line, caught.value.public
     assert caught.value.public.startswith("routes.yaml" if line is None else f"routes.yaml, line {line}: ")
 
@@ -254,22 +273,22 @@ def test_a_mistake_is_told_with_its_line(text: str, line: int | None, problem: s
 def test_a_file_is_read_and_named_in_its_errors(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("routes: {a: {rules: [{use: small}]}}")
-    assert list(load(file, MODELS.__contains__).rules) == ["a"]
+    assert list(load_routes(file, MODELS.__contains__).rules) == ["a"]
     file.write_text("routes:\n  a: {rules: [{use: huge}]}")
     with pytest.raises(BadRoutes, match=r"^my.yaml, line 2: there is no model 'huge' here\.$"):
-        load(file, MODELS.__contains__)
+        load_routes(file, MODELS.__contains__)
     with pytest.raises(BadRoutes, match="cannot be read"):
-        load(tmp_path / "none", MODELS.__contains__)
+        load_routes(tmp_path / "none", MODELS.__contains__)
 
 
 def test_a_file_that_refers_to_itself_ends() -> None:
-    with pytest.raises(BadRoutes, match="must be a text"):
+    with pytest.raises(BadRoutes, match="expected a text"):
         routes("routes: {a: {rules: [{when: {key: &x [*x]}, use: small}, {use: small}]}}")
-    assert "…" in str(parse("&x {a: *x}").plain())
+    assert "…" in str(parse_yaml("&x {a: *x}").plain())
 
 
 def test_kinds_of_conditions_are_found_by_their_files() -> None:
     folder = Path(__file__).parents[2] / "src" / "quire" / "gateway" / "policies"
     assert set(all_policies()) == {file.stem for file in folder.glob("*.py")} - {"__init__"}
     assert all(policy.read and policy.EXAMPLE for policy in all_policies().values())
-    assert all_policies()["key"].read(parse("a"), Given())(Facts(key="a"))
+    assert all_policies()["key"].read(parse_yaml("a"), Declarations())(RequestFacts(key="a"))

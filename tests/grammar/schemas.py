@@ -1,4 +1,4 @@
-"""More than 300 JSON schemas of many shapes, the same in every run; and a judge of answers to them.
+"""More than 300 JSON schemas of many shapes, the same in every run, and a validator of answers to them.
 
 Most strings and lists are short, so that a small model that writes at random comes to an end.
 """
@@ -161,7 +161,7 @@ def expression(chance: random.Random, number: int) -> Schema:
 
 
 def kinds_apart(chance: random.Random, number: int) -> Schema:
-    """Branches that a constant tells apart, as typed unions are usually written."""
+    """Branches distinguished by a constant, as typed unions are usually written."""
     names = chance.sample(WORDS, 2 + number % 3)
     return {"oneOf": [closed({"type": {"const": name}, **fields(chance, 1 + number % 2)}) for name in names]}
 
@@ -201,8 +201,8 @@ PATTERNS = (
 
 
 def pattern(chance: random.Random, number: int) -> Schema:
-    wanted = {"type": "string", "pattern": PATTERNS[number % len(PATTERNS)]}
-    return closed({chance.choice(WORDS): wanted, **fields(chance, number % 3)})
+    schema_of_field = {"type": "string", "pattern": PATTERNS[number % len(PATTERNS)]}
+    return closed({chance.choice(WORDS): schema_of_field, **fields(chance, number % 3)})
 
 
 def names_by_pattern(chance: random.Random, number: int) -> Schema:
@@ -219,10 +219,10 @@ FORMATS = ("date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 
 
 def format_of_text(chance: random.Random, number: int) -> Schema:
-    wanted: Schema = {"type": "string", "format": FORMATS[number % len(FORMATS)]}
-    if wanted["format"] in ("email", "hostname", "uri"):
-        wanted["maxLength"] = 24
-    return closed({chance.choice(WORDS): wanted, **fields(chance, number // len(FORMATS))})
+    schema_of_field: Schema = {"type": "string", "format": FORMATS[number % len(FORMATS)]}
+    if schema_of_field["format"] in ("email", "hostname", "uri"):
+        schema_of_field["maxLength"] = 24
+    return closed({chance.choice(WORDS): schema_of_field, **fields(chance, number // len(FORMATS))})
 
 
 def big_enum(chance: random.Random, number: int) -> Schema:
@@ -238,7 +238,7 @@ def big_enum(chance: random.Random, number: int) -> Schema:
 
 def numbers(chance: random.Random, number: int) -> Schema:
     step = chance.choice([2, 3, 5, 7, 10])
-    wanted: list[Schema] = [
+    schema_of_field: list[Schema] = [
         {"type": "integer", "multipleOf": step, "minimum": 0, "maximum": 1000},
         {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 100},
         {"type": "integer", "exclusiveMinimum": -5, "exclusiveMaximum": 5},
@@ -248,7 +248,10 @@ def numbers(chance: random.Random, number: int) -> Schema:
         fraction(chance),
     ]
     return closed(
-        {name: wanted[(number + i) % len(wanted)] for i, name in enumerate(chance.sample(WORDS, 1 + number % 3))}
+        {
+            name: schema_of_field[(number + i) % len(schema_of_field)]
+            for i, name in enumerate(chance.sample(WORDS, 1 + number % 3))
+        }
     )
 
 
@@ -372,6 +375,6 @@ def _is_uri(value: Any) -> bool:
 
 
 def judge(schema: Schema, answer: str) -> None:
-    """Raises if the answer is no JSON or not what the schema asks for, formats included."""
+    """Raises if the answer is not JSON or not valid for the schema, formats included."""
     judging = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     judging(schema, format_checker=CHECKER).validate(json.loads(answer))

@@ -1,6 +1,6 @@
-"""Objects have the properties that their schema declares and no others: of all that holds together, never of a part.
+"""Objects have the properties that their schema declares and no others, after all parts are merged.
 
-The judge is `jsonschema`, and the schema is the one that was given.
+Answers are validated by `jsonschema` with the original schema.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ NODE = {"properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/
     ],
     ids=lambda value: json.dumps(value)[:70] if isinstance(value, dict) else "",
 )
-def test_an_object_is_closed_after_all_that_holds_of_it_is_known(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_an_object_is_closed_after_all_its_parts_are_merged(schema: Any, good: list[str], bad: list[str]) -> None:
     grammar = compiled(schema, CLOSED)
     assert [text for text in good if not takes(grammar, text)] == []
     assert [text for text in bad if takes(grammar, text)] == []
@@ -144,12 +144,12 @@ def test_the_setting_keeps_objects_open_and_a_strict_schema_closes_them() -> Non
         {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     ],
 )
-def test_branches_that_may_both_hold_are_refused_as_the_schema_has_them(schema: Any) -> None:
+def test_overlapping_one_of_branches_are_refused(schema: Any) -> None:
     with pytest.raises(InvalidRequest, match="exclude each other"):
         compiled(schema, CLOSED)
 
 
-def test_many_branches_are_told_apart_by_a_constant_whether_it_is_required_or_not() -> None:
+def test_many_branches_are_distinguished_by_a_constant_even_if_it_is_optional() -> None:
     kinds = [{"type": "object", "properties": {"k": {"const": f"k{i}"}, "x": {"type": "integer"}}} for i in range(300)]
     grammar = compiled({"oneOf": kinds}, CLOSED)
     assert takes(grammar, '{"k": "k7", "x": 1}') and not takes(grammar, '{"x": 1}') and not takes(grammar, "{}")
@@ -205,7 +205,7 @@ def with_definitions(seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("start", range(0, 300, 50))
-def test_whatever_comes_is_valid_by_the_schema_as_it_was_given(start: int) -> None:
+def test_every_answer_is_valid_for_the_clients_schema(start: int) -> None:
     """And closing makes no schema impossible that has answers when it is open."""
     num_taken = 0
     for seed in range(start, start + 50):

@@ -1,4 +1,4 @@
-"""Compiling beside the loop: once for equal constraints, within limits, and never at the cost of the process."""
+"""Compiling in threads: once for equal constraints, within limits, and without endangering the process."""
 
 from __future__ import annotations
 
@@ -69,84 +69,84 @@ def make() -> Iterator[Callable[..., Compiler]]:
 
 def result(compiler: Compiler, job: Job, seconds: float = 60.0) -> Grammar | QuireError:
     deadline = time.monotonic() + seconds
-    while (came := compiler.look(job, time.monotonic())) is None:
-        assert time.monotonic() < deadline, "nothing came of it"
+    while (outcome := compiler.poll(job, time.monotonic())) is None:
+        assert time.monotonic() < deadline, "the job does not end"
         time.sleep(0.001)
-    return came
+    return outcome
 
 
 def test_equal_constraints_are_compiled_once(make: Any, held: Held) -> None:
     compiler = make(held)
-    first = compiler.ask(regex("a"))
+    first = compiler.submit(regex("a"))
     assert result(compiler, first) == "a"
-    assert compiler.ask(regex("a")) is first and compiler.ask(regex("b")) is not first
-    result(compiler, compiler.ask(regex("b")))
+    assert compiler.submit(regex("a")) is first and compiler.submit(regex("b")) is not first
+    result(compiler, compiler.submit(regex("b")))
     assert held.compiled == ["a", "b"]
 
 
-def test_the_one_used_longest_ago_is_forgotten(make: Any, held: Held) -> None:
+def test_the_least_recently_used_grammar_is_evicted(make: Any, held: Held) -> None:
     compiler = make(held, cached_grammars=2)
-    for text in "abac":  # a is used again before c comes
-        result(compiler, compiler.ask(regex(text)))
+    for text in "abac":  # a is used again before c
+        result(compiler, compiler.submit(regex(text)))
     for text in "acb":
-        result(compiler, compiler.ask(regex(text)))
+        result(compiler, compiler.submit(regex(text)))
     assert held.compiled == ["a", "b", "c", "b"]
 
 
-def test_what_is_too_large_is_refused_with_both_numbers(make: Any, held: Held) -> None:
+def test_a_constraint_that_is_too_large_is_refused_with_both_numbers(make: Any, held: Held) -> None:
     compiler = make(held, max_grammar_bytes=10)
-    with pytest.raises(InvalidRequest, match="12 bytes, and max_grammar_bytes is 10"):
-        compiler.ask(regex("é" * 6))
+    with pytest.raises(InvalidRequest, match="12 bytes; max_grammar_bytes allows 10"):
+        compiler.submit(regex("é" * 6))
     with pytest.raises(InvalidRequest, match="12 bytes"):
-        compiler.ask(Constraint(ConstraintKind.CHOICE, choices=("abcdef", "ghijkl")))
+        compiler.submit(Constraint(ConstraintKind.CHOICE, choices=("abcdef", "ghijkl")))
     assert held.compiled == []
 
 
-def test_what_takes_too_long_is_given_up_and_others_go_on(make: Any, held: Held) -> None:
+def test_a_job_that_takes_too_long_is_abandoned_and_others_continue(make: Any, held: Held) -> None:
     compiler = make(held, max_grammar_seconds=0.05)
-    slow = compiler.ask(regex("slow"))
+    slow = compiler.submit(regex("slow"))
     error = result(compiler, slow)
     assert isinstance(error, InvalidRequest) and "longer than 0.05 s" in error.public
-    assert result(compiler, compiler.ask(regex("quick"))) == "quick"
+    assert result(compiler, compiler.submit(regex("quick"))) == "quick"
     held.let_go.set()
-    assert isinstance(compiler.look(slow, time.monotonic()), InvalidRequest | str)
+    assert isinstance(compiler.poll(slow, time.monotonic()), InvalidRequest | str)
 
 
-def test_when_all_threads_are_lost_others_are_told_to_come_back(make: Any, held: Held) -> None:
+def test_while_all_threads_are_in_abandoned_jobs_others_are_refused(make: Any, held: Held) -> None:
     compiler = make(held, max_grammar_seconds=0.05)
-    lost = [compiler.ask(regex(f"slow {number}")) for number in range(NUM_THREADS)]
+    lost = [compiler.submit(regex(f"slow {number}")) for number in range(NUM_THREADS)]
     assert all(isinstance(result(compiler, job), InvalidRequest) for job in lost)
-    waiting = compiler.ask(regex("quick"))
+    waiting = compiler.submit(regex("quick"))
     error = result(compiler, waiting)
     assert isinstance(error, Overloaded) and error.retry_after > 0
     held.let_go.set()
     deadline = time.monotonic() + 60
-    while compiler.look(waiting, time.monotonic()) != "quick":
-        assert time.monotonic() < deadline, "a thread that came back has not gone on"
+    while compiler.poll(waiting, time.monotonic()) != "quick":
+        assert time.monotonic() < deadline, "a thread that is free again does not continue"
         time.sleep(0.001)
 
 
-def test_a_compiler_that_breaks_says_so_of_that_constraint_alone(make: Any, held: Held, caplog: Any) -> None:
+def test_a_failing_compilation_affects_its_constraint_alone(make: Any, held: Held, caplog: Any) -> None:
     compiler = make(held)
-    error = result(compiler, compiler.ask(regex("broken")))
+    error = result(compiler, compiler.submit(regex("broken")))
     assert isinstance(error, InvalidRequest) and "ZeroDivisionError" in error.public
-    assert "broke its compiler" in caplog.text
-    assert result(compiler, compiler.ask(regex("fine"))) == "fine"
+    assert "compiling a constraint of kind regex failed" in caplog.text
+    assert result(compiler, compiler.submit(regex("fine"))) == "fine"
 
 
-def test_a_backend_that_cannot_be_opened_is_an_answer() -> None:
+def test_the_error_of_opening_the_backend_is_the_result() -> None:
     def opens() -> Backend:
         raise GrammarUnavailable("Not here.")
 
     compiler = Compiler(opens, CONFIG)
-    assert isinstance(result(compiler, compiler.ask(regex("a"))), GrammarUnavailable)
+    assert isinstance(result(compiler, compiler.submit(regex("a"))), GrammarUnavailable)
     compiler.close()
 
 
 def test_threads_end_when_the_compiler_is_closed(held: Held) -> None:
     before = set(threading.enumerate())
     compiler = Compiler(lambda: held, CONFIG)  # type: ignore[arg-type, return-value]
-    result(compiler, compiler.ask(regex("a")))
+    result(compiler, compiler.submit(regex("a")))
     threads = set(threading.enumerate()) - before
     compiler.close()
     for thread in threads:
@@ -156,8 +156,8 @@ def test_threads_end_when_the_compiler_is_closed(held: Held) -> None:
 
 def test_every_schema_of_the_collection_compiles(backend: Backend, make: Any) -> None:
     compiler, all_cases = make(backend, cached_grammars=1000), cases()
-    jobs = [compiler.ask(Constraint(ConstraintKind.SCHEMA, json.dumps(case.schema))) for case in all_cases]
-    refused = [came for job in jobs if isinstance(came := result(compiler, job), QuireError)]
+    jobs = [compiler.submit(Constraint(ConstraintKind.SCHEMA, json.dumps(case.schema))) for case in all_cases]
+    refused = [outcome for job in jobs if isinstance(outcome := result(compiler, job), QuireError)]
     assert refused == [] and len(jobs) >= 300
 
 
@@ -165,7 +165,7 @@ LONGEST = """
 import json, sys, time
 from quire.config import GrammarConfig
 from quire.grammar.compiler import Compiler
-from quire.grammar.grammar import Words, open_backend
+from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.text.tokenizer import Tokenizer
 from quire.types.request import Constraint, ConstraintKind
 names = ["<unk>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
@@ -173,23 +173,23 @@ keys = {"model": "llama", "tokens": names, "token_type": [2, 3] + [6] * 256, "sc
 tokenizer = Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in keys.items()})
 config = GrammarConfig()
 kind, text = sys.argv[1], sys.stdin.read()
-compiler = Compiler(lambda: open_backend(Words(tokenizer, 258, (1,))), config)
-job = compiler.ask(Constraint(ConstraintKind(kind), text))
-while (came := compiler.look(job, time.monotonic())) is None:
+compiler = Compiler(lambda: open_backend(GrammarVocabulary(tokenizer, 258, (1,))), config)
+job = compiler.submit(Constraint(ConstraintKind(kind), text))
+while (outcome := compiler.poll(job, time.monotonic())) is None:
     time.sleep(0.01)
-print(type(came).__name__, len(text))
+print(type(outcome).__name__, len(text))
 """
 
 
 def rules(line: str, last: str, first: str) -> str:
     """As many rules, each of which needs the next, as the limit on a grammar's size lets through."""
-    said, number = [first], 0
+    lines, number = [first], 0
     room = CONFIG.max_grammar_bytes - len(first) - 60
     while room > 0:
-        said.append(line.format(number, number + 1))
-        room -= len(said[-1])
+        lines.append(line.format(number, number + 1))
+        room -= len(lines[-1])
         number += 1
-    return "".join(said) + last.format(number)
+    return "".join(lines) + last.format(number)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every kind of constraint, by the words of the real model: what may come, what must, and where a mistake is."""
+"""Every kind of constraint with the real model's vocabulary: allowed and forced tokens, and positions of errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from quire.grammar.grammar import Backend, GrammarState, GrammarUnavailable, Words, open_backend
+from quire.grammar.grammar import Backend, GrammarState, GrammarUnavailable, GrammarVocabulary, open_backend
 from quire.sampling.mask import allowed_ids, blank
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
@@ -30,13 +30,13 @@ def schema(value: Any) -> Constraint:
     return Constraint(ConstraintKind.SCHEMA, json.dumps(value))
 
 
-def allowed(state: GrammarState, words: Words) -> set[int]:
+def allowed(state: GrammarState, words: GrammarVocabulary) -> set[int]:
     bits = blank(1, words.vocab_size)
     state.fill_mask(bits)
     return set(allowed_ids(bits[0], words.vocab_size).tolist())
 
 
-def takes(state: GrammarState, words: Words, text: str) -> bool:
+def takes(state: GrammarState, words: GrammarVocabulary, text: str) -> bool:
     """May this text come, and may it end there? Every token of it must be in the mask of its place."""
     for token in words.tokenizer.encode(text):
         if token not in allowed(state, words):
@@ -70,15 +70,15 @@ def takes(state: GrammarState, words: Words, text: str) -> bool:
     ],
     ids=lambda value: value.kind if isinstance(value, Constraint) else "",
 )
-def test_each_kind_takes_what_it_describes_and_nothing_else(
-    backend: Backend, words: Words, constraint: Constraint, good: list[str], bad: list[str]
+def test_each_kind_of_constraint_accepts_only_matching_text(
+    backend: Backend, words: GrammarVocabulary, constraint: Constraint, good: list[str], bad: list[str]
 ) -> None:
     grammar = backend.compile(constraint)
     assert [text for text in good if not takes(grammar.start(), words, text)] == []
     assert [text for text in bad if takes(grammar.start(), words, text)] == []
 
 
-def test_json_is_written_in_one_line_so_that_white_space_cannot_go_on_for_ever(backend: Backend, words: Words) -> None:
+def test_json_is_written_on_one_line(backend: Backend, words: GrammarVocabulary) -> None:
     grammar = backend.compile(schema(PERSON))
     for text in (
         '{"first_name":"Ann","age":3}',
@@ -88,8 +88,8 @@ def test_json_is_written_in_one_line_so_that_white_space_cannot_go_on_for_ever(b
         assert not takes(grammar.start(), words, text)
 
 
-def test_what_is_forced_is_the_tokenizers_own_way_and_the_only_thing_that_may_come(
-    backend: Backend, words: Words
+def test_forced_tokens_are_the_tokenizers_encoding_and_the_only_allowed_ones(
+    backend: Backend, words: GrammarVocabulary
 ) -> None:
     state = backend.compile(schema(PERSON)).start()
     forced = state.forced_tokens()
@@ -101,7 +101,7 @@ def test_what_is_forced_is_the_tokenizers_own_way_and_the_only_thing_that_may_co
     assert state.forced_tokens() == [] and not state.must_stop
 
 
-def test_a_text_that_cannot_go_on_must_stop_and_one_that_can_need_not(backend: Backend, words: Words) -> None:
+def test_must_stop_is_set_only_if_nothing_can_follow(backend: Backend, words: GrammarVocabulary) -> None:
     closed = backend.compile(Constraint(ConstraintKind.REGEX, "ab?")).start()
     assert not closed.must_stop
     closed.accept(words.tokenizer.encode("a"))
@@ -110,19 +110,19 @@ def test_a_text_that_cannot_go_on_must_stop_and_one_that_can_need_not(backend: B
     assert closed.must_stop and closed.error is None and allowed(closed, words) == set(words.end_ids)
 
 
-def test_special_tokens_never_come_but_to_end_the_text(backend: Backend, words: Words) -> None:
+def test_special_tokens_are_allowed_only_at_the_end(backend: Backend, words: GrammarVocabulary) -> None:
     state = backend.compile(Constraint(ConstraintKind.REGEX, "(?s).*")).start()
     assert allowed(state, words) & words.tokenizer.special_ids == set(words.end_ids)
 
 
-def test_states_do_not_know_of_each_other(backend: Backend, words: Words) -> None:
+def test_states_are_independent(backend: Backend, words: GrammarVocabulary) -> None:
     grammar = backend.compile(Constraint(ConstraintKind.CHOICE, choices=("left", "right")))
     first, second = grammar.start(), grammar.start()
     first.accept(words.tokenizer.encode("left"))
     assert first.must_stop and takes(second, words, "right") and takes(grammar.start(), words, "left")
 
 
-def test_masks_for_drafts_follow_them_as_far_as_they_may_come(backend: Backend, words: Words) -> None:
+def test_masks_after_drafts_stop_at_the_first_that_is_not_allowed(backend: Backend, words: GrammarVocabulary) -> None:
     grammar = backend.compile(schema(PERSON))
     state, slow = grammar.start(), grammar.start()
     text = words.tokenizer.encode('{"first_name": "Ann')
@@ -137,7 +137,7 @@ def test_masks_for_drafts_follow_them_as_far_as_they_may_come(backend: Backend, 
     assert takes(state, words, '{"first_name": "B", "age": 1}'), "trying drafts has changed the state"
 
 
-def test_drafts_may_complete_the_text(backend: Backend, words: Words) -> None:
+def test_drafts_may_complete_the_answer(backend: Backend, words: GrammarVocabulary) -> None:
     state = backend.compile(Constraint(ConstraintKind.CHOICE, choices=("yes please",))).start()
     drafts = words.tokenizer.encode("yes please")
     bits = blank(1 + len(drafts), words.vocab_size)
@@ -146,15 +146,15 @@ def test_drafts_may_complete_the_text(backend: Backend, words: Words) -> None:
     assert not state.must_stop and takes(state, words, "yes please")
 
 
-def test_a_token_that_may_not_come_breaks_the_state_and_the_state_says_so(backend: Backend, words: Words) -> None:
+def test_a_token_that_is_not_allowed_fails_the_state(backend: Backend, words: GrammarVocabulary) -> None:
     state = backend.compile(Constraint(ConstraintKind.REGEX, "abc")).start()
     state.accept(words.tokenizer.encode("zebra"))
     assert not state.must_stop and isinstance(state.error, InvalidRequest) and "after" in state.error.public
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
-    backend: Backend, words: Words, seed: int
+def test_a_random_walk_through_the_masks_gives_a_valid_answer(
+    backend: Backend, words: GrammarVocabulary, seed: int
 ) -> None:
     """No model at all: any token that the mask allows, with and without jumps."""
     shape = {
@@ -171,10 +171,10 @@ def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
     for jumps in (True, False):
         chance, state, tokens = random.Random(seed), grammar.start(), []
         while not state.must_stop:
-            came = state.forced_tokens() if jumps else []
-            came = came or [chance.choice(sorted(allowed(state, words)))]
-            state.accept(came)
-            tokens += came
+            tokens_now = state.forced_tokens() if jumps else []
+            tokens_now = tokens_now or [chance.choice(sorted(allowed(state, words)))]
+            state.accept(tokens_now)
+            tokens += tokens_now
         answer = json.loads(words.tokenizer.decode(tokens))
         assert answer["kind"] in ("alpha", "beta", "gamma") and len(answer["sizes"]) <= 3
         assert all(-3 <= size <= 300 for size in answer["sizes"]) and answer["code"][2] == "-"
@@ -186,11 +186,11 @@ def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
         (schema({"properties": {"a": {"items": {"contains": {}}}}}), r"#/properties/a/items: .*contains"),
         (
             schema({"items": {"type": "array", "uniqueItems": True, "minItems": 2}}),
-            r"#/items: uniqueItems with minItems 2: so many items are kept apart if an enum lists them",
+            r"#/items: uniqueItems with minItems 2 needs items that an enum lists",
         ),
         (
             schema({"items": {"propertyNames": {"pattern": "a", "maxLength": 3}}}),
-            "#/items: propertyNames takes an enum",
+            "#/items: propertyNames must be an enum",
         ),
         (schema({"anyOf": [{"type": "null"}, {"if": {}, "then": {}}]}), r"#/anyOf/1: .*if, then"),
         (schema({"properties": {"a/b": {"not": {}}}}), r"#/properties/a~1b: not supported: not"),
@@ -211,11 +211,11 @@ def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
             ),
             "#: .*'age' is unsatisfiable",
         ),
-        (schema(PERSON | {"properties": {"age": {}}}), "#: 'first_name' is required, and nothing is valid for it"),
-        (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#"}}}), "it refers to itself without end"),
+        (schema(PERSON | {"properties": {"age": {}}}), "#: 'first_name' is required, but no value is valid for it"),
+        (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#"}}}), "its references form a loop"),
         (schema({"type": "object", "minProperties": 3}), r"#: minProperties"),
-        (schema(False), "#: nothing is valid"),
-        (schema([1]), r"#: a schema is an object, not \[1\]"),
+        (schema(False), "#: no value is valid"),
+        (schema([1]), r"#: a schema must be an object, not \[1\]"),
         (Constraint(ConstraintKind.SCHEMA, '{"type":\n "object",}'), "line 2, column 11"),
         (Constraint(ConstraintKind.SCHEMA, '{"not":' * 5000 + "{}" + "}" * 5000), "nested too deeply"),
         (Constraint(ConstraintKind.REGEX, "ab(c"), "character 3: unclosed group"),
@@ -226,8 +226,10 @@ def test_a_walk_at_random_through_the_masks_ends_in_what_the_schema_asks_for(
         (Constraint(ConstraintKind.EBNF, 'root := "a"'), "Expected ::= at line 1"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_with_the_place(backend: Backend, constraint: Constraint, says: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"cannot be followed: .*{says}") as raised:
+def test_a_constraint_that_cannot_be_compiled_is_refused_with_the_position(
+    backend: Backend, constraint: Constraint, says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"cannot be compiled: .*{says}") as raised:
         backend.compile(constraint)
     assert raised.value.field == "constraint" and raised.value.status == 400 and "\n" not in raised.value.public
 
@@ -240,16 +242,16 @@ KEYWORDS = (
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS.split())
-def test_a_schema_that_makes_no_sense_is_refused_or_taken_and_breaks_nothing(backend: Backend, keyword: str) -> None:
+def test_a_random_schema_is_refused_or_compiled(backend: Backend, keyword: str) -> None:
     for value in (None, True, -1, 1.5, 1e300, "x", "#", "#/$defs/x", [], [1], [{}], {}, {"x": 1}, {"x": {"$ref": "#"}}):
         for around in ({}, {"format": "date"}, {"minProperties": 2, "additionalProperties": False}):
             try:
                 backend.compile(schema({**around, keyword: value})).start().forced_tokens()
             except InvalidRequest as refusal:
-                assert "cannot be followed" in refusal.public
+                assert "cannot be compiled" in refusal.public
 
 
-def test_no_answer_is_valid_only_by_the_library(backend: Backend, words: Words) -> None:
+def test_no_answer_is_accepted_by_the_library_alone(backend: Backend, words: GrammarVocabulary) -> None:
     """Where the library is less strict than the schema, we are not."""
     date = backend.compile(schema({"type": "string", "format": "date"}))
     assert takes(date.start(), words, '"2024-02-29"') and not takes(date.start(), words, '"2023-02-29"')
@@ -270,7 +272,7 @@ def test_no_answer_is_valid_only_by_the_library(backend: Backend, words: Words) 
     assert takes(control.start(), words, '"a\\u0001"')
 
 
-def test_a_tokenizer_that_begins_with_a_space_forces_no_space(sentencepiece: Words) -> None:
+def test_a_tokenizer_with_a_leading_space_forces_no_space(sentencepiece: GrammarVocabulary) -> None:
     backend = open_backend(sentencepiece)
     state = backend.compile(Constraint(ConstraintKind.CHOICE, choices=('{"name":1', '{"name":2'))).start()
     forced = state.forced_tokens()
@@ -278,27 +280,29 @@ def test_a_tokenizer_that_begins_with_a_space_forces_no_space(sentencepiece: Wor
     assert spelled and b'{"name":'.startswith(spelled) and len(forced) < len(spelled)
     state.accept(forced)
     assert state.error is None
-    assert max(allowed(state, sentencepiece)) < sentencepiece.tokenizer.num_tokens, "padding of the head never comes"
+    assert max(allowed(state, sentencepiece)) < sentencepiece.tokenizer.num_tokens, (
+        "padding of the output is never allowed"
+    )
 
 
-def test_bytes_of_unknown_characters_can_be_forced(sentencepiece: Words) -> None:
+def test_bytes_of_unknown_characters_can_be_forced(sentencepiece: GrammarVocabulary) -> None:
     state = open_backend(sentencepiece).compile(Constraint(ConstraintKind.CHOICE, choices=("ü€a",))).start()
     tokens: list[int] = []
     while not state.must_stop:
-        came = state.forced_tokens() or [min(allowed(state, sentencepiece))]
-        state.accept(came)
-        tokens += came
+        tokens_now = state.forced_tokens() or [min(allowed(state, sentencepiece))]
+        state.accept(tokens_now)
+        tokens += tokens_now
     assert sentencepiece.tokenizer.decode(tokens, continues=True) == "ü€a"
 
 
-def test_without_words_or_an_end_there_are_no_grammars(words: Words) -> None:
-    with pytest.raises(GrammarUnavailable, match="without a tokenizer"):
+def test_without_a_tokenizer_or_end_token_there_are_no_grammars(words: GrammarVocabulary) -> None:
+    with pytest.raises(GrammarUnavailable, match="has no tokenizer"):
         open_backend(None)
-    with pytest.raises(GrammarUnavailable, match="no token that ends"):
-        open_backend(Words(words.tokenizer, words.vocab_size, ()))
+    with pytest.raises(GrammarUnavailable, match="no end-of-text token"):
+        open_backend(GrammarVocabulary(words.tokenizer, words.vocab_size, ()))
 
 
-def test_masks_are_as_wide_as_the_models_head() -> None:
+def test_masks_are_as_wide_as_the_models_output() -> None:
     assert blank(2, 64).shape == (2, 2) and blank(2, 65).shape == (2, 3)
     bits = blank(1, 65)
     bits[0, 0], bits[0, 2] = 0b101, 0xFFFFFFFF

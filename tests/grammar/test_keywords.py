@@ -1,4 +1,4 @@
-"""Keywords and formats beside the compiler's own, as Pydantic writes them: kept by a pattern or a list, or notes."""
+"""Keywords and formats that the compiler lacks, as Pydantic writes them: enforced by patterns or lists, or ignored."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from quire.grammar.alternatives import Rules
-from quire.grammar.formats import NAMES, PATTERNS
+from quire.grammar.alternatives import SchemaOptions
+from quire.grammar.formats import PATTERNS, PROPERTY_NAME_PATTERNS
 from quire.grammar.guidance import Guidance
-from quire.grammar.writing import exact
+from quire.grammar.schema_writer import exact_schema
 from quire.types.errors import InvalidRequest
 from tests.grammar.walking import BYTES, compiled, takes, walk
 
@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
-def test_a_format_lets_through_what_its_reader_takes_in_values_and_in_names(name: str) -> None:
+def test_every_match_of_a_format_is_accepted_by_its_parser(name: str) -> None:
     short = {"type": "string", "format": name, "maxLength": 60}
     named = {"type": "object", "propertyNames": {"format": name}, "maxProperties": 1, "minProperties": 1}
     for schema in (short, named):
@@ -64,10 +64,10 @@ def test_a_format_lets_through_what_its_reader_takes_in_values_and_in_names(name
                 num_over += 1
                 value = json.loads(answer)
                 READERS[name](next(iter(value)) if isinstance(value, dict) else value)
-        assert num_over, "no answer came to its end"
+        assert num_over, "no answer was complete"
 
 
-@pytest.mark.parametrize("patterns", [PATTERNS, NAMES], ids=["of values", "of names"])
+@pytest.mark.parametrize("patterns", [PATTERNS, PROPERTY_NAME_PATTERNS], ids=["of values", "of names"])
 def test_every_pattern_of_a_format_can_be_compiled(patterns: dict[str, str]) -> None:
     for name, pattern in patterns.items():
         assert walk(compiled({"type": "string", "pattern": pattern, "maxLength": 70}, BACKEND), 1, 500), name
@@ -102,7 +102,7 @@ def test_an_annotation_changes_nothing(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["path", "file-path", "directory-path", "password", "binary", "multi-host-uri", "ssn"])
-def test_a_format_that_says_nothing_about_the_text_is_an_annotation(name: str) -> None:
+def test_an_unknown_format_is_an_annotation(name: str) -> None:
     assert takes(compiled({"type": "string", "format": name}, BACKEND), '"any /text/ at all"')
 
 
@@ -134,7 +134,7 @@ def test_a_format_that_says_nothing_about_the_text_is_an_annotation(name: str) -
         ({"prefixItems": [{"const": 1}, {"const": 1}]}, ["[1]"], ["[1, 1]"]),
     ],
 )
-def test_items_that_must_differ_do(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_unique_items_are_different(schema: Any, good: list[str], bad: list[str]) -> None:
     schema = {"type": "array", "uniqueItems": True, **schema}
     grammar = compiled(schema, BACKEND)
     assert [text for text in good if not takes(grammar, text)] == []
@@ -159,30 +159,34 @@ def test_items_that_must_differ_do(schema: Any, good: list[str], bad: list[str])
         ({"propertyNames": False}, ["{}"], ['{"a": 1}']),
     ],
 )
-def test_names_of_properties_are_as_they_must_be(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_property_names_are_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
     grammar = compiled({"type": "object", **schema}, BACKEND)
     assert [text for text in good if not takes(grammar, text)] == []
     assert [text for text in bad if takes(grammar, text)] == []
 
 
-def test_whole_numbers_come_to_an_end_where_no_bound_says_otherwise() -> None:
+def test_unbounded_integers_are_bounded() -> None:
     grammar = compiled({"type": "integer"}, BACKEND)
     assert takes(grammar, "9" * 18) and takes(grammar, "-" + "9" * 18) and not takes(grammar, "9" * 20)
     assert takes(compiled({"enum": [10**15], "type": "integer"}, BACKEND), str(10**15))
     assert not takes(compiled({"type": "integer", "format": "int32"}, BACKEND), str(2**31))
 
 
-def test_what_no_grammar_keeps_is_refused_by_its_name_and_let_pass_for_a_tool_that_is_not_strict() -> None:
+def test_unsupported_keywords_are_refused_by_name_and_ignored_for_a_lenient_tool() -> None:
     for keyword, value in (("not", {"type": "null"}), ("contains", {"const": 1}), ("unevaluatedItems", False)):
         with pytest.raises(InvalidRequest, match=f"not supported: {keyword}"):
             compiled({keyword: value}, BACKEND)
-    lenient = Rules(lenient=True)
-    many = exact({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, lenient)
+    lenient = SchemaOptions(is_lenient=True)
+    many = exact_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, lenient)
     assert many == {"type": "array", "items": {"type": "string"}}
     beyond = {"type": "object", "if": {"$ref": "#/$defs/x"}, "$defs": {"x": {"properties": {"c": {}}}}}
-    assert exact(beyond, lenient) == {"type": "object"}
-    told = {"properties": {"a": {}}, "if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {}}}}
-    assert set(exact(told, lenient)["properties"]) == {"a", "b"}, "a name of a consequence may come"
+    assert exact_schema(beyond, lenient) == {"type": "object"}
+    conditional = {
+        "properties": {"a": {}},
+        "if": {"properties": {"a": {"const": 1}}},
+        "then": {"properties": {"b": {}}},
+    }
+    assert set(exact_schema(conditional, lenient)["properties"]) == {"a", "b"}, "a name in a branch is allowed"
 
 
 class Colour(enum.Enum):
@@ -234,7 +238,7 @@ class Everything(pydantic.BaseModel):
     old: Annotated[bool, pydantic.Field(deprecated=True, examples=[True])] = True
 
 
-def test_a_model_of_pydantic_reads_whatever_its_schema_lets_through() -> None:
+def test_pydantic_parses_every_answer_to_its_schema() -> None:
     grammar, num_over = compiled(Everything.model_json_schema(), BACKEND), 0
     for seed in range(20):
         answer = walk(grammar, seed, 3000)

@@ -1,4 +1,4 @@
-"""Schemas before they are compiled: read, made exact, and searched."""
+"""Schemas before they are compiled: parsed, rewritten, and searched for errors."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import re
 import pytest
 
 from quire.grammar.formats import PATTERNS
-from quire.grammar.schema import locate, parts, read
-from quire.grammar.writing import exact
+from quire.grammar.schema import locate_error, parse_schema, subschemas
+from quire.grammar.schema_writer import exact_schema
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
 
 
-def test_every_schema_within_a_schema_is_found_the_innermost_first():
+def test_subschemas_are_listed_innermost_first():
     schema = {
         "properties": {"a/b": {"items": {"anyOf": [{}, {"not": {}}]}}, "c": True},
         "items": [{"const": 1}],
         "$defs": {"d": {"enum": [{"properties": {"is": "data"}}]}},
         "x-mine": {"properties": {}},
     }
-    assert [path for path, _ in parts(schema)] == [
+    assert [path for path, _ in subschemas(schema)] == [
         "#/items/0",
         "#/properties/a~1b/items/anyOf/0",
         "#/properties/a~1b/items/anyOf/1/not",
@@ -34,26 +34,28 @@ def test_every_schema_within_a_schema_is_found_the_innermost_first():
     ]
 
 
-def test_the_place_of_an_error_is_the_smallest_part_that_is_refused_in_the_same_words():
+def test_an_error_is_located_at_the_smallest_part_with_the_same_error():
     def refusal(part):
         return "bad" if '"bad"' in json.dumps(part) else None
 
     schema = {"properties": {"a": {"items": {"type": "bad"}}, "b": {}}}
-    assert locate(schema, refusal, "bad") == "#/properties/a/items"
-    assert locate(schema, refusal, "worse") == "#"
+    assert locate_error(schema, refusal, "bad") == "#/properties/a/items"
+    assert locate_error(schema, refusal, "worse") == "#"
 
 
-def test_a_part_is_blamed_before_one_that_refers_to_it():
+def test_an_error_is_located_at_the_target_of_a_reference():
     def refusal(part):
         wrong = part.get("type") == "bad" or (
             part.get("$ref") and part.get("$defs", {}).get("x", {}).get("type") == "bad"
         )
         return "bad" if wrong else None
 
-    assert locate({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "bad"}}}, refusal, "bad") == "#/$defs/x"
+    assert (
+        locate_error({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "bad"}}}, refusal, "bad") == "#/$defs/x"
+    )
 
 
-def test_a_february_has_the_days_that_its_year_gives_it():
+def test_a_date_in_february_depends_on_the_year():
     for year in (1, 4, 100, 400, 1000, 1900, 1996, 2000, 2023, 2024, 2100, 9999):
         is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
         assert bool(re.search(PATTERNS["date"], f"{year:04}-02-29")) == is_leap
@@ -61,11 +63,11 @@ def test_a_february_has_the_days_that_its_year_gives_it():
     assert not re.search(PATTERNS["date"], "0000-01-01")
 
 
-def test_dates_keep_what_else_they_must_match_and_the_given_schema_is_not_changed():
-    given = {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
-    written = json.dumps(exact(given))
+def test_a_date_keeps_its_other_patterns_and_the_clients_schema_is_not_changed():
+    schema = {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
+    written = json.dumps(exact_schema(schema))
     assert json.dumps(PATTERNS["date"]) in written and '"^20"' in written
-    assert given == {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
+    assert schema == {"items": {"format": "date", "allOf": [{"pattern": "^20"}]}}
 
 
 @pytest.mark.parametrize(
@@ -79,15 +81,15 @@ def test_dates_keep_what_else_they_must_match_and_the_given_schema_is_not_change
         ({"minProperties": 3, "patternProperties": {"^x": {}}, "additionalProperties": False}, False),
     ],
 )
-def test_names_that_must_differ_and_may_not_are_refused(schema, is_taken):
+def test_min_properties_of_unlisted_names_is_refused(schema, is_taken):
     if is_taken:
-        exact(schema)
+        exact_schema(schema)
         return
     with pytest.raises(InvalidRequest, match="at #/items: minProperties"):
-        exact({"items": schema})
+        exact_schema({"items": schema})
 
 
-def test_true_is_any_value_and_false_is_none():
-    assert read("true") == {}
-    with pytest.raises(InvalidRequest, match="nothing is valid"):
-        read("false")
+def test_true_allows_any_value_and_false_none():
+    assert parse_schema("true") == {}
+    with pytest.raises(InvalidRequest, match="no value is valid"):
+        parse_schema("false")

@@ -1,4 +1,4 @@
-"""Answers without a model: any letter that a grammar allows, at random, over a vocabulary of bytes."""
+"""Answers without a model: random bytes that a grammar allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from quire.grammar.grammar import Grammar, Words
+from quire.grammar.grammar import Grammar, GrammarVocabulary
 from quire.grammar.guidance import Guidance
 from quire.sampling.mask import allowed_ids, blank
 from quire.text.tokenizer import Tokenizer
@@ -17,14 +17,16 @@ FEW = {*range(ord("a"), ord("f")), *range(ord("0"), ord("3")), *b'"}],'}  # lett
 CLOSING = set(b'"}]')
 
 
-def words_of_bytes() -> Words:
+def byte_vocabulary() -> GrammarVocabulary:
     """A token for each byte."""
     names = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     keys = {"model": "llama", "tokens": names, "token_type": [2, 3] + [6] * 256, "scores": [0.0] * 258}
-    return Words(Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in keys.items()}), 258, (END,))
+    return GrammarVocabulary(
+        Tokenizer.from_gguf({f"tokenizer.ggml.{key}": value for key, value in keys.items()}), 258, (END,)
+    )
 
 
-BYTES = words_of_bytes()
+BYTES = byte_vocabulary()
 
 
 def compiled(schema: Any, backend: Guidance, strict: bool = False) -> Grammar:

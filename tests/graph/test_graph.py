@@ -1,4 +1,4 @@
-"""Drawing: what is recorded, and what is refused with a sentence that names the weight."""
+"""Building a graph: what is recorded, and errors that name the weight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from quire.graph.graph import Graph, GraphError
 from quire.graph.interpret import Interpreter
-from quire.graph.weight import Weight, computed
+from quire.graph.weight import Weight, computed_weight
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedKV
 
@@ -26,7 +26,7 @@ SHAPES = {
 
 def random_weights(**shapes: tuple[int, ...]) -> dict[str, Weight]:
     rng = np.random.default_rng(0)
-    return {name: computed(name, rng.standard_normal(shape)) for name, shape in {**SHAPES, **shapes}.items()}
+    return {name: computed_weight(name, rng.standard_normal(shape)) for name, shape in {**SHAPES, **shapes}.items()}
 
 
 def new_graph(**shapes: tuple[int, ...]) -> Graph:
@@ -42,7 +42,7 @@ def draw_one_layer(g: Graph, window: int | None = None) -> None:
     g.logits(g.rms_norm(x, "norm", eps=1e-5), "embed")
 
 
-def test_a_drawing_is_a_list_of_nodes_that_say_everything():
+def test_drawing_records_nodes_with_their_shapes_weights_and_caches():
     g = new_graph()
     draw_one_layer(g, window=3)
     ops = ["embed", "linear", "linear", "linear", "rope", "rope", "attention", "add", "rms_norm", "select", "linear"]
@@ -65,7 +65,7 @@ def test_a_node_cannot_be_changed():
         g.nodes[-3].attrs["eps"] = 0.0
 
 
-def test_equal_drawings_have_equal_digests():
+def test_equal_graphs_have_equal_digests():
     one, two, other, wider = new_graph(), new_graph(), new_graph(), new_graph(embed=(11, 8))
     draw_one_layer(one)
     draw_one_layer(two)
@@ -113,7 +113,7 @@ def test_a_cache_has_one_writer_and_is_read_after_it():
         g.attention(x, x, x, cache, scale=0.5)
 
 
-def test_the_interpreter_runs_a_drawing_and_keeps_its_cache_between_steps():
+def test_the_interpreter_runs_a_graph_and_keeps_its_cache_between_steps():
     g = new_graph()
     draw_one_layer(g)
     tokens = [3, 1, 4, 1, 5, 9, 2]

@@ -1,4 +1,4 @@
-"""Handles: rows come in the graph's order, as bytes and as numbers, without a copy where none is needed."""
+"""Weight handles: rows in the graph's order, as bytes and as numbers, without needless copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from quire.graph.weight import Transform, Weight, computed, transformed
+from quire.graph.weight import Transform, Weight, computed_weight, transformed
 from quire.models.names import pairs_to_halves
 
 pytestmark = pytest.mark.pure
@@ -56,7 +56,7 @@ def test_paired_rows_come_back_as_halves(shape, num_heads):
     assert np.array_equal(np.sort(weight.row_order), np.arange(24))
 
 
-def test_a_weight_is_not_read_before_somebody_asks():
+def test_a_weight_is_read_only_when_its_numbers_are_accessed():
     tensor = HalfTensor(np.ones((4, 6), np.float16))
     weight = Weight("norm", (4, 6), "f16", tensor)
     assert weight.row_order is None and tensor.num_reads == 0
@@ -79,7 +79,7 @@ def test_a_transposed_weight_keeps_its_format_and_an_added_number_makes_it_float
 
 
 def test_a_computed_weight_is_a_weight():
-    weight = computed("rope.frequencies", np.array([1.0, 0.5]))
+    weight = computed_weight("rope.frequencies", np.array([1.0, 0.5]))
     assert (weight.shape, weight.format) == ((2,), "f32")
     assert weight.float32().tolist() == [1.0, 0.5]
     assert weight.raw().view(np.float32).ravel().tolist() == [1.0, 0.5]

@@ -1,7 +1,7 @@
-"""Quantized checkpoints of the llama toy, written word by word as their formats are published, with none of our code.
+"""Writes quantized checkpoints of the llama toy by the published descriptions of their formats, with none of our code.
 
-Each writer takes a matrix [rows, columns] and answers its tensors by the ends of their names, and the matrix that
-they mean.
+Each writer takes a matrix [rows, columns] and returns its tensors by the ends of their names, and the dequantized
+matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from tests.models.toys import MemoryCheckpoint, make_toy
 
 GROUP = 8  # of the toy's 48 and 88 columns
-WIDE_GROUP = 32  # of a toy whose matrices have a multiple of so many columns
+WIDE_GROUP = 32  # of a toy whose matrices have a multiple of that many columns
 BLOCK = (16, 32)
 AWQ_PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight neighbours is in which bits of a word, the lowest first
 
@@ -154,7 +154,7 @@ WAYS: dict[str, tuple[dict[str, Any], Writer]] = {
 
 
 def write_checkpoint(way: str, folder: Path, checkpoint: MemoryCheckpoint | None = None) -> dict[str, np.ndarray]:
-    """A toy's folder with every matrix of its layers written this way. Answers all weights, as they are meant."""
+    """Write a toy's folder with every matrix of its layers in this format. Return all weights, dequantized."""
     save = pytest.importorskip("safetensors.torch").save_file
     torch = pytest.importorskip("torch")
     quantization, write = WAYS[way]

@@ -1,4 +1,4 @@
-"""What is read from a checkpoint's own words."""
+"""Reading a model's configuration from config.json and GGUF."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def from_gguf(**keys):
     return read_config(MemoryCheckpoint("gguf", {**GGUF, **keys}, tensors), LLAMA.keys)
 
 
-def test_what_a_config_file_leaves_out_follows_from_what_it_says():
+def test_missing_keys_get_defaults_that_depend_on_the_other_keys():
     c = from_json()
     assert (c.head_dim, c.num_kv_heads, c.tied, c.eos_ids, c.norm_eps) == (8, 6, False, (), 1e-6)
     assert c.windows == (None,) * 4 and c.ropes["all"].rotary_dim == 8 and not c.biased
@@ -78,7 +78,7 @@ def test_end_tokens_are_one_or_many():
     assert from_gguf(**keys).eos_ids == (2, 5)
 
 
-def test_gguf_says_the_same_in_its_own_words():
+def test_gguf_metadata_gives_the_same_configuration():
     expected = replace(from_json(rms_norm_eps=1e-5), vocab_size=104, tied=True)
     found = from_gguf()
     assert replace(found, ropes=expected.ropes) == expected
@@ -86,7 +86,7 @@ def test_gguf_says_the_same_in_its_own_words():
 
 
 class Decoding(dict):
-    """Metadata of a file: what is looked at is decoded then."""
+    """Metadata that fails if the vocabulary is accessed."""
 
     def __getitem__(self, key):
         assert key != "tokenizer.ggml.tokens"
@@ -96,19 +96,19 @@ class Decoding(dict):
         return [(key, self[key]) for key in self]
 
 
-def test_the_numbers_of_a_model_do_not_wait_for_its_vocabulary():
+def test_reading_the_configuration_does_not_decode_the_vocabulary():
     metadata = Decoding(GGUF | {"tokenizer.ggml.tokens": ("a", "b")})
     tensors = as_tensors({"token_embd.weight": np.zeros((100, 48), np.float32)})
     assert read_config(MemoryCheckpoint("gguf", metadata, tensors), LLAMA.keys).num_layers == 4
 
 
-def test_gguf_may_state_heads_per_layer_if_they_are_all_the_same():
+def test_gguf_may_list_heads_per_layer_if_they_are_all_equal():
     assert from_gguf(**{"llama.attention.head_count_kv": (2, 2, 2, 2)}).num_kv_heads == 2
     with pytest.raises(UnsupportedModel, match=r"differ in 'llama\.attention\.head_count_kv'"):
         from_gguf(**{"llama.attention.head_count_kv": (2, 2, 1, 2)})
 
 
-def test_gguf_windows_are_for_all_layers_or_for_those_it_lists():
+def test_gguf_windows_apply_to_all_layers_or_to_the_listed_ones():
     assert from_gguf(**{"llama.attention.sliding_window": 0}).windows == (None,) * 4
     assert from_gguf(**{"llama.attention.sliding_window": 64}).windows == (64,) * 4
     listed = {
@@ -119,7 +119,7 @@ def test_gguf_windows_are_for_all_layers_or_for_those_it_lists():
 
 
 @pytest.mark.parametrize(
-    "keys, said",
+    "keys, message",
     [
         ({"hidden_act": "gelu"}, "gelu"),
         ({"quantization_config": {"quant_method": "quip"}}, "quip"),
@@ -127,12 +127,12 @@ def test_gguf_windows_are_for_all_layers_or_for_those_it_lists():
         ({"sliding_window": 8, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
     ],
 )
-def test_what_cannot_be_computed_is_refused_by_name(keys, said):
-    with pytest.raises(UnsupportedModel, match=said):
+def test_an_unsupported_value_is_refused_by_name(keys, message):
+    with pytest.raises(UnsupportedModel, match=message):
         from_json(**keys)
 
 
-def test_gguf_that_is_no_language_model_is_refused():
+def test_a_gguf_file_that_is_not_a_language_model_is_refused():
     with pytest.raises(UnsupportedModel, match=r"token_embd\.weight"):
         read_config(MemoryCheckpoint("gguf", GGUF, {}), LLAMA.keys)
     with pytest.raises(UnsupportedModel, match="different sizes"):
@@ -150,6 +150,6 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones():
         find_architecture(MemoryCheckpoint("safetensors", {}, {}))
 
 
-def test_every_file_of_an_architecture_is_found():
+def test_every_architecture_is_discovered():
     found = {arch.name for arch in all_architectures()}
     assert {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"} <= found

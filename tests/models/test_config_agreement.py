@@ -1,4 +1,4 @@
-"""Random edits of a config file: what we accept, transformers reads alike. What it refuses, we may refuse or accept."""
+"""Random edits of a config file: whatever we accept, we read as transformers does."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ours(config: dict[str, Any]) -> ModelConfig | None:
 
 
 def theirs(family: str, config: dict[str, Any]) -> Any:
-    """The model of transformers, without memory for its weights; None if it cannot be made."""
+    """The transformers model, without memory for its weights; None if transformers refuses the config."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     transformers.logging.set_verbosity_error()
     try:

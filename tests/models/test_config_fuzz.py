@@ -1,4 +1,4 @@
-"""Configurations with anything in them: they are read, or refused by an error that names a key that was changed."""
+"""Configurations with arbitrary values: they are read, or refused with an error that names a changed key."""
 
 from __future__ import annotations
 

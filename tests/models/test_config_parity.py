@@ -1,4 +1,4 @@
-"""Config files as users edit them: what transformers computes with the same file and the same weights, we compute."""
+"""Config files as users edit them give the same logits as transformers with the same weights."""
 
 from __future__ import annotations
 

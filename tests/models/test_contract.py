@@ -1,4 +1,4 @@
-"""What every architecture owes, whoever adds it: a two-layer toy of it runs in the interpreter and on every device."""
+"""The contract of every architecture: a two-layer toy of it runs in the interpreter and on every device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quire.devices import base
+from quire.devices.facts import DeviceUnavailable, available, device_facts
 from quire.graph.interpret import Interpreter
 from quire.models.draw import draw
 from quire.models.registry import Architecture, all_architectures
@@ -26,12 +27,12 @@ STEP = Batch.of([RowPart([5, 1, 4, 99, 7], 0, [3, 1], num_logits=5), RowPart([9]
 
 def devices_that_run_here() -> list[base.Device]:
     found = []
-    for name in base.available():
-        if name == base.GPU and base.choose(base.AUTO) != base.GPU:
+    for name in available():
+        if not device_facts(name).is_present:
             continue
         try:
             found.append(base.open(name))
-        except base.DeviceUnavailable:
+        except DeviceUnavailable:
             continue
     return found
 
@@ -54,15 +55,14 @@ def test_a_toy_of_every_architecture_runs_in_the_interpreter(arch: Architecture)
 def test_a_toy_of_every_architecture_runs_on_every_device(arch: Architecture, device: base.Device):
     model = draw(random_checkpoint(arch, "safetensors"))
     expected = Interpreter(model.graph, model.weights, LIMITS.num_blocks, LIMITS.block_tokens).run(STEP)
-    exactly = {"dtype": "f32"} if isinstance(device, base.HasMemory) else {}
-    actual = device.lower(model.graph, model.weights, LIMITS, **exactly).launch(STEP).result().logits
+    actual = device.lower(model.graph, model.weights, LIMITS, dtype="f32").launch(STEP).result().logits
     assert relative_error(actual, expected) < 1e-3
 
 
 @pytest.mark.pure
 @ARCHITECTURES
 def test_an_architecture_is_a_declaration(arch: Architecture):
-    """No arithmetic on numbers of tensors, no loop but the one over layers: devices lower it, nobody runs it."""
+    """No arithmetic, and no loop but the one over layers: devices lower it, nothing runs it."""
     tree = ast.parse(inspect.getsource(sys.modules[arch.draw.__module__]))
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
     assert len(loops) <= 1
@@ -71,18 +71,18 @@ def test_an_architecture_is_a_declaration(arch: Architecture):
 
 @pytest.mark.pure
 def test_an_unknown_device_is_refused_with_the_known_ones():
-    with pytest.raises(base.DeviceUnavailable, match=r"no device 'abacus'\. Installed are: "):
+    with pytest.raises(DeviceUnavailable, match=r"no device 'abacus'\. Installed are: "):
         base.open("abacus")
-    assert "base" not in base.available()
+    assert "base" not in available()
 
 
 @pytest.mark.pure
-def test_a_folder_that_is_no_device_yet_says_so(tmp_path, monkeypatch):
+def test_a_device_folder_without_a_device_is_refused(tmp_path, monkeypatch):
     import quire.devices
 
     (tmp_path / "toaster").mkdir()
     (tmp_path / "toaster" / "__init__.py").write_text('"""Warm."""\n')
     monkeypatch.setattr(quire.devices, "__path__", [*quire.devices.__path__, str(tmp_path)])
-    assert "toaster" in base.available()
-    with pytest.raises(base.DeviceUnavailable, match="'toaster' cannot run models"):
+    assert "toaster" in available()
+    with pytest.raises(DeviceUnavailable, match="'toaster' cannot run models"):
         base.open("toaster")

@@ -1,4 +1,4 @@
-"""The law of unread keys: one that changes the maths is refused by its name, and what publishers write is accepted."""
+"""Unread keys: one that may change the maths is refused by name; published config files are accepted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quire.graph.weight import ComputedTensor
 from quire.models.config import ModelConfig, read_config
 from quire.models.errors import UnsupportedModel
 from quire.models.registry import Architecture, all_architectures, find_architecture
 from tests.models.published import LLAMA_3, MISTRAL, PUBLISHED, QWEN_2, QWEN_3
-from tests.models.toys import LLAMA_LIKE, MemoryCheckpoint, MemoryTensor, make_toy
+from tests.models.toys import LLAMA_LIKE, MemoryCheckpoint, make_toy
 
 pytestmark = pytest.mark.pure
 
@@ -42,7 +43,7 @@ def test_published_config_files_are_accepted(name):
 
 @ARCHITECTURES
 def test_every_field_of_the_reference_class_is_read_or_harmless_or_refused(arch: Architecture):
-    """A field that transformers adds to a class makes this fail until its meaning has been decided."""
+    """Fails when transformers adds a field to a class, until the field is declared."""
     transformers = pytest.importorskip("transformers")
     reference = getattr(transformers, arch.name.replace("ForCausalLM", "Config"))
     keys = arch.keys.config
@@ -52,7 +53,7 @@ def test_every_field_of_the_reference_class_is_read_or_harmless_or_refused(arch:
 
 @ARCHITECTURES
 def test_defaults_are_those_of_the_reference_class(arch: Architecture):
-    """Of every key that is read and that has a default, in our words or theirs."""
+    """Checks every key that is read and has a default."""
     transformers = pytest.importorskip("transformers")
     reference = getattr(transformers, arch.name.replace("ForCausalLM", "Config"))
     theirs = {each.name: each.default for each in dataclasses.fields(reference)}
@@ -66,7 +67,7 @@ def test_defaults_are_those_of_the_reference_class(arch: Architecture):
     assert found.head_dim == getattr(expected, "head_dim", expected.hidden_size // expected.num_attention_heads)
     assert found.windows == (getattr(expected, "sliding_window", None),) * found.num_layers
     assert found.ropes["all"].theta == expected.rope_parameters["rope_theta"] and found.ropes["all"].kind == "default"
-    assert found.initial_spread == expected.initializer_range
+    assert found.init_std == expected.initializer_range
 
 
 @ARCHITECTURES
@@ -130,7 +131,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_changes_the_maths_unread_is_refused_by_name(case):
+def test_an_unread_key_that_changes_the_maths_is_refused_by_name(case):
     config, named = REFUSED[case]
     with pytest.raises(UnsupportedModel, match=named):
         read(config)
@@ -151,7 +152,7 @@ def test_what_changes_the_maths_unread_is_refused_by_name(case):
         ({"tokenizer.ggml.eos_token_id": "</s>"}, r"tokenizer\.ggml\.eos_token_id = '</s>'"),
     ],
 )
-def test_gguf_keys_that_change_the_maths_unread_are_refused_by_name(keys, named):
+def test_an_unread_gguf_key_that_changes_the_maths_is_refused_by_name(keys, named):
     with pytest.raises(UnsupportedModel, match=named):
         read_gguf(**keys)
 
@@ -199,16 +200,16 @@ def test_a_gguf_factor_without_a_type_is_linear():
     )
 
 
-def test_an_architecture_that_reads_another_ones_key_is_not_refused():
+def test_an_architecture_may_read_a_foreign_key():
     (llama,) = (arch for arch in all_architectures() if arch.gguf == "llama")
-    keys = llama.keys.config.but(reads=["logit_scale"], ignores=["attention_bias"])
+    keys = llama.keys.config.override(reads=["logit_scale"], ignores=["attention_bias"])
     values = keys.values({"logit_scale": 0.5, "attention_bias": True}, "NewForCausalLM")
     assert values.number("logit_scale") == 0.5 and "attention_bias" not in values
 
 
-def test_a_table_without_rows_is_no_language_model():
+def test_a_model_whose_embedding_table_has_no_rows_is_refused():
     checkpoint = make_toy("llama").as_gguf()
-    tensors = {**checkpoint.tensors, "token_embd.weight": MemoryTensor("token_embd.weight", np.array(1, np.float32))}
+    tensors = {**checkpoint.tensors, "token_embd.weight": ComputedTensor("token_embd.weight", np.array(1, np.float32))}
     with pytest.raises(UnsupportedModel, match=r"token_embd\.weight"):
         arch = find_architecture(checkpoint)
         read_config(MemoryCheckpoint("gguf", checkpoint.metadata, tensors), arch.keys, arch.config)

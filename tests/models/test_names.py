@@ -1,4 +1,4 @@
-"""Binding names: every tensor must be there, fit, and be used; what is wrong is named in the file's own words."""
+"""Binding names: every tensor must exist, fit, and be used; errors use the names of the file."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def test_a_long_list_is_cut():
         draw(replace(random_checkpoint(LLAMA, "safetensors"), tensors={}))
 
 
-def test_a_tensor_without_a_place_is_an_error_not_silence():
+def test_an_unused_tensor_is_an_error():
     checkpoint = random_checkpoint(LLAMA, "safetensors")
-    with pytest.raises(BadCheckpoint, match=r"1 tensor \(model\.vision\.weight\) with no place"):
+    with pytest.raises(BadCheckpoint, match=r"1 tensor \(model\.vision\.weight\) that this architecture does not use"):
         draw(plus(checkpoint, **{"model.vision.weight": np.zeros((2, 2), np.float32)}))
-    with pytest.raises(BadCheckpoint, match=r"q_proj\.bias\) with no place"):  # attention_bias is not set
+    with pytest.raises(BadCheckpoint, match=r"q_proj\.bias\) that this architecture"):  # attention_bias is not set
         draw(plus(checkpoint, **{"model.layers.0.self_attn.q_proj.bias": np.zeros(48, np.float32)}))
 
 
-def test_frequencies_that_old_files_carry_are_no_weights():
+def test_stored_rope_frequencies_are_ignored():
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     draw(plus(random_checkpoint(LLAMA, "safetensors"), **{name: np.zeros(4, np.float32)}))
 
 
 @pytest.mark.parametrize("container, tensor", [("safetensors", "model.norm.weight"), ("gguf", "blk.0.ffn_up.weight")])
-def test_a_tensor_of_another_shape_is_named_with_both(container, tensor):
+def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes(container, tensor):
     checkpoint = plus(random_checkpoint(LLAMA, container), **{tensor: np.zeros((7, 5), np.float32)})
-    with pytest.raises(BadCheckpoint, match=rf"{tensor} is \[7, 5\]; by the configuration it is \["):
+    with pytest.raises(BadCheckpoint, match=rf"{tensor} is \[7, 5\]; by the configuration it must be \["):
         draw(checkpoint)
 
 
@@ -68,7 +68,7 @@ def test_rope_factors_of_another_length_are_refused():
 
 
 @pytest.mark.parametrize("divisor", [0.0, -1.0, np.nan, np.inf])
-def test_rope_factors_that_divide_by_nothing_are_refused(divisor):
+def test_rope_factors_that_are_not_positive_are_refused(divisor):
     wrong = plus(random_checkpoint(LLAMA, "gguf"), **{"rope_freqs.weight": np.array([1, 1, 1, divisor], np.float32)})
     with pytest.raises(BadCheckpoint, match=r"rope_freqs\.weight"):
         draw(wrong)
@@ -98,7 +98,7 @@ def test_a_head_that_differs_from_a_tied_table_is_used():
     assert np.array_equal(model.weights["head"].float32(), table) and not model.config.tied
 
 
-def test_a_head_that_is_stored_otherwise_is_used_without_a_comparison():
+def test_a_head_in_another_format_is_used_without_a_comparison():
     checkpoint = random_checkpoint(LLAMA, "safetensors", tied=True)
 
     class Unread:
@@ -112,7 +112,7 @@ def test_a_head_that_is_stored_otherwise_is_used_without_a_comparison():
     assert model.weights["head"].format == "bf16"
 
 
-def test_a_head_without_a_table_is_both():
+def test_a_head_without_a_table_serves_as_both():
     checkpoint = random_checkpoint(LLAMA, "safetensors", tied=True)
     table = checkpoint.tensors["model.embed_tokens.weight"].array
     weights = draw(plus(without(checkpoint, "model.embed_tokens.weight"), **{"lm_head.weight": table})).weights

@@ -1,4 +1,4 @@
-"""Our drawing of a model, run by the references, against transformers' own code on the same weights in float32."""
+"""Our graph of a model, run by the references, against transformers on the same weights in float32."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_logits_of_prompts_of_several_lengths_are_those_of_transformers(case):
 def test_64_greedy_tokens_are_those_of_transformers(case):
     prompt = some_tokens(9)
     session = Session(make_toy(case).draw())
-    chosen = [int(session.step({"a": prompt})["a"][-1].argmax())]
-    while len(chosen) < 64:
-        chosen.append(int(session.step({"a": chosen[-1:]})["a"][-1].argmax()))
-    assert chosen == make_toy(case).expected_greedy(prompt, 64)
+    tokens = [int(session.step({"a": prompt})["a"][-1].argmax())]
+    while len(tokens) < 64:
+        tokens.append(int(session.step({"a": tokens[-1:]})["a"][-1].argmax()))
+    assert tokens == make_toy(case).expected_greedy(prompt, 64)
 
 
 @pytest.mark.parametrize("case", ["llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "phi3", "gpt2"])
@@ -47,8 +47,8 @@ def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
 
 
 @pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3"])
-def test_logits_do_not_depend_on_company(case):
-    """Rows at different places in their texts, some with one token and some with many, in every step."""
+def test_logits_do_not_depend_on_other_rows(case):
+    """Every step has rows at different positions, some with one token and some with many."""
     model = make_toy(case).draw()
     texts = {f"text {length}": some_tokens(length) for length in (3, 18, 31, 40, 47)}
     alone = {name: Session(model).step({name: tokens})[name] for name, tokens in texts.items()}
@@ -72,7 +72,7 @@ def test_a_gguf_file_of_the_model_gives_the_same_logits(case):
 
 
 def test_a_partly_matching_block_can_be_copied_and_continued():
-    """Partial reuse: the first 21 tokens of one text are the head of another, which computes only the rest."""
+    """Partial reuse: two texts share their first 21 tokens; the second computes only the rest."""
     model, tokens, rest = make_toy("llama").draw(), some_tokens(30), some_tokens(6)
     text = tokens[:21] + rest
     alone = Session(model).step({"b": text})["b"]

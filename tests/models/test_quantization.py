@@ -1,4 +1,4 @@
-"""Quantized checkpoints: every published layout is read as it is meant, and what cannot be read is refused in words."""
+"""Quantized checkpoints: every published layout is read correctly, and unsupported ones are refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from quire.engine.llm import LLM
 from quire.graph.weight import StoredTensor
 from quire.models.draw import draw
 from quire.models.errors import BadCheckpoint, UnsupportedModel
-from quire.models.quantization import Quantization, joined, read_quantization
+from quire.models.quantization import Quantization, join_tensors, read_quantization
 from quire.quant.int4 import from_packed
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
-from quire.weights.joined import GroupedInt4, ScaledTensor
+from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor
 from tests.models.quantized import WAYS, compressed, write_checkpoint
 from tests.models.toys import make_toy, some_tokens
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.device
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_quantized_checkpoint_is_read_as_it_is_meant(way: str, tmp_path: Path):
+def test_a_quantized_checkpoint_is_dequantized_correctly(way: str, tmp_path: Path):
     expected = write_checkpoint(way, tmp_path)
     weights = {weight.source.name: weight for weight in draw(open_checkpoint(tmp_path)).weights.values()}
     quantized = [weight for weight in weights.values() if isinstance(weight.source, ScaledTensor | GroupedInt4)]
@@ -39,7 +39,7 @@ def test_a_quantized_checkpoint_is_read_as_it_is_meant(way: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("way", ["fp8-blocks", "compressed-fp8-rows", "gptq-act-order", "packed-zeros", "awq"])
-def test_its_greedy_tokens_are_those_of_transformers_with_the_weights_that_it_means(way: str, tmp_path: Path):
+def test_greedy_tokens_equal_those_of_transformers_with_the_dequantized_weights(way: str, tmp_path: Path):
     import copy
 
     import torch
@@ -64,7 +64,7 @@ def test_its_greedy_tokens_are_those_of_transformers_with_the_weights_that_it_me
 
 
 @pytest.mark.parametrize("is_symmetric", [True, False])
-def test_compressed_tensors_own_packing_is_read(is_symmetric: bool):
+def test_int32_words_packed_by_compressed_tensors_are_read(is_symmetric: bool):
     helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
     import torch
 
@@ -79,17 +79,17 @@ def test_compressed_tensors_own_packing_is_read(is_symmetric: bool):
 
 
 @pytest.mark.parametrize(
-    "config, said",
+    "config, message",
     [
-        ({"quant_method": "bitsandbytes"}, "'bitsandbytes', which cannot be read. These can: awq"),
+        ({"quant_method": "bitsandbytes"}, "'bitsandbytes', which is not supported. Supported are: awq"),
         ({"quant_method": "gptq", "bits": 8}, "of 8 bits are not supported"),
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout 'marlin'"),
         ({"quant_method": "awq", "version": "GEMV"}, "layout 'GEMV'"),
         (compressed("int", 8), "int of 8 bits"),
     ],
 )
-def test_what_cannot_be_read_is_refused(config: dict[str, Any], said: str):
-    with pytest.raises(UnsupportedModel, match=said):
+def test_an_unsupported_quantization_is_refused(config: dict[str, Any], message: str):
+    with pytest.raises(UnsupportedModel, match=message):
         read_quantization(config)
 
 
@@ -99,10 +99,10 @@ def test_a_matrix_without_all_its_tensors_is_refused(tmp_path: Path):
     stem = "model.layers.1.mlp.up_proj"
     without = {name: tensor for name, tensor in tensors.items() if name != f"{stem}.qzeros"}
     with pytest.raises(BadCheckpoint, match=rf"lacks {stem}\.qzeros"):
-        joined(without, Quantization("awq"))
+        join_tensors(without, Quantization("awq"))
     swapped = tensors | {f"{stem}.scales": tensors["model.layers.1.mlp.down_proj.scales"]}
     with pytest.raises(BadCheckpoint, match=rf"{stem} cannot be read"):
-        joined(swapped, Quantization("awq"))
+        join_tensors(swapped, Quantization("awq"))
 
 
 def test_eight_bits_without_a_scale_are_refused(tmp_path: Path):
@@ -110,17 +110,17 @@ def test_eight_bits_without_a_scale_are_refused(tmp_path: Path):
     tensors = dict(open_checkpoint(tmp_path).tensors)
     del tensors["model.layers.0.self_attn.k_proj.weight_scale"]
     with pytest.raises(BadCheckpoint, match=r"lacks the scale of model\.layers\.0\.self_attn\.k_proj\.weight"):
-        joined(tensors, Quantization("fp8"))
+        join_tensors(tensors, Quantization("fp8"))
 
 
 @pytest.mark.parametrize("ignored", ["model.layers.1.mlp.up_proj", "up_proj", r"re:.*\.up_proj$", "mlp.up_proj"])
-def test_a_module_that_is_ignored_is_known_by_any_way_to_name_it(ignored: str):
+def test_an_ignored_module_is_matched_by_name_part_or_pattern(ignored: str):
     quantization = Quantization("fp8", ("lm_head", ignored))
     assert not quantization.covers("model.layers.1.mlp.up_proj") and not quantization.covers("lm_head")
     assert quantization.covers("model.layers.1.mlp.down_proj")
 
 
-def test_random_weights_are_in_the_format_that_the_configuration_says(tmp_path: Path):
+def test_random_weights_have_the_configured_format(tmp_path: Path):
     config = {**make_toy("llama").checkpoint.metadata}
     fp8 = {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.0.mlp.down_proj"]}
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": fp8}))
@@ -130,7 +130,7 @@ def test_random_weights_are_in_the_format_that_the_configuration_says(tmp_path: 
     assert {name for name, format in formats.items() if format == "bf16"} == plain
     assert {format for name, format in formats.items() if name not in plain} == {"f8_e4m3"}
     matrix = weights["layers.1.mlp.up"]
-    assert isinstance(matrix.source, RandomTensor) and abs(matrix.float32().std() / matrix.source.spread - 1) < 0.05
+    assert isinstance(matrix.source, RandomTensor) and abs(matrix.float32().std() / matrix.source.std - 1) < 0.05
     awq = {**WAYS["awq"][0]}
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": awq}))
     matrix = draw(open_checkpoint(tmp_path, "dummy")).weights["layers.1.mlp.up"]

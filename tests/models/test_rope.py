@@ -1,4 +1,4 @@
-"""Frequencies against transformers' own, for every kind, as either container states them."""
+"""Frequencies against those of transformers, for every kind, from config.json and GGUF."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_frequencies_and_scaling_are_those_of_transformers(case, head_dim, theta
     assert ours.scaling == pytest.approx(scaling)
 
 
-def test_older_and_newer_config_files_say_the_same():
+def test_old_and_new_keys_of_config_json_give_the_same_rope():
     newer = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
     older = {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5}
     assert rope_from_config(Values(newer), 64, 4096) == rope_from_config(Values(older), 64, 4096)
@@ -70,7 +70,7 @@ def test_older_and_newer_config_files_say_the_same():
     assert rope_from_config(Values({}), 64, 4096).theta == 10000.0
 
 
-def test_gguf_keys_say_the_same_as_a_config_file():
+def test_gguf_keys_give_the_same_rope_as_config_json():
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 1e6}
     keys = {
         "rope.freq_base": 1e6,
@@ -84,8 +84,8 @@ def test_gguf_keys_say_the_same_as_a_config_file():
     assert rope_from_gguf(Values({"rope.scaling.type": "none"}), 64, 4096).kind == "default"
 
 
-def test_a_part_of_the_head_that_turns_is_refused():
-    """transformers turns the whole head of these architectures all the same; others turn a part of it."""
+def test_partial_rotation_of_heads_is_refused():
+    """transformers still rotates the whole head in these architectures; other implementations rotate a part."""
     for config in ({"partial_rotary_factor": 0.25}, {"rope_parameters": {"partial_rotary_factor": 0.5}}):
         with pytest.raises(UnsupportedModel, match=r"partial_rotary_factor = 0\.\d+: it must be 1"):
             rope_from_config(Values(config), 64, 4096)

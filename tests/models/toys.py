@@ -1,6 +1,6 @@
-"""Small random models made by `transformers` itself, as open checkpoints, in either container's names.
+"""Small random models made by `transformers`, as open checkpoints, with the names of either container.
 
-The GGUF side is written here by the rules of its converter, not with our own tables, so that it tests them.
+The GGUF names and keys follow the rules of its converter, not our tables, so that our tables are tested.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from quire.graph.interpret import Interpreter
+from quire.graph.weight import ComputedTensor
 from quire.models.config import read_config
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.models.names import stored_shapes
 from quire.models.registry import Architecture
 from quire.ops.batch import Batch, RowPart
@@ -26,61 +27,34 @@ BLOCK = 16
 
 
 @dataclass(frozen=True)
-class MemoryTensor:
-    """A float32 tensor that is not in a file."""
-
-    name: str
-    array: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def format(self) -> str:
-        return "f32"
-
-    @property
-    def num_bytes(self) -> int:
-        return self.array.nbytes
-
-    @property
-    def data(self) -> np.ndarray:
-        return np.frombuffer(self.array.tobytes(), np.uint8)
-
-    def dequantize(self) -> np.ndarray:
-        return self.array
-
-
-@dataclass(frozen=True)
 class MemoryCheckpoint:
-    """What `weights` would give for a checkpoint on disk."""
+    """A checkpoint in memory, as `weights` would return it for one on disk."""
 
     container: str
     metadata: Mapping[str, Any]
-    tensors: Mapping[str, MemoryTensor]
+    tensors: Mapping[str, ComputedTensor]
 
 
-def as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, MemoryTensor]:
-    return {name: MemoryTensor(name, np.ascontiguousarray(array)) for name, array in arrays.items()}
+def as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, ComputedTensor]:
+    return {name: ComputedTensor(name, np.ascontiguousarray(array)) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
 class Toy:
-    """A model of transformers with our drawing of it."""
+    """A transformers model and its checkpoint, from which our graph is drawn."""
 
     torch_model: Any
     checkpoint: MemoryCheckpoint
 
-    def draw(self, container: str = "safetensors") -> Model:
+    def draw(self, container: str = "safetensors") -> DrawnModel:
         return draw(self.checkpoint if container == "safetensors" else self.as_gguf())
 
     def as_gguf(self) -> MemoryCheckpoint:
-        """The same model as its GGUF file would have it."""
+        """Return the same model as a GGUF checkpoint."""
         return to_gguf(self.checkpoint)
 
     def expected_logits(self, tokens: Sequence[int]) -> np.ndarray:
-        """float32 [len(tokens), vocab] by transformers."""
+        """Return transformers' logits, float32 [len(tokens), vocab]."""
         import torch
 
         ids = torch.tensor([list(tokens)], device=self.torch_model.device)
@@ -88,7 +62,7 @@ class Toy:
             return self.torch_model(ids).logits[0].float().cpu().numpy()
 
     def expected_greedy(self, tokens: Sequence[int], num_steps: int) -> list[int]:
-        """`num_steps` tokens by transformers' own generate."""
+        """Return `num_steps` tokens of transformers' generate."""
         import torch
 
         ids = torch.tensor([list(tokens)], device=self.torch_model.device)
@@ -122,7 +96,7 @@ def _longrope(pairs: int) -> dict[str, Any]:
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}  # inside the small vocabulary
 LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
 YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=32)
-# name of the case: (class in transformers, what differs from SIZES)
+# case name: (class in transformers, changes to SIZES)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {}),
     "llama-tied-biased": ("LlamaForCausalLM", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -155,13 +129,13 @@ LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwe
 
 @cache
 def make_toy(name: str) -> Toy:
-    """The case of this name."""
+    """Return the toy of a case."""
     kind, different = CASES[name]
     return toy_of(kind, different, seed=sum(name.encode()))
 
 
 def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
-    """A model of this class, with weights far enough from zero that every part of it matters."""
+    """Make a model of this class, with weights far enough from zero that every part of it matters."""
     transformers = pytest.importorskip("transformers")
     config_class = getattr(transformers, kind.replace("ForCausalLM", "Config").replace("LMHeadModel", "Config"))
     sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
@@ -174,7 +148,7 @@ def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
 
 
 def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1) -> Toy:
-    """A model of this class whose config.json has just these keys beside its sizes, as a user may have edited it."""
+    """Make a model whose config.json has only these keys beside its sizes, as a user may have edited it."""
     transformers = pytest.importorskip("transformers")
     config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
     config_file = {"architectures": [kind], "model_type": config_class.model_type, **SIZES, **different}
@@ -217,7 +191,7 @@ _GGUF_NAMES = {
 
 
 def to_gguf(checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
-    """What the usual converter makes of a checkpoint: other names and keys, and Llama's rows of q and k in pairs."""
+    """Convert a checkpoint like the usual converter: other names and keys, and Llama's rows of q and k in pairs."""
     c = checkpoint.metadata
     arch = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}.get(c["architectures"][0], "llama")
     heads = {"q_proj": c["num_attention_heads"], "k_proj": c["num_key_value_heads"]} if arch == "llama" else {}
@@ -284,7 +258,7 @@ def _gguf_rope(c: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarr
 
 
 def random_checkpoint(arch: Architecture, container: str, tied: bool = False) -> MemoryCheckpoint:
-    """A two-layer model of any architecture, by its own names: it proves nothing about them, but needs no torch."""
+    """Make a two-layer model of any architecture from its declared names. Needs no torch; does not test the names."""
     metadata = {"architectures": [arch.name], **SIZES, "head_dim": 8, "tie_word_embeddings": tied, "sliding_window": 3}
     config = read_config(MemoryCheckpoint("safetensors", metadata, {}), arch.keys, arch.config)
     rng = np.random.default_rng(0)
@@ -298,9 +272,9 @@ def random_checkpoint(arch: Architecture, container: str, tied: bool = False) ->
 
 
 class Session:
-    """Texts that grow in one interpreter's cache, in blocks that lie all over it."""
+    """Texts that grow in one interpreter's cache, in scattered blocks."""
 
-    def __init__(self, model: Model, num_blocks: int = 40, seed: int = 0) -> None:
+    def __init__(self, model: DrawnModel, num_blocks: int = 40, seed: int = 0) -> None:
         self.interpreter = Interpreter(model.graph, model.weights, num_blocks, BLOCK)
         self.num_blocks = num_blocks
         self._free = [int(block) for block in np.random.default_rng(seed).permutation(num_blocks)]
@@ -308,7 +282,7 @@ class Session:
         self._computed: dict[str, int] = {}
 
     def step(self, chunks: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-        """Append each text's chunk to it: logits [len(chunk), vocab] of every token, by text."""
+        """Append a chunk to each text; return logits [len(chunk), vocab] by text."""
         parts = []
         for text, chunk in chunks.items():
             table, start = self._tables.setdefault(text, []), self._computed.get(text, 0)
@@ -323,5 +297,5 @@ class Session:
 
 
 def some_tokens(count: int) -> list[int]:
-    """The same ones for the same count."""
+    """Return `count` random tokens, always the same ones for a count."""
     return np.random.default_rng(count).integers(0, VOCAB, count).tolist()

@@ -1,4 +1,4 @@
-"""The dashboard asks for metrics that there are, and shows all of them."""
+"""The dashboard shows every metric, and no name that is not one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from quire.config import ServeConfig
 from quire.observe import metrics
-from quire.observe.metrics import Kind, Metric
+from quire.observe.metrics import Metric, MetricKind
 from quire.serve.admin.routes import OWN_ROUTES
 from quire.serve.http.app import all_dialects
 from tests.architecture.sources import ROOT
@@ -25,18 +25,18 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NAME = re.compile(r"\bquire_\w+")
 
 
-def written(metric: Metric) -> set[str]:
-    """The names under which a server tells it."""
+def exposed_names(metric: Metric) -> set[str]:
+    """The names of a metric's samples."""
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return {f"{metric.name}_total"}
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return {metric.name}
 
 
-KNOWN = {name: metric for metric in metrics.ALL for name in written(metric)}
+KNOWN = {name: metric for metric in metrics.ALL for name in exposed_names(metric)}
 
 
 def expressions() -> Iterator[str]:
@@ -44,20 +44,20 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.mark.pure
-def test_every_name_in_the_dashboard_is_one_that_a_server_tells():
-    asked = [*expressions(), *(each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each)]
-    assert [name for text in asked for name in NAME.findall(text) if name not in KNOWN] == []
+def test_every_name_in_the_dashboard_is_a_metric():
+    texts = [*expressions(), *(each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each)]
+    assert [name for text in texts for name in NAME.findall(text) if name not in KNOWN] == []
 
 
 @pytest.mark.pure
 def test_every_metric_is_in_the_dashboard():
-    shown = {KNOWN[name].name for text in expressions() for name in NAME.findall(text)}
-    assert {metric.name for metric in metrics.ALL} - shown == set()
+    used = {KNOWN[name].name for text in expressions() for name in NAME.findall(text)}
+    assert {metric.name for metric in metrics.ALL} - used == set()
 
 
 @pytest.mark.pure
 @pytest.mark.parametrize("expression", tuple(expressions()))
-def test_an_expression_keeps_to_the_chosen_servers_and_models_and_groups_by_labels_that_there_are(expression):
+def test_an_expression_filters_by_instance_and_model_and_groups_by_existing_labels(expression):
     selectors = re.findall(r"(quire_\w+)\{([^}]*)\}", expression)
     assert selectors and len(selectors) == len(NAME.findall(expression))
     assert all('instance=~"$instance"' in chosen and 'model=~"$model"' in chosen for _, chosen in selectors)
@@ -66,13 +66,13 @@ def test_an_expression_keeps_to_the_chosen_servers_and_models_and_groups_by_labe
     for name, _ in selectors:
         is_rate = re.search(rf"(rate|increase)\({name}\{{[^}}]*\}}\[\$__rate_interval\]\)", expression)
         if KNOWN[name] is not metrics.RESTARTS:  # which is shown as it is, too
-            assert bool(is_rate) == (KNOWN[name].kind is not Kind.GAUGE), name
+            assert bool(is_rate) == (KNOWN[name].kind is not MetricKind.GAUGE), name
     assert ("histogram_quantile" in expression) == ("_bucket{" in expression)
     assert expression.count("(") == expression.count(")")
 
 
 @pytest.mark.pure
-def test_the_dashboard_is_one_that_grafana_takes():
+def test_the_dashboard_is_valid_for_grafana():
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert DASHBOARD["schemaVersion"] >= 39 and len(ids) == len(set(ids)) and DASHBOARD["uid"] == "quire"
     assert {each["name"]: each["type"] for each in DASHBOARD["templating"]["list"]} == {
@@ -97,16 +97,16 @@ def test_no_panel_covers_another():
 
 
 @pytest.mark.pure
-def test_prometheus_asks_where_a_server_answers():
+def test_prometheus_scrapes_the_servers_path_and_port():
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
     assert ("GET", job["metrics_path"]) in [(route.method, route.path) for route in OWN_ROUTES]
     assert job["static_configs"] == [{"targets": [f"localhost:{ServeConfig().port}"]}]
 
 
 @pytest.mark.e2e
-def test_a_server_tells_every_metric_that_is_declared(model_file):
+def test_a_server_exposes_every_declared_metric(model_file):
     with running(model_file, all_dialects()) as server:
         assert server.http.post("/v1/completions", json={"model": "toy", "prompt": "Hi"}).status_code == 200
         assert server.http.post("/v1/completions", json={"model": "nobody", "prompt": "Hi"}).status_code == 404
-        told = set(NAME.findall(server.http.get("/metrics").text))
-    assert set(KNOWN) - told == set() and told - set(KNOWN) <= {metric.name for metric in metrics.ALL}
+        exposed = set(NAME.findall(server.http.get("/metrics").text))
+    assert set(KNOWN) - exposed == set() and exposed - set(KNOWN) <= {metric.name for metric in metrics.ALL}

@@ -1,4 +1,4 @@
-"""What an operator reads in the log."""
+"""The format of the log."""
 
 import io
 import json
@@ -7,17 +7,9 @@ import logging
 import pytest
 
 from quire.config import ObserveConfig
-from quire.observe.log import LOGGER, origin, start_logging
+from quire.observe.log import error_origin, start_logging
 
-pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(autouse=True)
-def quiet_afterwards():
-    logger = logging.getLogger(LOGGER)
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("restored_logger")]
 
 
 def test_a_json_line_carries_the_request_id_and_the_error():
@@ -27,17 +19,17 @@ def test_a_json_line_carries_the_request_id_and_the_error():
         raise ValueError("no such block")
     except ValueError:
         logging.getLogger("quire.engine").exception("step failed", extra={"request_id": "r1"})
-    said = json.loads(stream.getvalue())
-    assert (said["level"], said["logger"], said["message"], said["request_id"]) == (
+    fields = json.loads(stream.getvalue())
+    assert (fields["level"], fields["logger"], fields["message"], fields["request_id"]) == (
         "error",
         "quire.engine",
         "step failed",
         "r1",
     )
-    assert "no such block" in said["error"]
+    assert "no such block" in fields["error"]
 
 
-def test_what_is_less_severe_than_the_level_is_not_logged_and_a_second_start_does_not_double_lines():
+def test_lower_levels_are_not_logged_and_a_second_start_does_not_duplicate_lines():
     stream = io.StringIO()
     start_logging(ObserveConfig(log_level="warning"), io.StringIO())
     start_logging(ObserveConfig(log_level="warning"), stream)
@@ -46,10 +38,10 @@ def test_what_is_less_severe_than_the_level_is_not_logged_and_a_second_start_doe
     assert stream.getvalue().count("\n") == 1 and "WARNING quire.cache: loud" in stream.getvalue()
 
 
-def test_an_error_is_told_by_its_type_and_place_and_not_by_its_words():
+def test_error_origin_has_type_and_traceback_without_the_message():
     try:
-        raise KeyError("what somebody asked")
+        raise KeyError("text of a prompt")
     except KeyError as error:
-        said = origin(error)
-    assert said.startswith("KeyError\n") and __file__ in said
-    assert "somebody" not in said.replace('raise KeyError("what somebody asked")', "")
+        text = error_origin(error)
+    assert text.startswith("KeyError\n") and __file__ in text
+    assert "text of a prompt" not in text.replace('raise KeyError("text of a prompt")', "")

@@ -1,4 +1,4 @@
-"""The throughput line: while an engine is busy, and not when it is idle."""
+"""The throughput log: a line while an engine is busy, and none when it is idle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines(caplog):
     return Throughput("toy", logger), caplog
 
 
-def test_a_busy_engine_has_its_rates_told(lines):
+def test_the_rates_of_a_busy_engine_are_logged(lines):
     throughput, caplog = lines
     throughput.log(START, 10.0)
     throughput.log(BUSY, 10.0)
@@ -44,21 +44,21 @@ def test_a_busy_engine_has_its_rates_told(lines):
     assert (record.output_tokens_per_second, record.cache_hit_rate, record.cache_usage) == (50.0, 0.5, 0.25)
 
 
-def test_an_idle_engine_has_none(lines):
+def test_nothing_is_logged_for_an_idle_engine(lines):
     throughput, caplog = lines
     for _ in range(3):
         throughput.log(START, 10.0)
     assert not caplog.records
 
 
-def test_requests_that_only_wait_are_told_too(lines):
+def test_waiting_requests_are_logged_too(lines):
     throughput, caplog = lines
     throughput.log(START, 10.0)
     throughput.log(replace(START, num_waiting=1), 10.0)
     assert "1 waiting, no new prompts" in caplog.text
 
 
-def test_an_engine_that_was_started_again_counts_anew(lines):
+def test_counts_start_again_with_a_restarted_engine(lines):
     throughput, caplog = lines
     throughput.log(BUSY, 10.0)
     throughput.log(replace(START, num_running=1), 10.0)

@@ -1,4 +1,4 @@
-"""A request is a span with its stages below it, where its caller's trace goes on."""
+"""Traces: a request is a span with child spans for its stages, in its caller's trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from quire.config import BadSetting
 from quire.observe.record import Record
-from quire.observe.trace import Stage, Traces, attributes_of, stages_of, traces_to
+from quire.observe.trace import Stage, Traces, attributes_of, open_traces, stages_of
 from tests.serve.running import Running, running
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -35,7 +35,7 @@ def server(model_file) -> Iterator[Running]:
 
 @contextmanager
 def traced(server: Running) -> Iterator[list[ReadableSpan]]:
-    """The spans of what is asked inside, once it is over."""
+    """The spans of the requests made inside, filled in at the end."""
     exporter, spans = InMemorySpanExporter(), []
     traces = Traces(exporter)
     server.records.clear()
@@ -56,7 +56,7 @@ def by_name(spans: list[ReadableSpan]) -> dict[str, ReadableSpan]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_is_a_span_of_its_callers_trace_with_its_stages_below(server, stream):
+def test_a_request_is_a_span_in_its_callers_trace_with_child_spans_for_stages(server, stream):
     head = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "vendor=1", "x-request-id": "mine"}
     with traced(server) as spans:
         assert server.http.post("/plain/complete", json=ASK | {"stream": stream}, headers=head).status_code == 200
@@ -75,15 +75,15 @@ def test_a_request_is_a_span_of_its_callers_trace_with_its_stages_below(server, 
 
 
 @pytest.mark.e2e
-def test_a_span_has_what_was_asked_and_what_it_cost_and_no_text(server):
+def test_a_span_has_parameters_and_token_counts_and_no_text(server):
     server.http.post("/plain/complete", json=ASK)  # now the prompt is cached
     with traced(server) as spans:
         server.http.post("/plain/complete", json=ASK | {"seed": 7, "top_k": 3}, headers={"x-request-id": "mine"})
-    said = dict(by_name(spans)["text_completion toy"].attributes)
-    cached, waited = said.pop("gen_ai.usage.cache_read.input_tokens"), said.pop("quire.queue_seconds")
-    assert 0 < cached < said.pop("gen_ai.usage.input_tokens") and waited >= 0
-    assert 0 < said.pop("gen_ai.response.time_to_first_chunk") < 60
-    assert said == {
+    attributes = dict(by_name(spans)["text_completion toy"].attributes)
+    cached, waited = attributes.pop("gen_ai.usage.cache_read.input_tokens"), attributes.pop("quire.queue_seconds")
+    assert 0 < cached < attributes.pop("gen_ai.usage.input_tokens") and waited >= 0
+    assert 0 < attributes.pop("gen_ai.response.time_to_first_chunk") < 60
+    assert attributes == {
         "http.request.method": "POST",
         "http.response.status_code": 200,
         "url.path": "/plain/complete",
@@ -107,7 +107,7 @@ def test_a_span_has_what_was_asked_and_what_it_cost_and_no_text(server):
 
 
 @pytest.mark.e2e
-def test_a_caller_who_does_not_sample_gets_no_spans_and_one_who_is_not_sane_a_trace_of_his_own(server):
+def test_an_unsampled_caller_gets_no_spans_and_an_invalid_traceparent_a_new_trace(server):
     with traced(server) as spans:
         server.http.post("/plain/complete", json=ASK, headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
     assert spans == []
@@ -125,7 +125,9 @@ def test_a_caller_who_does_not_sample_gets_no_spans_and_one_who_is_not_sane_a_tr
         ("GET", "/version", "GET /version", None),
     ],
 )
-def test_what_does_not_run_a_model_is_one_span_and_a_clients_mistake_is_no_fault(server, method, path, name, error):
+def test_a_request_without_a_model_is_one_span_and_a_client_error_is_not_an_error_of_the_span(
+    server, method, path, name, error
+):
     with traced(server) as spans:
         server.http.request(method, path)
     (span,) = spans
@@ -134,7 +136,7 @@ def test_what_does_not_run_a_model_is_one_span_and_a_clients_mistake_is_no_fault
 
 
 @pytest.mark.e2e
-def test_machines_that_ask_for_health_leave_no_trace(server):
+def test_probes_make_no_spans(server):
     with traced(server) as spans:
         assert server.http.get("/health").status_code == server.http.get("/metrics").status_code == 200
     assert spans == []
@@ -163,7 +165,7 @@ def test_the_stages_of_a_request_fill_its_time():
 
 @pytest.mark.pure
 @pytest.mark.parametrize("status, error", [(503, "overloaded"), (200, "engine_died")])
-def test_a_failure_of_ours_is_one_of_the_span_also_in_the_middle_of_a_stream(status, error):
+def test_a_server_error_sets_the_spans_status_even_during_a_stream(status, error):
     exporter = InMemorySpanExporter()
     traces = Traces(exporter)
     traces(record(status=status, error=error, ended=11.0))
@@ -174,12 +176,12 @@ def test_a_failure_of_ours_is_one_of_the_span_also_in_the_middle_of_a_stream(sta
 
 
 @pytest.mark.pure
-def test_a_client_who_left_has_no_status():
+def test_a_client_that_disconnected_has_no_status():
     assert "http.response.status_code" not in attributes_of(record(status=0))
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes spans as a collector does, and keeps them as they came."""
+    """Accepts spans like a collector, and keeps them."""
 
     received: list[tuple[str, bytes]]
 
@@ -204,7 +206,7 @@ def test_spans_are_sent_to_a_collector(path):
         thread = threading.Thread(target=collector.serve_forever)
         thread.start()
         try:
-            with traces_to(f"http://127.0.0.1:{collector.server_port}{path}") as (traces,):
+            with open_traces(f"http://127.0.0.1:{collector.server_port}{path}") as (traces,):
                 traces(record(ended=11.0, status=500, error="internal_error"))
         finally:
             collector.shutdown()
@@ -217,10 +219,10 @@ def test_spans_are_sent_to_a_collector(path):
 
 
 @pytest.mark.pure
-def test_no_endpoint_means_no_observer_and_one_that_is_no_url_is_refused():
-    with traces_to(None) as traces:
+def test_without_an_endpoint_there_is_no_observer_and_an_invalid_url_is_refused():
+    with open_traces(None) as traces:
         assert traces == ()
-    with pytest.raises(BadSetting, match="localhost:4318"), traces_to("localhost:4318"):
+    with pytest.raises(BadSetting, match="localhost:4318"), open_traces("localhost:4318"):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Every native kernel, in every variant that runs here, against its op's reference on the op's own examples."""
+"""Every native kernel, in every variant that runs here, against its op's reference on the op's examples."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quire.devices import base
+from quire.devices.cpu import QUANTIZED
 from quire.devices.cpu.bindings import native
 from quire.devices.cpu.lower import KERNELS
 from quire.devices.cpu.pack import QUANTIZED
@@ -19,7 +20,7 @@ from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedCache, PagedKV
 from quire.ops.registry import Op, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
-from tests.ops.stored import Stored
+from tests.ops.encoded_tensor import EncodedTensor
 from tests.quant.blocks import put_scales, random_blocks
 
 pytestmark = pytest.mark.device
@@ -33,8 +34,8 @@ EACH_FORMAT = pytest.mark.parametrize("fmt", sorted(QUANTIZED))
 
 
 class OneOp:
-    """A graph of one node around an example's arguments, lowered and run. Weights may be arrays, which are stored in
-    the given format, or stored already."""
+    """A graph of one node with an example's arguments, lowered and run. Weights may be arrays, which are encoded in the
+    given format, or encoded already."""
 
     def __init__(self, op: Op, args: dict[str, Any], fmt: str = "f32") -> None:
         self.op, self.args, self.fmt = op, args, fmt
@@ -60,13 +61,13 @@ class OneOp:
             return tuple(self._bind(f"{parameter}{i}", item) for i, item in enumerate(value))
         if value is None:
             return None
-        if not isinstance(value, Stored):
-            value = Stored.of(parameter, value, self.fmt if value.ndim == 2 else "f32")
+        if not isinstance(value, EncodedTensor):
+            value = EncodedTensor.of(parameter, value, self.fmt if value.ndim == 2 else "f32")
         self.weights[parameter] = Weight(parameter, value.shape, value.format, value)
         return parameter
 
     def reference(self) -> Any:
-        """What the reference answers; on a cache of its own, since attention writes to it."""
+        """Run the reference, on a copy of the cache, since attention writes to it."""
         args = {name: as_numbers(value) for name, value in self.args.items()}
         if self.op.uses_cache:
             cache = args["cache"]
@@ -74,7 +75,7 @@ class OneOp:
         return self.op.reference(**args)
 
     def batch(self) -> Batch:
-        """One that has the arrays that the op reads."""
+        """Return a batch with the arrays that the op reads."""
         if "batch" in self.args:
             return self.args["batch"]
         if "positions" in self.args:
@@ -95,7 +96,7 @@ class OneOp:
             program.native.store_kv(0, np.arange(len(flat[0]), dtype=np.int32), *flat)
         batch = self.batch()
         if self.op.name == "head":
-            output = program.launch(replace(batch, wanted=np.ones(len(batch.logits_at), np.int32))).result()
+            output = program.launch(replace(batch, num_top=np.ones(len(batch.logits_at), np.int32))).result()
             assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
             return (output.logits,)
         program.launch(batch)
@@ -106,13 +107,13 @@ class OneOp:
 def as_numbers(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(as_numbers(item) for item in value)
-    return value.dequantize() if isinstance(value, Stored) else value
+    return value.dequantize() if isinstance(value, EncodedTensor) else value
 
 
 def assert_matches(one: OneOp, variant: str, kv_dtype: str, tolerance: float) -> None:
     actual, expected = one.run(variant, kv_dtype), one.reference()
-    for mine, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
-        assert relative_error(mine, theirs) <= tolerance
+    for ours, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert relative_error(ours, theirs) <= tolerance
 
 
 @EACH_VARIANT
@@ -125,8 +126,8 @@ def test_a_kernel_matches_its_reference(name, dtype, variant):
 
 
 def as_q8_0(x: np.ndarray) -> np.ndarray:
-    """What a KV cache of 8 bits keeps: 32 neighbours of a head share a scale."""
-    return Stored.of("", x, "q8_0").dequantize()
+    """Round as an 8-bit KV cache does: 32 neighbours of a head share a scale."""
+    return EncodedTensor.of("", x, "q8_0").dequantize()
 
 
 @EACH_VARIANT
@@ -144,12 +145,12 @@ def test_a_kernel_reads_a_q8_0_cache_exactly_as_it_was_rounded(variant):
 @EACH_VARIANT
 @pytest.mark.parametrize("kv_dtype, tolerance", [("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("q8_0", "bf16")])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
-def test_a_kernel_that_is_told_of_groups_matches_the_reference_that_is_not(head_dim, kv_dtype, tolerance, variant):
+def test_a_kernel_that_reads_groups_matches_the_reference_that_ignores_them(head_dim, kv_dtype, tolerance, variant):
     op, rng = find_op("attention"), np.random.default_rng(head_dim)
     for num_heads, group, window in ((2, 3, None), (1, 5, None), (2, 2, 21)):
         spec = PagedKV(num_heads, head_dim, head_dim, window)
         cache = PagedCache(spec, *rng.standard_normal((2, LIMITS.num_blocks, 16, num_heads, head_dim), np.float32))
-        ends = [(n + 8, n + 16) for n in range(6)]  # two blocks of each row's own, after three in common
+        ends = [(n + 8, n + 16) for n in range(6)]  # two private blocks per row, after three shared ones
         parts = [RowPart([0] * new, 48 + n, (3, 1, 6, *ends[n])) for n, new in enumerate((1, 1, 7, 1, 20, 1))]
         batch = replace(Batch.of(parts, 16), groups=np.array([(0, row, 3) for row in (4, 0, 2, 5, 1)], np.int32))
         batch.check(LIMITS.num_blocks, 16)
@@ -160,8 +161,8 @@ def test_a_kernel_that_is_told_of_groups_matches_the_reference_that_is_not(head_
         assert_matches(OneOp(op, args, "f32"), variant, kv_dtype, op.tolerance[tolerance])
 
 
-def in_blocks(x: np.ndarray) -> np.ndarray:
-    """Activations as a quantized product sees them: 8 bits and a scale for every 32."""
+def round_activations(x: np.ndarray) -> np.ndarray:
+    """Round activations as a quantized product does: 8 bits and a scale for every 32."""
     blocks = x.reshape(-1, 32)
     extreme = np.abs(blocks).max(1, keepdims=True)
     factor = np.divide(np.float32(127), extreme, out=np.zeros_like(extreme), where=extreme > 0)
@@ -169,7 +170,7 @@ def in_blocks(x: np.ndarray) -> np.ndarray:
 
 
 def quantized_examples(op: Op, fmt: str) -> Iterator[dict[str, Any]]:
-    """Examples as wide as the format's blocks demand, with matrices of random bytes."""
+    """Examples widened to whole blocks of the format, with matrices of random bytes."""
     step, rng = all_formats()[fmt].block_weights, np.random.default_rng(4)
 
     def widened(name: str, value: Any) -> Any:
@@ -179,7 +180,7 @@ def quantized_examples(op: Op, fmt: str) -> Iterator[dict[str, Any]]:
             return value
         rows, width = value.shape[0], -(-value.shape[1] // step) * step
         if name in op.weights:
-            return Stored.random(name, (rows, width), fmt, seed=int(rng.integers(1 << 30)))
+            return EncodedTensor.random(name, (rows, width), fmt, seed=int(rng.integers(1 << 30)))
         return rng.standard_normal((rows, width), dtype=np.float32)
 
     for args in op.example_args():
@@ -188,10 +189,10 @@ def quantized_examples(op: Op, fmt: str) -> Iterator[dict[str, Any]]:
 
 def assert_exact_up_to_the_input(one: OneOp, variant: str) -> None:
     actual = one.run(variant, "f32")
-    one.args["x"] = in_blocks(one.args["x"])
+    one.args["x"] = round_activations(one.args["x"])
     expected = one.reference()
-    for mine, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
-        assert relative_error(mine, theirs) <= one.op.tolerance["f32"]
+    for ours, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert relative_error(ours, theirs) <= one.op.tolerance["f32"]
 
 
 @EACH_VARIANT
@@ -206,23 +207,23 @@ def test_a_quantized_product_is_exact_up_to_the_rounding_of_its_input(name, fmt,
 @EACH_FORMAT
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
 def test_a_quantized_product_of_extremes_does_not_overflow(byte, fmt, variant):
-    """The largest quants and scales of parts, times the largest activations: sums are of 16 bits inside."""
+    """The largest quants and scales times the largest activations: kernels sum in 16 bits."""
     form = all_formats()[fmt]
     raw = np.full((9 * 512 // form.block_weights, form.block_bytes), byte, np.uint8)
     if fmt == "mxfp4":
         raw[:, 0] = 122
     else:
         put_scales(form, raw, np.full(len(raw), 0.01))
-    weight = Stored("weight", (9, 512), fmt, raw.reshape(-1))
+    weight = EncodedTensor("weight", (9, 512), fmt, raw.reshape(-1))
     x = np.repeat(np.array([[1], [-1], [3], [-3], [1]], np.float32), 512, axis=1)
     assert_exact_up_to_the_input(OneOp(find_op("linear"), {"x": x, "weight": weight, "bias": None}), variant)
 
 
 @EACH_VARIANT
 @EACH_FORMAT
-def test_a_quantized_product_of_up_to_9_tokens_and_odd_rows_is_the_same_in_any_company(fmt, variant):
+def test_a_quantized_product_of_up_to_9_tokens_and_odd_rows_is_the_same_in_any_batch(fmt, variant):
     rng = np.random.default_rng(5)
-    x, weight = rng.standard_normal((9, 512), dtype=np.float32), Stored.random("weight", (13, 512), fmt, seed=6)
+    x, weight = rng.standard_normal((9, 512), dtype=np.float32), EncodedTensor.random("weight", (13, 512), fmt, seed=6)
     together = OneOp(find_op("linear"), {"x": x, "weight": weight, "bias": None})
     (expected,) = together.run(variant, "f32")
     for size in range(1, 9):
@@ -234,25 +235,25 @@ def test_a_quantized_product_of_up_to_9_tokens_and_odd_rows_is_the_same_in_any_c
 
 @EACH_VARIANT
 @EACH_FORMAT
-def test_rows_of_a_quantized_table_are_its_numbers_to_the_bit(fmt, variant):
-    """Scales of every magnitude; those of mxfp4 are powers of two, of which 2 ** 128 is none of float32."""
+def test_rows_of_a_quantized_table_are_dequantized_exactly(fmt, variant):
+    """Scales of every magnitude; those of mxfp4 are powers of two, below 2 ** 128, which float32 cannot hold."""
     form, ids = all_formats()[fmt], np.array([0, 12, 5, 7, 8], np.int32)
     raw = random_blocks(form, 13 * 512 // form.block_weights, seed=7)
     if fmt == "mxfp4":
         raw[:, 0] = np.arange(len(raw)) % 252
-    table = Stored("table", (13, 512), fmt, raw.reshape(-1))
+    table = EncodedTensor("table", (13, 512), fmt, raw.reshape(-1))
     assert_matches(OneOp(find_op("embed"), {"token_ids": ids, "table": table}), variant, "f32", 0.0)
 
 
 @EACH_VARIANT
 @EACH_FORMAT
-def test_a_matrix_whose_rows_are_no_whole_blocks_is_multiplied_in_floats(fmt, variant):
+def test_a_matrix_whose_rows_are_not_whole_blocks_is_multiplied_in_floats(fmt, variant):
     step = all_formats()[fmt].block_weights
-    weight = Stored.random("weight", (8, step * 3 // 4), fmt, seed=8)
+    weight = EncodedTensor.random("weight", (8, step * 3 // 4), fmt, seed=8)
     x = np.random.default_rng(9).standard_normal((3, step * 3 // 4), dtype=np.float32)
     one = OneOp(find_op("linear"), {"x": x, "weight": weight, "bias": None})
     assert_matches(one, variant, "f32", one.op.tolerance["f32"])
 
 
-def test_every_block_format_of_files_has_kernels():
-    assert {fmt.name for fmt in gguf_formats().values() if fmt.block_weights > 1} == QUANTIZED
+def test_every_gguf_block_format_has_kernels():
+    assert {fmt.name for fmt in gguf_formats().values() if fmt.block_weights > 1} == set(QUANTIZED)

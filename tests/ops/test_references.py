@@ -1,4 +1,4 @@
-"""References against the plainest other way of saying the same, and the promise that a token's company is no matter."""
+"""References against the simplest formulation of the same maths, and their results against other batches."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_linear_is_a_matrix_product_in_double_precision_up_to_rounding():
 
 
 @pytest.mark.parametrize("dim_in, dim_out", [(576, 1536), (63, 130), (96, 33), (5, 3)])
-def test_a_token_is_multiplied_to_the_same_bits_in_any_company(dim_in, dim_out):
+def test_a_token_is_multiplied_to_the_same_bits_in_any_batch(dim_in, dim_out):
     x, weight = normal(37, dim_in), normal(dim_out, dim_in, seed=1)
     together = linear(x, weight, None)
     for begin, end in ((0, 1), (5, 6), (36, 37), (3, 20), (8, 16)):
         assert np.array_equal(linear(x[begin:end], weight, None), together[begin:end])
 
 
-def test_no_tokens_make_no_rows():
+def test_no_tokens_give_no_rows():
     x = np.zeros((0, 8), np.float32)
     assert linear(x, normal(5, 8), None).shape == (0, 5)
     assert select(normal(3, 8), np.zeros(0, np.int32)).shape == (0, 8)
@@ -81,7 +81,7 @@ def test_rope_makes_products_depend_on_distance_alone(interleaved):
     assert product_at(9, 4) != pytest.approx(product_at(9, 5), rel=1e-2)
 
 
-def test_both_styles_of_rope_are_one_up_to_the_order_of_a_head():
+def test_both_styles_of_rope_agree_up_to_the_order_of_a_head():
     x, positions = normal(6, 3 * 16), np.arange(6, dtype=np.int32)
     to_pairs = np.arange(16).reshape(2, 8).T.ravel()  # half-split order -> interleaved order
     paired = x.reshape(6, 3, 16)[..., to_pairs].reshape(6, 48)
@@ -90,7 +90,7 @@ def test_both_styles_of_rope_are_one_up_to_the_order_of_a_head():
     assert np.array_equal(halves.reshape(6, 3, 16)[..., to_pairs].reshape(6, 48), pairs)
 
 
-def test_rope_leaves_what_is_beyond_its_frequencies_and_position_zero():
+def test_rope_does_not_rotate_numbers_beyond_its_frequencies_or_position_zero():
     x = normal(2, 20)
     out = rope(x, FREQUENCIES, np.array([0, 7], np.int32), head_dim=20)
     assert np.array_equal(out[0], x[0]) and np.array_equal(out[1, 16:], x[1, 16:])
@@ -109,7 +109,7 @@ def naive_attention(q, k, v, scale, window):
 
 
 def attend_in_steps(q, k, v, window, chunks):
-    """The same row through a paged cache full of noise, in chunks, its blocks in no order."""
+    """The same row through a paged cache full of random values, in chunks, with shuffled blocks."""
     num_kv, dim = k.shape[1:]
     spec = PagedKV(num_kv, dim, dim, window)
     cache = PagedCache(spec, normal(12, 4, num_kv, dim, seed=5), normal(12, 4, num_kv, dim, seed=6))
@@ -125,7 +125,7 @@ def attend_in_steps(q, k, v, window, chunks):
 
 @pytest.mark.parametrize("window", [None, 1, 6])
 @pytest.mark.parametrize("num_heads, num_kv", [(4, 1), (6, 2), (3, 3)])
-def test_attention_through_pages_is_attention_with_a_mask(window, num_heads, num_kv):
+def test_paged_attention_equals_masked_attention(window, num_heads, num_kv):
     q, k, v = normal(26, num_heads, 8), normal(26, num_kv, 8, seed=1), normal(26, num_kv, 8, seed=2)
     expected = naive_attention(q, k, v, 0.3, window)
     whole = attend_in_steps(q, k, v, window, [26])
@@ -147,7 +147,7 @@ def test_a_row_may_read_what_another_row_writes_in_the_same_step():
     assert np.array_equal(out, expected[order])
 
 
-def test_a_batch_that_contradicts_itself_is_found():
+def test_an_inconsistent_batch_fails_its_check():
     good = Batch.of([RowPart([5, 6], 3, [1, 0]), RowPart([7], 0, [2])], 4)
     good.check(num_blocks=3, block_tokens=4)
     assert good.slots.tolist() == [7, 0, 8] and good.lengths.tolist() == [5, 1]

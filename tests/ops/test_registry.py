@@ -1,4 +1,4 @@
-"""What every op owes, and what the registry makes of a signature."""
+"""The contract of every op, and what the registry reads from a signature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.pure
 
 
 def shapes_of(args):
-    """Examples' arrays as their shapes, the way a shape rule wants them."""
+    """Replace an example's arrays by their shapes, as a shape rule takes them."""
     if isinstance(args, dict):
         return {name: shapes_of(value) for name, value in args.items() if not isinstance(value, Batch)}
     if isinstance(args, tuple):
@@ -38,20 +38,20 @@ def test_every_op_has_examples_that_its_reference_accepts(op):
 
 
 @pytest.mark.parametrize("op", all_ops(), ids=str)
-def test_every_shape_rule_says_what_the_reference_answers(op):
+def test_every_shape_rule_returns_the_shapes_of_the_reference(op):
     for args in op.example_args():
         assert op.infer(**shapes_of(args)) == tuple(out.shape for out in outputs_of(op, args))
 
 
 @pytest.mark.parametrize("op", all_ops(), ids=str)
-def test_every_op_says_what_it_does_and_how_exact_a_kernel_must_be(op):
+def test_every_op_has_a_docstring_and_tolerances(op):
     assert op.reference.__doc__
     assert set(op.tolerance) == {"f32", "f16", "bf16"}
 
 
 @pytest.mark.parametrize("op", all_ops(), ids=str)
 def test_examples_are_the_same_every_time(op):
-    """A kernel that writes a cache is given its own; both must start from the same."""
+    """A kernel that writes a cache gets its own copy; both must start from the same values."""
     for ours, theirs in zip(op.example_args("bf16"), op.example_args("bf16"), strict=True):
         for a, b in zip(outputs_of(op, ours), outputs_of(op, theirs), strict=True):
             assert np.array_equal(a, b)
@@ -65,7 +65,7 @@ def test_a_signature_says_what_an_op_takes():
     assert linear.inputs == ("x",) and not linear.uses_cache and not linear.uses_batch
 
 
-def test_a_shape_that_does_not_fit_is_named_with_both_sides():
+def test_a_shape_error_names_the_parameter_and_both_shapes():
     with pytest.raises(ShapeError, match=r"weight: expected \[\*, 64\], found \[8, 32\]"):
         find_op("linear").infer(x=("tokens", 64), weight=(8, 32), bias=None)
     with pytest.raises(ShapeError, match=r"expected \[3\], found \[3, 1\]"):
@@ -92,9 +92,9 @@ def test_a_shape_that_does_not_fit_is_named_with_both_sides():
     ],
 )
 def test_a_shape_rule_refuses_what_its_reference_could_not_compute(op, args, parameter):
-    with pytest.raises(ShapeError) as refused:
+    with pytest.raises(ShapeError) as error:
         find_op(op).infer(**args)
-    assert refused.value.parameter == parameter
+    assert error.value.parameter == parameter
 
 
 def test_examples_can_be_held_exactly_in_a_narrow_format():

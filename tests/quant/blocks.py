@@ -1,4 +1,4 @@
-"""Random bytes that are numbers, in every format; and such as the weights of a model might be."""
+"""Random blocks in every format: with scales of any magnitude, or like the weights of a model."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from quire.quant.format import QuantFormat
 
-# Where the float16 scales lie in a block. Random bytes there would be NaN now and then, and NaN proves nothing.
+# Offsets of the float16 scales in a block. Random bytes there would sometimes be NaN, which tests nothing.
 FLOAT16_AT = {
     "f16": [0], "q4_0": [0], "q4_1": [0, 2], "q5_0": [0], "q5_1": [0, 2], "q8_0": [0], "q2_k": [80, 82],
     "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208], "iq4_nl": [0], "iq4_xs": [0],
 }  # fmt: skip
-# What a minimum is, in scales: minus the middle of the quants, so that weights lie on both sides of zero. The first two
-# add it, the others subtract it.
+# The minimum in units of the scale: minus the middle of the quants, so that weights have both signs. The first two
+# formats add it, the others subtract it.
 MIDDLES = {"q4_1": -7.5, "q5_1": -15.5, "q2_k": 1.5, "q4_k": 7.5, "q5_k": 15.5}
 
 
@@ -27,7 +27,7 @@ def random_blocks(fmt: QuantFormat, num_blocks: int, seed: int) -> np.ndarray:
 
 
 def weight_blocks(fmt: QuantFormat, num_blocks: int, seed: int, deviation: float = 0.05) -> np.ndarray:
-    """Random quants under scales of one magnitude and either sign, so that every block matters in a product."""
+    """Random quants with scales of similar magnitude and either sign, so that every block matters in a product."""
     rng = np.random.default_rng(seed)
     raw = rng.integers(0, 256, (num_blocks, fmt.block_bytes), dtype=np.uint8)
     if fmt.name == "mxfp4":
@@ -40,6 +40,6 @@ def weight_blocks(fmt: QuantFormat, num_blocks: int, seed: int, deviation: float
 
 
 def put_scales(fmt: QuantFormat, raw: np.ndarray, scales: np.ndarray) -> None:
-    """Give each block its scale, and its minimum where there is one."""
+    """Write each block's scale, and its minimum where the format has one."""
     for at, times in zip(FLOAT16_AT[fmt.name], (1.0, MIDDLES.get(fmt.name, 0.0)), strict=False):
         raw[:, at : at + 2] = (scales * times).astype("<f2")[:, None].view(np.uint8)

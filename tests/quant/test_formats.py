@@ -1,4 +1,4 @@
-"""Every number format: its contract, its values against the `gguf` and `torch` packages, its way there and back."""
+"""Every number format: its contract, its values against the `gguf` and `torch` packages, and round trips."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture(autouse=True)
 def _floating_point_is_quiet():
-    """Random bytes hold numbers beyond float32: both sides make infinities of them, and numpy would warn."""
+    """Random bytes hold numbers beyond float32: both sides turn them into infinities, and numpy would warn."""
     with np.errstate(all="ignore"):
         yield
 
@@ -38,14 +38,14 @@ def blocks_of(name: str, weights: np.ndarray) -> np.ndarray:
     return weights.reshape(-1, all_formats()[name].block_weights)
 
 
-def test_every_file_of_the_package_is_found_and_every_named_format_is_there():
+def test_discovery_finds_every_file_of_the_package_and_every_required_format():
     promised = set("f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl mxfp4".split())  # noqa: SIM905
     plain = {"f64", "i8", "u8", "i16", "i32", "i64", "bool", "f8_e4m3", "f8_e5m2"}
     assert promised <= {fmt.name for fmt in gguf_formats().values()}
     assert plain <= {fmt.name for fmt in safetensors_formats().values()}
     homes = {type(fmt).__module__.rpartition(".")[2] for fmt in all_formats().values()}
     files = {module.name for module in pkgutil.iter_modules(quire.quant.__path__)}
-    assert files - homes == {"format", "registry", "bits", "int4"}  # int4: what checkpoints have in several tensors
+    assert files - homes == {"format", "registry", "bits", "int4"}  # int4: matrices spread over several tensors
 
 
 @pytest.mark.parametrize("fmt", all_formats().values(), ids=lambda fmt: fmt.name)
@@ -149,7 +149,7 @@ def test_bfloat16_rounds_like_torch_and_keeps_every_nan(weights: np.ndarray):
     np.testing.assert_array_equal(fmt.dequantize(fmt.quantize(weights)), expected)
 
 
-def test_a_format_that_is_only_read_says_so_and_half_a_block_is_refused():
+def test_writing_a_read_only_format_and_partial_blocks_are_refused():
     with pytest.raises(NotImplementedError, match="q6_k"):
         all_formats()["q6_k"].quantize(np.zeros((1, 256), np.float32))
     with pytest.raises(ValueError, match="blocks of 32"):

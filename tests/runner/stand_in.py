@@ -1,4 +1,4 @@
-"""Devices for tests of what is above them: one of the references alone, one that chooses tokens, one that checks."""
+"""Devices for tests of the layers above: one runs the references, one samples tokens, one checks batches."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from typing import Unpack
 import numpy as np
 
 from quire.devices.base import (
-    ChoosesTokens,
     Device,
-    DeviceUnavailable,
-    HasMemory,
-    KeptWeights,
     Limits,
     LoweringOptions,
     Pending,
     Program,
     ReleasesBlocks,
-    SizedProgram,
+    SamplesTokens,
     StepOutput,
+    WeightCache,
 )
 from quire.devices.base import open as open_device
+from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from tests.hardware import has_gpu
-from tests.sampling.drawn import drawn
+from tests.sampling.device_reference import expected_token
 
 
 @dataclass
@@ -42,31 +40,44 @@ class Done:
         return StepOutput(logits=self.logits)
 
 
+STAND_IN = DeviceFacts("stand-in", DeviceMemory(MemoryKind.HOST, 8 << 30), ("f16", "f32", "bf16"), {})
+
+
 @dataclass
 class InterpreterProgram:
     """Runs every step with the interpreter."""
 
     interpreter: Interpreter
+    num_blocks: int
 
     def launch(self, batch: Batch) -> Done:
         return Done(self.interpreter.run(batch))
 
 
 @dataclass
-class InterpreterDevice:
+class InterpreterDevice(Device):
     """What `devices.open` would give."""
 
-    name: str = "stand-in"
+    name: str = STAND_IN.name
+
+    def facts(self) -> DeviceFacts:
+        return STAND_IN
 
     def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: WeightCache | None = None,
+        **options: Unpack[LoweringOptions],
     ) -> InterpreterProgram:
-        return InterpreterProgram(Interpreter(graph, weights, limits.num_blocks, limits.block_tokens))
+        interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
+        return InterpreterProgram(interpreter, limits.num_blocks)
 
 
 @dataclass(eq=False)
 class Late:
-    """A step of a device that chooses tokens: computed when its result, or that of a later one, is asked for."""
+    """A step of a device that samples tokens: computed when its result, or a later one, is requested."""
 
     program: ChoosingProgram
     batch: Batch
@@ -91,7 +102,7 @@ class Late:
 
 @dataclass(eq=False)
 class ChoosingProgram:
-    """Another program, which runs behind its launches and chooses the tokens of their logits by itself."""
+    """Wraps a program: computes after the launch returns, and samples tokens itself."""
 
     inner: Program
     max_rows: int
@@ -101,6 +112,10 @@ class ChoosingProgram:
 
     def __post_init__(self) -> None:
         self.last_tokens = np.zeros(self.max_rows, np.int32)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.inner.num_blocks
 
     def launch(self, batch: Batch) -> Late:
         assert not self.waiting or self.waiting[-1].bits is not None or not self.waiting[-1].num_masked
@@ -122,32 +137,49 @@ class ChoosingProgram:
         masks = iter(() if late.bits is None else late.bits)
         tokens = np.full(len(logits), -1, np.int32)
         for entry in np.flatnonzero(draws.rows >= 0):
-            tokens[entry] = drawn(logits[entry], draws, int(entry), next(masks) if draws.masked[entry] else None)
+            tokens[entry] = expected_token(
+                logits[entry], draws, int(entry), next(masks) if draws.masked[entry] else None
+            )
             self.last_tokens[draws.rows[entry]] = max(tokens[entry], 0)
         late.output = StepOutput(logits=logits[draws.rows < 0], tokens=tokens)
 
 
 @dataclass
-class ChoosingDevice:
-    """A device that chooses tokens, made of one that does not."""
+class ChoosingDevice(Device):
+    """Wraps a device that does not sample tokens, and samples them."""
 
     inner: Device
     max_in_flight: int = 2
     name: str = "chooser"
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> ChoosingProgram:
-        return ChoosingProgram(self.inner.lower(graph, weights, limits, kept), limits.max_rows, self.max_in_flight)
+    def facts(self) -> DeviceFacts:
+        return self.inner.facts()
+
+    def lower(
+        self,
+        graph: Graph,
+        weights: Weights,
+        limits: Limits,
+        kept: WeightCache | None = None,
+        **options: Unpack[LoweringOptions],
+    ) -> ChoosingProgram:
+        program = self.inner.lower(graph, weights, limits, kept, **options)
+        return ChoosingProgram(program, limits.max_rows, self.max_in_flight)
 
 
 @dataclass
 class CheckedProgram:
-    """Another program, which is given no batch that is not sound; and a record of their sizes."""
+    """Wraps a program: checks every batch, and records its size."""
 
     inner: Program
     limits: Limits
     batches: list[tuple[int, int, int]] = field(default_factory=list)  # tokens, rows, logits of every step
     released: list[int] = field(default_factory=list)  # the blocks whose memory was given up last
     num_grouped: list[int] = field(default_factory=list)  # rows of every step that share blocks with others of it
+
+    @property
+    def num_blocks(self) -> int:
+        return self.inner.num_blocks
 
     def launch(self, batch: Batch) -> Pending:
         batch.check(self.limits.num_blocks, self.limits.block_tokens)
@@ -166,21 +198,17 @@ class CheckedProgram:
 
 @dataclass
 class CheckedChooser(CheckedProgram):
-    """The same for one that chooses tokens."""
+    """The same for a program that samples tokens."""
 
     @property
     def max_in_flight(self) -> int:
-        assert isinstance(self.inner, ChoosesTokens)
+        assert isinstance(self.inner, SamplesTokens)
         return self.inner.max_in_flight
-
-    @property
-    def num_blocks(self) -> int:
-        return self.inner.num_blocks if isinstance(self.inner, SizedProgram) else self.limits.num_blocks
 
 
 @dataclass
-class CheckedDevice:
-    """Another device, whose programs are checked."""
+class CheckedDevice(Device):
+    """Wraps a device: its programs are checked. The number of KV blocks must be set."""
 
     inner: Device
     programs: list[CheckedProgram] = field(default_factory=list)
@@ -189,43 +217,26 @@ class CheckedDevice:
     def name(self) -> str:
         return self.inner.name
 
-    def lower(self, graph: Graph, weights: Weights, limits: Limits, kept: KeptWeights | None = None) -> CheckedProgram:
-        return self._checked(self.inner.lower(graph, weights, limits, kept), limits)
+    def facts(self) -> DeviceFacts:
+        return self.inner.facts()
 
-    def _checked(self, program: Program, limits: Limits) -> CheckedProgram:
-        checked = CheckedChooser if isinstance(program, ChoosesTokens) else CheckedProgram
-        self.programs.append(checked(program, limits))
-        return self.programs[-1]
-
-
-@dataclass
-class CheckedMemoryDevice(CheckedDevice):
-    """The same for one with memory of its own. How many blocks it has must be said."""
-
-    @property
-    def kv_dtype(self) -> str:
-        assert isinstance(self.inner, HasMemory)
-        return self.inner.kv_dtype
-
-    def lower(  # type: ignore[override]
+    def lower(
         self,
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        kept: KeptWeights | None = None,
-        **wishes: Unpack[LoweringOptions],
+        kept: WeightCache | None = None,
+        **options: Unpack[LoweringOptions],
     ) -> CheckedProgram:
-        assert isinstance(self.inner, HasMemory) and limits.num_blocks
-        return self._checked(self.inner.lower(graph, weights, limits, kept, **wishes), limits)
-
-
-def checked(device: Device) -> CheckedDevice:
-    """This device, given no batch that is not sound."""
-    return CheckedMemoryDevice(device) if isinstance(device, HasMemory) else CheckedDevice(device)
+        assert limits.num_blocks
+        program = self.inner.lower(graph, weights, limits, kept, **options)
+        checked = CheckedChooser if isinstance(program, SamplesTokens) else CheckedProgram
+        self.programs.append(checked(program, limits))
+        return self.programs[-1]
 
 
 def devices_here() -> list[str]:
-    """Those that tests of the whole engine run on: the references, and a CPU and a GPU that can run models."""
+    """Devices for tests of the whole engine: the references, and the CPU and GPU if they can run models here."""
     gpu = ["cuda"] if has_gpu() else []
     try:
         open_device("cpu")
@@ -235,7 +246,7 @@ def devices_here() -> list[str]:
 
 
 def device_of(name: str) -> Device:
-    """By its name; "chooser" has two steps in flight, "chooser-1" one."""
+    """The device of this name; "chooser" has two steps in flight, "chooser-1" one."""
     if name.startswith("chooser"):
         return ChoosingDevice(InterpreterDevice(), 1 if name == "chooser-1" else 2)
     return InterpreterDevice() if name == "stand-in" else open_device(name)

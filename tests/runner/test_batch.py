@@ -1,4 +1,4 @@
-"""The arrays that a plan becomes, against those that `Batch.of` makes the slow way."""
+"""The arrays built from a plan, compared with those that `Batch.of` builds the slow way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = st.tuples(st.integers(0, 20), st.one_of(st.none(), st.integers(1, 20)), 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_a_batch_is_the_one_of_its_parts(shapes: list[tuple[int, int | None, int, bool]], chance: object) -> None:
+def test_a_batch_equals_that_of_batch_of(shapes: list[tuple[int, int | None, int, bool]], chance: object) -> None:
     rng = np.random.default_rng(chance.getrandbits(32))  # type: ignore[attr-defined]
     blocks = iter(rng.permutation(LIMITS.num_blocks).tolist())
     order = rng.permutation(LIMITS.max_rows)[: len(shapes)].tolist()
@@ -55,18 +55,18 @@ def test_a_batch_is_the_one_of_its_parts(shapes: list[tuple[int, int | None, int
     batch.check(LIMITS.num_blocks, 4)
     assert batch.draws is None
     for name in set(Batch.__slots__) - {"draws"}:
-        if name not in ("copies", "wanted"):
+        if name not in ("copies", "num_top"):
             assert np.array_equal(getattr(batch, name), getattr(wanted, name)), name
         assert getattr(batch, name).dtype == np.int32 and getattr(batch, name).flags.c_contiguous, name
     assert batch.copies.tolist() == [[3, 5, 2], [7, 1, 4]]
     asked: list[int] = []
     for part, row in zip(parts, slow, strict=True):  # scores of a prompt need all logits, tokens only the likeliest
         asked += [0] * (row.num_logits - part.num_logits)
-        asked += [rows[part.row].sampler.num_wanted] * part.num_logits
-    assert batch.wanted.tolist() == asked
+        asked += [rows[part.row].sampler.num_top] * part.num_logits
+    assert batch.num_top.tolist() == asked
 
 
-def test_tables_grow_and_begin_anew_with_the_next_request_of_a_row() -> None:
+def test_block_tables_grow_and_are_reset_for_the_next_request_of_a_row() -> None:
     rows = Rows(2, 4, 50)
     rows.update(StepPlan(1, (Part("a", 0, 0, (1, 2), 1, (9,)),), (join(0, 2),)))
     rows.update(StepPlan(2, (Part("a", 0, 2, None, 1, (8, 7)),)))
@@ -92,7 +92,7 @@ def test_a_batch_of_single_tokens_allocates_nothing_large() -> None:
     ] == places
 
 
-def test_groups_are_those_of_the_plan_among_the_rows_of_the_step() -> None:
+def test_groups_keep_only_rows_that_are_in_the_step() -> None:
     """Row 3 has no part, which leaves its partner alone; row 6 has come to the first two blocks only."""
     rows = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50)
     tables = {5: (9, 8, 7, 1), 6: (9, 8, 7, 2), 0: (9, 8, 7, 3), 2: (4, 11), 4: (4, 12), 1: (20, 21)}
@@ -106,7 +106,7 @@ def test_groups_are_those_of_the_plan_among_the_rows_of_the_step() -> None:
     assert batch.groups.tolist() == [[0, 2, 2], [0, 0, 2], [0, 1, 2], [2, 3, 1], [2, 4, 1]]
 
 
-def test_streams_that_go_on_have_the_arrays_of_a_batch_built_anew() -> None:
+def test_the_fast_path_of_running_rows_builds_the_same_arrays() -> None:
     """Also across the end of a block, after a row has left, and after another has joined in its place."""
     rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), BatchBuilder(LIMITS)
     size = LIMITS.block_tokens
@@ -135,32 +135,32 @@ GREEDY, PLAIN = SamplingParams(temperature=0.0), SamplingParams(seed=4, temperat
 WAYS = (GREEDY, PLAIN, SamplingParams(seed=2), SamplingParams(logprobs=1), SamplingParams(presence_penalty=1.0))
 
 
-def way_of(row: int) -> SamplingParams:
+def sampling_of_row(row: int) -> SamplingParams:
     return WAYS[row % len(WAYS)]
 
 
-def chosen(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple[int, ...] = ()) -> tuple[Batch, Draws]:
+def build_drawn(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple[int, ...] = ()) -> tuple[Batch, Draws]:
     rows.update(plan)
     built = builder.build(plan, rows, masked)
-    built.launched(rows)
+    built.mark_launched(rows)
     built.batch.check(LIMITS.num_blocks, LIMITS.block_tokens)
-    assert built.batch.draws is not None and not len(built.batch.wanted)
-    host_sampled = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not by_device(p)]
+    assert built.batch.draws is not None and not len(built.batch.num_top)
+    host_sampled = [i for i, p in enumerate(plan.parts) if (p.num_logits or p.scores_prompt) and not is_on_device(p)]
     assert list(built.host_sampled) == host_sampled
     return built.batch, built.batch.draws
 
 
-def by_device(part: Part) -> bool:
-    way = way_of(part.row)
+def is_on_device(part: Part) -> bool:
+    way = sampling_of_row(part.row)
     return part.num_logits == 1 and not part.scores_prompt and way.logprobs is None and not way.presence_penalty
 
 
-def test_draws_say_how_each_token_is_chosen_and_streams_go_on_as_if_built_anew() -> None:
+def test_draws_follow_the_sampling_params_and_the_fast_path_builds_the_same() -> None:
     """Five ways of sampling; three are the device's. Their tokens stay there, and masks are marked where they are."""
-    rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), BatchBuilder(LIMITS, device_chooses=True)
-    joins = tuple(Join(f"r{r}", r, way_of(r), 0, (1,) * (r + 1), r + 1) for r in range(5))
+    rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), BatchBuilder(LIMITS, device_samples=True)
+    joins = tuple(Join(f"r{r}", r, sampling_of_row(r), 0, (1,) * (r + 1), r + 1) for r in range(5))
     parts = tuple(Part(f"r{r}", r, 0, (1,) * (r + 1), 1, (2 * r, 2 * r + 1)) for r in range(5))
-    _, first = chosen(StepPlan(1, parts, joins), rows, builder, masked=(1, 3))
+    _, first = build_drawn(StepPlan(1, parts, joins), rows, builder, masked=(1, 3))
     assert first.rows.tolist() == [0, 1, 2, -1, -1]
     assert first.masked.tolist() == [False, True, False, False, False], "the host has the mask of what it chooses"
     assert first.temperature[:3].tolist() == [0.0, np.float32(0.7), 1.0]
@@ -168,9 +168,11 @@ def test_draws_say_how_each_token_is_chosen_and_streams_go_on_as_if_built_anew()
     for number in range(2, 7):
         rows.last_tokens[:] = 30 + number
         parts = tuple(Part(f"r{r}", r, r + number - 1, None, 1, (20 + r,) if number + r == 9 else ()) for r in range(5))
-        batch, draws = chosen(StepPlan(number, parts), rows, builder)
+        batch, draws = build_drawn(StepPlan(number, parts), rows, builder)
         assert batch.token_ids.tolist() == [-1, -2, -3, 30 + number, 30 + number]
-        anew, again = chosen(StepPlan(number, tuple(p._replace(new_blocks=()) for p in parts)), rows, new_builder())
+        anew, again = build_drawn(
+            StepPlan(number, tuple(p._replace(new_blocks=()) for p in parts)), rows, new_builder()
+        )
         for name in set(Batch.__slots__) - {"draws"}:
             assert np.array_equal(getattr(batch, name), getattr(anew, name)), (number, name)
         for name in Draws.__slots__:
@@ -181,20 +183,20 @@ def test_draws_say_how_each_token_is_chosen_and_streams_go_on_as_if_built_anew()
 
 
 def new_builder() -> BatchBuilder:
-    return BatchBuilder(LIMITS, device_chooses=True)
+    return BatchBuilder(LIMITS, device_samples=True)
 
 
-def test_drafts_and_scores_are_the_hosts_and_so_is_the_token_after_them() -> None:
+def test_drafts_scores_and_the_token_after_them_are_host_sampled() -> None:
     rows, builder = Rows(LIMITS.max_rows, LIMITS.max_blocks, 50), new_builder()
     joins = tuple(Join(f"r{r}", r, GREEDY, 0, (1, 2), 2) for r in (0, 5))
     parts = (Part("r0", 0, 0, (1, 2, 7), 2, (0,)), Part("r5", 5, 0, (1, 2), 1, (1,), True))
-    batch, draws = chosen(StepPlan(1, parts, joins), rows, builder)
+    batch, draws = build_drawn(StepPlan(1, parts, joins), rows, builder)
     assert draws.rows.tolist() == [-1] * 4 and batch.logits_at.tolist() == [1, 2, 3, 4]
     rows.last_tokens[[0, 5]] = 8, 9
     streams = (Part("r0", 0, 3, None, 1, ()), Part("r5", 5, 2, None, 1, ()))
-    batch, draws = chosen(StepPlan(2, streams), rows, builder)
+    batch, draws = build_drawn(StepPlan(2, streams), rows, builder)
     assert batch.token_ids.tolist() == [8, 9] and draws.rows.tolist() == [0, 5]
-    batch, _ = chosen(
+    batch, _ = build_drawn(
         StepPlan(3, tuple(p._replace(start=p.start + 1, new_blocks=(9,)) for p in streams)), rows, builder
     )
     assert batch.token_ids.tolist() == [-1, -6]

@@ -1,89 +1,72 @@
-"""What fits: the machine's memory, a container's limit, and how many blocks that makes."""
+"""How much memory a model takes, and how many KV blocks fit beside it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quire.config import BadSetting, Config
+from quire.devices.facts import device_facts
+from quire.graph.weight import Weight
 from quire.runner.memory import (
     HOST_CONTEXTS,
     HOST_GROWTH,
-    DeviceFacts,
+    ModelMemory,
     block_bytes,
-    host_bytes,
+    fixed_bytes,
     plan_blocks,
-    used_bytes,
+    resident_weight_bytes,
+    with_kv_format,
 )
 from tests.devices.cpu.programs import quantized_model
 from tests.models.toys import make_toy
+from tests.ops.encoded_tensor import EncodedTensor
 
 pytestmark = pytest.mark.pure
 
 GB = 1 << 30
 
 
-def machine(root: Path, total: int, groups: dict[str, str], membership: str) -> tuple[Path, Path]:
-    """A /proc and a /sys/fs/cgroup that say this."""
-    proc, cgroups = root / "proc", root / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text(f"MemFree: 1 kB\nMemTotal:       {total // 1024} kB\n")
-    (proc / "self" / "cgroup").write_text(membership)
-    for name, text in groups.items():
-        (cgroups / name).parent.mkdir(parents=True, exist_ok=True)
-        (cgroups / name).write_text(text)
-    return proc, cgroups
-
-
-def test_memory_is_the_machines_where_no_limit_is(tmp_path: Path) -> None:
-    assert host_bytes(*machine(tmp_path, 16 * GB, {}, "0::/\n")) == 16 * GB
-    assert host_bytes(tmp_path / "no", tmp_path / "such") == 8 * GB
-    assert host_bytes() > 1 << 28  # of the machine that runs this
-
-
-@pytest.mark.parametrize(
-    "groups, membership",
-    [
-        ({"a/b/memory.max": f"{4 * GB}\n", "a/memory.max": "max\n"}, "0::/a/b\n"),
-        ({"a/b/memory.max": "max\n", "a/memory.max": f"{4 * GB}\n"}, "0::/a/b\n"),  # a limit above ours holds too
-        ({"memory/box/memory.limit_in_bytes": f"{4 * GB}\n"}, "3:cpu:/x\n7:memory:/box\n"),
-    ],
-)
-def test_a_containers_limit_is_found(tmp_path: Path, groups: dict[str, str], membership: str) -> None:
-    assert host_bytes(*machine(tmp_path, 64 * GB, groups, membership)) == 4 * GB
-
-
-def test_a_host_gets_room_for_a_few_contexts_and_not_all_of_its_memory() -> None:
+def test_a_hosts_cache_holds_a_few_contexts_and_not_all_memory() -> None:
     config = Config()
     one = config.scheduler.max_context // config.cache.block_tokens
-    large = plan_blocks(config, DeviceFacts(512 * GB, GB, 1 << 20))
+    large = plan_blocks(config, ModelMemory(512 * GB, GB, 1 << 20))
     assert large.cache.num_blocks == HOST_CONTEXTS * one
     assert large.cache.most_blocks == HOST_GROWTH * HOST_CONTEXTS * one  # it can be given more while it runs
-    small = plan_blocks(config, DeviceFacts(8 * GB, GB, 1 << 20))
+    small = plan_blocks(config, ModelMemory(8 * GB, GB, 1 << 20))
     assert small.cache.num_blocks == 2048  # a quarter of 8 GB
-    tiny = plan_blocks(config, DeviceFacts(2 * GB, GB, 1 << 20))
+    tiny = plan_blocks(config, ModelMemory(2 * GB, GB, 1 << 20))
     assert tiny.cache.num_blocks == one  # at least one context, if it fits
     assert tiny.cache.most_blocks == int(2 * GB * 0.9 - GB) >> 20  # and never more than fits
-    device = plan_blocks(config, DeviceFacts(64 * GB, GB, 1 << 20), is_host=False)
-    assert device.cache.num_blocks == int(64 * GB * 0.9 - GB) >> 20
 
 
-def test_what_was_asked_for_is_kept_and_what_cannot_be_is_said() -> None:
+def test_a_set_number_of_blocks_is_kept_and_too_little_memory_is_an_error() -> None:
     asked = replace(Config(), cache=replace(Config().cache, num_blocks=77))
-    assert plan_blocks(asked, DeviceFacts(GB, GB, 1 << 20)) is asked
+    assert plan_blocks(asked, ModelMemory(GB, GB, 1 << 20)) is asked
     with pytest.raises(BadSetting, match="No memory is left"):
-        plan_blocks(Config(), DeviceFacts(GB, 2 * GB, 1 << 20))
+        plan_blocks(Config(), ModelMemory(GB, 2 * GB, 1 << 20))
 
 
 def test_weights_and_blocks_are_counted_in_bytes() -> None:
     model = make_toy("qwen2").draw()  # its head is its embedding: one array under two names
     stored = sum(tensor.array.nbytes for tensor in make_toy("qwen2").checkpoint.tensors.values())
     logits = (256 + 128) * model.config.vocab_size * 4
-    assert 0 <= used_bytes(model.weights, model.config.vocab_size, Config()) - stored - logits < 100  # and frequencies
+    taken = fixed_bytes(model.weights, model.config.vocab_size, Config(), device_facts("cpu"))
+    assert 0 <= taken - stored - logits < 100  # and frequencies
     per_token = 2 * 2 * model.config.num_kv_heads * model.config.head_dim  # layers, K and V
-    assert block_bytes(model.graph, Config()) == per_token * 2 * 16
+    assert block_bytes(model.graph, with_kv_format(Config(), device_facts("cpu"))) == per_token * 2 * 16
+
+
+@pytest.mark.parametrize(
+    "device, format, expected",
+    [("cpu", "q8_0", 34), ("cuda", "q8_0", 64), ("cpu", "f8_e4m3", 64), ("cuda", "f8_e4m3", 32)],
+)
+def test_a_weight_takes_what_its_format_on_the_device_takes(device: str, format: str, expected: int) -> None:
+    num_bytes = {"q8_0": 34, "f8_e4m3": 32}[format]
+    tensor = EncodedTensor("w", (4, 32), format, np.zeros(4 * num_bytes, np.uint8))
+    assert resident_weight_bytes(Weight("w", (4, 32), format, tensor), device_facts(device)) == 4 * expected
 
 
 def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() -> None:

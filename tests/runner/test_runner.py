@@ -14,7 +14,7 @@ from quire.runner.runner import Runner
 from quire.sampling.mask import blank
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams
-from quire.types.step import Join, Part, StepPlan
+from quire.types.step import Join, Part, StepPlan, StepResult
 
 pytestmark = pytest.mark.pure
 
@@ -53,7 +53,11 @@ def join(row: int, tokens: tuple[int, ...], sampling: SamplingParams = GREEDY) -
     return Join(f"r{row}", row, sampling, 0, tokens, len(tokens))
 
 
-def test_parts_answer_in_their_order_and_sampled_tokens_feed_the_next_step() -> None:
+def run(runner: Runner, plan: StepPlan) -> StepResult:
+    return runner.collect(runner.launch(plan))
+
+
+def test_results_are_in_part_order_and_sampled_tokens_feed_the_next_step() -> None:
     program = Echo()
     runner = Runner(program, LIMITS, VOCAB)
     first = StepPlan(
@@ -61,27 +65,27 @@ def test_parts_answer_in_their_order_and_sampled_tokens_feed_the_next_step() -> 
         (Part("r2", 2, 0, (7, 8), 1, (0,)), Part("r0", 0, 0, (1, 2, 3), 0, (1,)), Part("r1", 1, 0, (20,), 1, (2,))),
         (join(2, (7, 8)), join(0, (1, 2, 3, 4)), join(1, (20,))),
     )
-    assert [part.tokens for part in runner.run(first).parts] == [(9,), (), (21,)]
+    assert [part.tokens for part in run(runner, first).parts] == [(9,), (), (21,)]
     second = StepPlan(2, (Part("r1", 1, 1, None, 1, ()), Part("r0", 0, 3, (4,), 1, ()), Part("r2", 2, 2, None, 1, ())))
-    result = runner.run(second)
+    result = run(runner, second)
     assert result.number == 2 and result.seconds > 0
     assert [part.tokens for part in result.parts] == [(22,), (5,), (10,)]
     assert program.batches[1] == [21, 4, 9]
 
 
-def test_drafts_are_accepted_as_far_as_they_hold() -> None:
+def test_drafts_are_accepted_up_to_the_first_mismatch() -> None:
     runner = Runner(Echo(), LIMITS, VOCAB)
     plan = StepPlan(
         1,
         (Part("r0", 0, 0, (5, 6, 7, 9), 4, (0,)), Part("r1", 1, 0, (5, 6, 7), 3, (1,))),
         (join(0, (5,)), join(1, (5,))),
     )
-    assert [part.tokens for part in runner.run(plan).parts] == [(6, 7, 8), (6, 7, 8)]
+    assert [part.tokens for part in run(runner, plan).parts] == [(6, 7, 8), (6, 7, 8)]
     after = StepPlan(2, (Part("r0", 0, 3, None, 1, ()), Part("r1", 1, 3, None, 1, ())))
-    assert [part.tokens for part in runner.run(after).parts] == [(9,), (9,)]
+    assert [part.tokens for part in run(runner, after).parts] == [(9,), (9,)]
 
 
-def test_masks_hold_for_their_parts_alone_and_an_error_in_their_place_is_the_parts() -> None:
+def test_a_mask_applies_to_its_part_alone_and_a_mask_error_fails_that_part() -> None:
     runner = Runner(Echo(), LIMITS, VOCAB)
     parts = tuple(Part(f"r{row}", row, 0, (5,), 1, (row,)) for row in range(3))
     drafted = Part("r3", 3, 0, (5, 6, 7), 3, (3,))
@@ -102,25 +106,25 @@ def test_masks_hold_for_their_parts_alone_and_an_error_in_their_place_is_the_par
     assert failed.error is masks[2] and not failed.tokens
 
 
-def test_a_bad_row_fails_alone_and_a_bad_launch_takes_its_parts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_row_fails_alone_and_a_failed_launch_fails_its_parts(caplog: pytest.LogCaptureFixture) -> None:
     program = Echo()
     runner = Runner(program, LIMITS, VOCAB)
     plan = StepPlan(
         1, (Part("r0", 0, 0, (45,), 1, (0,)), Part("r1", 1, 0, (5,), 1, (1,))), (join(0, (45,)), join(1, (5,)))
     )
-    bad, good = runner.run(plan).parts
+    bad, good = run(runner, plan).parts
     assert isinstance(bad.error, StepFailed) and not bad.tokens and good.tokens == (6,)
-    runner.run(StepPlan(2, (), leaves=(0,)))
+    run(runner, StepPlan(2, (), leaves=(0,)))
 
     def breaks(batch: Batch) -> Any:
         raise ValueError("no such kernel")
 
     program.launch = breaks  # type: ignore[method-assign]
-    (part,) = runner.run(StepPlan(3, (Part("r1", 1, 1, None, 1, ()),))).parts
+    (part,) = run(runner, StepPlan(3, (Part("r1", 1, 1, None, 1, ()),))).parts
     assert isinstance(part.error, StepFailed) and "no such kernel" in caplog.text
 
 
-def test_a_step_launched_before_the_last_was_collected_has_its_tokens() -> None:
+def test_a_step_launched_before_the_last_one_is_collected_gets_its_tokens() -> None:
     program = Echo()
     runner = Runner(program, LIMITS, VOCAB)
     first = runner.launch(StepPlan(1, (Part("r0", 0, 0, (3,), 1, (0,)),), (join(0, (3,)),)))
@@ -131,15 +135,15 @@ def test_a_step_launched_before_the_last_was_collected_has_its_tokens() -> None:
     assert runner.collect(second) is runner.collect(second)
 
 
-def test_a_part_that_scores_tells_of_every_next_token_of_its_prompt() -> None:
+def test_a_scoring_part_reports_every_next_token_of_its_prompt() -> None:
     runner = Runner(Echo(), LIMITS, VOCAB)
     scored = SamplingParams(temperature=0.0, prompt_logprobs=1)
     prompt = (3, 4, 9, 10, 11)
     joins = (join(0, prompt, scored), join(1, (30,)))
     parts = (Part("r0", 0, 0, prompt[:3], 0, (0, 1), True), Part("r1", 1, 0, (30,), 1, (2,)))
-    first, other = runner.run(StepPlan(1, parts, joins)).parts
+    first, other = run(runner, StepPlan(1, parts, joins)).parts
     assert [each.token for each in first.prompt_logprobs] == [4, 9, 10] and other.tokens == (31,)
     assert [each.logprob > -1 for each in first.prompt_logprobs] == [True, False, True]
-    (last,) = runner.run(StepPlan(2, (Part("r0", 0, 3, prompt[3:], 1, (), True),))).parts
+    (last,) = run(runner, StepPlan(2, (Part("r0", 0, 3, prompt[3:], 1, (), True),))).parts
     assert [each.token for each in last.prompt_logprobs] == [11] and last.tokens == (12,)
     assert last.prompt_logprobs[0].top[0][0] == 11

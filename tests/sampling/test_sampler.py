@@ -1,4 +1,4 @@
-"""What a row chooses, without chance: greedy, masks, drafts, logprobs, and errors that are a row's own."""
+"""What a row samples apart from its statistics: greedy, masks, drafts, logprobs, and errors of one row."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.sampling.filters import draw
+from quire.sampling.filters import sample_index
 from quire.sampling.largest import largest
 from quire.sampling.logprobs import logprobs_of, score
 from quire.sampling.mask import WORD_BITS, blank
-from quire.sampling.sampler import MOST_WANTED, Sampler, Task, Top, sample
+from quire.sampling.sampler import MAX_TOP, Sampler, Task, Top, sample
 from quire.types.errors import StepFailed
 from quire.types.request import SamplingParams
 from quire.types.step import Join
@@ -59,7 +59,7 @@ def test_stop_tokens_cannot_be_chosen_before_min_tokens() -> None:
     assert [row.choose(logits, position) for position in range(2, 7)] == [second] * 3 + [best] * 2
 
 
-def test_a_bad_word_is_never_completed_wherever_its_beginning_was_said() -> None:
+def test_a_bad_word_is_never_completed_whether_it_begins_in_prompt_or_output() -> None:
     logits = logits_of(2)[0]
     a, b = (int(token) for token in largest(logits, 2))
     for text, expected in (((5, 6), b), ((6, 5), a), ((5,), a), ((4, 5, 6), b)):
@@ -69,7 +69,7 @@ def test_a_bad_word_is_never_completed_wherever_its_beginning_was_said() -> None
     assert [row.choose(logits, position) for position in range(2, 6)] == [a, b, a, b]  # its own output counts
 
 
-def test_penalties_remember_the_text_also_when_a_row_joins_again() -> None:
+def test_penalties_count_the_whole_text_after_a_row_joins_again() -> None:
     params = SamplingParams(
         seed=4, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.8, bad_words=((3, 4),)
     )
@@ -79,7 +79,7 @@ def test_penalties_remember_the_text_also_when_a_row_joins_again() -> None:
     again = sampler_of(params, text=(1, 2, 3, *whole[:17]), num_prompt=3)
     assert [again.choose(rows[i], 3 + i) for i in range(17, 30)] == whole[17:]
     forced = sampler_of(params, text=(1, 2, 3), num_prompt=3)
-    forced.hear(whole[:17])
+    forced.add_tokens(whole[:17])
     assert [forced.choose(rows[i], 3 + i) for i in range(17, 30)] == whole[17:]
 
 
@@ -91,7 +91,7 @@ def test_logits_are_not_changed() -> None:
     assert np.array_equal(logits, kept)
 
 
-def test_a_row_chooses_the_same_in_any_company() -> None:
+def test_a_row_samples_the_same_tokens_in_any_batch() -> None:
     ways = [GREEDY, SamplingParams(seed=1), SamplingParams(seed=2, top_k=9), SamplingParams(seed=2, top_p=0.4), GREEDY]
     rows = logits_of(5, len(ways))
     alone = [sample(rows[i : i + 1], [Task(sampler_of(way), 0, 7)])[0] for i, way in enumerate(ways)]
@@ -117,9 +117,9 @@ def test_a_bad_row_fails_alone() -> None:
     rows[1, 5] = np.nan
     rows[2, 9] = np.inf
     for params in (GREEDY, SamplingParams(seed=1)):
-        came = sample(rows, [Task(sampler_of(params), i, 2) for i in range(4)])
-        assert [choice.error is None for choice in came] == [True, False, False, True]
-        assert isinstance(came[1].error, StepFailed) and not came[1].tokens
+        results = sample(rows, [Task(sampler_of(params), i, 2) for i in range(4)])
+        assert [each.error is None for each in results] == [True, False, False, True]
+        assert isinstance(results[1].error, StepFailed) and not results[1].tokens
     nothing = replace(GREEDY, allowed_token_ids=(4,), bad_words=((4,),))
     (choice,) = sample(rows[:1], [Task(sampler_of(nothing), 0, 2)])
     assert choice.error is not None and "rule out" in choice.error.public
@@ -131,33 +131,33 @@ def test_logprobs_are_those_of_the_raw_distribution() -> None:
     exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
     params = SamplingParams(temperature=0.3, seed=1, top_k=3, logit_bias={7: 9.0}, logprobs=5)
     choice = sampler_of(params).run(logits[:1], 2)
-    (told,) = choice.logprobs
-    assert told.token == choice.tokens[0] and told.logprob == pytest.approx(exact[0, told.token], abs=1e-5)
-    assert [token for token, _ in told.top] == np.argsort(-exact[0])[:5].tolist()
+    (first,) = choice.logprobs
+    assert first.token == choice.tokens[0] and first.logprob == pytest.approx(exact[0, first.token], abs=1e-5)
+    assert [token for token, _ in first.top] == np.argsort(-exact[0])[:5].tolist()
     scored = score(logits, [4, 5, 6], 2)
     assert [each.logprob for each in scored] == pytest.approx([exact[0, 4], exact[1, 5], exact[2, 6]], abs=1e-5)
     assert logprobs_of(logits[0], 3, 0).top == () and len(logprobs_of(logits[0], 3, 10**6).top) == VOCAB
 
 
-def test_the_end_of_chance_falls_on_a_possible_token() -> None:
+def test_the_largest_chance_selects_a_possible_token() -> None:
     x = np.array([0.0, -1.0, -np.inf, -np.inf], np.float32)
-    assert draw(x, 0.0) == 0 and draw(x, np.nextafter(1.0, 0.0)) == 1 and draw(x, 1.0) == 1
-    assert draw(np.array([-np.inf, 0.0], np.float32), 0.0) == 1
+    assert sample_index(x, 0.0) == 0 and sample_index(x, np.nextafter(1.0, 0.0)) == 1 and sample_index(x, 1.0) == 1
+    assert sample_index(np.array([-np.inf, 0.0], np.float32), 0.0) == 1
 
 
-def test_a_draw_from_a_vocabulary_is_the_draw_of_a_running_sum() -> None:
+def test_a_draw_in_runs_equals_a_draw_by_running_sum() -> None:
     for size in (1, 129, 8191, 8192, 49_152, 50_001):
         x = np.random.default_rng(size).normal(0.0, 3.0, size).astype(np.float32)
         x -= x.max()
         reached = np.cumsum(np.exp(x), dtype=np.float64)
         for chance in (0.0, 0.1, 0.25, 0.7, 0.999, 1.0 - 2**-53):
-            at = draw(x, chance)
+            at = sample_index(x, chance)
             before = reached[at - 1] if at else 0.0
             assert before - 1e-7 <= chance * reached[-1] <= reached[at] + 1e-7
 
 
 def top_of(logits: np.ndarray, k: int) -> Top:
-    """What a device answers."""
+    """What a device returns."""
     order = np.stack([largest(row, k) for row in logits]).astype(np.int32)
     return Top(order, np.take_along_axis(logits, order, 1))
 
@@ -170,26 +170,26 @@ def top_of(logits: np.ndarray, k: int) -> Top:
     st.sampled_from([0.0, 0.05, 0.5]),
     st.sampled_from([0.5, 1.0]),
 )
-def test_from_the_likeliest_tokens_a_row_chooses_as_from_all(
+def test_sampling_from_the_likeliest_tokens_equals_sampling_from_all(
     seed: int, temperature: float, top_k: int, top_p: float, min_p: float, typical_p: float
 ) -> None:
     cut = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "typical_p": typical_p}
     sampler = sampler_of(SamplingParams(temperature=temperature, seed=seed, **cut))  # type: ignore[arg-type]
-    wanted = 1 if temperature == 0.0 else top_k if top_k <= MOST_WANTED else 0
-    assert sampler.num_wanted == wanted
-    logits = logits_of(seed, 3).round(1)  # with many that are equal
+    expected = 1 if temperature == 0.0 else top_k if top_k <= MAX_TOP else 0
+    assert sampler.num_top == expected
+    logits = logits_of(seed, 3).round(1)  # with many ties
     drafts = tuple(int(row.argmax()) for row in logits[:2])
-    if wanted:
-        assert sampler.pick(top_of(logits, wanted), 7, drafts) == sampler.run(logits, 7, drafts)
+    if expected:
+        assert sampler.pick(top_of(logits, expected), 7, drafts) == sampler.run(logits, 7, drafts)
 
 
-def test_a_device_that_found_a_row_without_a_distribution_fails_that_row_alone() -> None:
+def test_a_row_that_the_device_marks_invalid_fails_alone() -> None:
     tasks = [Task(sampler_of(GREEDY), row, 2) for row in range(3)]
     top = top_of(logits_of(1, 3), 1)
     top.tokens[1] = -1
     first, second, third = sample(np.zeros((3, VOCAB), np.float32), tasks, top)
     assert (first.tokens, third.tokens) == ((top.tokens[0, 0],), (top.tokens[2, 0],))
-    assert isinstance(second.error, StepFailed) and "not a number" in second.error.public
+    assert isinstance(second.error, StepFailed) and "not valid numbers" in second.error.public
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_a_device_that_found_a_row_without_a_distribution_fails_that_row_alone()
         SamplingParams(top_k=5, logit_bias={3: 1.0}),
     ],
 )
-def test_what_needs_the_whole_distribution_wants_all_of_it(params: SamplingParams) -> None:
-    assert sampler_of(params).num_wanted == 0
+def test_parameters_that_need_the_whole_distribution_use_no_top_tokens(params: SamplingParams) -> None:
+    assert sampler_of(params).num_top == 0
 
 
-# ── a grammar's masks ──
+# ── grammar masks ──
 
 WAYS = {
     "greedy": GREEDY,
@@ -234,8 +234,7 @@ def test_a_token_that_the_mask_rules_out_is_never_chosen(way: str) -> None:
     assert all(sampler.choose(logits_of(seed)[0], 300 + seed, one) == 299 for seed in range(5))
 
 
-def test_a_mask_changes_nothing_but_what_may_come() -> None:
-    """By the same chance, a mask that rules out nothing gives the same token."""
+def test_a_mask_that_allows_every_token_changes_nothing() -> None:
     everything = mask_of(set(range(VOCAB)))[0]
     free, held = sampler_of(SamplingParams(seed=4)), sampler_of(SamplingParams(seed=4))
     for seed in range(50):
@@ -243,7 +242,7 @@ def test_a_mask_changes_nothing_but_what_may_come() -> None:
         assert free.choose(logits, seed) == held.choose(logits, seed, everything)
 
 
-def test_a_mask_holds_with_allowed_tokens_and_where_none_is_left_the_row_fails() -> None:
+def test_a_mask_combines_with_allowed_tokens_and_the_row_fails_if_none_is_left() -> None:
     sampler = sampler_of(SamplingParams(seed=1, allowed_token_ids=(3, 4, 5)))
     assert all(sampler.choose(logits_of(seed)[0], seed, mask_of({2, 5})[0]) == 5 for seed in range(5))
     for tokens in ({2, 6}, set()):
@@ -251,7 +250,7 @@ def test_a_mask_holds_with_allowed_tokens_and_where_none_is_left_the_row_fails()
         assert isinstance(choice.error, StepFailed) and "No token is left" in choice.error.public
 
 
-def test_stops_come_before_min_tokens_only_where_nothing_else_may() -> None:
+def test_stop_tokens_are_sampled_before_min_tokens_only_if_nothing_else_is_allowed() -> None:
     sampler = sampler_of(SamplingParams(seed=1, min_tokens=50), stops=frozenset({7, 8}))
     assert all(sampler.choose(logits_of(seed)[0], 3, mask_of({7, 8, 9})[0]) == 9 for seed in range(5))
     assert sampler.choose(logits_of(1)[0], 3, mask_of({7})[0]) == 7
@@ -262,5 +261,5 @@ def test_rows_with_and_without_masks_share_a_step() -> None:
     free = [int(row.argmax()) for row in logits]
     mask = mask_of({1, 2})
     tasks = [Task(sampler_of(GREEDY), row, 2, (), mask if row == 2 else None) for row in range(4)]
-    chosen = [choice.tokens[0] for choice in sample(logits, tasks)]
-    assert chosen[:2] + chosen[3:] == free[:2] + free[3:] and chosen[2] == 1 + int(logits[2, 2] > logits[2, 1])
+    tokens = [each.tokens[0] for each in sample(logits, tasks)]
+    assert tokens[:2] + tokens[3:] == free[:2] + free[3:] and tokens[2] == 1 + int(logits[2, 2] > logits[2, 1])

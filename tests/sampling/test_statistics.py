@@ -11,12 +11,12 @@ from quire.sampling.counter import stream_of, uniform, uniforms
 from quire.sampling.sampler import Sampler
 from quire.types.request import SamplingParams
 from quire.types.step import Join
-from tests.sampling.plain import adjusted, filtered
+from tests.sampling.slow_sampler import adjusted, filtered
 
 pytestmark = pytest.mark.pure
 
 NUM_DRAWS = 20_000
-RARE = 3.719  # standard deviations: one in ten thousand right samplers would fail a test, and the seeds here are fixed
+RARE = 3.719  # standard deviations: one in ten thousand correct samplers would fail a test; the seeds are fixed
 VOCAB = 40
 LOGITS = np.random.default_rng(5).normal(0.0, 1.6, VOCAB).astype(np.float32)
 PROMPT = (1, 2, 3, 4, 5)
@@ -60,15 +60,15 @@ def sampler_of(params: SamplingParams, output: tuple[int, ...] = (), seed: int =
 
 
 def check_chi_square(counts: np.ndarray, expected: np.ndarray) -> None:
-    """Counts are no further from what is expected than chance makes them; those expected to be rare count as one."""
-    assert not counts[expected == 0].any(), "a token was drawn that must not be"
+    """Assert that counts fit the expected ones by a chi-square test. Rare tokens are counted together."""
+    assert not counts[expected == 0].any(), "a token of probability 0 was drawn"
     common = expected >= 5
     seen = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], expected[~common].sum())
-    distance = ((seen - wanted) ** 2 / np.maximum(wanted, 1e-9)).sum()
-    freedom = max(int((wanted > 0).sum()) - 1, 1)
+    binned = np.append(expected[common], expected[~common].sum())
+    distance = ((seen - binned) ** 2 / np.maximum(binned, 1e-9)).sum()
+    freedom = max(int((binned > 0).sum()) - 1, 1)
     spread = 2 / (9 * freedom)
-    limit = freedom * (1 - spread + RARE * spread**0.5) ** 3  # of chi-square's quantiles: Wilson and Hilferty
+    limit = freedom * (1 - spread + RARE * spread**0.5) ** 3  # chi-square quantile by Wilson and Hilferty
     assert distance < limit, (distance, limit)
 
 
@@ -76,28 +76,28 @@ def check_chi_square(counts: np.ndarray, expected: np.ndarray) -> None:
 def test_draws_have_the_exact_probabilities(way: str) -> None:
     params, output = WAYS[way], (6, 7, 7, 8, 6, 7)
     if way == "bad words":
-        output = (6, 7, 7, 8)  # the second word is about to be said
+        output = (6, 7, 7, 8)  # the next token would complete the second word
     exact = filtered(adjusted(LOGITS, params, PROMPT + output, len(PROMPT)), params)
     expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * NUM_DRAWS
     counts = np.zeros(VOCAB)
     sampler = sampler_of(params, output)
     for position in range(NUM_DRAWS):
-        if params_remember(params):
+        if uses_history(params):
             sampler = sampler_of(params, output)
         counts[sampler.choose(LOGITS, position)] += 1
     check_chi_square(counts, expected)
 
 
-def params_remember(params: SamplingParams) -> bool:
-    """Does a choice change the next one's distribution? Then every draw needs a row that has made none."""
+def uses_history(params: SamplingParams) -> bool:
+    """Whether a token changes the next distribution. If so, every draw needs a fresh row."""
     penalized = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
     return bool(penalized or params.bad_words)
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.7), SamplingParams(top_k=4)])
 @pytest.mark.parametrize("draft", [int(LOGITS.argmax()), 3])
-def test_a_draft_leaves_the_distribution_of_its_token_as_it_is(params: SamplingParams, draft: int) -> None:
-    """Kept with its own probability, and what takes its place has the probabilities of all others."""
+def test_a_draft_does_not_change_the_distribution_of_its_token(params: SamplingParams, draft: int) -> None:
+    """A draft is accepted with its own probability; a replacement is drawn from the other tokens."""
     exact = filtered(adjusted(LOGITS, params, PROMPT, len(PROMPT)), params)
     expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * NUM_DRAWS
     counts, num_kept = np.zeros(VOCAB), 0
@@ -111,7 +111,7 @@ def test_a_draft_leaves_the_distribution_of_its_token_as_it_is(params: SamplingP
     assert abs(num_kept / NUM_DRAWS - exact.get(draft, 0.0)) < 0.015
 
 
-def test_chance_is_even_along_a_text_and_across_seeds_and_samples() -> None:
+def test_random_numbers_are_uniform_along_a_text_and_across_seeds_and_samples() -> None:
     along = [uniform(stream_of(1, 0), position) for position in range(NUM_DRAWS)]
     seeds = [uniform(stream_of(seed, 0), 7) for seed in range(NUM_DRAWS)]
     samples = [uniform(stream_of(9, sample), 7) for sample in range(NUM_DRAWS)]
@@ -123,7 +123,7 @@ def test_chance_is_even_along_a_text_and_across_seeds_and_samples() -> None:
     assert len({*along, *seeds, *samples}) == 3 * NUM_DRAWS - 2  # (1, 0, 7) and (9, 0, 7) are in two of them
 
 
-def test_the_check_finds_a_sampler_that_is_slightly_wrong() -> None:
+def test_the_chi_square_check_detects_a_slightly_wrong_sampler() -> None:
     expected = np.full(40, NUM_DRAWS / 40)
     wrong = expected.copy()
     wrong[0], wrong[1] = expected[0] + 160, expected[1] - 160
@@ -131,7 +131,7 @@ def test_the_check_finds_a_sampler_that_is_slightly_wrong() -> None:
         check_chi_square(wrong, expected)
 
 
-def test_many_numbers_at_once_are_those_of_one_at_a_time() -> None:
+def test_vectorized_random_numbers_equal_single_ones() -> None:
     streams = [stream_of(seed, sample) for seed in (0, 1, -5, 2**63) for sample in range(50)]
     positions = [(7919 * n) % 200_000 for n in range(len(streams))]
     many = uniforms(np.array(streams, np.uint64), np.array(positions, np.int32))

@@ -1,4 +1,4 @@
-"""How long real requests are: percentiles 0, 5, … 100 of the 19,366 requests of the Azure LLM inference trace 2023,
+"""Lengths of real requests: percentiles 0, 5, … 100 of the 19,366 requests of the Azure LLM inference trace 2023,
 "conversation" (Patel et al., Splitwise, ISCA 2024; CC-BY), by prompt and by output tokens."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTPUT = (7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129, 151, 177, 217, 384, 395,
 
 
 def draw(percentiles: tuple[int, ...], chance: random.Random) -> int:
-    """A length from the distribution, linear between two percentiles."""
+    """Draw a length from the distribution, linear between two percentiles."""
     at = chance.random() * (len(percentiles) - 1)
     low = int(at)
     return round(percentiles[low] + (at - low) * (percentiles[low + 1] - percentiles[low]))

@@ -1,8 +1,8 @@
-"""Cache and scheduler driven over thousands of requests by a device that computes nothing but remembers everything.
+"""Runs cache and scheduler with a fake device that computes no KV but records what every slot would hold.
 
-The KV of a token is a fingerprint of all tokens up to it. The device looks it up through the block table of the row, so
-a wrong block, a block written twice, a copy too short or a stale table shows at once; and the token it samples depends
-on that fingerprint alone, so a request's output must be the same alone and in any company.
+The KV of a token is a fingerprint of all tokens up to it. The device reads it through the block table of the row, so a
+wrong block, a block written twice, a copy too short or a stale table is detected at once. The token that it samples
+depends only on that fingerprint, so a request's output must be the same alone and in any batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sampled(mark: int, sample: int, vocabulary: int = VOCABULARY) -> int:
 
 
 def expected_output(prompt: tuple[int, ...], num_tokens: int, sample: int = 0) -> list[int]:
-    """What the device answers to a prompt when nothing goes wrong."""
+    """Return the correct output for a prompt."""
     mark, output = 0, []
     for token in prompt:
         mark = fingerprint(mark, token)
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass
 class FakeDevice:
-    """Runs plans in their order. `fixed`, `each` and `context` say how long a step takes."""
+    """Runs plans in order. `fixed`, `each` and `context` determine how long a step takes."""
 
     block_tokens: int
     fixed: float = 0.01
@@ -105,7 +105,7 @@ class FakeDevice:
     def _compute(self, part: Part, tokens: tuple[int, ...]) -> PartResult:
         row = self.rows[part.row]
         assert row.request_id == part.request_id
-        if (error := self.refuse(part)) is not None:  # and what lies there now, nobody knows
+        if (error := self.refuse(part)) is not None:  # its slots then hold garbage
             for position in range(part.start, part.start + len(tokens)):
                 self.slots[self._slot(row, position)] = hash((part.request_id, position))
             return PartResult(error=error)
@@ -127,8 +127,8 @@ class FakeDevice:
 
 
 @dataclass
-class Story:
-    """What became of one sample."""
+class SampleRecord:
+    """Output and end of one sample."""
 
     arrived: float
     tokens: list[int] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Story:
 
 
 class Simulator:
-    """The engine's loop over simulated time. `depth` 2 plans a step before the result of the one before is known."""
+    """The engine's loop over simulated time. With `depth` 2, a step is planned before the previous result is known."""
 
     def __init__(
         self, config: SchedulerConfig, num_blocks: int, block_tokens: int = 16, depth: int = 1, **device: float
@@ -158,7 +158,7 @@ class Simulator:
         self.device = FakeDevice(block_tokens, **device)  # type: ignore[arg-type]
         self.depth = depth
         self.now = 0.0
-        self.stories: dict[tuple[str, int], Story] = {}
+        self.records: dict[tuple[str, int], SampleRecord] = {}
         self.refused: dict[str, QuireError] = {}
         self.plans: list[StepPlan] = []
         self.results: deque[StepResult] = deque()
@@ -171,18 +171,18 @@ class Simulator:
         except QuireError as error:
             self.refused[request.id] = error
             return False
-        for sample in request.open_samples:
-            self.stories[request.id, sample] = Story(self.now)
+        for sample in request.unfinished_samples:
+            self.records[request.id, sample] = SampleRecord(self.now)
         return True
 
     def step(self) -> bool:
-        """One turn of the loop. False: nothing is left to do."""
-        self.cache.settle(self.now)
+        """Run one turn of the loop. Return False if nothing is left to do."""
+        self.cache.resizing.advance(self.now)
         plan = self.scheduler.plan(self.now)
         if plan.parts or plan.joins:
             self.plans.append(plan)
             self.results.append(self.device.run(plan))
-        did = bool(self.results)
+        is_busy = bool(self.results)
         if self.results and (len(self.results) >= self.depth or not plan.parts):
             result = self.results.popleft()
             self.now += result.seconds
@@ -191,10 +191,10 @@ class Simulator:
         if self.checks:
             self.scheduler.check()
         self.on_step(self)
-        return did
+        return is_busy
 
     def run(self, arrivals: Iterable[tuple[float, GenerateRequest]] = (), max_steps: int = 1_000_000) -> None:
-        """Serve everything that arrives, until nothing is left."""
+        """Serve all arrivals until nothing is left."""
         queue = deque(sorted(arrivals, key=lambda each: each[0]))
         for _ in range(max_steps):
             while queue and queue[0][0] <= self.now:
@@ -210,20 +210,20 @@ class Simulator:
 
     def _take(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
-            story = self.stories[outcome.request_id, outcome.sample]
-            assert not story.num_endings, "news after the ending"
-            story.tokens += outcome.tokens
-            story.times += [self.now] * len(outcome.tokens)
-            story.num_hit = outcome.num_hit
+            record = self.records[outcome.request_id, outcome.sample]
+            assert not record.num_endings, "an outcome after the last one"
+            record.tokens += outcome.tokens
+            record.times += [self.now] * len(outcome.tokens)
+            record.num_hit = outcome.num_hit
             if outcome.finish is not None or outcome.error is not None:
-                story.finish, story.error = outcome.finish, outcome.error
-                story.num_endings += 1
+                record.finish, record.error = outcome.finish, outcome.error
+                record.num_endings += 1
 
     def tokens_by_key(self, requests: dict[str, str]) -> dict[str, int]:
-        """Output tokens of each key; `requests` maps ids to keys."""
+        """Return the output tokens of each key; `requests` maps ids to keys."""
         totals: defaultdict[str, int] = defaultdict(int)
-        for (request_id, _), story in self.stories.items():
-            totals[requests[request_id]] += len(story.tokens)
+        for (request_id, _), record in self.records.items():
+            totals[requests[request_id]] += len(record.tokens)
         return dict(totals)
 
 

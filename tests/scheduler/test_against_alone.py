@@ -1,6 +1,6 @@
-"""Whatever arrives, in whatever order and memory, every request ends once with the output it would have had alone.
+"""With any requests, in any order and amount of memory, each ends once, with the output that it has when run alone.
 
-The device is the fake one of the simulator: it checks every slot that is read, and `check` runs after every step.
+The simulator's fake device checks every slot that is read, and `check` runs after every step.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ arrivals = st.fixed_dictionaries(
         "cancelled_at": st.sampled_from([None, None, None, 3, 6]),  # step
         "fails_at": st.sampled_from([None, None, None, None, 2, 4]),  # plan
         "drafts": st.sampled_from([None, None, "right", "wrong"]),
-        "resumed": st.sampled_from(
-            [None, None, 0, 1, 5]
-        ),  # output tokens that each sample comes with, the later ones less
+        "resumed": st.sampled_from([None, None, 0, 1, 5]),  # output tokens of the first sample; fewer of the others
     }
 )
 settings_of_scheduler = st.fixed_dictionaries(
@@ -111,11 +109,11 @@ def new_request(index: int, each: dict) -> GenerateRequest:
 
 
 def draft(simulator: Simulator, arriving: list[dict]) -> None:
-    """Suggest drafts, true ones or false, to whoever can take them."""
-    for (name, sample), story in simulator.stories.items():
+    """Suggest correct or wrong drafts to the requests that can take them."""
+    for (name, sample), record in simulator.records.items():
         kind = arriving[int(name)]["drafts"]
-        state = next((s for s in simulator.scheduler._book.family(name) if s.sample == sample), None)
-        if kind is None or state is None or state.num_in_flight or not story.tokens:
+        state = next((s for s in simulator.scheduler._requests.samples(name) if s.sample == sample), None)
+        if kind is None or state is None or state.num_in_flight or not record.tokens:
             continue
         mark = 0
         for token in state.tokens:
@@ -125,7 +123,7 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
 
 
 def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: int, sizes: Sequence[int] = ()) -> None:
-    """`sizes`: how many blocks may be in use after the first step, after the second, and so on all over again."""
+    """`sizes`: how many blocks may be in use after each step, repeated cyclically."""
     config = SchedulerConfig(**config, max_context=MAX_CONTEXT, max_wait=1000.0)
     simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth)
     simulator.checks = True
@@ -139,35 +137,35 @@ def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: in
             if each["cancelled_at"] == steps:
                 sim.scheduler.cancel(str(index), sim.now)
         if sizes:
-            sim.cache.resize(max(sizes[steps % len(sizes)], sim.scheduler.fewest_blocks), sim.now)
+            sim.cache.resizing.start(max(sizes[steps % len(sizes)], sim.scheduler.fewest_blocks), sim.now)
         draft(sim, arriving)
 
     def refuse(part: Part) -> StepFailed | None:
         fails_at = arriving[int(part.request_id.split("#")[0])]["fails_at"]
-        return StepFailed("It was to fail.") if fails_at == len(simulator.plans) else None
+        return StepFailed("Failed as planned.") if fails_at == len(simulator.plans) else None
 
     simulator.on_step = on_step
     simulator.device.refuse = refuse
     simulator.run([(each["arrives"], requests[str(index)]) for index, each in enumerate(arriving)], max_steps=5000)
     simulator._take(simulator.scheduler.drain())
     assert not simulator.refused
-    for (name, sample), story in simulator.stories.items():
+    for (name, sample), record in simulator.records.items():
         output, finish = output_alone(requests[name], sample)
-        output = output[len(requests[name].output_before(sample)) :]
-        assert story.num_endings == 1, "every request ends, once"
-        assert story.tokens == output[: len(story.tokens)]
-        if story.finish is FinishReason.CANCELLED:
+        output = output[len(requests[name].resumed_output(sample)) :]
+        assert record.num_endings == 1, "every request ends, once"
+        assert record.tokens == output[: len(record.tokens)]
+        if record.finish is FinishReason.CANCELLED:
             assert arriving[int(name)]["cancelled_at"] is not None
-        elif isinstance(story.error, StepFailed):
+        elif isinstance(record.error, StepFailed):
             assert arriving[int(name)]["fails_at"] is not None
-        elif story.error is not None:
-            assert isinstance(story.error, DeadlineExceeded) and requests[name].deadline is not None
+        elif record.error is not None:
+            assert isinstance(record.error, DeadlineExceeded) and requests[name].deadline is not None
         else:
-            assert (story.tokens, story.finish) == (output, finish)
+            assert (record.tokens, record.finish) == (output, finish)
     stats = simulator.cache.stats()
-    held_by_sessions = len(set(simulator.cache._sessions.held()))
+    held_by_sessions = len(set(simulator.cache.sessions.held_blocks()))
     assert stats.num_held == held_by_sessions, "nothing leaks"
-    assert stats.num_blocks - stats.num_held == stats.num_free + stats.num_cached, "what is too much has gone"
+    assert stats.num_blocks - stats.num_held == stats.num_free + stats.num_cached, "the surplus is retired"
 
 
 @pytest.mark.timeout(600)
@@ -180,7 +178,7 @@ def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_b
 @pytest.mark.timeout(600)
 @settings(max_examples=300, deadline=None)
 @given(*drawn, st.lists(st.integers(15, 40), min_size=1, max_size=12))
-def test_every_request_ends_with_the_output_it_has_alone_while_memory_comes_and_goes(
+def test_every_request_ends_with_the_output_it_has_alone_while_the_cache_is_resized(
     arriving, config, num_blocks, depth, sizes
 ):
     check_example(arriving, config, num_blocks, depth, sizes)

@@ -1,4 +1,4 @@
-"""Thousands of requests over simulated time: what users and operators are promised, at a scale where it can break."""
+"""Thousands of requests over simulated time: latency, fairness and memory at scale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_request(
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("num_blocks", [20_000, 700])
-def test_every_one_of_three_thousand_mixed_requests_ends_and_nothing_leaks(depth: int, num_blocks: int):
+def test_three_thousand_mixed_requests_all_end_and_nothing_leaks(depth: int, num_blocks: int):
     chance = random.Random(1)
     prefixes = [text(chance, chance.randint(50, 400)) for _ in range(20)]
     requests = {}
@@ -41,15 +41,17 @@ def test_every_one_of_three_thousand_mixed_requests_ends_and_nothing_leaks(depth
         )
     sim = Simulator(SchedulerConfig(max_rows=64, max_step_tokens=512, max_context=1024), num_blocks, depth=depth)
     sim.run([(chance.random() * 20, request) for request in requests.values()])
-    assert not sim.refused and len(sim.stories) == 3000
-    for (name, sample), story in sim.stories.items():
+    assert not sim.refused and len(sim.records) == 3000
+    for (name, sample), record in sim.records.items():
         request = requests[name]
-        assert story.num_endings == 1 and story.finish is FinishReason.LENGTH
-        assert story.tokens == expected_output(request.prompt, request.sampling.max_tokens or 0, sample)
+        assert record.num_endings == 1 and record.finish is FinishReason.LENGTH
+        assert record.tokens == expected_output(request.prompt, request.sampling.max_tokens or 0, sample)
     stats = sim.cache.stats()
     assert stats.num_held == 0 and stats.num_free + stats.num_cached == num_blocks
     prompts = sum(len(request.prompt) for request in requests.values())
-    assert sim.device.num_computed - sum(len(s.tokens) for s in sim.stories.values()) < prompts / 2  # the tree at work
+    assert (
+        sim.device.num_computed - sum(len(s.tokens) for s in sim.records.values()) < prompts / 2
+    )  # thanks to prefix hits
 
 
 def test_a_streams_gap_stays_bounded_while_a_prompt_of_100_000_tokens_is_computed():
@@ -59,25 +61,25 @@ def test_a_streams_gap_stays_bounded_while_a_prompt_of_100_000_tokens_is_compute
     chance = random.Random(2)
     streams = [(0.0, make_request(f"stream{n}", text(chance, 50), 2000)) for n in range(8)]
     sim.run([*streams, (1.0, make_request("long", text(chance, 100_000), 4))])
-    began, ended = 1.0, sim.stories["long", 0].times[0]
-    assert ended - began > 10.0, "the prompt was meant to take long"
+    began, ended = 1.0, sim.records["long", 0].times[0]
+    assert ended - began > 10.0, "the prompt should take long"
     for n in range(8):
-        times = [at for at in sim.stories[f"stream{n}", 0].times if began <= at <= ended]
-        assert len(times) > 20, "the streams were meant to run beside it"
-        assert sim.stories[f"stream{n}", 0].widest_gap < 2 * config.stream_gap
+        times = [at for at in sim.records[f"stream{n}", 0].times if began <= at <= ended]
+        assert len(times) > 20, "the streams should run meanwhile"
+        assert sim.records[f"stream{n}", 0].widest_gap < 2 * config.stream_gap
 
 
-def test_a_long_prompt_finishes_under_a_flood_of_short_ones_and_the_short_ones_do_not_wait_for_it():
+def test_a_long_prompt_and_a_flood_of_short_ones_do_not_starve_each_other():
     config = SchedulerConfig(max_rows=64, max_step_tokens=1024, max_context=100_000)
     chance = random.Random(3)
     # The flood alone takes half of the machine: 20 prompts of 200 tokens a second, and it computes 9,000.
     flood = [(n / 20, make_request(f"short{n}", text(chance, 200), 10)) for n in range(1200)]
     sim = Simulator(config, num_blocks=20_000)
     sim.run([*flood, (1.0, make_request("long", text(chance, 30_000), 4))])
-    long = sim.stories["long", 0]
+    long = sim.records["long", 0]
     assert long.first_token_after < 4 * 30_000 / 5_000, "no more than its share of the machine allows"
-    beside = [s.first_token_after for s in sim.stories.values() if 1.0 < s.arrived < long.times[0]]
-    assert len(beside) > 100 and statistics.median(beside) < 0.5
+    meanwhile = [s.first_token_after for s in sim.records.values() if 1.0 < s.arrived < long.times[0]]
+    assert len(meanwhile) > 100 and statistics.median(meanwhile) < 0.5
 
 
 def test_two_keys_with_a_load_of_1_to_100_each_get_their_fair_share():
@@ -89,24 +91,24 @@ def test_two_keys_with_a_load_of_1_to_100_each_get_their_fair_share():
     sim.run([*heavy, *light])
     alone = Simulator(config, num_blocks=4000)
     alone.run(light)
-    crowded = [sim.stories[f"l{n}", 0].first_token_after for n in range(20)]
-    quiet = [alone.stories[f"l{n}", 0].first_token_after for n in range(20)]
-    # A row must come free (a few steps); it does not stand behind the 2,000 that came before it.
+    crowded = [sim.records[f"l{n}", 0].first_token_after for n in range(20)]
+    quiet = [alone.records[f"l{n}", 0].first_token_after for n in range(20)]
+    # It waits for a free row (a few steps), not for the 2,000 requests that arrived before it.
     assert statistics.median(crowded) < 10 * statistics.median(quiet)
-    assert statistics.median(sim.stories[f"h{n}", 0].first_token_after for n in range(2000)) > 20 * statistics.median(
+    assert statistics.median(sim.records[f"h{n}", 0].first_token_after for n in range(2000)) > 20 * statistics.median(
         crowded
     )
 
 
-def test_two_keys_that_both_want_everything_get_the_same_or_as_their_weights_say():
+def test_two_saturating_keys_share_by_their_weights():
     config = SchedulerConfig(max_rows=8, max_step_tokens=256, max_context=2048)
     for weight in (1.0, 3.0):
         chance = random.Random(5)
         sim = Simulator(config, num_blocks=4000)
-        for n in range(800):  # a sends its requests eight at a time, b all at once: neither gains by that
-            for key, mine in (("a", 1.0), ("b", weight)):
+        for n in range(800):  # both keys always have requests waiting
+            for key, key_weight in (("a", 1.0), ("b", weight)):
                 sampling = SamplingParams(max_tokens=20)
-                sim.submit(GenerateRequest(f"{key}{n}", text(chance, 60), sampling, key=key, weight=mine))
+                sim.submit(GenerateRequest(f"{key}{n}", text(chance, 60), sampling, key=key, weight=key_weight))
         while sim.now < 30.0:
             sim.step()
         owners = {f"{key}{n}": key for key in "ab" for n in range(800)}
@@ -114,7 +116,7 @@ def test_two_keys_that_both_want_everything_get_the_same_or_as_their_weights_say
         assert served["b"] / served["a"] == pytest.approx(weight, rel=0.15)
 
 
-def test_the_longest_cached_prefix_goes_first_and_ageing_lets_nobody_starve():
+def test_the_longest_cached_prefix_is_admitted_first_and_ageing_prevents_starvation():
     chance = random.Random(6)
     shared = text(chance, 512)
     config = SchedulerConfig(max_rows=1, max_step_tokens=1024, max_context=2048, ageing=100.0)
@@ -123,10 +125,10 @@ def test_the_longest_cached_prefix_goes_first_and_ageing_lets_nobody_starve():
     stranger = (0.5, make_request("stranger", text(chance, 200), 4))
     friends = [(0.5 + n * 0.01, make_request(f"friend{n}", shared + text(chance, 4), 4)) for n in range(600)]
     sim.run([warm, stranger, *friends])
-    first = sim.stories["stranger", 0]
-    before = [s for name, s in sim.stories.items() if name[0] != "warm" and s.times[0] < first.times[0]]
-    assert len(before) > 100, "those with a prefix in the cache went first"
-    assert max(s.arrived for s in before) - first.arrived < 512 / 100 + 0.1, "if they came soon enough after it"
+    first = sim.records["stranger", 0]
+    before = [s for name, s in sim.records.items() if name[0] != "warm" and s.times[0] < first.times[0]]
+    assert len(before) > 100, "requests with a cached prefix were admitted first"
+    assert max(s.arrived for s in before) - first.arrived < 512 / 100 + 0.1, "if they arrived soon enough after it"
     assert len(before) < 600
 
 
@@ -153,7 +155,7 @@ def test_waste_inside_blocks_is_under_four_percent_on_recorded_lengths():
     assert 1 - used / held < 0.04
 
 
-def test_a_prefix_in_flight_is_computed_once_for_a_whole_crowd():
+def test_a_prefix_in_flight_is_computed_once_for_fifty_requests():
     chance = random.Random(8)
     shared = text(chance, 2000)
     sim = Simulator(SchedulerConfig(max_rows=64, max_step_tokens=512, max_context=4096), num_blocks=8000)

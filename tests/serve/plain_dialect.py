@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows
+from quire.serve.dialects.contract import (
+    CountEndpoint,
+    Decoded,
+    Dialect,
+    GenerateEndpoint,
+    ListEndpoint,
+    Reply,
+    RequestLimits,
+    ShowEndpoint,
+)
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ask, ChatRequest, CompletionRequest, Event, ModelCard, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest, QuireError
@@ -39,7 +48,7 @@ class PlainWriter:
         return _line(choices=choices, usage=usage)
 
 
-def decode_chat(body: bytes, limits: Limits) -> Decoded:
+def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
     said = _read(body)
     messages = tuple(Message(**message) for message in said.pop("messages"))
     tools = tuple(Tool(**tool) for tool in said.pop("tools", ()))
@@ -47,19 +56,19 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
     return _decoded(ChatRequest("", messages, tools=tools, tool_choice=choice), said, limits)
 
 
-def decode_completion(body: bytes, limits: Limits) -> Decoded:
+def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
     said = _read(body)
     prompts = tuple(prompt if isinstance(prompt, str) else tuple(prompt) for prompt in said.pop("prompts"))
     return _decoded(CompletionRequest("", prompts), said, limits)
 
 
-def decode_count(body: bytes, limits: Limits) -> ChatRequest:
+def decode_count(body: bytes, limits: RequestLimits) -> ChatRequest:
     ask = decode_chat(body, limits).ask
     assert isinstance(ask, ChatRequest)
     return ask
 
 
-def _decoded(ask: Ask, said: dict[str, Any], limits: Limits) -> Decoded:
+def _decoded(ask: Ask, said: dict[str, Any], limits: RequestLimits) -> Decoded:
     names = {each.name for each in fields(ask)}
     sampling = {each.name for each in fields(SamplingParams)}
     terms = {each.name for each in fields(Terms)}
@@ -113,13 +122,13 @@ def _cards(cards: Sequence[ModelCard]) -> bytes:
 PLAIN = Dialect(
     "plain",
     endpoints=(
-        Generates("/plain/chat", decode_chat),
-        Generates("/plain/complete", decode_completion),
-        Counts("/plain/count", decode_count, lambda count: _line(count=count)),
-        Lists("/plain/models", _cards),
-        Lists("/plain/loaded", _cards, only_loaded=True),
-        Shows("/plain/models/{name}", lambda card: _line(name=card.name, architecture=card.architecture)),
-        Shows("/plain/show", lambda card: _line(name=card.name), _name_of),
+        GenerateEndpoint("/plain/chat", decode_chat),
+        GenerateEndpoint("/plain/complete", decode_completion),
+        CountEndpoint("/plain/count", decode_count, lambda count: _line(count=count)),
+        ListEndpoint("/plain/models", _cards),
+        ListEndpoint("/plain/loaded", _cards, only_loaded=True),
+        ShowEndpoint("/plain/models/{name}", lambda card: _line(name=card.name, architecture=card.architecture)),
+        ShowEndpoint("/plain/show", lambda card: _line(name=card.name), _name_of),
     ),
     error=lambda error: _line(plain_error=error.code, message=error.public, field=getattr(error, "field", None)),
     headers={"x-plain": "yes"},

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.serve.residency.engines import Place
+from quire.serve.residency.engines import EngineLauncher
 from tests.engine.child import POISON, SLOW_POISON
 from tests.serve.running import Running, running
 
@@ -27,8 +27,8 @@ TOPICS = ["the sea", "a lighthouse", "two foxes", "an old map", "winter", "a tra
 @pytest.fixture(scope="module")
 def server(model_file) -> Iterator[Running]:
     """An idle engine of this one proves its invariants, and some prompts kill it."""
-    place = Place(entry="tests.engine.child:mortal_cpu")
-    with running(model_file, place=place, max_rows=32, log_level="debug") as started:
+    launcher = EngineLauncher(entry="tests.engine.child:mortal_cpu")
+    with running(model_file, launcher=launcher, max_rows=32, log_level="debug") as started:
         yield started
 
 
@@ -98,9 +98,7 @@ async def until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def client_of(server: Running) -> Any:
-    engine = next(iter(server.service.models)).engine
-    assert engine is not None
-    return engine.client
+    return server.client_of("toy")
 
 
 def kill_engine(server: Running) -> None:
@@ -143,7 +141,7 @@ def test_16_greedy_streams_end_with_the_text_they_have_alone_when_the_engine_is_
     assert [stream.answer for stream in killed] == [stream.answer for stream in alone]
     assert all(stream.num_tokens == 40 and "usage" in stream.events[-1] for stream in killed)
     assert seen == [(503, 200), (200, 200)]
-    assert 'quire_engine_restarts_total{model="toy"} 1' in server.http.get("/metrics").text
+    assert 'quire_engine_restarts_total{model="toy"} 1.0' in server.http.get("/metrics").text
     assert all_is_idle(server)
 
 

@@ -136,21 +136,21 @@ def test_openai_answers_have_the_fingerprint_of_what_answered(by_openai):
 
 
 def test_a_model_with_the_tokens_fills_in_the_middle(server, by_openai):
-    side = next(iter(server.service.models)).engine.model_text.side
+    model_text = server.service.models._readings["toy"].task.result().text
     with pytest.raises(openai.BadRequestError, match="filling in the middle"):
         by_openai.completions.create(model="toy", prompt="a", suffix="b")
-    side.infill = Infill(5, 6, 7, ends=(7,))
+    model_text.infill = Infill(5, 6, 7, ends=(7,))
     try:
         asked = {"model": "toy", "prompt": "def f(", "max_tokens": 3, "temperature": 0}
         done = by_openai.completions.create(**asked, suffix="return x", extra_body={"return_token_ids": True})
         tokens = done.choices[0].model_extra["prompt_token_ids"]
-        assert (tokens[0], tokens[-1]) == (5, 7) and side.decode(tokens[1:-1]).endswith("return x")
+        assert (tokens[0], tokens[-1]) == (5, 7) and model_text.decode(tokens[1:-1]).endswith("return x")
         with ollama.Client(host=server.url) as client:
             options = {"num_predict": 3, "temperature": 0}
             made = client.generate("toy", "def f(", suffix="return x", options=options)
             assert made.response == done.choices[0].text and made.prompt_eval_count == len(tokens)
     finally:
-        side.infill = None
+        model_text.infill = None
 
 
 def test_ollama_chat_generate_and_lists(server):

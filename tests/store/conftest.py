@@ -1,4 +1,4 @@
-"""A server that each test can let misbehave, a small disk, and a real registry."""
+"""Fixtures: a server with configurable faults, a small disk, and a real registry."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def no_proxy(monkeypatch) -> None:
 
 @pytest.fixture
 def server(monkeypatch, no_proxy) -> Iterator[Behaviour]:
-    monkeypatch.setattr("quire.store.download.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("quire.store.downloads.http.RETRY_SECONDS", 0.01)
     with serving() as behaviour:
         yield behaviour
 
@@ -30,8 +30,8 @@ def server(monkeypatch, no_proxy) -> Iterator[Behaviour]:
 @pytest.fixture
 def small_pieces(monkeypatch) -> int:
     """Files of 256 KB and more come in pieces of 64 KB."""
-    monkeypatch.setattr("quire.store.ranges.PIECE", 1 << 16)
-    monkeypatch.setattr("quire.store.ranges.PARALLEL_FROM", 1 << 18)
+    monkeypatch.setattr("quire.store.downloads.ranges.PIECE", 1 << 16)
+    monkeypatch.setattr("quire.store.downloads.ranges.PARALLEL_FROM", 1 << 18)
     return 1 << 16
 
 

@@ -17,12 +17,12 @@ import httpx
 import pytest
 
 PATIENCE = 60.0
-ASKED = re.compile(r'"(\w+) (/v2/\S*) HTTP/1.1" (\d+)')
+REQUEST = re.compile(r'"(\w+) (/v2/\S*) HTTP/1.1" (\d+)')
 
 
 @dataclass(frozen=True)
 class RunningRegistry:
-    """Where it is, and what it keeps."""
+    """Its address and its storage."""
 
     host: str  # with its port
     folder: Path
@@ -32,12 +32,12 @@ class RunningRegistry:
         return self.folder / "log"
 
     def answered(self, method: str, part: str) -> list[int]:
-        """The codes of all answers to such requests whose path has this part, so far."""
-        found = ASKED.findall(self.log.read_text())
-        return [int(code) for asked, path, code in found if asked == method and part in path]
+        """The status codes of all requests so far with this method whose path contains `part`."""
+        requests = REQUEST.findall(self.log.read_text())
+        return [int(code) for verb, path, code in requests if verb == method and part in path]
 
     def blob(self, digest: str) -> Path:
-        """The file that it keeps the bytes in."""
+        """The file of a blob in its storage."""
         return self.folder / "data/docker/registry/v2/blobs/sha256" / digest[:2] / digest / "data"
 
 

@@ -1,5 +1,5 @@
-"""As much of the model hub's HTTP interface as huggingface_hub speaks to: what is in a repository, who may have it,
-and its files, of which the large ones lie elsewhere and are redirected to."""
+"""The part of the model hub's HTTP API that huggingface_hub uses: repositories, access, and files. Large files are
+redirected to another host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tests.store.server import Answer, Behaviour
 
 COMMIT = "c" * 40
-LARGE = 50  # bytes from which on a file lies in the large-file storage
+LARGE = 50  # bytes from which on a file is in the large-file storage
 TOKEN = "hf_of_a_friend"
 
 
@@ -75,9 +75,9 @@ class Hub:
     def _json(self, page: dict) -> Answer:
         return 200, json.dumps(page).encode(), {"Content-Type": "application/json"}
 
-    def _refusal(self, code: str, said: str) -> Answer:
-        headers = {"X-Error-Code": code, "X-Error-Message": said, "Content-Type": "application/json"}
-        return 401, json.dumps({"error": said}).encode(), headers
+    def _refusal(self, code: str, message: str) -> Answer:
+        headers = {"X-Error-Code": code, "X-Error-Message": message, "Content-Type": "application/json"}
+        return 401, json.dumps({"error": message}).encode(), headers
 
 
 def _hub_of(server: Behaviour) -> Hub:

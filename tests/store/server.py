@@ -1,4 +1,4 @@
-"""A small HTTP server of files, which can be told to misbehave: real sockets, so that the real client is tested."""
+"""A small HTTP server of files with configurable faults. It uses real sockets, so the real client is tested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answer = tuple[int, bytes, dict[str, str]]  # code, body, headers
 
 @dataclass
 class Behaviour:
-    """What is served, and what goes wrong. Requests are recorded as (path, range or None)."""
+    """The files and the faults of a server. Requests are recorded as (path, range or None)."""
 
     files: dict[str, bytes] = field(default_factory=dict)  # path -> content
     types: dict[str, str] = field(default_factory=dict)  # path -> content type
@@ -25,17 +25,17 @@ class Behaviour:
     stall: int | None = None  # answers to files pause after this many bytes of body
     stall_from: int = 0  # answers that begin before this byte do not
     go_on: threading.Event = field(default_factory=threading.Event)  # ends the pauses
-    special: Callable[[str, str, Mapping[str, str]], Answer | None] | None = None  # asked first: method, path, headers
+    special: Callable[[str, str, Mapping[str, str]], Answer | None] | None = None  # tried first: method, path, headers
     body: bytes = b""  # that was sent to us last
     url: str = ""
 
     def ranges_of(self, path: str) -> list[str | None]:
-        return [wanted for asked, wanted in self.requests if asked == path]
+        return [span for requested, span in self.requests if requested == path]
 
 
-def span_of(wanted: str, size: int) -> tuple[int, int]:
+def span_of(span: str, size: int) -> tuple[int, int]:
     """The first byte of "bytes=a-b" or "bytes=a-", and the one after the last."""
-    start, _, end = wanted.removeprefix("bytes=").partition("-")
+    start, _, end = span.removeprefix("bytes=").partition("-")
     return int(start), min(int(end) + 1, size) if end else size
 
 
@@ -47,9 +47,9 @@ def serving() -> Iterator[Behaviour]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            path, wanted = self.path.split("?")[0], self.headers.get("Range")
+            path, span = self.path.split("?")[0], self.headers.get("Range")
             if self.command == "GET":
-                behaviour.requests.append((path, wanted))
+                behaviour.requests.append((path, span))
             if behaviour.special and (answer := behaviour.special(self.command, path, self.headers)):
                 self.answer(*answer)
                 return
@@ -60,7 +60,7 @@ def serving() -> Iterator[Behaviour]:
             elif is_file and behaviour.failures:
                 self.answer(behaviour.failures.pop(0), b"", {})
             else:
-                self.send_file(path, body, wanted, is_file)
+                self.send_file(path, body, span, is_file)
 
         do_HEAD = do_GET
 
@@ -71,11 +71,11 @@ def serving() -> Iterator[Behaviour]:
 
         do_PATCH = do_PUT = do_POST
 
-        def send_file(self, path: str, body: bytes, wanted: str | None, is_file: bool) -> None:
+        def send_file(self, path: str, body: bytes, span: str | None, is_file: bool) -> None:
             headers, code = {"Content-Type": behaviour.types.get(path, "application/octet-stream")}, 200
             start = 0
-            if wanted and behaviour.ranges:
-                start, end = span_of(wanted, len(body))
+            if span and behaviour.ranges:
+                start, end = span_of(span, len(body))
                 if start >= len(body):
                     self.answer(416, b"", {"Content-Range": f"bytes */{len(body)}"})
                     return
@@ -121,7 +121,7 @@ def serving() -> Iterator[Behaviour]:
             super().shutdown_request(request)
 
         def hang_up(self) -> None:
-            """Clients may keep their connections for later; there is no later."""
+            """Close the connections that clients keep open."""
             for each in tuple(connections):
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Where models live when nobody says so, on each system."""
+"""The default folder of models on each system."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.pure
         ("linux", {"QUIRE_HOME": ""}, Path.home() / ".local/share/quire"),
     ],
 )
-def test_models_live_in_the_users_data_folder_unless_said_otherwise(platform, environ, folder):
+def test_models_are_in_the_users_data_folder_by_default(platform, environ, folder):
     assert home_folder(load(environ=environ), environ, platform) == folder
 
 
-def test_a_flag_wins_over_the_environment():
+def test_a_flag_overrides_the_environment():
     assert home_folder(load({"home": "/flag"}, {"QUIRE_HOME": "/variable"}), {}) == Path("/flag")

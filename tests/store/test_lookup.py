@@ -1,4 +1,4 @@
-"""Where names lead: org/repo is the hub's first, then the registry's; a failed look-up names every place it asked."""
+"""How names are resolved: org/repo in the hub, then in the registry; a failed lookup lists every source."""
 
 from __future__ import annotations
 
@@ -57,24 +57,24 @@ def described(body: bytes) -> dict:
 
 
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address without a server."""
     with closing(socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_org_and_repo_mean_the_hub(store, registry):
+def test_org_and_repo_are_looked_up_in_the_hub(store, registry):
     upload(registry, "org/known")
     assert store.resolve("org/known").read_bytes() == OF_HUB
     assert store.show("org/known").source.startswith("hf.co/org/known@") and registry.requests == []
 
 
-def test_what_the_hub_does_not_have_comes_from_the_registry(store, registry):
+def test_a_model_that_the_hub_lacks_comes_from_the_registry(store, registry):
     upload(registry, "someone/toy", tag="1b")
     assert store.resolve("someone/toy:1b").read_bytes() == OF_REGISTRY
 
 
-def test_a_host_says_which_of_them_is_meant(store, registry):
+def test_a_host_selects_hub_or_registry(store, registry):
     upload(registry, "org/known")
     host = registry.url.partition("://")[2]
     assert store.resolve(f"{host}/org/known").read_bytes() == OF_REGISTRY
@@ -87,17 +87,17 @@ def test_a_model_that_was_pulled_from_the_hub_is_found_without_its_host(store, h
     assert store.find("org/known") == path == store.resolve("org/known") and hub.requests == []
 
 
-def test_a_failed_look_up_says_what_each_place_answered(store, registry):
+def test_a_failed_lookup_lists_the_answer_of_each_source(store, registry):
     with pytest.raises(ModelNotFound) as caught:
         store.resolve("org/unknown")
     first, hub, other = caught.value.public.split("\n")
-    assert first == "org/unknown is not here, and cannot be had:"
+    assert first == "org/unknown is not here, and cannot be fetched:"
     assert hub.startswith("  hf.co/org/unknown: The model hub has no repository org/unknown")
     assert "127.0.0.1" in other and "has no model org/unknown:latest: check the name." in other
     assert [path for path, _ in registry.requests] == ["/v2/org/unknown/manifests/latest"]
 
 
-def test_a_hub_that_does_not_answer_never_makes_a_name_mean_another_model(tmp_path, registry):
+def test_an_unreachable_hub_never_makes_a_name_mean_another_model(tmp_path, registry):
     upload(registry, "org/known")
     host = registry.url.partition("://")[2]
     store = Store(tmp_path, [HuggingFace(f"http://{nobody()}"), Ollama()], registry=host)
@@ -109,20 +109,20 @@ def test_a_hub_that_does_not_answer_never_makes_a_name_mean_another_model(tmp_pa
     assert store.list() == []
 
 
-def test_a_hub_that_must_not_be_asked_is_passed_over(store, hub, registry, monkeypatch):
+def test_a_disabled_hub_is_skipped(store, hub, registry, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     upload(registry, "org/known")
     hub.requests.clear()
     assert store.resolve("org/known").read_bytes() == OF_REGISTRY and hub.requests == []
 
 
-def test_when_nobody_can_be_reached_both_say_so(tmp_path, no_proxy):
+def test_both_errors_are_reported_when_no_source_can_be_reached(tmp_path, no_proxy):
     store = Store(tmp_path, [HuggingFace(f"http://{nobody()}"), Ollama()], registry=nobody())
     with pytest.raises(Unreachable, match=r"(?s)hf\.co/a/b: The model hub cannot .*127\.0\.0\.1.* cannot be reached"):
         store.resolve("a/b")
 
 
-def test_a_typo_is_told_the_name_that_was_meant(store, tmp_path):
+def test_a_similar_name_is_suggested_for_a_typo(store, tmp_path):
     with pytest.raises(ModelNotFound, match=r"no model smolm2:135m on .*\. Did you mean smollm2:135m"):
         store.resolve("smolm2:135m")
     offline = Store(tmp_path / "other", [Ollama()], registry=nobody())
@@ -130,7 +130,7 @@ def test_a_typo_is_told_the_name_that_was_meant(store, tmp_path):
         offline.resolve("smollm2:135")
 
 
-def test_names_that_are_here_are_suggested_too(store):
+def test_names_in_the_store_are_suggested_too(store):
     store.resolve("hf.co/org/known")
     store.copy("hf.co/org/known", "teacher:v2")
     for call in (store.show, store.remove, lambda name: store.copy(name, "x"), store.resolve):
@@ -140,7 +140,7 @@ def test_names_that_are_here_are_suggested_too(store):
         store.resolve("org/knwn")
 
 
-def test_our_own_list_is_known():
+def test_every_name_of_the_catalogue_is_known():
     assert set(CATALOGUE) <= set(KNOWN_NAMES)
 
 

@@ -1,4 +1,4 @@
-"""Modelfiles as Ollama's users write them, and what is said of those that cannot be read."""
+"""Modelfiles as Ollama's users write them, and the errors for those that cannot be parsed."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ REQUIRES 0.5.0
 '''
 
 
-def test_every_command_is_read():
+def test_every_command_is_parsed():
     assert parse_modelfile(WHOLE_FILE) == Modelfile(
         base="smollm2:135m",
         parameters={"temperature": 0.2, "stop": ["<|im_end|>", "User:"], "num_ctx": 4096},
@@ -44,7 +44,7 @@ def test_every_command_is_read():
     )
 
 
-def test_lines_may_end_as_on_windows_and_the_file_may_begin_with_a_mark():
+def test_windows_line_ends_and_a_byte_order_mark_are_accepted():
     read = parse_modelfile("\ufeffFROM a\r\nSYSTEM Hello there \r\nPARAMETER top_k 3\r\n")
     assert read == Modelfile("a", {"top_k": 3}, system="Hello there")
 
@@ -54,10 +54,10 @@ def test_lines_may_end_as_on_windows_and_the_file_may_begin_with_a_mark():
     [
         ("", 1, "no FROM"),
         ("SYSTEM x", 1, "no FROM"),
-        ("FROM a\nFROM b", 2, "FROM already"),
+        ("FROM a\nFROM b", 2, "second FROM"),
         ("FROM", 1, "no value"),
-        ("FROM a\n\nFRMO b", 3, "'FRMO' is no command"),
-        ("FROM a\n{{ x", 2, "no command"),
+        ("FROM a\n\nFRMO b", 3, "'FRMO' is not a command"),
+        ("FROM a\n{{ x", 2, "not a command"),
         ("FROM a\nPARAMETER", 2, "name and a value"),
         ("FROM a\nPARAMETER temperature", 2, "temperature has no value"),
         ("FROM a\nPARAMETER temperature hot", 2, "'hot'; it must be a number"),
@@ -67,16 +67,16 @@ def test_lines_may_end_as_on_windows_and_the_file_may_begin_with_a_mark():
         ("FROM a\nPARAMETER repeat_penalty 0", 2, "from 1e-06"),
         ("FROM a\nPARAMETER presence_penalty 3", 2, "from -2 to 2"),
         ("FROM a\nPARAMETER warmth 1", 2, "no parameter 'warmth'"),
-        ("FROM a\nPARAMETER mirostat 1", 2, "no longer known"),
-        ("FROM a\nMESSAGE tool 1", 2, "role is one of"),
-        ("FROM a\nMESSAGE", 2, "role is one of"),
+        ("FROM a\nPARAMETER mirostat 1", 2, "was dropped by Ollama"),
+        ("FROM a\nMESSAGE tool 1", 2, "use one of system"),
+        ("FROM a\nMESSAGE", 2, "use one of system"),
         ('FROM a\nSYSTEM """never\nclosed', 2, "not closed"),
         ('FROM a\nSYSTEM "', 2, "not closed"),
         ("FROM a\nRENDERER qwen3", 2, "RENDERER is not supported"),
         ("FROM a\nPARSER qwen3", 2, "PARSER is not supported"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_line(text, line, problem):
+def test_an_error_has_the_line(text, line, problem):
     with pytest.raises(BadModelfile, match=f"Line {line} .*{problem}") as caught:
         parse_modelfile(text)
     assert caught.value.line == line and caught.value.status == 400
@@ -113,12 +113,12 @@ def test_the_strategy_has_every_parameter():
         requires=st.just("") | plain,
     )
 )
-def test_what_is_printed_reads_back_equal(file):
+def test_a_printed_modelfile_parses_to_an_equal_one(file):
     assert parse_modelfile(str(file)) == file
 
 
 @given(st.text(st.sampled_from('FROM aSYTE"\n #\t\r'), max_size=60))
-def test_any_text_is_read_and_printed_back_or_refused_with_a_line(text):
+def test_any_text_is_parsed_or_refused_with_a_line(text):
     try:
         read = parse_modelfile(text)
     except BadModelfile:
@@ -134,12 +134,12 @@ def test_parameters_of_json_are_checked_too():
             check_parameters(wrong)
 
 
-def test_parameters_of_others_are_taken_as_far_as_they_are_known():
+def test_known_parameters_of_other_programs_are_accepted():
     assert known_parameters({"mirostat": 1, "top_k": 3, "temperature": "hot"}) == {"top_k": 3}
 
 
 def test_parameters_mean_what_llama_cpp_makes_of_them():
-    said = sampling_of(
+    sampling = sampling_of(
         {"num_predict": -1, "temperature": -1.0, "top_p": 0, "seed": -1, "stop": ["", "x"], "num_ctx": 5}
     )
-    assert said == {"max_tokens": None, "temperature": 0.0, "top_p": 1e-6, "seed": None, "stop": ("x",)}
+    assert sampling == {"max_tokens": None, "temperature": 0.0, "top_p": 1e-6, "seed": None, "stop": ("x",)}

@@ -1,4 +1,4 @@
-"""The grammar of names: what a spelling means, that a name prints as it parses, and that none leaves the store."""
+"""The grammar of names: what a text means, that a name prints as it parses, and that none leaves the store."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_a_spelling_has_one_meaning(text, meant):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected",
     [
         ("", "empty"),
         (" smollm2", "spaces"),
@@ -65,23 +65,23 @@ def test_a_spelling_has_one_meaning(text, meant):
         ("why is", "may have letters"),
         ("a..b", "may have letters"),
         ("-x", "may have letters"),
-        ("x" * 97, "97 characters, at most 96"),
+        ("x" * 97, "97 characters; at most 96"),
         ("a/b/c", "write ./a/b/c for a file or folder"),
         ("host.lan/a/b/c", "host/space/name"),
         ("host.lan:port/a/b", "the port after the host is not a number"),
         ("host.lan/a/-b", "the name may have"),
         ("a/b:", "the tag after the colon is empty"),
         ("https://", "needs a host and a name"),
-        ("https://example.com/a/b.gguf", "the address of a file: download it"),
+        ("https://example.com/a/b.gguf", "the URL of a file: download it"),
         ("hf.co/Qwen", "organisation/repository"),
         ("hf.co/a/b/c", "organisation/repository"),
         ("hf.co/a/..", "the repository may have"),
     ],
 )
-def test_a_name_that_breaks_the_grammar_is_told_how(text, said):
+def test_an_invalid_name_is_refused_with_the_reason(text, expected):
     with pytest.raises(BadName) as caught:
         parse_name(text)
-    assert said in caught.value.public and caught.value.status == 400
+    assert expected in caught.value.public and caught.value.status == 400
 
 
 @given(name=WORDS, tag=WORDS)
@@ -100,7 +100,7 @@ def test_a_hub_name_prints_as_it_parses(org, repo, tag):
 
 
 @given(scheme=st.sampled_from(["", "http://", "https://"]), host=WORDS, space=WORDS, name=WORDS, tag=WORDS)
-def test_a_name_of_a_registry_prints_as_it_parses_and_has_a_place_of_its_own(scheme, host, space, name, tag):
+def test_a_registry_name_prints_as_it_parses_and_has_its_own_manifest(scheme, host, space, name, tag):
     full, short = parse_name(f"{scheme}{host}:5000/{space}/{name}:{tag}"), parse_name(f"x{space[1:]}:{tag}")
     if full.kind == "registry":
         assert parse_name(str(full)) == full and full.host.endswith(f"{host.lower()}:5000")
@@ -117,7 +117,7 @@ def test_a_name_of_a_registry_prints_as_it_parses_and_has_a_place_of_its_own(sch
         ("hf.co/me/toy", ModelName("hub", "me/toy", "latest")),
     ],
 )
-def test_a_name_without_a_host_is_of_the_registry_that_is_set(text, meant):
+def test_a_name_without_a_host_belongs_to_the_configured_registry(text, meant):
     assert parse_name(text).at("registry.lan:5000") == meant
 
 
@@ -132,12 +132,12 @@ def test_a_name_without_a_host_is_of_the_registry_that_is_set(text, meant):
         ("https://localhost:5000/a/b", "https://localhost:5000"),
     ],
 )
-def test_plain_http_is_spoken_on_this_machine_or_where_it_is_written(text, address):
+def test_plain_http_is_used_only_on_this_machine_or_if_written(text, address):
     assert parse_name(text).address == address
 
 
 @given(st.text(max_size=60))
-def test_no_text_becomes_a_manifest_outside_of_the_store(text):
+def test_no_name_leads_to_a_manifest_outside_the_store(text):
     try:
         name = parse_name(text)
     except BadName:

@@ -245,7 +245,7 @@ def test_a_cutting_rule_cuts_as_its_family_does(name: str, text: str, words: lis
         ({"model": "llama"}, "scores"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_named(change: dict[str, Any], named: str) -> None:
+def test_an_error_names_what_is_wrong_with_a_file(change: dict[str, Any], named: str) -> None:
     data = gguf("gpt2", ["a", "c", "ac"], [1, 1, 1], merges=["a c"], pre="gpt-2")
     Tokenizer.from_gguf(data)
     with pytest.raises(UnsupportedTokenizer, match=named):

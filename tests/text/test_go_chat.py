@@ -313,12 +313,12 @@ def test_a_second_system_message_begins_a_new_turn():
     )
 
 
-def test_what_a_template_has_no_place_for_is_refused_and_not_dropped():
-    with pytest.raises(RejectedMessages, match="no place for calls"):
+def test_messages_that_a_template_cannot_write_are_refused_and_not_dropped():
+    with pytest.raises(RejectedMessages, match="no place for tool calls"):
         GoChatTemplate(CHATML_TURNS).render(CALLED)
 
 
-def test_a_template_that_cannot_be_read_or_run_is_said_to_be():
+def test_a_template_that_cannot_be_parsed_or_run_is_an_error():
     with pytest.raises(BrokenTemplate, match="no end in line 1"):
         GoChatTemplate("{{ if .System }}")
     with pytest.raises(RejectedMessages, match="no field Nothing"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire.text.go_template import template
 from quire.text.go_template.errors import GoRunError, GoSyntaxError, GoTooBig
 from quire.text.go_template.template import GoTemplate
-from quire.text.go_template.values import Record
+from quire.text.go_template.values import GoStruct
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +21,7 @@ DATA = {
     "List": ["a", "b", "c"],
     "Map": {"b": 2, "a": 1},
     "Deep": {"In": {"Here": "found"}},
-    "Record": Record({"Known": 1}, {"known": 1}),
+    "Record": GoStruct({"Known": 1}, {"known": 1}),
     "Half": 0.5,
     "Whole": 3.0,
 }
@@ -111,7 +111,7 @@ def test_it_writes_what_go_writes(source, written):
         ("{{ " + "(" * 100 + "1" + ")" * 100 + " }}", 1, "in each other"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_its_line(source, line, problem):
+def test_a_syntax_error_names_its_line(source, line, problem):
     with pytest.raises(GoSyntaxError, match=problem) as caught:
         GoTemplate.read(source)
     assert caught.value.line == line
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_said_with_its_line(source, line, problem):
         '{{ printf "%99999d" 1 }}',
     ],
 )
-def test_what_cannot_be_done_is_an_error(source):
+def test_a_run_time_error_is_raised(source):
     with pytest.raises(GoRunError):
         run(source)
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_done_is_an_error(source):
         '{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}',
     ],
 )
-def test_nothing_runs_or_grows_without_end(source, monkeypatch):
+def test_steps_and_output_are_limited(source, monkeypatch):
     monkeypatch.setattr(template, "MAX_STEPS", 50_000)
     with pytest.raises(GoTooBig):
         run(source)

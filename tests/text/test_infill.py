@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire.engine.text_side import TextSide
 from quire.text.infill import find_infill
+from quire.text.model_text import ModelText
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.errors import InvalidRequest
@@ -35,8 +35,8 @@ def scored(*names: str) -> dict[str, Any]:
 
 def filled(metadata: dict[str, Any], before: str, after: str) -> list[str]:
     tokenizer = Tokenizer.from_gguf(metadata)
-    side = TextSide(tokenizer, ChatTemplate(None), (), infill=find_infill(tokenizer, metadata))
-    return [metadata["tokenizer.ggml.tokens"][token] for token in side.encode_infill(before, after)]
+    model_text = ModelText(tokenizer, ChatTemplate(None), (), infill=find_infill(tokenizer, metadata))
+    return [metadata["tokenizer.ggml.tokens"][token] for token in model_text.encode_infill(before, after)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_code_llama_begins_the_suffix_without_a_space():
 
 
 @pytest.mark.parametrize("keys", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")])
-def test_what_a_file_declares_goes_before_names(keys):
+def test_declared_tokens_win_over_known_names(keys):
     marks = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<own>", "<own2>", "<own3>", "<pad>")
     ids = {f"{key}_token_id": len(BYTES) + 3 + place for place, key in enumerate(keys)}
     data = byte_level(*marks, **ids, fim_pad_token_id=len(BYTES) + 6)
@@ -79,7 +79,7 @@ def test_marks_in_the_text_are_text():
     assert filled(byte_level(*marks), "<|fim_suffix|>", "b").count("<|fim_suffix|>") == 1
 
 
-def test_a_model_without_such_tokens_says_so():
+def test_a_model_without_such_tokens_refuses_a_suffix():
     with pytest.raises(InvalidRequest, match="no tokens for filling in the middle") as refused:
         filled(byte_level("<|fim_prefix|>", "<|fim_suffix|>"), "a", "b")
     assert refused.value.field == "suffix"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from quire.text.errors import BrokenPreset
-from quire.text.preset import FILES, begun, read_preset
+from quire.text.preset import FILES, read_preset, with_preset_messages
 from quire.types.message import Message
 from quire.types.preset import Preset
 
@@ -45,7 +45,7 @@ def test_every_file_is_read(tmp_path):
         ("adapter", "lora"),
     ],
 )
-def test_what_cannot_be_used_is_an_error(tmp_path, role, text):
+def test_an_invalid_preset_file_is_an_error(tmp_path, role, text):
     (tmp_path / FILES[role]).write_text(text)
     with pytest.raises(BrokenPreset):
         read_preset(tmp_path)
@@ -59,7 +59,7 @@ def test_what_cannot_be_used_is_an_error(tmp_path, role, text):
         ([], [("system", "Be brief."), ("user", "1+1?"), ("assistant", "2")]),
     ],
 )
-def test_a_talk_begins_with_it_unless_it_has_a_system_message_of_its_own(talk, whole):
+def test_a_conversation_begins_with_the_presets_messages_and_keeps_its_own_system_message(talk, whole):
     preset = Preset(system="Be brief.", messages=EXAMPLES)
-    made = begun(talk, preset, lambda each: each[0], lambda message: (message.role, message.text))
-    assert list(made) == whole
+    messages = with_preset_messages([Message(*each) for each in talk], preset)
+    assert [(message.role, message.text) for message in messages] == whole

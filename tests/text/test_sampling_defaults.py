@@ -55,13 +55,13 @@ def test_the_gguf_header_wins_over_the_file_and_the_modelfile_over_both(tmp_path
     assert "temperature 0.1" in text and "top_p 0.8 (generation_config.json)" in text and "(Modelfile)" in text
 
 
-def test_without_the_models_own_only_the_modelfile_holds(tmp_path):
+def test_without_the_models_own_defaults_only_the_modelfile_applies(tmp_path):
     defaults = read(tmp_path, {"temperature": 0.9, "top_p": 0.8}, HEADER, MODEL, of_model=False)
     assert defaults.values == {"temperature": 0.1, "max_tokens": 50}
 
 
 @pytest.mark.parametrize("said", ["", "[]", "no", "[" * 9999, {"temperature": "hot"}, {"temperature": -1, "top_p": 7}])
-def test_a_strange_file_says_nothing(tmp_path, said):
+def test_an_invalid_file_has_no_defaults(tmp_path, said):
     assert read(tmp_path, said).values == {}
 
 

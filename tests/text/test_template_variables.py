@@ -42,7 +42,7 @@ VALUES: Any = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([*TEMPLATES, GO]), st.dictionaries(NAMES, VALUES, max_size=4), st.booleans())
-def test_whatever_is_given_only_our_own_errors_come_of_it(
+def test_any_variables_are_rendered_or_refused_with_our_own_errors(
     template: Any, variables: dict[str, Any], opens: bool
 ) -> None:
     try:

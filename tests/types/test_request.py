@@ -1,4 +1,4 @@
-"""A request that no engine could serve is refused when it is made, and the message names the field."""
+"""A request that no engine could serve is refused by its constructor, and the message names the field."""
 
 import pytest
 
@@ -62,23 +62,23 @@ def test_a_constraint_without_content_is_refused(kind):
     assert caught.value.field == "constraint"
 
 
-@pytest.mark.parametrize("given", [("poem",), (None,), ("regex", 5), ("json_schema", {"type": "object"})])
-def test_a_constraint_of_another_kind_or_without_text_is_refused(given):
+@pytest.mark.parametrize("arguments", [("poem",), (None,), ("regex", 5), ("json_schema", {"type": "object"})])
+def test_a_constraint_of_another_kind_or_without_text_is_refused(arguments):
     with pytest.raises(InvalidRequest, match="constraint"):
-        Constraint(*given)
+        Constraint(*arguments)
 
 
-def test_one_string_is_one_choice_and_a_kind_may_be_its_name():
+def test_one_string_is_one_choice_and_a_kind_may_be_a_string():
     assert Constraint("choice", choices="yes").choices == ("yes",)
     assert Constraint("choice", choices=["yes", "no"]) == Constraint(ConstraintKind.CHOICE, choices=("yes", "no"))
-    for wrong in ([""], [5], 5):
+    for invalid in ([""], [5], 5):
         with pytest.raises(InvalidRequest, match="choices"):
-            Constraint("choice", choices=wrong)
+            Constraint("choice", choices=invalid)
 
 
-def test_a_request_with_a_constraint_is_constrained_and_its_samples_have_names():
-    assert not GenerateRequest("a", (1,)).constrained
+def test_a_request_with_a_constraint_is_constrained_and_its_samples_have_ids():
+    assert not GenerateRequest("a", (1,)).is_constrained
     request = GenerateRequest("a", (1,), SamplingParams(n=2), constraint=Constraint(ConstraintKind.JSON))
-    assert request.constrained and [request.sample_id(sample) for sample in (0, 1)] == ["a#0", "a#1"]
+    assert request.is_constrained and [request.sample_id(sample) for sample in (0, 1)] == ["a#0", "a#1"]
     assert GenerateRequest("a", (1,)).sample_id(0) == "a"
     assert Constraint(ConstraintKind.CHOICE, choices=("é", "b")).num_bytes == 3

@@ -1,4 +1,4 @@
-"""`SamplingParams` takes scalars for lists, vLLM's words and numpy's numbers, and knows what was given."""
+"""`SamplingParams` accepts scalars for lists, vLLM's names and numpy's numbers, and records which were given."""
 
 import copy
 import pickle
@@ -17,7 +17,7 @@ DEFAULTS = SamplingDefaults({"temperature": 0.2, "top_k": 7, "max_tokens": 33}, 
 
 
 @pytest.mark.parametrize(
-    "field, given, taken",
+    "field, given, normal",
     [
         ("stop", "city", ("city",)),
         ("stop", ["a", "b"], ("a", "b")),
@@ -38,9 +38,9 @@ DEFAULTS = SamplingDefaults({"temperature": 0.2, "top_k": 7, "max_tokens": 33}, 
         ("ignore_eos", np.bool_(True), True),
     ],
 )
-def test_a_value_is_brought_into_its_one_form(field, given, taken):
-    made = getattr(SamplingParams(**{field: given}), field)
-    assert made == taken and type(made) is type(taken)
+def test_a_value_is_converted_to_its_normal_form(field, given, normal):
+    value = getattr(SamplingParams(**{field: given}), field)
+    assert value == normal and type(value) is type(normal)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_value_is_brought_into_its_one_form(field, given, taken):
         ("max_tokens", "10"),
     ],
 )
-def test_a_value_of_another_kind_is_refused_by_its_name(field, value):
+def test_a_value_of_a_wrong_type_is_refused_with_its_name(field, value):
     with pytest.raises(InvalidRequest, match=field) as caught:
         SamplingParams(**{field: value})
     assert caught.value.field == field and len(caught.value.public) < 300
@@ -86,9 +86,9 @@ def test_too_many_or_unknown_parameters_are_refused(values):
         SamplingParams(*values, **({} if values else {"temprature": 1}))
 
 
-def test_it_knows_which_parameters_were_given():
+def test_given_names_the_parameters_that_were_given():
     params = SamplingParams(32, temperature=1.0, stop=None, seed=None)
-    assert params.given == {"max_tokens", "temperature", "seed"}  # None is no stop string, but it is a seed
+    assert params.given == {"max_tokens", "temperature", "seed"}  # None is not a stop string, but a valid seed
     assert params == SamplingParams(max_tokens=32)
     for same in (pickle.loads(pickle.dumps(params)), copy.deepcopy(params), copy.copy(params)):
         assert same == params and same.given == params.given
@@ -102,12 +102,12 @@ def test_defaults_fill_only_what_was_not_given():
 
     assert filled(SamplingParams()) == SamplingParams(temperature=0.2, top_k=7, max_tokens=33)
     assert filled(SamplingParams(temperature=1.0, top_k=0, max_tokens=None)) == SamplingParams()
-    assert filled(SamplingParams(min_tokens=50)).max_tokens is None  # longer than the model's default allows
-    assert filled(replace(SamplingParams(), n=2)) == SamplingParams(n=2)  # taken as it is
+    assert filled(SamplingParams(min_tokens=50)).max_tokens is None  # the model's default is shorter
+    assert filled(replace(SamplingParams(), n=2)) == SamplingParams(n=2)  # all count as given
 
 
 @pytest.mark.parametrize(
-    "given, said",
+    "given, advice",
     [
         ({"best_of": 3}, "give n"),
         ({"guided_decoding": object()}, "constraint"),
@@ -116,12 +116,12 @@ def test_defaults_fill_only_what_was_not_given():
         ({"logits_processors": [len]}, "logit_bias"),
     ],
 )
-def test_what_vllm_has_and_we_do_not_is_answered_with_ours(given, said):
-    with pytest.raises(InvalidRequest, match=said) as caught:
+def test_an_unsupported_parameter_of_vllm_is_refused_with_an_alternative(given, advice):
+    with pytest.raises(InvalidRequest, match=advice) as caught:
         SamplingParams(**given)
     assert caught.value.field == next(iter(given))
 
 
-def test_vllms_values_that_ask_for_nothing_are_taken():
+def test_parameters_of_vllm_are_accepted_with_values_that_change_nothing():
     given = {"best_of": 1, "skip_special_tokens": True, "guided_decoding": None, "spaces_between_special_tokens": True}
     assert SamplingParams(**given) == SamplingParams()

@@ -1,4 +1,4 @@
-"""Small model files, written by hand, so that a test can also write them wrong."""
+"""Small model files, built byte by byte, so that tests can also build invalid ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.weights.mapped import MappedFile
+from quire.weights.mapped_file import MappedFile
 
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -43,14 +43,14 @@ def gguf_bytes(
     alignment: int = 32,
     offsets: dict[str, int] | None = None,
 ) -> bytes:
-    """A GGUF file. `offsets` replaces the right place of a tensor by another."""
+    """Build a GGUF file. `offsets` overrides the offset of a tensor."""
     header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     for key, (kind, value) in metadata.items():
         header += gguf_string(key) + struct.pack("<I", kind) + gguf_value(kind, value)
     data = b""
     for name, dims, kind, raw in tensors:
-        place = (offsets or {}).get(name, len(data))
-        header += gguf_string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, place)
+        offset = (offsets or {}).get(name, len(data))
+        header += gguf_string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
         data += raw + bytes(-len(raw) % alignment)
     return header + bytes(-len(header) % alignment) + data
 

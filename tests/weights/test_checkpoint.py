@@ -1,4 +1,4 @@
-"""A checkpoint is opened by its content: a file of either container, the parts of a split one, a folder of shards."""
+"""Opening a checkpoint: a file of either container, the parts of a split one, a folder of shards."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_opens_what_transformers_saves_in_shards(tmp_path: Path):
         np.testing.assert_array_equal(tensor.dequantize(), state[name].float().numpy())
 
 
-@pytest.mark.parametrize("given", [0, 2])
-def test_any_part_of_a_split_gguf_opens_all_of_them(tmp_path: Path, given: int):
-    checkpoint = open_checkpoint(write_parts(tmp_path, (0, 1, 2))[given])
+@pytest.mark.parametrize("part", [0, 2])
+def test_any_part_of_a_split_gguf_opens_all_of_them(tmp_path: Path, part: int):
+    checkpoint = open_checkpoint(write_parts(tmp_path, (0, 1, 2))[part])
     assert {name: t.dequantize().item() for name, t in checkpoint.tensors.items()} == {"t0": 0, "t1": 1, "t2": 2}
     assert checkpoint.metadata["general.architecture"] == "llama"
 
@@ -131,7 +131,7 @@ def test_a_file_without_a_known_ending_is_recognised_by_its_content(tmp_path: Pa
         ("pytorch_model.bin", b"PK\3\4 a pickle in an archive", "neither GGUF nor safetensors"),
     ],
 )
-def test_a_file_that_is_no_model_is_refused_with_the_likely_reason(
+def test_a_file_that_is_not_a_model_is_refused_with_the_likely_reason(
     tmp_path: Path, name: str, content: bytes, words: str
 ):
     (tmp_path / name).write_bytes(content)
@@ -140,7 +140,7 @@ def test_a_file_that_is_no_model_is_refused_with_the_likely_reason(
     assert error.path == tmp_path / name
 
 
-def test_what_is_not_there_or_cannot_be_read_is_said(tmp_path: Path):
+def test_missing_and_unreadable_files_are_reported(tmp_path: Path):
     assert isinstance(refusal(tmp_path / "absent.gguf"), CheckpointNotFound)
     assert refusal(tmp_path / "absent.gguf").status == 404
     (tmp_path / "file").write_bytes(b"x")
@@ -177,12 +177,12 @@ def test_an_incomplete_folder_says_what_is_missing(tmp_path: Path):
         ([], "weight_map"),
     ],
 )
-def test_an_index_that_is_wrong_is_refused(tmp_path: Path, weight_map, words: str):
+def test_an_invalid_index_is_refused(tmp_path: Path, weight_map, words: str):
     error = refusal(write_folder(tmp_path, {"a.safetensors": one_tensor("x", 1)}, weight_map))
     assert words in error.public
 
 
-def test_the_digest_is_stable_and_does_not_depend_on_the_place(tmp_path: Path):
+def test_the_digest_is_stable_and_does_not_depend_on_the_folder(tmp_path: Path):
     for folder in (tmp_path / "a", tmp_path / "b"):
         write_folder(folder, {"model.safetensors": one_tensor("w", 1.5)})
         os.utime(folder / "model.safetensors", ns=(10**18, 10**18))
@@ -194,22 +194,22 @@ def test_the_digest_is_stable_and_does_not_depend_on_the_place(tmp_path: Path):
 def test_the_digest_changes_with_weights_header_time_and_config(tmp_path: Path):
     file, digests = tmp_path / "model.safetensors", set()
 
-    def note(content: bytes, ns: int) -> None:
+    def add_digest(content: bytes, ns: int) -> None:
         write_folder(tmp_path, {file.name: content})
         os.utime(file, ns=(ns, ns))
         digests.add(open_checkpoint(tmp_path).digest())
 
-    note(one_tensor("w", 1.5), 10**18)
-    note(one_tensor("w", 2.5), 10**18)
-    note(one_tensor("v", 1.5), 10**18)
-    note(one_tensor("w", 1.5), 10**18 + 1)
-    note(one_tensor("w", 1.5), 10**18)
+    add_digest(one_tensor("w", 1.5), 10**18)
+    add_digest(one_tensor("w", 2.5), 10**18)
+    add_digest(one_tensor("v", 1.5), 10**18)
+    add_digest(one_tensor("w", 1.5), 10**18 + 1)
+    add_digest(one_tensor("w", 1.5), 10**18)
     assert len(digests) == 4
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"hidden_size": 9}))
     assert open_checkpoint(tmp_path).digest() not in digests
 
 
-def test_an_error_carries_a_code_and_a_status_of_its_kind(tmp_path: Path):
+def test_an_error_has_a_code_and_a_status(tmp_path: Path):
     (tmp_path / "x.bin").write_bytes(b"nothing that we know")
     error = refusal(tmp_path / "x.bin")
     assert (type(error), error.code, error.status) == (UnsupportedCheckpoint, "checkpoint_unsupported", 501)

@@ -1,4 +1,4 @@
-"""Whatever bytes a file has, it opens or is refused by an error of ours; and nothing large is allocated on its word."""
+"""Any file either opens or is refused with one of our errors, and never causes a large allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quire.weights.container import Container
 from quire.weights.errors import CheckpointError
 from quire.weights.gguf import read_gguf
-from quire.weights.mapped import MappedFile
+from quire.weights.mapped_file import MappedFile
 from quire.weights.safetensors import read_safetensors
 from tests.weights.file_bytes import entry, gguf_bytes, in_memory, safetensors_bytes
 
@@ -87,7 +87,7 @@ def test_a_damaged_safetensors_file_opens_or_is_refused(content: bytes):
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.sampled_from([b"", b"GGUF\3\0\0\0", struct.pack("<Q", 20) + b'{"']))
-def test_noise_opens_or_is_refused(noise: bytes, start: bytes):
+def test_random_bytes_open_or_are_refused(noise: bytes, start: bytes):
     opens_or_refuses(read_gguf, start + noise)
     opens_or_refuses(read_safetensors, start + noise)
 
@@ -96,17 +96,15 @@ FILES = pytest.mark.parametrize(("valid", "read"), [(GGUF, read_gguf), (SAFETENS
 
 
 @FILES
-def test_every_single_byte_may_be_wrong(valid: bytes, read: Callable[[MappedFile], Container]):
+def test_a_file_with_any_one_byte_wrong_opens_or_is_refused(valid: bytes, read: Callable[[MappedFile], Container]):
     for at in range(len(valid)):
         for patch in (b"\0", b"\xff", bytes([valid[at] ^ 0x80]), b"\xff" * 8, struct.pack("<Q", 2**60)):
             opens_or_refuses(read, valid[:at] + patch + valid[at + len(patch) :])
 
 
 @FILES
-def test_no_number_in_a_file_is_believed_before_the_file_is_seen_to_hold_it(
-    valid: bytes, read: Callable[[MappedFile], Container]
-):
-    claim = struct.pack("<Q", 2**33)  # the system would grant 8 GB to whoever asks, until it is written to
+def test_no_size_in_a_file_causes_a_large_allocation(valid: bytes, read: Callable[[MappedFile], Container]):
+    claim = struct.pack("<Q", 2**33)  # the system would grant 8 GB, as long as they are not written to
     tracemalloc.start()
     try:
         for at in range(len(valid)):

@@ -1,4 +1,4 @@
-"""GGUF files: read as the `gguf` package writes them, refused with a reason where they are wrong."""
+"""GGUF files: read as the `gguf` package writes them, and refused with a reason if invalid."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_tensors_are_views_of_the_file_in_row_major_order():
     assert tensor.data.dtype == np.uint8 and not tensor.data.flags.writeable
     assert np.shares_memory(tensor.data, file.data)
     np.testing.assert_array_equal(tensor.dequantize(), weights)
-    tensor.dequantize()[0] = 5  # an array of one's own
+    tensor.dequantize()[0] = 5  # a new array: writable
     assert container.tensors["scalar"].dequantize().shape == ()
 
 
@@ -128,7 +128,7 @@ def test_reads_what_the_gguf_package_writes(tmp_path: Path):
         np.testing.assert_array_equal(checkpoint.tensors[name].dequantize(), weights)
 
 
-def test_a_big_endian_or_old_file_is_refused_by_its_name():
+def test_a_big_endian_or_old_file_is_refused():
     big = b"GGUF" + struct.pack(">IQQ", 3, 0, 0)
     assert isinstance(error := refusal(big), UnsupportedCheckpoint) and "big endian" in error.public
     old = b"GGUF" + struct.pack("<IQQ", 1, 0, 0)
@@ -142,14 +142,14 @@ def test_an_unsupported_format_names_the_tensor_and_the_supported_formats():
         assert words in error.public
 
 
-def test_a_file_cut_anywhere_is_refused_and_never_half_opened():
+def test_a_truncated_file_is_refused_wherever_it_ends():
     content = gguf_bytes(VALUES, [("a", (32, 2), Q8_0, bytes(range(68))), ("b", (8,), F32, bytes(32))])
     for size in range(1, len(content)):
         assert isinstance(refusal(content[:size]), TruncatedCheckpoint | CorruptCheckpoint)
     read_gguf(in_memory(content))
 
 
-def test_a_file_cut_in_its_data_names_the_tensor_and_the_cure():
+def test_an_error_about_truncated_data_names_the_tensor_and_the_remedy():
     content = gguf_bytes({}, [("a", (8,), F32, bytes(32)), ("b", (8,), F32, bytes(32))])
     error = refusal(content[:-1])
     assert isinstance(error, TruncatedCheckpoint)
@@ -157,7 +157,7 @@ def test_a_file_cut_in_its_data_names_the_tensor_and_the_cure():
 
 
 @pytest.mark.parametrize("claimed", [2**20, 2**40, 2**60, 2**64 - 1])
-def test_a_huge_claim_is_refused_before_anything_is_allocated(claimed: int):
+def test_a_huge_size_is_refused_before_anything_is_allocated(claimed: int):
     count = struct.pack("<Q", claimed)
     string_array = gguf_string("k") + struct.pack("<II", ARRAY, STRING) + count
     number_array = gguf_string("k") + struct.pack("<II", ARRAY, 12) + count
@@ -200,7 +200,7 @@ def test_an_empty_tensor_may_be_of_any_shape_that_numpy_can_describe():
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * (gguf_string("k") + struct.pack("<II", 4, 0)), "'k' twice"),
     ],
 )
-def test_a_contradiction_is_refused_with_its_place(content: bytes, words: str):
+def test_an_invalid_file_is_refused_with_the_tensor_or_key(content: bytes, words: str):
     assert words in refusal(content).public
 
 
@@ -211,14 +211,14 @@ def test_overlapping_tensors_are_refused_by_both_names():
     assert "'first'" in error.public and "'second'" in error.public
 
 
-def test_arrays_nested_without_end_are_refused():
+def test_deeply_nested_arrays_are_refused():
     value: Any = (4, (1,))
     for _ in range(100):
         value = (ARRAY, (value,))
     assert "nested" in refusal(gguf_bytes({"k": (ARRAY, value)})).public
 
 
-def test_a_broken_array_is_reported_when_it_is_looked_at():
+def test_an_invalid_array_is_reported_when_it_is_accessed():
     content = gguf_bytes({"words": (ARRAY, (STRING, ("ok", b"\xff"))), "flags": (ARRAY, (0, (0, 1, 2)))})
     content = content.replace(gguf_value(ARRAY, (0, (0, 1, 2))), gguf_value(ARRAY, (7, (0, 1, 1)))[:-1] + b"\2")
     metadata = read_gguf(in_memory(content)).metadata
@@ -227,5 +227,5 @@ def test_a_broken_array_is_reported_when_it_is_looked_at():
             metadata[key]
 
 
-def test_an_error_stays_short_whatever_the_file_calls_its_tensors():
+def test_an_error_stays_short_for_long_tensor_names():
     assert len(refusal(gguf_bytes({}, [("x" * 100_000, (3,), Q8_0, bytes(34))])).public) < 1000

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pure
 
 
 def reference(gguf, tensor: Tensor) -> np.ndarray:
-    """What the `gguf` package makes of the tensor's bytes."""
+    """Dequantize the tensor with the `gguf` package."""
     fmt = all_formats()[tensor.format]
     rows = tensor.data.reshape(*tensor.shape[:-1], -1)
     if tensor.format == "f32":

@@ -1,4 +1,4 @@
-"""safetensors files: read as the `safetensors` package writes them, refused with a reason where they are wrong."""
+"""safetensors files: read as the `safetensors` package writes them, and refused with a reason if invalid."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_reads_every_dtype_that_torch_saves(tmp_path: Path):
         np.testing.assert_array_equal(tensor.dequantize(), saved[name].float().numpy())
 
 
-def test_dtypes_are_called_as_the_safetensors_package_calls_them(tmp_path: Path):
+def test_dtypes_have_the_names_of_the_safetensors_package(tmp_path: Path):
     torch = pytest.importorskip("torch")
     safetensors = pytest.importorskip("safetensors")
     saved = {name: torch.zeros(2, dtype=getattr(torch, name)) for name in TORCH_DTYPES}
@@ -71,14 +71,14 @@ def test_keeps_the_order_of_the_header():
     assert container.metadata == {"format": "pt"}
 
 
-def test_a_file_cut_anywhere_is_refused():
+def test_a_truncated_file_is_refused_wherever_it_ends():
     content = safetensors_bytes({"a": entry("F32", [2, 2], 0, 16), "b": entry("I8", [3], 16, 19)}, bytes(19))
     read_safetensors(in_memory(content))
     for size in range(1, len(content)):
         assert isinstance(refusal(content[:size]), TruncatedCheckpoint)
 
 
-def test_a_file_cut_in_its_data_names_the_tensor_and_the_cure():
+def test_an_error_about_truncated_data_names_the_tensor_and_the_remedy():
     content = safetensors_bytes({"lm_head.weight": entry("F32", [2, 2], 0, 16)}, bytes(15))
     error = refusal(content)
     assert "'lm_head.weight'" in error.public and "download it again" in error.public
@@ -94,14 +94,14 @@ def test_an_unsupported_dtype_names_the_tensor_and_the_supported_dtypes():
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        (b"\xff\xfe{}", "not proper JSON"),
-        (b"{", "not proper JSON"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (b"{", "not valid JSON"),
         (b"[]", "not a JSON object"),
-        (b"[" * 100_000, "not proper JSON"),
-        (b'{"a": ' + b"9" * 10_000 + b"}", "not proper JSON"),
-        (b'{"a": 1, "a": 2}', "a key comes twice"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "not valid JSON"),
+        (b'{"a": 1, "a": 2}', "duplicate key"),
         ({"__metadata__": []}, "__metadata__"),
-        ({"a": 5}, "tensor 'a' has no proper data_offsets"),
+        ({"a": 5}, "tensor 'a' has no valid data_offsets"),
         ({"a": {"dtype": "F32", "shape": [1]}}, "data_offsets"),
         ({"a": entry("F32", [1], 4, 0)}, "data_offsets"),
         ({"a": entry("F32", [1], -4, 0)}, "data_offsets"),
@@ -121,7 +121,7 @@ def test_an_unsupported_dtype_names_the_tensor_and_the_supported_dtypes():
         ({"a": entry("U8", [1] * 40, 0, 1)}, "of 40 dimensions"),
     ],
 )
-def test_a_wrong_header_is_refused_with_its_place(header: object, words: str):
+def test_an_invalid_header_is_refused_with_the_tensor_or_key(header: object, words: str):
     error = refusal(safetensors_bytes(header, bytes(4)))
     assert words in error.public and len(error.public) < 1000
 
@@ -131,7 +131,7 @@ def test_a_huge_header_is_refused_before_it_is_read(length: int):
     assert isinstance(refusal(struct.pack("<Q", length) + b'{"a": 1}'), CorruptCheckpoint | TruncatedCheckpoint)
 
 
-def test_spaces_that_pad_the_header_are_no_error():
+def test_spaces_that_pad_the_header_are_accepted():
     text = json.dumps({"a": entry("F32", [1], 0, 4)}).encode() + b"     "
     content = safetensors_bytes(text, struct.pack("<f", 1.5))
     assert read_safetensors(in_memory(content)).tensors["a"].dequantize().tolist() == [1.5]

@@ -1,4 +1,4 @@
-"""The quick walk over an array of strings finds exactly what the plain one finds."""
+"""The vectorized scan of an array of strings finds exactly what a plain loop finds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def expected_offsets(strings: list[bytes], start: int) -> list[int]:
     return places
 
 
-# Short ones as in a vocabulary, empty ones, zero bytes that look like lengths, and lengths of two bytes.
+# Short strings as in a vocabulary, empty ones, zero bytes that look like lengths, and lengths of two bytes.
 odd_strings = st.one_of(
     st.binary(max_size=12),
     st.just(b""),
@@ -40,7 +40,7 @@ odd_strings = st.one_of(
     before=st.binary(max_size=9),
     after=st.binary(),
 )
-def test_finds_every_string_whatever_it_holds(strings: list[bytes], repeat: int, before: bytes, after: bytes):
+def test_finds_every_string_with_any_content(strings: list[bytes], repeat: int, before: bytes, after: bytes):
     strings = strings * repeat
     content = before + b"".join(map(gguf_string, strings)) + after
     if content:
@@ -58,7 +58,7 @@ def test_finds_the_strings_of_a_large_vocabulary_with_a_few_odd_ones():
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 11, 200, 1500, 1999])
-def test_says_by_its_length_that_the_file_ends_too_soon(size: int):
+def test_returns_fewer_offsets_if_the_file_ends_too_soon(size: int):
     content = b"".join(map(gguf_string, [b"ab"] * 200))
     assert len(content) == 2000
     assert len(string_offsets(in_memory(content), 0, 200)) == 201
@@ -81,7 +81,7 @@ def test_decodes_every_string_as_it_was(strings: list[str], before: bytes):
 
 
 @pytest.mark.parametrize("strings", [[b"ok", b"\xc3"], [b"\xc3", b"\xa9"], [b"\0", b"\xff"]])
-def test_a_string_that_is_not_utf8_is_not_mended_by_its_neighbour(strings: list[bytes]):
+def test_invalid_utf8_is_not_completed_by_the_next_string(strings: list[bytes]):
     file = in_memory(b"".join(map(gguf_string, strings)))
     with pytest.raises(UnicodeDecodeError):
         decode_strings(file, string_offsets(file, 0, len(strings)))

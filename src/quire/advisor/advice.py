@@ -1,36 +1,39 @@
-"""All of it in order: describe the trace, size the cache, serve it in simulation, ask what would help, and answer."""
+"""Runs all stages: summarize the trace, size the cache, simulate, evaluate changes, recommend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pkgutil import iter_modules
 from typing import Any
 
-import quire.devices
-from quire.advisor.answer import LITTLE_SHARED, Answer, Facts, answer
-from quire.advisor.compared import Comparison
-from quire.advisor.describe import Company, describe, measured_company
-from quire.advisor.hits import Hits, enough_blocks, hit_curve, simulate_hits
-from quire.advisor.memory import Memory, memory_of
-from quire.advisor.prefixes import PrefixTree, prefix_tree
+from quire.advisor.cache_replay import CacheHits, blocks_without_eviction, hit_curve, replay_cache
+from quire.advisor.comparison import Comparison
+from quire.advisor.kv_memory import KVMemory, estimate_kv_memory
+from quire.advisor.recommendation import LOW_SHARE, Evidence, Recommendation, recommend
+from quire.advisor.recommended_settings import (
+    SimulatedCapacity,
+    context_limit,
+    recommend_settings,
+    recommended_blocks,
+)
 from quire.advisor.roofline import Roofline
-from quire.advisor.settings import Room, blocks_wanted, choose, longest_context
-from quire.advisor.simulate import REPLAYED, SERVED, Simulated, busiest
-from quire.advisor.whatif import Setup, num_per_second, what_if
-from quire.advisor.workload import Workload
+from quire.advisor.shared_prefixes import SharedPrefixes, find_shared_prefixes
+from quire.advisor.simulation import REPLAYED, SERVED, SimulationResult, busiest_part
+from quire.advisor.what_if import ServingSetup, max_request_rate, run_what_ifs
+from quire.advisor.workload import TraceWorkload
+from quire.advisor.workload_summary import Concurrency, measured_concurrency, summarize_workload
 from quire.config import Config
+from quire.devices.facts import MemoryKind, available
 from quire.types.errors import InvalidRequest
 
-DEVICES = {"cpu": "cpu", "gpu": "cuda"}  # what a kind of hardware is opened as
 GPU_STEP_TOKENS = 8192
-MOST_WAITING = 1 << 20
-Compare = Callable[[bool, float, bool], Comparison]  # is it shared, how many at once, does nobody wait
+UNLIMITED_WAITING = 1 << 20
+Compare = Callable[[bool, float, bool], Comparison]  # arguments: is_shared, concurrency, is_offline
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What is to be run, and where."""
+class AdvicePlan:
+    """The model, the hardware and the settings to simulate."""
 
     model: str  # as commands name it
     roofline: Roofline
@@ -38,109 +41,114 @@ class Planned:
     compare: Compare | None = None
     served_blocks: int | None = None  # of the server that the trace is from
     notes: tuple[str, ...] = ()
-    spelled: Mapping[str, str] = field(default_factory=dict)  # the trace's names of models, as commands name them
-    flags: tuple[str, ...] = ()  # of `quire serve`, for the precision
-    trace_file: str = ""  # empty: the trace is not from a file
+    command_names: Mapping[str, str] = field(default_factory=dict)  # of the trace's models, as commands name them
+    flags: tuple[str, ...] = ()  # of `quire serve`, required by the precision
+    trace_file: str = ""  # empty: the trace is not a file
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Everything that was found."""
+    """The recommendation with everything that was computed for it."""
 
-    planned: Planned
-    workload: Workload
-    simulated: Workload  # as much of it as was served in simulation
-    tree: PrefixTree
-    curve: tuple[Hits, ...]
-    now: Hits | None  # with as many blocks as the server of the trace has
-    company: Company
-    facts: Facts
-    answer: Answer
+    plan: AdvicePlan
+    workload: TraceWorkload
+    prefixes: SharedPrefixes
+    curve: tuple[CacheHits, ...]
+    now: CacheHits | None  # with the cache size of the trace's server
+    concurrency: Concurrency
+    evidence: Evidence
+    recommendation: Recommendation
     notes: tuple[str, ...]
 
 
-def advise(workload: Workload, planned: Planned, say: Callable[[str], Any] = lambda text: None) -> Advice:
-    """What to run for a workload. `say` is told what is being done."""
+def advise_on_workload(
+    workload: TraceWorkload, plan: AdvicePlan, show_status: Callable[[str], Any] = lambda text: None
+) -> Advice:
+    """Recommend what to run for a workload. `show_status` is called with the name of each stage."""
     if not workload.calls:
-        raise InvalidRequest("Every request of the trace was refused: nothing can be said of it.", field="trace")
-    say("describing the trace")
-    description, tree = describe(workload), prefix_tree(workload)
-    roofline, block_tokens = planned.roofline, planned.config.cache.block_tokens
-    memory = memory_of(workload, description.context, roofline, block_tokens, tree.share)
-    say("replaying it through caches of several sizes")
-    sizes = [count for count in (planned.served_blocks, memory.num_blocks) if count]
-    replayed = busiest(workload, REPLAYED)
+        raise InvalidRequest("Every request of the trace was refused, so there is nothing to simulate.", field="trace")
+    show_status("summarizing the trace")
+    summary, prefixes = summarize_workload(workload), find_shared_prefixes(workload)
+    roofline, block_tokens = plan.roofline, plan.config.cache.block_tokens
+    memory = estimate_kv_memory(workload, summary.context, roofline, block_tokens, prefixes.share)
+    show_status("replaying it through caches of several sizes")
+    sizes = [count for count in (plan.served_blocks, memory.num_blocks) if count]
+    replayed = busiest_part(workload, REPLAYED)
     curve = hit_curve(replayed, block_tokens, sizes)
-    now = simulate_hits(workload, planned.served_blocks, block_tokens) if planned.served_blocks else None
-    say("serving it in simulation")
-    part, context = busiest(workload, SERVED), longest_context(description, roofline.shape.max_context)
-    setup = _setup(planned, memory, context, part)
+    now = replay_cache(workload, plan.served_blocks, block_tokens) if plan.served_blocks else None
+    show_status("simulating it")
+    part, context = busiest_part(workload, SERVED), context_limit(summary, roofline.shape.max_context)
+    setup = _setup(plan, memory, context, part)
     served = setup.serve(part)
-    if roofline.hardware.kind == "cpu" and planned.config.cache.num_blocks is None:
-        wanted = max(blocks_wanted(description, curve, memory, served), -(-context // block_tokens))
-        setup = replace(setup, num_blocks=wanted)
+    if roofline.hardware.memory_kind is MemoryKind.HOST and plan.config.cache.num_blocks is None:
+        num_blocks = max(recommended_blocks(summary, curve, memory, served), -(-context // block_tokens))
+        setup = replace(setup, num_blocks=num_blocks)
         served = setup.serve(part)
-    capacity = num_per_second(setup, part)
-    say("asking what would help")
-    whatifs = what_if(part, setup, served, tree if part is workload else prefix_tree(part)) if memory.is_enough else []
-    settings = choose(description, curve, memory, served, Room(context, setup.num_blocks, roofline.hardware.kind))
-    company = measured_company(workload) or served.company
+    request_rate = max_request_rate(setup, part)
+    show_status("evaluating changes")
+    part_prefixes = prefixes if part is workload else find_shared_prefixes(part)
+    what_ifs = run_what_ifs(part, setup, served, part_prefixes) if memory.is_enough else []
+    capacity = SimulatedCapacity(context, setup.num_blocks, roofline.hardware.memory_kind)
+    concurrency = measured_concurrency(workload) or served.concurrency
     comparison = None
-    if planned.compare is not None:
-        comparison = planned.compare(tree.share > LITTLE_SHARED, company.mean, not description.has_times)
-    facts = Facts(
-        model=planned.model,
-        description=description,
-        shared=tree.share,
+    if plan.compare is not None:
+        comparison = plan.compare(prefixes.share > LOW_SHARE, concurrency.mean, not summary.has_times)
+    evidence = Evidence(
+        model=plan.model,
+        summary=summary,
+        shared=prefixes.share,
         memory=memory,
         roofline=roofline,
         served=served,
-        capacity=capacity,
-        whatifs=whatifs,
-        settings=settings,
-        has_device=_has_device(roofline.hardware.kind),
+        max_request_rate=request_rate,
+        what_ifs=what_ifs,
+        settings=recommend_settings(summary, curve, memory, served, capacity),
+        has_device=_has_device(roofline.hardware.device),
         comparison=comparison,
-        spelled=planned.spelled,
-        flags=planned.flags,
-        trace_file=planned.trace_file,
+        command_names=plan.command_names,
+        flags=plan.flags,
+        trace_file=plan.trace_file,
     )
-    notes = (*planned.notes, *_notes(workload, part, replayed, memory, served))
-    return Advice(planned, workload, part, tree, tuple(curve), now, company, facts, answer(facts), notes)
+    notes = (*plan.notes, *_notes(workload, part, replayed, memory, served))
+    recommendation = recommend(evidence)
+    return Advice(plan, workload, prefixes, tuple(curve), now, concurrency, evidence, recommendation, notes)
 
 
-def _has_device(kind: str) -> bool:
-    """Has this Quire such a device?"""
-    return DEVICES[kind] in {each.name for each in iter_modules(quire.devices.__path__)}
+def _has_device(name: str) -> bool:
+    """Does this Quire support such a device?"""
+    return name in available()
 
 
-def _setup(planned: Planned, memory: Memory, context: int, part: Workload) -> Setup:
-    """As large as fits, with the given settings. Only what is more than nothing can be simulated."""
-    config, roofline = planned.config, planned.roofline
-    scheduler = replace(config.scheduler, max_context=context + 1, max_waiting=MOST_WAITING)
-    if roofline.hardware.kind == "gpu":
-        rows = max(1, min(1024, memory.slots.paged))
+def _setup(plan: AdvicePlan, memory: KVMemory, context: int, part: TraceWorkload) -> ServingSetup:
+    """Return a server with the planned settings and the largest cache that fits, at least one request's."""
+    config, roofline = plan.config, plan.roofline
+    scheduler = replace(config.scheduler, max_context=context + 1, max_waiting=UNLIMITED_WAITING)
+    if roofline.hardware.memory_kind is MemoryKind.OWN:
+        rows = max(1, min(1024, memory.capacity.paged))
         scheduler = replace(scheduler, max_step_tokens=max(GPU_STEP_TOKENS, rows), max_rows=rows)
-    least = -(-context // memory.block_tokens) + 1
-    most = max(least, memory.num_blocks)
-    num_blocks = config.cache.num_blocks or min(most, max(enough_blocks(part, memory.block_tokens), least))
-    return Setup(roofline, scheduler, num_blocks, memory.block_tokens)
+    low = -(-context // memory.block_tokens) + 1
+    high = max(low, memory.num_blocks)
+    num_blocks = config.cache.num_blocks or min(high, max(blocks_without_eviction(part, memory.block_tokens), low))
+    return ServingSetup(roofline, scheduler, num_blocks, memory.block_tokens)
 
 
-def _notes(workload: Workload, part: Workload, replayed: Workload, memory: Memory, served: Simulated) -> list[str]:
-    """What a reader has to know to judge the figures."""
-    said, count = [], len(workload.calls)
-    if not workload.knows_prompts:
-        said.append("The trace has lengths but no prompts: what they share is not known, and none of it is assumed.")
+def _notes(
+    workload: TraceWorkload, part: TraceWorkload, replayed: TraceWorkload, memory: KVMemory, served: SimulationResult
+) -> list[str]:
+    """Return the assumptions behind the figures."""
+    notes, count = [], len(workload.calls)
+    if not workload.has_prompts:
+        notes.append("The trace has lengths but no prompts: shared prefixes are unknown, and none are assumed.")
     if (estimated := workload.exactness["estimated"]) > 0:
-        said.append(f"{estimated:,} prompts were counted by pieces of text: give --model to count its own tokens.")
+        notes.append(f"The tokens of {estimated:,} prompts are estimated. Use --model to count them exactly.")
     if assumed := count - workload.num_counted:
-        said.append(f"The length of {assumed:,} answers is not in the trace: max_tokens is assumed, and at most 512.")
+        notes.append(f"The lengths of {assumed:,} answers are not in the trace: max_tokens is assumed, at most 512.")
     if part is not workload:
-        said.append(f"Served in simulation: {len(part.calls):,} of {count:,} requests, where they came closest.")
+        notes.append(f"Simulated: the busiest {len(part.calls):,} of {count:,} requests.")
     if replayed is not workload:
-        said.append(f"Hit rates by size: of {len(replayed.calls):,} of {count:,} requests, where they came closest.")
+        notes.append(f"Hit rates by cache size: of the busiest {len(replayed.calls):,} of {count:,} requests.")
     if not memory.is_enough:
-        said.append("The model does not fit: times are those of a device with just enough memory.")
+        notes.append("The model does not fit: the times are those of a device with just enough memory.")
     if served.num_refused:
-        said.append(f"{served.num_refused} requests are too long for the context, and were left out of the simulation.")
-    return said
+        notes.append(f"{served.num_refused} requests exceed the context and were left out of the simulation.")
+    return notes

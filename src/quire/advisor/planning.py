@@ -1,4 +1,4 @@
-"""From what a user says to what is simulated: the model's files or its published sizes, and the machine."""
+"""Finds the model and the hardware to simulate: the model's files, or its published sizes."""
 
 from __future__ import annotations
 
@@ -9,116 +9,127 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire.advisor.advice import Advice, Planned, advise
-from quire.advisor.compared import read_comparison
-from quire.advisor.hardware import hardware_named
-from quire.advisor.prompts import Marker
-from quire.advisor.published import name_to_serve
+from quire.advisor.advice import Advice, AdvicePlan, advise_on_workload
+from quire.advisor.comparison import read_comparison
+from quire.advisor.hardware import find_hardware
+from quire.advisor.model_shape import DEFAULT_SHAPE, PUBLISHED, ModelShape, checkpoint_shape, published_shape
+from quire.advisor.model_sources import name_to_serve
+from quire.advisor.prompt_marks import PromptMarker
 from quire.advisor.roofline import Roofline
-from quire.advisor.shape import DEFAULT_SHAPE, PUBLIC, Shape, public_shape, shape_of
 from quire.advisor.workload import workload_of
 from quire.config import Config
-from quire.engine.text_side import TextSide
+from quire.devices.facts import DeviceFacts
+from quire.engine.model_files import read_model_text
 from quire.report.trace import Trace
-from quire.runner.memory import kv_dtype
-from quire.serve.generation.prompts import ModelText
-from quire.serve.residency.engines import model_text_of
+from quire.runner.memory import with_kv_format
 from quire.store.store import Store
+from quire.text.model_text import ModelText
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.formats import CONVERSIONS
 from quire.weights.checkpoint import open_checkpoint
 
-GPU_PRECISION, QUANTIZED = "fp8", ("--quantize fp8",)  # made of other weights when a GPU loads them
-SERVED_AS = re.compile(r"[\w.:-]+")  # names that `quire serve NAME=MODEL` takes
+SERVED_AS = re.compile(r"[\w.:-]+")  # a NAME of `quire serve NAME=MODEL`
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user says; empty is what they leave to us."""
+class AdviceRequest:
+    """The options of `quire advise`. Empty: chosen by the advisor."""
 
     model: str = ""
     on: str = "here"
     precision: str = ""
     compare: Path | None = None
-    trace_file: str = ""  # where the requests are from, if that is a file
+    trace_file: str = ""  # empty: the trace is not a file
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
-    name: str  # as a command names it
-    shape: Shape
+class _PlannedModel:
+    name: str  # as commands name it
+    shape: ModelShape
     model_text: ModelText | None = None
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
 
-def advise_on(
-    trace: Trace, wanted: Wanted, config: Config, store: Store, server: Any = None, say: Callable[[str], Any] = print
+def advise_on_trace(
+    trace: Trace,
+    request: AdviceRequest,
+    config: Config,
+    store: Store,
+    server: Any = None,
+    show_status: Callable[[str], Any] = print,
 ) -> Advice:
-    """Advice on a trace. `server` is what a running Quire says at /props, if the trace is from one."""
-    hardware = hardware_named(wanted.on)
-    config = replace(config, cache=replace(config.cache, kv_dtype=kv_dtype(config, hardware.kv_dtype)))
-    if hardware.kind == "cpu" and wanted.precision == GPU_PRECISION:
-        raise InvalidRequest("Weights become fp8 when a GPU loads them: on a CPU plan for q8_0.", field="precision")
-    model = _model(trace, wanted, config, store)
-    planned = Planned(
+    """Return advice on a trace. `server`: /props of the running Quire that the trace is from, if it is from one."""
+    hardware = find_hardware(request.on)
+    config = with_kv_format(config, hardware.facts)
+    if request.precision in CONVERSIONS and request.precision not in hardware.facts.conversions:
+        raise InvalidRequest(
+            f"{request.precision} weights need a GPU. On a CPU use --precision q8_0.", field="precision"
+        )
+    model = _model(trace, request, config, store, hardware.facts)
+    plan = AdvicePlan(
         model.name,
         Roofline(model.shape, hardware),
         config,
-        None if wanted.compare is None else partial(read_comparison, wanted.compare),
+        None if request.compare is None else partial(read_comparison, request.compare),
         _served_blocks(trace, server),
         model.notes,
-        {request.model: _spelled(request.model, store) for request in trace.requests if request.model},
+        {each.model: _command_name(each.model, store) for each in trace.requests if each.model},
         model.flags,
-        wanted.trace_file,
+        request.trace_file,
     )
-    say("counting tokens")
-    return advise(workload_of(trace, Marker(model.model_text)), planned, say)
+    show_status("counting tokens")
+    return advise_on_workload(workload_of(trace, PromptMarker(model.model_text)), plan, show_status)
 
 
-def _model(trace: Trace, wanted: Wanted, config: Config, store: Store) -> _Model:
-    """The one that is named, or the trace's, as files if they are here, else by its published sizes."""
-    named = [request.model for request in trace.requests if request.model]
-    used = max(sorted(set(named)), key=named.count, default="")
-    name, precision = wanted.model or used, wanted.precision
-    path, shape = _find(store, name), public_shape(name)
+def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store, facts: DeviceFacts) -> _PlannedModel:
+    """Return the model of --model or of most requests, from files on this disk or from published sizes."""
+    names = [each.model for each in trace.requests if each.model]
+    most_used = max(sorted(set(names)), key=names.count, default="")
+    name, precision = request.model or most_used, request.precision
+    path, shape = _find(store, name), published_shape(name)
     if path is not None:
-        return _stored(name, path, precision, config)
+        return _stored(name, path, precision, config, facts)
     if shape is not None:
-        return _published(name, shape.with_kv(kv_dtype(config)), precision)
-    if wanted.model:
-        known = ", ".join(PUBLIC)
+        return _published(name, shape.with_kv(config.cache.kv_dtype), precision)
+    if request.model:
+        known = ", ".join(PUBLISHED)
         raise InvalidRequest(
-            f"{wanted.model} is not here, and its sizes are not known: give a stored model, a path, or one of {known}.",
+            f"{request.model} is not stored, and its sizes are unknown. Use a stored model, a path, or one of {known}.",
             field="model",
         )
-    note = f"No model was given, and the trace's is not here: times and memory are those of {DEFAULT_SHAPE}."
-    stands_in = _published(DEFAULT_SHAPE, PUBLIC[DEFAULT_SHAPE].with_kv(kv_dtype(config)), precision)
-    # Clients go on asking for the name that they know.
-    served = f"{used}={stands_in.name}" if SERVED_AS.fullmatch(used) else stands_in.name
-    return replace(stands_in, name=served, notes=(note,))
+    note = f"The sizes of the trace's model are unknown: times and memory are those of {DEFAULT_SHAPE}. Use --model."
+    substitute = _published(DEFAULT_SHAPE, PUBLISHED[DEFAULT_SHAPE].with_kv(config.cache.kv_dtype), precision)
+    # Served under the name that clients use.
+    served = f"{most_used}={substitute.name}" if SERVED_AS.fullmatch(most_used) else substitute.name
+    return replace(substitute, name=served, notes=(note,))
 
 
-def _stored(name: str, path: Path, precision: str, config: Config) -> _Model:
-    """A model that is here."""
-    shape, model_text = shape_of(path, config), model_text_of(TextSide.of(open_checkpoint(path)))
+def _stored(name: str, path: Path, precision: str, config: Config, facts: DeviceFacts) -> _PlannedModel:
+    """Plan for a model on this disk."""
+    shape, model_text = checkpoint_shape(path, config, facts), read_model_text(open_checkpoint(path))
     if precision in ("", shape.precision):
-        return _Model(name, shape, model_text)
-    wanted = shape.in_precision(precision)
-    if precision == GPU_PRECISION:
-        return _Model(name, wanted, model_text, flags=QUANTIZED)
-    note = f"{name} is here in {shape.precision}: to run it in {precision}, fetch or make such weights first."
-    return _Model(name, wanted, model_text, (note,))
+        return _PlannedModel(name, shape, model_text)
+    other = shape.in_precision(precision)
+    if precision in CONVERSIONS:
+        return _PlannedModel(name, other, model_text, flags=_flags(precision))
+    note = f"{name} is stored in {shape.precision}. To run it in {precision}, pull or create such weights first."
+    return _PlannedModel(name, other, model_text, (note,))
 
 
-def _published(name: str, shape: Shape, precision: str) -> _Model:
-    """A well-known model that is not here: the command names where it is fetched from."""
+def _published(name: str, shape: ModelShape, precision: str) -> _PlannedModel:
+    """Plan for a well-known model that is not on this disk: the command names its source."""
     shape = shape.in_precision(precision) if precision else shape
-    flags = QUANTIZED if shape.precision == GPU_PRECISION else ()
-    return _Model(name_to_serve(name, shape.precision) or name, shape, flags=flags)
+    return _PlannedModel(name_to_serve(name, shape.precision) or name, shape, flags=_flags(shape.precision))
 
 
-def _spelled(name: str, store: Store) -> str:
-    """The name for a command; empty if no source of the model is known."""
+def _flags(precision: str) -> tuple[str, ...]:
+    """Return the flags of `quire serve` for weights that the device converts when it loads them."""
+    return (f"--quantize {precision}",) if precision in CONVERSIONS else ()
+
+
+def _command_name(name: str, store: Store) -> str:
+    """Return the name of a model for a command; empty if no source is known."""
     return name if _find(store, name) is not None else name_to_serve(name, "bf16") or ""
 
 
@@ -127,14 +138,14 @@ def _find(store: Store, name: str) -> Path | None:
         return None
     try:
         return store.find(name)
-    except QuireError:  # no name that a store could have, such as that of a service
+    except QuireError:  # not a valid name for a store, such as that of a hosted service
         return None
 
 
 def _served_blocks(trace: Trace, server: Any) -> int | None:
-    """KV blocks of the model that most requests were for."""
+    """Return the KV blocks of the server's most used model."""
     if server is None:
         return None
-    named = [request.model for request in trace.requests]
-    ready = server["models"].get(max(set(named), key=named.count))
-    return None if ready is None else int(ready["num_blocks"])
+    names = [request.model for request in trace.requests]
+    model = server["models"].get(max(set(names), key=names.count))
+    return None if model is None else int(model["num_blocks"])

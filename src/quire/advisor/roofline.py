@@ -1,10 +1,10 @@
-"""How long a step takes on a device: the longer of reading and multiplying, first for the weights, then for attention.
+"""Seconds of a step on a device: the longer of memory reads and arithmetic, for the weights and for attention.
 
     seconds = max(weights / bandwidth, tokens × operations / arithmetic)
-            + max(KV read / bandwidth, attention / arithmetic) + what every step costs
+            + max(KV read / bandwidth, attention / arithmetic) + fixed cost of a step
 
-Reading the weights is shared by all tokens of a step, which is why batches pay; KV is each request's own, save for the
-blocks at the head of their tables that several rows share, which are read once.
+The weights are read once per step for all tokens. KV is read per request, except for blocks of a prefix that several
+rows share, which are read once.
 """
 
 from __future__ import annotations
@@ -12,70 +12,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.advisor.hardware import Hardware
-from quire.advisor.shape import Shape
+from quire.advisor.model_shape import ModelShape
 
-FREE_SHARE = 0.9  # of a device's memory that an engine may use
-NO_WORK = 0.0
+USABLE_SHARE = 0.9  # of a device's memory
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a step computes."""
+class StepWork:
+    """What one step reads and computes."""
 
     num_tokens: int
-    read_context: int  # tokens whose KV is read, each as often as it is
-    attended: int  # sum over the step's tokens of the tokens that each attends to
+    read_context: int  # tokens whose KV is read; a token read twice counts twice
+    attended: int  # sum over the step's tokens of the number of tokens each attends to
+
+
+def decode_work(rows: float, context: float, tokens_per_row: int = 1) -> StepWork:
+    """Return the work of a decode step: `rows` streams with `context` tokens each; more tokens per row with drafts."""
+    read = round(rows * context)
+    return StepWork(round(rows * tokens_per_row), read, read * tokens_per_row)
+
+
+def prompt_work(num_tokens: int, start: int = 0) -> StepWork:
+    """Return the work of computing `num_tokens` of a prompt after `start` cached ones."""
+    return StepWork(num_tokens, start + num_tokens, num_tokens * start + num_tokens * (num_tokens + 1) // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """One model on one device."""
+    """The speed and memory of one model on one device."""
 
-    shape: Shape
+    shape: ModelShape
     hardware: Hardware
 
     @property
     def _read_rate(self) -> float:
-        return self.hardware.bandwidth * self.hardware.reach.bandwidth
+        return self.hardware.bandwidth * self.hardware.efficiency.bandwidth
 
     @property
-    def _rate(self) -> float:
-        return self.hardware.operations(self.shape.arithmetic) * self.hardware.reach.arithmetic
+    def _operation_rate(self) -> float:
+        return self.hardware.operations(self.shape.arithmetic) * self.hardware.efficiency.arithmetic
 
-    def seconds(self, work: Work) -> float:
-        """Of a step."""
+    def seconds(self, work: StepWork) -> float:
+        """Return the seconds of a step."""
         if not work.num_tokens:
-            return NO_WORK
+            return 0.0
         shape = self.shape
-        weights = max(shape.weight_bytes / self._read_rate, work.num_tokens * shape.token_operations / self._rate)
-        attention_rate = self.hardware.operations("bf16") * self.hardware.reach.arithmetic
+        weights = max(
+            shape.weight_bytes / self._read_rate, work.num_tokens * shape.token_operations / self._operation_rate
+        )
+        attention_rate = self.hardware.operations("bf16") * self.hardware.efficiency.arithmetic
         attention = max(
             work.read_context * shape.kv_token_bytes / self._read_rate,
             work.attended * shape.attention_operations / attention_rate,
         )
-        return weights + attention + self.hardware.reach.step_seconds
-
-    def decode(self, rows: int, context: float) -> Work:
-        """A step that gives so many streams, with so much context each, one token."""
-        read = round(rows * context)
-        return Work(rows, read, read)
-
-    def prompt(self, num_tokens: int, start: int = 0) -> Work:
-        """A step of a prompt's tokens after `start` that are there."""
-        return Work(num_tokens, start + num_tokens, num_tokens * start + num_tokens * (num_tokens + 1) // 2)
+        return weights + attention + self.hardware.efficiency.step_seconds
 
     def decode_rate(self, rows: int, context: float) -> float:
-        """Tokens a second of so many streams together."""
-        return rows / self.seconds(self.decode(rows, context))
-
-    def prompt_rate(self, num_tokens: int) -> float:
-        """Tokens a second of one such prompt."""
-        return num_tokens / self.seconds(self.prompt(num_tokens))
+        """Return the tokens per second of `rows` streams together."""
+        return rows / self.seconds(decode_work(rows, context))
 
     def kv_bytes(self) -> float:
-        """Memory that is left for KV; less than none if the model does not fit."""
-        return self.hardware.memory_bytes * FREE_SHARE - self.shape.memory_besides_kv(self.hardware.kind)
+        """Return the memory left for KV; negative if the model does not fit."""
+        return self.hardware.memory_bytes * USABLE_SHARE - self.shape.memory_besides_kv(self.hardware.memory_kind)
 
     def num_blocks(self, block_tokens: int) -> int:
-        """Blocks of KV that fit."""
+        """Return the number of KV blocks that fit."""
         return max(0, int(self.kv_bytes() // (self.shape.kv_token_bytes * block_tokens)))

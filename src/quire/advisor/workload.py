@@ -1,4 +1,4 @@
-"""A trace as simulations see it: when which prompt came, how long its answer was, and who may share its prefix."""
+"""A trace as simulations use it: the arrival time, prompt, answer length and cache key of each call."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from quire.advisor.prompts import Exactness, Marked, Marker
+from quire.advisor.prompt_marks import Exactness, MarkedPrompt, PromptMarker
 from quire.report.trace import Trace, TracedRequest
 from quire.types.request import CacheKey
 
-ASSUMED_OUTPUT = 256  # tokens of an answer of which nothing is said
-MOST_ASSUMED = 512  # a limit on answers is seldom reached: of one above this, this is taken
-OK = 400  # from this status on a request was refused
+ASSUMED_OUTPUT = 256  # tokens of an answer whose length and limit are unknown
+MAX_ASSUMED_OUTPUT = 512  # answers seldom reach max_tokens: a higher limit counts as this
+FIRST_ERROR_STATUS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One prompt and its answer."""
+class TraceCall:
+    """One prompt of the trace and its answer."""
 
-    time: float  # seconds since the first
+    time: float  # seconds since the first call
     marks: array[int]  # of the prompt
-    output: array[int]  # of the answer, where a later prompt repeats it; else numbers that nothing else has
+    output: array[int]  # marks of the answer if a later prompt repeats it; else unique numbers
     key: CacheKey
     model: str
     form: str | None = None
@@ -37,34 +37,34 @@ class Call:
 
     @property
     def started(self) -> float:
-        """When its server let it begin."""
+        """When the server started it, in seconds since the first call."""
         return self.time + self.waited
 
     @property
     def num_prompt(self) -> int:
-        """Tokens."""
+        """Tokens of the prompt."""
         return len(self.marks)
 
     @property
     def num_output(self) -> int:
-        """Tokens."""
+        """Tokens of the answer."""
         return len(self.output)
 
 
 @dataclass(frozen=True)
-class Workload:
-    """All calls that were not refused, in the order of their arrival."""
+class TraceWorkload:
+    """All calls that were not refused, in order of arrival."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[TraceCall, ...]
     name: str
     has_times: bool
     num_refused: int
-    exactness: Counter[str]  # of prompts
-    num_counted: int  # calls whose output was counted; that of the others is assumed
+    exactness: Counter[str]  # number of prompts by how exactly their tokens are known
+    num_counted: int  # calls whose output length is in the trace; that of the others is assumed
 
     @property
-    def knows_prompts(self) -> bool:
-        """Is it known of most prompts what they were?"""
+    def has_prompts(self) -> bool:
+        """Does the trace have the tokens or the text of most prompts?"""
         return self.exactness[Exactness.UNKNOWN] * 2 < self.exactness.total()
 
     @cached_property
@@ -82,81 +82,82 @@ class Workload:
         """From the first arrival to the last."""
         return self.calls[-1].time if self.calls else 0.0
 
-    def only(self, calls: Sequence[Call]) -> Workload:
-        """Some of them, the first one's time being 0."""
+    def with_calls(self, calls: Sequence[TraceCall]) -> TraceWorkload:
+        """Return a workload of these calls, with times relative to the first of them."""
         start = calls[0].time if calls else 0.0
         return replace(self, calls=tuple(replace(call, time=call.time - start) for call in calls))
 
 
-def workload_of(trace: Trace, marker: Marker) -> Workload:
-    """A trace's calls."""
-    answered = [request for request in trace.requests if request.status < OK]
-    found = [(request, marked) for request in answered for marked in marker.prompts(request)]
-    prompts = [_known(request, marked, place) for place, (request, marked) in enumerate(found)]
-    counts = [_num_output(request) for request, _ in found]
-    outputs = list(_outputs(prompts, [_key(request) for request, _ in found], counts))
+def workload_of(trace: Trace, marker: PromptMarker) -> TraceWorkload:
+    """Convert a trace into calls."""
+    answered = [request for request in trace.requests if request.status < FIRST_ERROR_STATUS]
+    pairs = [(request, prompt) for request in answered for prompt in marker.prompts(request)]
+    prompts = [_marks(request, prompt, index) for index, (request, prompt) in enumerate(pairs)]
+    counts = [_num_output(request) for request, _ in pairs]
+    outputs = list(_outputs(prompts, [_cache_key(request) for request, _ in pairs], counts))
     calls = [
-        Call(
+        TraceCall(
             time=request.time or 0.0,
             marks=marks,
             output=output,
-            key=_key(request),
+            key=_cache_key(request),
             model=request.model,
             form=request.form,
             session=request.session,
             seconds=request.seconds,
             first_token=request.first_token,
-            waited=request.waited,
+            waited=request.queue_seconds,
             num_cached=request.num_cached,
-            excerpt=marked.excerpt,
+            excerpt=prompt.excerpt,
         )
-        for (request, marked), marks, output in zip(found, prompts, outputs, strict=True)
+        for (request, prompt), marks, output in zip(pairs, prompts, outputs, strict=True)
     ]
-    return Workload(
+    return TraceWorkload(
         tuple(calls),
         trace.name,
         trace.has_times,
         len(trace.requests) - len(answered),
-        Counter(str(marked.exactness) for _, marked in found),
-        sum(request.num_output is not None for request, _ in found),
+        Counter(str(prompt.exactness) for _, prompt in pairs),
+        sum(request.num_output is not None for request, _ in pairs),
     )
 
 
-def _key(request: TracedRequest) -> CacheKey:
+def _cache_key(request: TracedRequest) -> CacheKey:
     return CacheKey(model=request.model, salt=request.tenant)
 
 
-def _known(request: TracedRequest, marked: Marked, place: int) -> array[int]:
-    """A prompt that nobody knows is one that nobody else has."""
-    if marked.exactness is not Exactness.UNKNOWN:
-        return marked.marks
-    return _fresh(request.num_prompt or 1, f"prompt {place}")
+def _marks(request: TracedRequest, prompt: MarkedPrompt, index: int) -> array[int]:
+    """Return a prompt's marks; for an unknown prompt, marks that no other prompt has."""
+    if prompt.exactness is not Exactness.UNKNOWN:
+        return prompt.marks
+    return _unique_marks(request.num_prompt or 1, f"prompt {index}")
 
 
 def _num_output(request: TracedRequest) -> int:
     if request.num_output is not None:
         return request.num_output
-    return min(request.max_tokens or ASSUMED_OUTPUT, MOST_ASSUMED)
+    return min(request.max_tokens or ASSUMED_OUTPUT, MAX_ASSUMED_OUTPUT)
 
 
 def _outputs(prompts: Sequence[array[int]], keys: Sequence[CacheKey], counts: Sequence[int]) -> Iterator[array[int]]:
-    """What was answered stands in the next turn, which begins with the same prompt: found by its last mark."""
+    """Yield the marks of each answer. The next turn of a conversation begins with the prompt and its answer: it is
+    found by the prompt's last mark."""
     ends: dict[tuple[CacheKey, int], list[int]] = {}
-    for place, marks in enumerate(prompts):
+    for index, marks in enumerate(prompts):
         if marks:
-            ends.setdefault((keys[place], marks[-1]), []).append(place)
-    wanted = {mark for _, mark in ends}
-    found: dict[int, array[int]] = {}
+            ends.setdefault((keys[index], marks[-1]), []).append(index)
+    last_marks = {mark for _, mark in ends}
+    repeated: dict[int, array[int]] = {}
     for later, marks in enumerate(prompts):
-        for mark in wanted.intersection(marks):
-            for place in ends.get((keys[later], mark), ()):
-                length = len(prompts[place])
-                if place < later and place not in found and len(marks) > length and marks[length - 1] == mark:
-                    found[place] = marks[length : length + counts[place]]
-    for place, count in enumerate(counts):
-        known = found.get(place, array("I"))
-        yield known + _fresh(count - len(known), f"output {place}")
+        for mark in last_marks.intersection(marks):
+            for index in ends.get((keys[later], mark), ()):
+                length = len(prompts[index])
+                if index < later and index not in repeated and len(marks) > length and marks[length - 1] == mark:
+                    repeated[index] = marks[length : length + counts[index]]
+    for index, count in enumerate(counts):
+        known = repeated.get(index, array("I"))
+        yield known + _unique_marks(count - len(known), f"output {index}")
 
 
-def _fresh(count: int, seed: str) -> array[int]:
+def _unique_marks(count: int, seed: str) -> array[int]:
     return array("I", random.Random(seed).randbytes(4 * max(0, count)))

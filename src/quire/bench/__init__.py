@@ -1,1 +1,1 @@
-"""Benchmarks: figures with their targets, never assertions of time."""
+"""Benchmarks: figures with goals. One module a command; none asserts a speed."""

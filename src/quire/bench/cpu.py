@@ -1,212 +1,198 @@
-"""Measures a model on this CPU: ours beside llama.cpp on the same file, on the same machine, in the same run.
+"""`quire bench cpu`: a model on this CPU beside llama.cpp, with the same file on the same machine in the same run.
 
-Every part of ours runs in a process of its own. Where one stream is measured both sides take turns, so that a change of
-the machine's mood meets both; so do the machine's limits and what is held against them (one_stream.py). If the peer
-cannot be had, or one of its tools fails, that is said and ours goes on.
+Every measurement of ours runs in a child process. For a single stream our engine and the peer alternate, so that a
+change of the machine's speed affects both; the machine's peak rates are measured in between (single_stream.py). If the
+peer cannot be built, or one of its tools fails, that is reported and our measurements continue.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from quire.bench.accuracy import Accuracy, compare
-from quire.bench.child import run_part
-from quire.bench.divergence import NUM_WINDOWS
-from quire.bench.facts import ModelFacts
-from quire.bench.large import write_large
-from quire.bench.llama_cpp import PeerFailed, Tools
-from quire.bench.one_stream import OneStream, measured_peaks, our_stream
-from quire.bench.peer import NoPeer, Say, get_peer
-from quire.bench.start import as_installed, our_start
-from quire.bench.streams import Scale, Seen, our_streams
-from quire.bench.text import plain_text
-from quire.engine.text_side import TextSide
+from quire.bench.accuracy.cpu_accuracy import Accuracy, compare_accuracy
+from quire.bench.engines.child_process import run_in_child
+from quire.bench.engines.in_process import measure_stream_loads
+from quire.bench.engines.large_model import write_large_model
+from quire.bench.engines.llama_cpp import LlamaCppTools, PeerFailed
+from quire.bench.engines.llama_cpp_build import BUILD, PeerUnavailable, Say, get_peer
+from quire.bench.engines.model_facts import ModelFacts
+from quire.bench.engines.model_path import model_path
+from quire.bench.engines.single_stream import SingleStream, measure_peaks, measure_single_stream
+from quire.bench.engines.start_time import compile_modules, start_seconds
+from quire.bench.figures.cpu_figures import cpu_figures
+from quire.bench.figures.cpu_results import (
+    QUICK,
+    CpuBenchSizes,
+    CpuResults,
+    FormatResult,
+    PeerRates,
+    StreamsResult,
+)
+from quire.bench.figures.table import figure_table
+from quire.bench.load.sample_text import sample_text
+from quire.bench.load.stream_loads import StreamResults
+from quire.bench.machine.description import describe_machine
+from quire.config import home_folder, load
+from quire.engine.model_files import read_model_text
+from quire.store.sources.package_index import SMOLLM2_135M
+from quire.store.store import DEFAULT_MODEL
 from quire.weights.checkpoint import open_checkpoint
 
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is measured. These take some ten minutes on two cores, of which the peer takes eight."""
+def main(options: argparse.Namespace) -> None:
+    """Print the figures as a table, and progress on standard error."""
+    began = time.monotonic()
 
-    num_turns: int = 2  # of one stream
-    num_times: int = 3  # in a turn
-    scale: Scale = field(default_factory=Scale)
-    num_starts: int = 5
-    num_windows: int = NUM_WINDOWS
-    formats: tuple[str, ...] = ("q4_0", "q8_0")  # made from the file, besides its own
-    with_large: bool = False  # a model of a billion parameters too, one turn
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
-
-QUICK = Sizes(1, 1, Scale(num_streams=8, num_requests=8, num_cold=1), 1, 2, ("q4_0",))
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """The peer's one stream, in tokens a second."""
-
-    prompt: tuple[float, ...]
-    decode: tuple[float, ...]
+    sizes = replace(QUICK if options.quick else CpuBenchSizes(), with_large=options.large)
+    home, path = home_folder(load()), model_path(options.model)
+    facts = ModelFacts.of(path)
+    tools = None if options.no_peer else find_tools(home, facts, say)
+    load_before = os.getloadavg()[0]
+    results = measure_cpu(facts, sizes, tools, say)
+    say("done")
+    is_default = path.stat().st_size == SMOLLM2_135M.size
+    peer = f"peer: llama.cpp {BUILD}" if tools is not None else "no peer"
+    model = options.model or DEFAULT_MODEL
+    print(f"{describe_machine()}; {model}; {peer}; load of the machine before: {load_before:.2f}\n")
+    print(figure_table(cpu_figures(results, is_default)))
 
 
-@dataclass(frozen=True, slots=True)
-class OneFormat:
-    """One stream over one file. Of our turns, all together."""
-
-    facts: ModelFacts
-    ours: OneStream
-    peer: Rates | None
-
-
-@dataclass(frozen=True, slots=True)
-class Many:
-    """Many streams: what clients saw, and what they cost."""
-
-    seen: Seen
-    peak_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """All that was measured. What is the peer's is None where it was not measured."""
-
-    sizes: Sizes
-    formats: tuple[OneFormat, ...]  # the file's own is the first
-    open_seconds: float
-    tokenizer_seconds: float
-    many: Many
-    peer_many: Many | None
-    start_seconds: tuple[float, ...]
-    peer_start_seconds: tuple[float, ...] | None
-    accuracy: Accuracy
-
-
-def find_tools(home: Path, facts: ModelFacts, say: Say) -> Tools | None:
-    """The peer, if it can be had and can read the model."""
+def find_tools(home: Path, facts: ModelFacts, say: Say) -> LlamaCppTools | None:
+    """Return the peer's tools. None: it cannot be built here, or cannot read the model."""
     if facts.container != "gguf":
-        say("llama.cpp reads GGUF files alone: going on without it")
+        say("llama.cpp reads only GGUF files: continuing without it")
         return None
     try:
-        peaks = measured_peaks(0.01)
-        return Tools(get_peer(home, say), peaks.num_threads if peaks is not None else os.cpu_count() or 1)
-    except NoPeer as missing:
-        say(f"{missing} Going on without it.")
+        peaks = measure_peaks(0.01)
+        return LlamaCppTools(get_peer(home, say), peaks.num_threads if peaks is not None else os.cpu_count() or 1)
+    except PeerUnavailable as error:
+        say(f"{error} Continuing without it.")
         return None
 
 
-def measure(facts: ModelFacts, sizes: Sizes, tools: Tools | None, say: Say) -> Results:
-    """Everything, one after the other."""
-    bench = _Bench(facts, sizes, tools, say)
-    open_seconds, tokenizer_seconds = _open(facts.path)
-    formats = bench.all_formats()
-    many, peer_many = bench.many_streams()
-    start_seconds, peer_start_seconds = bench.starts()
-    accuracy = bench.accuracy()
-    return Results(
+def measure_cpu(facts: ModelFacts, sizes: CpuBenchSizes, tools: LlamaCppTools | None, say: Say) -> CpuResults:
+    """Make all measurements, one after the other."""
+    bench = _CpuBench(facts, sizes, tools, say)
+    open_seconds, tokenizer_seconds = _open_seconds(facts.path)
+    formats = bench.measure_formats()
+    streams, peer_streams = bench.measure_streams()
+    starts, peer_starts = bench.measure_starts()
+    accuracy = bench.measure_accuracy()
+    return CpuResults(
         sizes=sizes,
         formats=formats,
         open_seconds=open_seconds,
         tokenizer_seconds=tokenizer_seconds,
-        many=many,
-        peer_many=peer_many,
-        start_seconds=start_seconds,
-        peer_start_seconds=peer_start_seconds,
+        streams=streams,
+        peer_streams=peer_streams,
+        start_seconds=starts,
+        peer_start_seconds=peer_starts,
         accuracy=accuracy,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    """What the parts below have in common."""
+class _CpuBench:
+    """The measurements of our engine and the peer."""
 
     facts: ModelFacts
-    sizes: Sizes
-    tools: Tools | None
+    sizes: CpuBenchSizes
+    tools: LlamaCppTools | None
     say: Say
 
-    def of_peer(self, part: Callable[[Tools], Value]) -> Value | None:
-        """What the peer does, if there is one and it can."""
+    def with_peer(self, measure: Callable[[LlamaCppTools], Value]) -> Value | None:
+        """Return a measurement of the peer. None: there is no peer, or it failed."""
         if self.tools is None:
             return None
         try:
-            return part(self.tools)
-        except PeerFailed as failed:
-            self.say(str(failed))
+            return measure(self.tools)
+        except PeerFailed as error:
+            self.say(str(error))
             return None
 
-    def all_formats(self) -> tuple[OneFormat, ...]:
+    def measure_formats(self) -> tuple[FormatResult, ...]:
         names = [name for name in self.sizes.formats if name != self.facts.format]
-        made = [path for name in names if (path := self.made(name)) is not None]
-        measured = [self.one_format(facts, self.sizes.num_turns) for facts in (self.facts, *map(ModelFacts.of, made))]
+        converted = [path for name in names if (path := self.convert(name)) is not None]
+        models = (self.facts, *map(ModelFacts.of, converted))
+        results = [self.measure_format(facts, self.sizes.num_turns) for facts in models]
         if self.sizes.with_large and self.tools is not None:
             self.say("a model of a billion parameters: 1.7 GB on disk, minutes")
-            large = write_large(self.facts.path, self.tools.peer.formats / "large.q4_k.gguf")
-            measured.append(self.one_format(ModelFacts.of(large, "1B"), 1))
-        return tuple(measured)
+            large = write_large_model(self.facts.path, self.tools.peer.formats / "large.q4_k.gguf")
+            results.append(self.measure_format(ModelFacts.of(large, "1B"), 1))
+        return tuple(results)
 
-    def made(self, format: str) -> Path | None:
-        return self.of_peer(lambda tools: tools.reformat(self.facts.path, format))
+    def convert(self, format: str) -> Path | None:
+        return self.with_peer(lambda tools: tools.convert(self.facts.path, format))
 
-    def one_format(self, facts: ModelFacts, num_turns: int) -> OneFormat:
-        ours: list[OneStream] = []
-        peer: list[Rates] = []
+    def measure_format(self, facts: ModelFacts, num_turns: int) -> FormatResult:
+        path, num_repeats = facts.path, self.sizes.num_repeats
+        ours: list[SingleStream] = []
+        peer: list[PeerRates] = []
         for turn in range(num_turns):
             self.say(f"one stream, {facts.label}: turn {turn + 1} of {num_turns}")
-            ours.append(run_part(our_stream, OneStream, str(facts.path), facts.vocab_size, self.sizes.num_times)[0])
-            rates = self.of_peer(lambda tools: Rates(*map(tuple, tools.measure(facts.path, self.sizes.num_times))))
+            arguments = (str(path), facts.vocab_size, num_repeats)
+            ours.append(run_in_child(measure_single_stream, SingleStream, *arguments)[0])
+            rates = self.with_peer(lambda tools: PeerRates(*map(tuple, tools.measure_single_stream(path, num_repeats))))
             peer += [rates] if rates is not None else []
-        together = OneStream(
+        all_turns = SingleStream(
             prompt_rates=tuple(rate for turn in ours for rate in turn.prompt_rates),
             decode_rates=tuple(rate for turn in ours for rate in turn.decode_rates),
             overheads=tuple(share for turn in ours for share in turn.overheads),
             peaks=tuple(peaks for turn in ours for peaks in turn.peaks),
             kernels=ours[0].kernels,
         )
-        all_rates = Rates(
+        all_peer_turns = PeerRates(
             tuple(rate for turn in peer for rate in turn.prompt), tuple(rate for turn in peer for rate in turn.decode)
         )
-        return OneFormat(facts, together, all_rates if peer else None)
+        return FormatResult(facts, all_turns, all_peer_turns if peer else None)
 
-    def many_streams(self) -> tuple[Many, Many | None]:
-        model, words, scale = self.facts.path, self.facts.words, self.sizes.scale
-        self.say(f"{scale.num_streams} streams")
-        ours = Many(*run_part(our_streams, Seen, str(model), words, scale))
+    def measure_streams(self) -> tuple[StreamsResult, StreamsResult | None]:
+        model, words, sizes = self.facts.path, self.facts.words, self.sizes.streams
+        self.say(f"{sizes.num_streams} streams")
+        ours = StreamsResult(*run_in_child(measure_stream_loads, StreamResults, str(model), words, sizes))
         if self.tools is not None:
-            self.say(f"{scale.num_streams} streams of llama-server: minutes")
-        return ours, self.of_peer(lambda tools: Many(*tools.streams(model, words, scale)))
+            self.say(f"{sizes.num_streams} streams of llama-server: minutes")
+        return ours, self.with_peer(lambda tools: StreamsResult(*tools.measure_stream_loads(model, words, sizes)))
 
-    def starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+    def measure_starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
         self.say("starts")
-        as_installed()
-        our_start(self.facts.path)  # the first one leaves the lowered weights for those that count
-        times = range(self.sizes.num_starts)
-        ours = tuple(our_start(self.facts.path) for _ in times)
-        num_streams = self.sizes.scale.num_streams
-        return ours, self.of_peer(lambda tools: tuple(tools.start(self.facts.path, num_streams) for _ in times))
+        compile_modules()
+        start_seconds(self.facts.path)  # not counted: it writes the lowered weights that later starts reuse
+        repeats = range(self.sizes.num_starts)
+        ours = tuple(start_seconds(self.facts.path) for _ in repeats)
+        path, num_streams = self.facts.path, self.sizes.streams.num_streams
+        return ours, self.with_peer(lambda tools: tuple(tools.start_seconds(path, num_streams) for _ in repeats))
 
-    def accuracy(self) -> Accuracy:
+    def measure_accuracy(self) -> Accuracy:
         self.say("accuracy")
         model, num_windows = self.facts.path, self.sizes.num_windows
         with tempfile.TemporaryDirectory() as folder:
             into = Path(folder) / "distributions"
-            saved = self.of_peer(lambda tools: tools.save_distributions(model, plain_text(), into, num_windows))
-            return run_part(compare, Accuracy, str(model), num_windows, str(saved) if saved is not None else None)[0]
+            saved = self.with_peer(lambda tools: tools.save_distributions(model, sample_text(), into, num_windows))
+            peer_file = str(saved) if saved is not None else None
+            return run_in_child(compare_accuracy, Accuracy, str(model), num_windows, peer_file)[0]
 
 
-def _open(path: Path) -> tuple[float, float]:
-    """Seconds to open the checkpoint, and to make its tokenizer: the best of five, the first of which imports."""
-    opened, tokenized = [], []
+def _open_seconds(path: Path) -> tuple[float, float]:
+    """Return the seconds to open the checkpoint and to make its tokenizer: the best of five, as the first imports."""
+    open_times, tokenizer_times = [], []
     for _ in range(5):
         began = time.perf_counter()
         checkpoint = open_checkpoint(path)
-        opened.append(time.perf_counter() - began)
-        TextSide.of(checkpoint)
-        tokenized.append(time.perf_counter() - began - opened[-1])
-    return min(opened), min(tokenized)
+        open_times.append(time.perf_counter() - began)
+        read_model_text(checkpoint)
+        tokenizer_times.append(time.perf_counter() - began - open_times[-1])
+    return min(open_times), min(tokenizer_times)

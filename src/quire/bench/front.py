@@ -1,107 +1,106 @@
-"""How many tokens one front process streams: HTTP clients on one side, an engine that answers at once on the other.
+"""`quire bench front`: how many tokens one front process streams, and how much of the engine's speed clients get.
 
-Three processes: this one has the clients, raw sockets that only count; the front is a whole server in a child; the
-engine is a child of that. `at once` lets the engine run freely, so tokens that pile up are put together. `paced` has it
-make a step of all streams at a fixed rate: then every token should be an event of its own, and what the front's
-processor time is for each is told.
+Streaming rate: HTTP clients on one side, an engine that answers at once on the other, in three processes. This one has
+the clients, raw sockets that only count; the front is a server in a child; the engine is a child of that. "at once"
+runs the engine without a limit, so tokens that pile up are merged into one event. "paced" runs one step of all streams
+at a fixed rate, so every token should be its own event; the front's CPU time for a token is measured there.
+
+Share of the engine's speed: the same prompts through `LLM.generate` in a child, and over HTTP, alternately. Front,
+engine and clients share the cores, so what front and clients use is lost to the engine.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
-import os
-import subprocess
-import sys
+import random
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 from urllib.parse import urlsplit
 
-from quire.bench.figure import Figure, at_least, at_most
-from quire.config import load
-from quire.serve.http.app import all_dialects
-from quire.serve.processes.server import Serving
-from quire.serve.residency.engines import Place
-from quire.serve.residency.models import Models
-from quire.serve.residency.shelf import Wanted
-from quire.serve.service import Service
+from quire.bench.engines.child_process import run_in_child
+from quire.bench.engines.http_client import HttpEngineClient, HttpTarget
+from quire.bench.engines.model_facts import ModelFacts
+from quire.bench.engines.model_path import model_path
+from quire.bench.engines.quire_server import one_model_server
+from quire.bench.figures.figure import Figure, at_least, at_least_times, at_most
+from quire.bench.figures.table import figure_table
+from quire.bench.load.closed_loop import PromptSet, closed_loop
+from quire.bench.load.session import TokenIds
+from quire.bench.load.stream_loads import OUTPUT_TOKENS, OWN_TOKENS
+from quire.bench.load.summary import Summary
+from quire.bench.machine.description import describe_machine
+from quire.bench.machine.processes import processor_seconds
+from quire.engine.llm import LLM
+from quire.types.request import SamplingParams
 
-NUM_STREAMS = 256
+NUM_FRONT_STREAMS = 256
 PACE = 16_000.0  # tokens a second
-ENTRY = "quire.bench.instant_engine:main"
+NUM_STREAMS, NUM_REQUESTS, NUM_TURNS = 32, 64, 3  # of the share of the engine's speed
+SETTINGS: dict[str, Any] = {
+    "max_context": 256,
+    "num_blocks": 1024,
+    "max_rows": NUM_STREAMS,
+    "sampling_defaults": "none",
+}
+
+
+def main(options: argparse.Namespace) -> None:
+    """Print the figures as a table."""
+    print(describe_machine())
+    path = model_path(options.model)
+    print(figure_table([*streaming_figures(str(path)), engine_share(path)]))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One run."""
+class FrontRates:
+    """One run of the front with the instant engine."""
 
     tokens_per_second: float
     events_per_token: float
-    front_seconds_per_token: float  # of processor time
+    front_seconds_per_token: float  # CPU time
 
 
-def run(model: str) -> list[Figure]:
-    """Both figures."""
-    at_once, paced = _measure(model, "inf", 512), _measure(model, str(PACE), 256)
+def streaming_figures(model: str) -> list[Figure]:
+    """Measure the front at once and paced."""
+    at_once, paced = measure_front(model, "inf", 512), measure_front(model, str(PACE), 256)
+    streams = f"{NUM_FRONT_STREAMS} streams"
     return [
-        Figure(f"at once, {NUM_STREAMS} streams", at_once.tokens_per_second, "tok/s", at_least(15_000), _note(at_once)),
-        Figure(
-            f"paced at {PACE:,.0f} tok/s, {NUM_STREAMS} streams", paced.tokens_per_second, "tok/s", note=_note(paced)
-        ),
+        Figure(f"at once, {streams}", at_once.tokens_per_second, "tok/s", at_least(15_000), _note(at_once)),
+        Figure(f"paced at {PACE:,.0f} tok/s, {streams}", paced.tokens_per_second, "tok/s", note=_note(paced)),
         Figure("processor time of the front for a token", paced.front_seconds_per_token * 1e6, "µs", at_most(60.0)),
     ]
 
 
-def _note(measured: Measured) -> str:
-    micros = measured.front_seconds_per_token * 1e6
-    return f"{measured.events_per_token:.2f} events a token, {micros:.0f} µs of the front's processor"
+def _note(rates: FrontRates) -> str:
+    micros = rates.front_seconds_per_token * 1e6
+    return f"{rates.events_per_token:.2f} events a token, {micros:.0f} µs of the front's processor"
 
 
-def _measure(model: str, pace: str, num_tokens: int) -> Measured:
-    with front(model, pace) as (pid, url):
-        asyncio.run(_clients(url, 8, 16))  # warm
-        before = _processor_seconds(pid)
-        began, ended, num_events = asyncio.run(_clients(url, NUM_STREAMS, num_tokens))
-        used = _processor_seconds(pid) - before
-    total = NUM_STREAMS * num_tokens
-    return Measured(total / (ended - began), num_events / total, used / total)
+def measure_front(model: str, pace: str, num_tokens: int) -> FrontRates:
+    """Stream this many tokens to each client. The pace is in tokens a second of all streams together, or "inf"."""
+    with one_model_server(model, pace) as (process, url):
+        asyncio.run(_run_clients(url, 8, 16))  # warm-up
+        before = processor_seconds(process) or 0.0
+        began, ended, num_events = asyncio.run(_run_clients(url, NUM_FRONT_STREAMS, num_tokens))
+        used = (processor_seconds(process) or 0.0) - before
+    total = NUM_FRONT_STREAMS * num_tokens
+    return FrontRates(total / (ended - began), num_events / total, used / total)
 
 
-@contextmanager
-def front(model: str, pace: str | None, **settings: int) -> Iterator[tuple[int, str]]:
-    """A server in a child: its process, and where it listens. A pace of None is the model's own."""
-    order = f"from quire.bench.front import serve; serve({model!r}, {pace!r}, {settings!r})"
-    code = f"import sys; sys.path[:] = {sys.path!r}; {order}"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield process.pid, process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-
-
-def serve(model: str, pace: str | None, settings: Mapping[str, int]) -> None:
-    """The front's main: a server as `quire serve` makes it, mostly with another engine."""
-    config = load({"port": 0, "drain_seconds": 1, "log_level": "warning", **settings}, {})
-    place = Place() if pace is None else Place(pace, ENTRY)
-    models = Models([Wanted("m", lambda: Path(model))], config, place, lambda loading: None)
-    Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
-
-
-class _Client(asyncio.Protocol):
-    """One stream. It counts events, and looks for the end alone."""
+class _CountingClient(asyncio.Protocol):
+    """One stream. It counts events, and parses nothing but the end."""
 
     def __init__(self, request: bytes, done: asyncio.Future[None]) -> None:
         self._request = request
-        self._done = done
+        self.done = done
         self.num_events = 0
-        self.began = 0.0
+        self.first_data = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -109,44 +108,70 @@ class _Client(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        if not self.began:
-            self.began = time.perf_counter()
+        if not self.first_data:
+            self.first_data = time.perf_counter()
         self.num_events += data.count(b'"content":"')
         if b"[DONE]" in data:
             self._transport.close()
-            self._done.set_result(None)
+            self.done.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._done.done():
-            self._done.set_exception(error or EOFError("the stream was cut off"))
+        if not self.done.done():
+            self.done.set_exception(error or EOFError("the stream was cut off"))
 
 
-async def _clients(url: str, num_streams: int, num_tokens: int) -> tuple[float, float, int]:
-    """When the first token came, when the last, and the number of events with text."""
-    where, loop = urlsplit(url), asyncio.get_running_loop()
-    asked = {
+async def _run_clients(url: str, num_streams: int, num_tokens: int) -> tuple[float, float, int]:
+    """Return the time of the first token, the time of the last, and the number of events with text."""
+    address, loop = urlsplit(url), asyncio.get_running_loop()
+    fields = {
         "model": "m",
         "messages": [{"role": "user", "content": "Go on."}],
         "max_tokens": num_tokens,
         "stream": True,
     }
-    body = json.dumps(asked).encode()
+    body = json.dumps(fields).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    clients = [_Client(head + body, loop.create_future()) for _ in range(num_streams)]
+    clients = [_CountingClient(head + body, loop.create_future()) for _ in range(num_streams)]
     for client in clients:
-        await loop.create_connection(partial(_itself, client), where.hostname or "", where.port or 0)
-    await asyncio.gather(*(client._done for client in clients))
-    return min(client.began for client in clients), time.perf_counter(), sum(client.num_events for client in clients)
+        await loop.create_connection(partial(_identity, client), address.hostname or "", address.port or 0)
+    await asyncio.gather(*(client.done for client in clients))
+    first_data = min(client.first_data for client in clients)
+    return first_data, time.perf_counter(), sum(client.num_events for client in clients)
 
 
-def _itself(client: _Client) -> _Client:
+def _identity(client: _CountingClient) -> _CountingClient:
     return client
 
 
-def _processor_seconds(pid: int) -> float:
-    """Of a process, all threads, as Linux counts it; 0 elsewhere."""
+def engine_share(model: Path) -> Figure:
+    """Measure the engine offline and over HTTP, alternately; compare the medians."""
+    rng, words = random.Random(0), ModelFacts.of(model).words
+    prompts = tuple(tuple(rng.choices(words, k=OWN_TOKENS)) for _ in range(NUM_REQUESTS))
+    offline, served = [], []
+    for _ in range(NUM_TURNS):
+        offline.append(run_in_child(offline_rate, float, str(model), prompts)[0])
+        with one_model_server(str(model), None, **SETTINGS) as (_, url):
+            served.append(asyncio.run(measure_over_http(url, prompts)).output_per_second)
+    note = f"{OWN_TOKENS} tokens in, {OUTPUT_TOKENS} out; the peer is LLM.generate"
+    name = f"{NUM_STREAMS} streams over HTTP"
+    return Figure(name, median(served), "tok/s", at_least_times(0.9), note, median(offline))
+
+
+def offline_rate(model: str, prompts: tuple[tuple[int, ...], ...]) -> float:
+    """Return output tokens a second of LLM.generate."""
+    sampling = SamplingParams(max_tokens=OUTPUT_TOKENS, temperature=0.0, ignore_eos=True)
+    with LLM(model, **SETTINGS) as llm:
+        llm.generate(prompts[0], sampling)  # warm-up
+        began = time.perf_counter()
+        answers = llm.generate(prompts, sampling, progress=False)
+        return sum(len(answer.tokens) for answer in answers) / (time.perf_counter() - began)
+
+
+async def measure_over_http(url: str, prompts: tuple[TokenIds, ...]) -> Summary:
+    """Send the prompts to a server with NUM_STREAMS clients, after a warm-up with the first."""
+    client = HttpEngineClient(HttpTarget(url, "m"))
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        await closed_loop(client, PromptSet(prompts[:1], 1, OUTPUT_TOKENS))
+        return await closed_loop(client, PromptSet(prompts, NUM_STREAMS, OUTPUT_TOKENS))
+    finally:
+        client.close()

@@ -1,8 +1,8 @@
-"""Single ops of a device against what the machine could do at most.
+"""`quire bench kernels`: single ops of a device against the machine's peak rates.
 
-A program is an embedding and many copies of one op, each with weights of its own, so that no cache holds them all. The
-time of one copy is what they add to a program of the embedding alone. It is compared with the time that reading its
-weights or its KV would take at the machine's measured rate, and with that of its multiply-adds.
+A program is an embedding and many copies of one op, each with its own weights, so that they exceed the CPU caches. The
+time of one copy is the program's time less that of the embedding alone, divided by the number of copies. Its rates of
+reading weights or KV and of multiply-adds are compared with the machine's measured peaks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.bench.table import number
-from quire.bench.terminal import aligned
+from quire.bench.figures.table import format_number
+from quire.bench.page.text_table import align_columns
 from quire.devices import base
-from quire.devices.base import Limits, Measurable, Peaks
+from quire.devices.base import Limits, Peaks
 from quire.graph.graph import Graph, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
@@ -28,18 +28,18 @@ from quire.ops.cache import PagedKV
 from quire.quant.registry import all_formats
 
 DIM, HEAD_DIM, KV_DIM, CONTEXT, VOCAB = 1536, 64, 512, 1024, 64
-TOTAL_BYTES = 96e6  # of weights, more than a processor keeps
+TOTAL_BYTES = 96e6  # of weights: more than the CPU caches
 MAX_COPIES = 48
 FORMATS = ("q4_0", "q8_0", "f16")
 BLOCK = 16
 
 Array = NDArray[Any]
-Draw = Callable[[Graph, Value, int], Value]  # one copy of the op, and its number
+Draw = Callable[[Graph, Value, int], Value]  # graph, input, number of the copy -> output
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A weight that lies nowhere but here."""
+class InMemoryTensor:
+    """The data of a weight, in memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,98 +48,98 @@ class Stored:
 
     @property
     def num_bytes(self) -> int:
-        """Of `data`."""
+        """Size of `data`."""
         return int(self.data.nbytes)
 
     def dequantize(self) -> Array:
-        """Its numbers."""
+        """Return the values as float32."""
         format = all_formats()[self.format]
         return format.dequantize(self.data.reshape(-1, format.block_bytes)).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
-    """What is measured. Bytes and multiply-adds are of one copy; those of a row are of each token's."""
+class OpBenchmark:
+    """An op to measure. Bytes and multiply-adds are of one copy; `row_bytes` and `token_products` of each token."""
 
     name: str
     draw: Draw
-    weights: Callable[[int], dict[str, Weight]]  # of a copy
+    weights: Callable[[int], dict[str, Weight]]  # number of the copy -> its weights
     num_copies: int
     num_bytes: float = 0.0
     row_bytes: float = 0.0
     token_products: float = 0.0
-    is_decode: bool = False  # each token is a row of its own, behind a long context
+    is_decode: bool = False  # each token is one row with a long context
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """How many at once: one stream, some, and a piece of a prompt or many streams."""
+        """The numbers of tokens to measure: one stream, some, and a prompt chunk or many streams."""
         return (1, 4, 16) if self.is_decode else (1, 16, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """One op at one size."""
+class OpTime:
+    """The time of one op at one size."""
 
-    op: Op
+    op: OpBenchmark
     num_tokens: int
     seconds: float
 
     @property
     def read_bytes(self) -> float:
-        """A second."""
+        """Bytes read a second."""
         return (self.op.num_bytes + self.op.row_bytes * self.num_tokens) / self.seconds
 
     @property
     def products(self) -> float:
-        """A second."""
+        """Multiply-adds a second."""
         return self.op.token_products * self.num_tokens / self.seconds
 
 
-def told(device: str, seconds: float) -> str:
-    """Everything as a table, with the machine's limits above it."""
+def kernel_table(device: str, seconds: float) -> str:
+    """Measure all ops, each for this long. Return a table below the machine's peak rates."""
     opened = base.open(device)
-    peaks = opened.peaks(1.0) if isinstance(opened, Measurable) else None
-    timed = [each for op in ops() for each in measure(opened, op, seconds)]
-    heads = ["op", "tokens", "µs", "read GB/s", "of the limit", "G products/s", "of the limit"]
-    return "\n".join([_limits(peaks), aligned(heads, [_row(each, peaks) for each in timed])])
+    peaks = opened.peaks(1.0)
+    times = [each for op in op_benchmarks() for each in measure_op(opened, op, seconds)]
+    heads = ["op", "tokens", "µs", "read GB/s", "of the peak", "G products/s", "of the peak"]
+    return "\n".join([_peak_line(peaks), align_columns(heads, [_row(each, peaks) for each in times])])
 
 
-def _limits(peaks: Peaks | None) -> str:
+def _peak_line(peaks: Peaks | None) -> str:
     if peaks is None:
-        return "The device does not tell the machine's limits."
+        return "The device cannot measure the machine's peak rates."
     rates = f"{peaks.read_bytes / 1e9:.1f} GB/s read, {peaks.multiply_adds / 1e9:,.0f} G 8-bit multiply-adds/s"
-    return f"The machine's limits: {rates} ({peaks.num_threads} threads, {peaks.kernels})."
+    return f"The machine's peak rates: {rates} ({peaks.num_threads} threads, {peaks.kernels})."
 
 
-def _row(timed: Timed, peaks: Peaks | None) -> list[str]:
-    def pair(rate: float, most: float | None) -> tuple[str, str]:
+def _row(time: OpTime, peaks: Peaks | None) -> list[str]:
+    def pair(rate: float, peak: float | None) -> tuple[str, str]:
         if not rate:
             return "", ""
-        return number(rate / 1e9), f"{rate / most:.0%}" if most else ""
+        return format_number(rate / 1e9), f"{rate / peak:.0%}" if peak else ""
 
-    read = pair(timed.read_bytes, peaks.read_bytes if peaks else None)
-    products = pair(timed.products, peaks.multiply_adds if peaks else None)
-    return [timed.op.name, str(timed.num_tokens), number(timed.seconds * 1e6), *read, *products]
+    read = pair(time.read_bytes, peaks.read_bytes if peaks else None)
+    products = pair(time.products, peaks.multiply_adds if peaks else None)
+    return [time.op.name, str(time.num_tokens), format_number(time.seconds * 1e6), *read, *products]
 
 
-def ops() -> Iterator[Op]:
-    """All of them."""
+def op_benchmarks() -> Iterator[OpBenchmark]:
+    """Yield all ops to measure."""
     for name in FORMATS:
         yield _linear(name)
     yield _norm()
     yield _attention()
 
 
-def measure(device: base.Device, op: Op, seconds: float) -> Iterator[Timed]:
-    """At each number of tokens."""
+def measure_op(device: base.Device, op: OpBenchmark, seconds: float) -> Iterator[OpTime]:
+    """Measure an op at each of its numbers of tokens."""
     bare, full = _program(device, op, 0), _program(device, op, op.num_copies)
     for num_tokens in op.tokens:
         batch = _batch(op, num_tokens)
         per_copy = (_seconds(full, batch, seconds) - _seconds(bare, batch, seconds / 10)) / op.num_copies
-        yield Timed(op, num_tokens, max(per_copy, 1e-9))
+        yield OpTime(op, num_tokens, max(per_copy, 1e-9))
 
 
-def _program(device: base.Device, op: Op, num_copies: int) -> base.Program:
+def _program(device: base.Device, op: OpBenchmark, num_copies: int) -> base.Program:
     weights = {"table": _weight("table", (VOCAB, DIM), "f32")}
     for copy in range(num_copies):
         weights |= op.weights(copy)
@@ -147,13 +147,13 @@ def _program(device: base.Device, op: Op, num_copies: int) -> base.Program:
     x = graph.embed("table")
     for copy in range(num_copies):
         x = op.draw(graph, x, copy)
-    most = max(op.tokens)
-    limits = Limits(most, most, 1, CONTEXT // BLOCK, most * CONTEXT // BLOCK, BLOCK)
+    max_tokens = max(op.tokens)
+    limits = Limits(max_tokens, max_tokens, 1, CONTEXT // BLOCK, max_tokens * CONTEXT // BLOCK, BLOCK)
     return device.lower(graph, weights, limits)
 
 
-def _batch(op: Op, num_tokens: int) -> Batch:
-    """One row of so many tokens; or as many rows, each with a long context before its one token."""
+def _batch(op: OpBenchmark, num_tokens: int) -> Batch:
+    """Return one row of this many tokens; for a decode op as many rows of one token, each with a long context."""
     if not op.is_decode:
         blocks = range(-(-num_tokens // BLOCK))
         return Batch.of([RowPart([0] * num_tokens, 0, blocks, 0)], BLOCK)
@@ -162,31 +162,31 @@ def _batch(op: Op, num_tokens: int) -> Batch:
     return Batch.of(parts, BLOCK)
 
 
-def _seconds(program: base.Program, batch: Batch, for_seconds: float) -> float:
-    """The median of as many launches as fit, at least three."""
+def _seconds(program: base.Program, batch: Batch, budget: float) -> float:
+    """Return the median time of a launch, over as many as fit the budget in seconds, at least three."""
     program.launch(batch).result()
-    taken: list[float] = []
-    while len(taken) < 3 or sum(taken) < for_seconds:
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < budget:
         began = time.perf_counter()
         program.launch(batch).result()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 @cache
-def _numbers(shape: tuple[int, ...], format: str) -> Array:
-    drawn = np.random.default_rng(0).standard_normal(shape, dtype=np.float32) / np.float32(shape[-1]) ** 0.5
-    blocks = drawn.reshape(-1, all_formats()[format].block_weights)
+def _random_data(shape: tuple[int, ...], format: str) -> Array:
+    values = np.random.default_rng(0).standard_normal(shape, dtype=np.float32) / np.float32(shape[-1]) ** 0.5
+    blocks = values.reshape(-1, all_formats()[format].block_weights)
     return np.ascontiguousarray(all_formats()[format].quantize(blocks)).reshape(-1)
 
 
 def _weight(name: str, shape: tuple[int, ...], format: str) -> Weight:
-    return Weight(name, shape, format, Stored(name, shape, format, _numbers(shape, format)))
+    return Weight(name, shape, format, InMemoryTensor(name, shape, format, _random_data(shape, format)))
 
 
-def _linear(format: str) -> Op:
+def _linear(format: str) -> OpBenchmark:
     num_bytes = all_formats()[format].bytes_for(DIM * DIM)
-    return Op(
+    return OpBenchmark(
         f"linear {DIM}×{DIM}, {format}",
         lambda graph, x, copy: graph.linear(x, f"w{copy}"),
         lambda copy: {f"w{copy}": _weight(f"w{copy}", (DIM, DIM), format)},
@@ -196,14 +196,18 @@ def _linear(format: str) -> Op:
     )
 
 
-def _norm() -> Op:
-    return Op(
+def _norm() -> OpBenchmark:
+    return OpBenchmark(
         f"rms_norm {DIM}",
         lambda graph, x, copy: graph.rms_norm(x, f"n{copy}", eps=1e-5),
-        lambda copy: {f"n{copy}": Weight(f"n{copy}", (DIM,), "f32", Stored(f"n{copy}", (DIM,), "f32", _ones()))},
+        lambda copy: {f"n{copy}": _norm_weight(f"n{copy}")},
         MAX_COPIES,
         row_bytes=4 * DIM,
     )
+
+
+def _norm_weight(name: str) -> Weight:
+    return Weight(name, (DIM,), "f32", InMemoryTensor(name, (DIM,), "f32", _ones()))
 
 
 @cache
@@ -211,15 +215,15 @@ def _ones() -> Array:
     return np.ones(DIM, np.float32).view(np.uint8)
 
 
-def _attention() -> Op:
-    """Its inputs are embeddings: what it costs beside reading the cache is little."""
+def _attention() -> OpBenchmark:
+    """Attention over a long context. K and V are embeddings, which cost little beside reading the cache."""
 
     def draw(graph: Graph, x: Value, copy: int) -> Value:
         k, v = graph.embed(f"k{copy}"), graph.embed(f"v{copy}")
         cache = graph.cache(PagedKV(KV_DIM // HEAD_DIM, HEAD_DIM, HEAD_DIM))
         return graph.attention(x, k, v, cache, scale=HEAD_DIM**-0.5)
 
-    return Op(
+    return OpBenchmark(
         f"attention over {CONTEXT} tokens, {DIM // HEAD_DIM} heads on {KV_DIM // HEAD_DIM}",
         draw,
         lambda copy: {f"{part}{copy}": _weight(f"{part}{copy}", (VOCAB, KV_DIM), "f32") for part in "kv"},

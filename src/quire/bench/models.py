@@ -1,209 +1,163 @@
-"""Many models in one server: how fast one comes back, what company costs, and what happens when not all of them fit.
+"""`quire bench models`: many models in one server. How fast one is reloaded, what sharing costs, and a tight budget.
 
-The server is a child, as `quire serve` makes it, and each model an engine below that. All models are the same weights
-in files of their own: what is compared is one model against many at the same load. Clients are a closed loop.
+The server is a child process as `quire serve` runs it, with an engine process for each model. All models are the same
+weights in different files, so one model and many are compared under the same closed loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from quire.bench.figure import Figure, at_most
-from quire.bench.load import Load, Scenario, TokenIds, closed_loop
-from quire.bench.located import located
-from quire.bench.machine import machine
-from quire.bench.table import table
+from quire.bench.engines.http_client import HttpEngineClient, HttpTarget
+from quire.bench.engines.model_path import model_path
+from quire.bench.engines.quire_server import many_models_server
+from quire.bench.figures.figure import Figure, at_most
+from quire.bench.figures.table import figure_table
+from quire.bench.load.closed_loop import PromptSet, closed_loop
+from quire.bench.load.summary import Summary
+from quire.bench.machine.description import describe_machine
+from quire.bench.machine.processes import process_tree, processor_seconds, resident_bytes
 from quire.config import load
+from quire.devices.facts import device_facts, host_device
 from quire.engine.need import need_of
-from quire.serve.http.app import all_dialects
-from quire.serve.processes.server import Serving
-from quire.serve.residency.engines import Place
-from quire.serve.residency.models import Models
-from quire.serve.residency.shelf import Wanted
-from quire.serve.service import Service
 
+NUM_MODELS = 8
 NUM_CLIENTS, NUM_PROMPTS = 32, 96
 PROMPT_TOKENS, MAX_TOKENS = 64, 32
+FIRST_TOKEN_ID = 100
 CONTEXT = 2048
 NUM_RELOADS = 5
-FITTING = 3.0  # of eight models
-LOOK_SECONDS = 0.05
+NUM_FITTING = 3.0  # models that fit the tight memory budget
+IDLE_SECONDS = 2.0
+SAMPLE_SECONDS = 0.05
 
 
-class Server:
-    """One in a child process."""
+def main(options: argparse.Namespace) -> None:
+    """Print the figures as a table."""
+    print(describe_machine())
+    print(figure_table(model_figures(options.model)))
 
-    def __init__(self, pid: int, url: str) -> None:
-        self.pid = pid
-        self.url = url
-        self._turns, self._prompts = count(), count()
-        self._num_models = 1
-        self._http = httpx.AsyncClient(base_url=url, timeout=600, trust_env=False)
 
-    def measure(self, num_models: int, num_prompts: int = NUM_PROMPTS) -> Load:
-        """The closed loop over so many of its models."""
+def model_figures(model: str) -> list[Figure]:
+    """Measure reloads, sharing and a tight memory budget."""
+    path = model_path(model)
+    need = need_of(path, load({"max_context": CONTEXT}), device_facts(host_device()))
+    size = need.bytes_for(CONTEXT)
+    ample_budget = NUM_MODELS * need.bytes_for(CONTEXT, 9)  # no model is short of KV memory
+    with _start(path, ample_budget) as server:
+        return [*_reload_figures(server), *_sharing_figures(server), *_budget_figures(path, size)]
 
-        async def run() -> Load:
-            async with httpx.AsyncClient(base_url=self.url, timeout=600, trust_env=False) as self._http:
-                prompts = tuple(tuple(range(first, first + PROMPT_TOKENS)) for first in firsts)
-                return await closed_loop(self, Scenario(prompts, NUM_CLIENTS, MAX_TOKENS))
 
-        self._num_models = num_models
-        firsts = [100 + next(self._prompts) for _ in range(num_prompts)]  # no two prompts begin alike
+class ModelServer:
+    """A client of the server in the child process."""
+
+    def __init__(self, process: int, url: str) -> None:
+        self.process = process
+        self._url = url
+        self._prompt_starts = count(FIRST_TOKEN_ID)  # no two prompts begin with the same token
+
+    @property
+    def engine_processes(self) -> list[int]:
+        """The processes of the engines."""
+        return process_tree(self.process)[1:]
+
+    def run_load(self, num_models: int) -> Summary:
+        """Run the closed loop, with the models in turn."""
+        starts = [next(self._prompt_starts) for _ in range(NUM_PROMPTS)]
+        prompts = [range(start, start + PROMPT_TOKENS) for start in starts]
+        fields = [{"model": f"m{number}", "return_token_ids": True} for number in range(num_models)]
+
+        async def run() -> Summary:
+            client = HttpEngineClient(HttpTarget(self._url, "m0"))
+            try:
+                return await closed_loop(client, PromptSet(prompts, NUM_CLIENTS, MAX_TOKENS, fields))
+            finally:
+                client.close()
+
         return asyncio.run(run())
 
-    async def stream(self, prompt: TokenIds, max_tokens: int) -> AsyncIterator[TokenIds]:
-        """The answer of the model whose turn it is."""
-        body = {"model": f"m{next(self._turns) % self._num_models}", "prompt": list(prompt), "max_tokens": max_tokens}
-        body |= {"stream": True, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
-        async with self._http.stream("POST", "/v1/completions", json=body) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    for choice in json.loads(line[6:])["choices"]:
-                        yield choice.get("token_ids") or ()
-
-    def ask(self, path: str, **body: Any) -> Any:
-        """One question."""
-        with httpx.Client(base_url=self.url, timeout=600, trust_env=False) as http:
+    def call(self, path: str, **body: Any) -> Any:
+        """Send a POST request with this body, or a GET request without one. Return the decoded answer."""
+        with httpx.Client(base_url=self._url, timeout=600, trust_env=False) as http:
             return (http.post(path, json=body) if body else http.get(path)).raise_for_status().json()
 
 
-def main(asked: argparse.Namespace) -> None:
-    """Print the table."""
-    print(machine())
-    print(table(run(asked.model)))
+@contextmanager
+def _start(path: Path, memory_budget: float) -> Iterator[ModelServer]:
+    with many_models_server(path, NUM_MODELS, memory_budget, CONTEXT) as (process, url):
+        yield ModelServer(process, url)
 
 
-def run(model: str) -> list[Figure]:
-    """All figures."""
-    path = located(model)
-    size = need_of(path, load({"max_context": CONTEXT})).bytes_for(CONTEXT)
-    roomy = 8 * need_of(path, load({"max_context": CONTEXT})).bytes_for(CONTEXT, 9)  # no model is short of KV memory
-    with _server(path, 8, roomy) as server:
-        return [*_reloads(server), *_company(server), *_budget(path, size)]
-
-
-def _reloads(server: Server) -> list[Figure]:
+def _reload_figures(server: ModelServer) -> list[Figure]:
     seconds = []
     for _ in range(NUM_RELOADS):
-        server.ask("/api/generate", model="m0", keep_alive=0, stream=False)
+        server.call("/api/generate", model="m0", keep_alive=0, stream=False)
         began = time.perf_counter()
-        server.ask("/api/generate", model="m0", stream=False)
+        server.call("/api/generate", model="m0", stream=False)
         seconds.append(time.perf_counter() - began)
     note = f"median of {NUM_RELOADS}; slowest {max(seconds):.2f} s"
-    return [Figure("a model that was unloaded is loaded again", statistics.median(seconds), "s", at_most(1.0), note)]
+    return [Figure("reload of an unloaded model", statistics.median(seconds), "s", at_most(1.0), note)]
 
 
-def _company(server: Server) -> list[Figure]:
-    server.measure(8)  # warm
-    figures, alone = [], 0.0
-    idle = _processor_seconds(server.pid)
-    time.sleep(2.0)
-    idle = (_processor_seconds(server.pid) - idle) / 2.0
-    for num_models in (1, 2, 4, 8):
-        seen = server.measure(num_models)
-        alone = alone or seen.tokens_per_second
-        first, share = seen.first_token, seen.tokens_per_second / alone
-        note = f"first token {first.p50 * 1e3:.0f} ms, p99 {first.p99 * 1e3:.0f} ms; {share:.2f} of one model's"
+def _sharing_figures(server: ModelServer) -> list[Figure]:
+    server.run_load(NUM_MODELS)  # warm-up
+    idle_share = _idle_share(server)
+    figures, single_rate = [], 0.0
+    for num_models in (1, 2, 4, NUM_MODELS):
+        summary = server.run_load(num_models)
+        single_rate = single_rate or summary.output_per_second
+        first, ratio = summary.first_token, summary.output_per_second / single_rate
+        note = f"first token {first.p50 * 1e3:.0f} ms, p99 {first.p99 * 1e3:.0f} ms; {ratio:.2f} of one model's"
         name = f"{NUM_CLIENTS} clients over {num_models} models"
-        figures.append(Figure(name, seen.tokens_per_second, "tok/s", None, note))
-    return [*figures, Figure("processors that eight idle engines use", idle, "cores", at_most(0.02))]
+        figures.append(Figure(name, summary.output_per_second, "tok/s", None, note))
+    return [*figures, Figure("processors used by eight idle engines", idle_share, "cores", at_most(0.02))]
 
 
-def _budget(path: Path, size: int) -> list[Figure]:
-    budget = int(FITTING * size) + (1 << 20)
-    with _server(path, 8, budget) as server:
+def _idle_share(server: ModelServer) -> float:
+    """Return the cores that idle engines use."""
+    before = _processor_seconds(server.engine_processes)
+    time.sleep(IDLE_SECONDS)
+    return (_processor_seconds(server.engine_processes) - before) / IDLE_SECONDS
+
+
+def _budget_figures(path: Path, size: int) -> list[Figure]:
+    budget = int(NUM_FITTING * size) + (1 << 20)
+    with _start(path, budget) as server:
         sizes: list[int] = []
-        ended = threading.Event()
-        watch = threading.Thread(target=_watch, args=(server.pid, sizes, ended))
-        watch.start()
+        has_ended = threading.Event()
+        sampler = threading.Thread(target=_sample_memory, args=(server, sizes, has_ended))
+        sampler.start()
         try:
-            seen = server.measure(8)
+            summary = server.run_load(NUM_MODELS)
         finally:
-            ended.set()
-            watch.join()
-        told = server.ask("/props")["memory"]
-    first = f"first token {seen.first_token.p50:.1f} s, p99 {seen.first_token.p99:.1f} s"
-    what = f"{NUM_PROMPTS} answers; {told['num_loads']} loads, {told['num_unloads']} unloads; {first}"
-    most = max(sizes) / 1e6
+            has_ended.set()
+            sampler.join()
+        memory = server.call("/props")["memory"]
+    first = f"first token {summary.first_token.p50:.1f} s, p99 {summary.first_token.p99:.1f} s"
+    note = f"{NUM_PROMPTS} answers; {memory['num_loads']} loads, {memory['num_unloads']} unloads; {first}"
+    peak = max(sizes) / 1e6
     return [
-        Figure("8 models in room for 3", seen.tokens_per_second, "tok/s", None, what),
-        Figure("most memory that their engines took", most, "MB", at_most(budget / 1e6), f"{len(sizes)} looks"),
+        Figure("8 models in a memory budget for 3", summary.output_per_second, "tok/s", None, note),
+        Figure("peak memory of their engines", peak, "MB", at_most(budget / 1e6), f"{len(sizes)} samples"),
     ]
 
 
-@contextmanager
-def _server(path: Path, num_models: int, budget: float) -> Iterator[Server]:
-    main = f"from quire.bench.models import serve; serve({str(path)!r}, {num_models}, {budget})"
-    code = f"import sys; sys.path[:] = {sys.path!r}; {main}"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield Server(process.pid, process.stdout.readline().strip())
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
+def _sample_memory(server: ModelServer, sizes: list[int], has_ended: threading.Event) -> None:
+    """Sample the memory of all engines; pages that they share are counted once."""
+    while not has_ended.wait(SAMPLE_SECONDS):
+        sizes.append(sum(resident_bytes(process) or 0 for process in server.engine_processes))
 
 
-def serve(path: str, num_models: int, budget: float) -> None:
-    """The child's main."""
-    flags = {"port": 0, "drain_seconds": 1, "log_level": "warning", "max_context": CONTEXT, "load_patience": 600.0}
-    config = load(flags | {"memory_budget": budget / 1e9})
-    with tempfile.TemporaryDirectory(prefix="quire-", dir=Path(path).resolve().parent) as folder:
-        names = [f"m{number}" for number in range(num_models)]
-        copies = {name: _linked(Path(path), Path(folder, name)) for name in names}
-        wanted = [Wanted(name, partial(copies.__getitem__, name)) for name in names]
-        models = Models(wanted, config, Place(), lambda loading: None)
-        Serving(Service(config, models, all_dialects()), lambda url: print(url, flush=True)).run_until_signal()
-
-
-def _linked(path: Path, folder: Path) -> Path:
-    """The same model in a folder of its own: names of one file would share an engine."""
-    folder.mkdir()
-    for file in path.iterdir() if path.is_dir() else [path]:
-        (folder / file.name).hardlink_to(file.resolve())
-    return folder if path.is_dir() else folder / path.name
-
-
-def _engines(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
-
-
-def _watch(pid: int, sizes: list[int], ended: threading.Event) -> None:
-    """What all engines hold, each page of memory that several of them map counted once."""
-    while not ended.wait(LOOK_SECONDS):
-        sizes.append(sum(resident_bytes(engine) for engine in _engines(pid)))
-
-
-def resident_bytes(pid: int) -> int:
-    """Of one process, with its part of what it shares."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has just gone
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
-
-
-def _processor_seconds(pid: int) -> float:
-    """Of all its engines."""
-    fields = [Path(f"/proc/{engine}/stat").read_text().rpartition(") ")[2].split() for engine in _engines(pid)]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / 100
+def _processor_seconds(processes: list[int]) -> float:
+    return sum(processor_seconds(process) or 0.0 for process in processes)

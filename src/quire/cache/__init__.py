@@ -1,1 +1,1 @@
-"""Paged KV in a prefix tree. Pure: no I/O, no arrays of the device, and the clock is an argument."""
+"""Paged KV in a prefix tree. Pure: no I/O, no device arrays, and the clock is an argument."""

@@ -1,4 +1,4 @@
-"""What became of blocks: numbered events for routers, and when a lost block was lost, for `explain`."""
+"""The cache's past: numbered events for routers, and eviction times for `explain`."""
 
 from __future__ import annotations
 
@@ -10,66 +10,71 @@ from quire.cache.radix import ROOT_BYTES, tokens_of
 from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
 from quire.types.request import CacheKey
 
-KEPT_EVENTS = 8192  # a reader that falls further behind takes a snapshot
-KEPT_LOSSES = 16384
+MAX_EVENTS = 8192  # a reader that falls further behind takes a snapshot
+MAX_EVICTIONS = 16384
+
+new_tuple = tuple.__new__  # builds a named tuple without its own constructor: one is built for each stored block
 
 
-class Birth(NamedTuple):
-    """A block came into the tree, told by what is at hand. It becomes an event when someone asks, which is seldom."""
+class StoredBlock(NamedTuple):
+    """A block added to the tree, in the tree's own terms. Converted to an event on demand, which is rare."""
 
     node: bytes
-    above: bytes  # the node before it; empty: it is a first block
+    parent: bytes  # the node before it; empty for a first block
     block: int
-    edge: bytes  # its key in the tree: the node before it, or the root, and its tokens
+    edge: bytes  # its key in the tree: its parent's node, or a root, and its tokens
     owner: CacheKey
 
     def event(self, sequence: int) -> BlockStored:
-        """As the world is told."""
+        """Return it as an event for routers."""
         return BlockStored(
             sequence=sequence,
             node=int.from_bytes(self.node, "big"),
-            parent=int.from_bytes(self.above, "big") if self.above else ROOT,
+            parent=int.from_bytes(self.parent, "big") if self.parent else ROOT,
             block=self.block,
-            tokens=tokens_of(self.edge[len(self.above) or ROOT_BYTES :]),
+            tokens=tokens_of(self.edge[len(self.parent) or ROOT_BYTES :]),
             key=self.owner,
         )
 
 
 class History:
-    """Bounded memory of the past. Only the cache writes to it."""
+    """The newest events and evictions. Only the cache writes to it."""
 
     def __init__(self) -> None:
         self.sequence = 0  # of the newest event
-        self._events: deque[Birth | CacheEvent] = deque(maxlen=KEPT_EVENTS)  # the last one has the newest number
-        self._lost: OrderedDict[bytes, float] = OrderedDict()  # edge -> when it was evicted
+        self._events: deque[StoredBlock | CacheEvent] = deque(maxlen=MAX_EVENTS)  # the last one has number `sequence`
+        self._evictions: OrderedDict[bytes, float] = OrderedDict()  # edge -> time
 
-    def stored(self, birth: Birth) -> None:
-        """A block can be found."""
+    def record_stored(self, node: bytes, parent: bytes, block: int, edge: bytes, owner: CacheKey) -> None:
+        """Record a block added to the tree; the arguments are the fields of `StoredBlock`."""
         self.sequence += 1
-        self._events.append(birth)
+        self._events.append(new_tuple(StoredBlock, (node, parent, block, edge, owner)))
 
-    def removed(self, node: int, edge: bytes, now: float) -> None:
-        """A block was evicted."""
+    def record_removed(self, node: int, edge: bytes, now: float) -> None:
+        """Record an evicted block."""
         self.sequence += 1
         self._events.append(BlockRemoved(self.sequence, node))
-        self._lost[edge] = now
-        if len(self._lost) > KEPT_LOSSES:
-            self._lost.popitem(last=False)
+        self._evictions[edge] = now
+        if len(self._evictions) > MAX_EVICTIONS:
+            self._evictions.popitem(last=False)
 
-    def cleared(self) -> None:
-        """Everything was removed at once."""
+    def record_cleared(self) -> None:
+        """Record that all blocks were removed at once."""
         self.sequence += 1
         self._events.append(CacheCleared(self.sequence))
-        self._lost.clear()
+        self._evictions.clear()
 
     def since(self, sequence: int) -> list[CacheEvent] | None:
-        """The events after `sequence`, oldest first. None: some are no longer known, or it is not from this history."""
-        missed = self.sequence - sequence
-        if not 0 <= missed <= len(self._events):
+        """Return the events after `sequence`, oldest first. None: some are dropped, or it is of another history."""
+        num_missed = self.sequence - sequence
+        if not 0 <= num_missed <= len(self._events):
             return None
-        news = islice(self._events, len(self._events) - missed, None)
-        return [each.event(at) if isinstance(each, Birth) else each for at, each in enumerate(news, sequence + 1)]
+        missed = islice(self._events, len(self._events) - num_missed, None)
+        return [
+            each.event(number) if isinstance(each, StoredBlock) else each
+            for number, each in enumerate(missed, sequence + 1)
+        ]
 
-    def lost_at(self, edge: bytes) -> float | None:
-        """When the block at this edge was evicted, if it was and we still know."""
-        return self._lost.get(edge)
+    def eviction_time(self, edge: bytes) -> float | None:
+        """Return when the block at this edge was evicted, if that is still recorded."""
+        return self._evictions.get(edge)

@@ -1,6 +1,6 @@
-"""Sessions: a conversation holds its last context between turns, so that other traffic does not evict it.
+"""Sessions: the last context of a conversation stays held between turns, so that other traffic does not evict it.
 
-The holds are real but not absolute: when nothing else is left to evict, the session idle for longest lets go.
+The holds are not absolute: when nothing else is left to evict, the session idle for longest is closed.
 """
 
 from __future__ import annotations
@@ -8,47 +8,71 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from quire.cache.blocks import BlockPool
+
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """The blocks of a session's last turn, each held once, in the order of the tree."""
+class SessionContext:
+    """The blocks of a session's last turn, each held once, parents first."""
 
     blocks: tuple[int, ...]
     expires: float
 
 
 class Sessions:
-    """Which blocks are held by no request, only by a conversation. Only `KVCache` calls it."""
+    """Holds blocks for conversations without a running request."""
 
-    def __init__(self, ttl: float) -> None:
+    def __init__(self, pool: BlockPool, ttl: float) -> None:
+        self._pool = pool
         self._ttl = ttl
-        self._contexts: OrderedDict[str, Context] = OrderedDict()  # idle for longest first
+        self._contexts: OrderedDict[str, SessionContext] = OrderedDict()  # idle for longest first
 
     def __len__(self) -> int:
         return len(self._contexts)
 
-    def put(self, session: str, blocks: tuple[int, ...], now: float) -> tuple[int, ...]:
-        """The session holds these blocks from now on; answers those it held before, to be released."""
+    def hold(self, session: str, blocks: tuple[int, ...], now: float) -> None:
+        """Hold these blocks for a session, instead of those of its last turn."""
+        self._pool.hold(blocks, now)
         before = self._contexts.pop(session, None)
-        self._contexts[session] = Context(blocks, now + self._ttl)
-        return before.blocks if before else ()
+        self._contexts[session] = SessionContext(blocks, now + self._ttl)
+        if before is not None:
+            self._release(before, now)
 
-    def drop(self, session: str) -> tuple[int, ...]:
-        """End a session; answers what it held."""
+    def close(self, session: str, now: float) -> int:
+        """End a session; return how many blocks it held."""
         context = self._contexts.pop(session, None)
-        return context.blocks if context else ()
+        if context is None:
+            return 0
+        self._release(context, now)
+        return len(context.blocks)
 
-    def drop_oldest(self) -> tuple[int, ...] | None:
-        """End the session idle for longest; None if there is none."""
-        return self._contexts.popitem(last=False)[1].blocks if self._contexts else None
+    def close_all(self, now: float) -> None:
+        """End all sessions."""
+        while self._contexts:
+            self._close_oldest(now)
 
-    def drop_expired(self, now: float) -> list[tuple[int, ...]]:
-        """End the sessions idle for too long; answers what they held."""
-        dropped = []
+    def expire(self, now: float) -> None:
+        """End the sessions that were idle for longer than their time to live."""
         while self._contexts and next(iter(self._contexts.values())).expires <= now:
-            dropped.append(self._contexts.popitem(last=False)[1].blocks)
-        return dropped
+            self._close_oldest(now)
 
-    def held(self) -> list[int]:
-        """Every hold of every session."""
+    def reclaim(self, count: int, now: float) -> bool:
+        """End the longest idle sessions until `count` blocks are available. Return whether they are.
+
+        Blocks that are cached and not held count as available: the pool evicts them on demand.
+        """
+        while self._pool.num_available < count:
+            if not self._contexts:
+                return False
+            self._close_oldest(now)
+        return True
+
+    def held_blocks(self) -> list[int]:
+        """Return every hold of every session."""
         return [block for context in self._contexts.values() for block in context.blocks]
+
+    def _close_oldest(self, now: float) -> None:
+        self._release(self._contexts.popitem(last=False)[1], now)
+
+    def _release(self, context: SessionContext, now: float) -> None:
+        self._pool.release(reversed(context.blocks), now)

@@ -1,4 +1,4 @@
-"""What the cache tells of itself."""
+"""The cache's figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Blocks by state, and what was asked of the tree since the start."""
+    """Blocks by state, and prefix hits since the start."""
 
     num_blocks: int
     num_free: int

@@ -1,1 +1,1 @@
-"""The command line: one file for each command. What costs time to import is opened by name when a command needs it."""
+"""The command line: `commands` has one file per command. Slow imports happen in the command that needs them."""

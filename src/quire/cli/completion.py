@@ -1,7 +1,7 @@
-"""Completion in a shell: the scripts that `quire --show-completion` prints, and the candidates that they ask for.
+"""Shell completion: the scripts of `quire --show-completion`, and the candidates that they request.
 
-A script sends the line up to the cursor to the hidden command `quire complete`, and gets one candidate a line. Only the
-command that the line begins with is imported for it.
+A script passes the line up to the cursor to the hidden command `quire complete`, which prints one candidate per line.
+Only the module of the command on that line is imported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import typer
 from quire.config import load
 from quire.store.store import open_store
 
-INSTALL, SHOW = "--install-completion", "--show-completion"
+SHOW = "--show-completion"
 
-# Bash breaks words at colons, which stand in names of models: what precedes the last one is on the line already.
+# Bash splits words at colons, which model names contain: the part before the last colon is on the line already.
 BASH = r"""
 _quire_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n' typed head
@@ -44,17 +44,17 @@ FISH = r"""
 complete --command quire --arguments '(quire complete (commandline -cp | string collect) 2>/dev/null)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-START_FILES = {"bash": ".bashrc", "zsh": ".zshrc"}  # fish finds the script by its folder
+START_FILES = {"bash": ".bashrc", "zsh": ".zshrc"}  # fish loads all scripts of its folder
 FOLDERS = {"bash": ".bash_completions", "zsh": ".zsh_completions", "fish": ".config/fish/completions"}
 
 
 def print_candidates(line: str) -> None:
-    """Print what may stand at the end of a line that begins with `quire`."""
+    """Print the completions of a line that begins with `quire`."""
     words = _words(line)
     if not words:
         return
-    app = import_module("quire.cli.app")  # here: it imports this module
-    group = app.built([*words[1:2], ""])
+    app = import_module("quire.cli.app")  # not at the top: a circular import
+    group = app.build_command([*words[1:2], ""])
     shell = import_module("click.shell_completion").ShellComplete(group, {}, "quire", "")
     for item in shell.get_completions(words[1:-1], words[-1]):
         if item.type == "plain":
@@ -62,19 +62,19 @@ def print_candidates(line: str) -> None:
 
 
 def _words(line: str) -> list[str]:
-    """The words of a line; the last one is the one at the cursor, and may be empty."""
+    """Split a line into words. The last one is at the cursor, and may be empty."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
     try:
         words.extend(lexer)
-    except ValueError:  # an open quote: its content is a prompt, which cannot be completed
+    except ValueError:  # an open quote: a prompt, which has no completions
         return []
     return [*words, ""] if not line or line[-1].isspace() else words
 
 
 def stored_models(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of models in the store that begin like this."""
+    """Return the names of stored models that begin with `incomplete`."""
     home = ctx.params.get("home")
     stored = open_store(load({"home": home} if home else {})).list()
     names = [f"{each.name}:{each.tag}" for each in stored]
@@ -82,20 +82,21 @@ def stored_models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def run_completion(arguments: Sequence[str]) -> int:
-    """`quire --show-completion [SHELL]`, `quire --install-completion [SHELL]`; the exit code."""
-    action, shell = arguments[0], arguments[1] if len(arguments) > 1 else _present_shell()
+    """Run `quire --show-completion [SHELL]` or `quire --install-completion [SHELL]`; return the exit code."""
+    action, shell = arguments[0], arguments[1] if len(arguments) > 1 else _current_shell()
     if shell not in SCRIPTS:
-        typer.echo(f"error: {action} {shell}: name a shell, {' or '.join(SCRIPTS)}.".replace("  ", " "), err=True)
+        problem = f"{shell} is not supported" if shell else "cannot detect the shell"
+        typer.echo(f"error: {problem}. Use {action} {'|'.join(SCRIPTS)}.", err=True)
         return 1
     if action == SHOW:
         typer.echo(SCRIPTS[shell].strip())
     else:
-        typer.echo(f"Completion is installed in {install(shell, Path.home())}. Start a new {shell} to use it.")
+        typer.echo(f"Installed completion in {install_script(shell, Path.home())}. Start a new {shell} to use it.")
     return 0
 
 
-def install(shell: str, home: Path) -> Path:
-    """Write the script, and have the shell read it when it starts; return the script's path."""
+def install_script(shell: str, home: Path) -> Path:
+    """Write the script and source it from the shell's start file; return the script's path."""
     script = home / FOLDERS[shell] / f"quire.{shell}"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(SCRIPTS[shell].lstrip(), encoding="utf-8")
@@ -107,9 +108,9 @@ def install(shell: str, home: Path) -> Path:
     return script
 
 
-def _present_shell() -> str:
-    """The shell that this process was started from; empty if it cannot be found out."""
-    shellingham = import_module("shellingham")  # here: no other command needs it
+def _current_shell() -> str:
+    """Return the name of the shell that started this process; empty if it cannot be detected."""
+    shellingham = import_module("shellingham")  # imported here: nothing else needs it
     try:
         return str(shellingham.detect_shell()[0])
     except shellingham.ShellDetectionFailure:

@@ -1,6 +1,6 @@
-"""Options declared as fields of a dataclass. A command takes one such object; typer sees one parameter for each field.
+"""Command options declared as dataclass fields: a command takes one such object, typer sees one parameter per field.
 
-Engine settings are declared in config.py already: `settings_of` turns those into options too, so none is spelled twice.
+Settings declared in config.py become options of the commands that use them, so no setting is declared twice.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from quire.cli.main import BROKEN_PIPE, INTERRUPTED
 from quire.config import Config, Setting, home_folder, load, settings
+from quire.devices.facts import available
 from quire.observe.log import start_logging
 from quire.store.store import Store, open_store
 from quire.types.errors import QuireError
+from quire.types.formats import AUTO
 
 logger = logging.getLogger(__name__)
 
-DEVICES = ("auto", "cpu", "cuda")
-DEVICE_HELP = "Where to compute: cpu, cuda, or auto: a GPU if there is one and torch, else the CPU."
-INTERRUPTED, READER_LEFT = 130, 141  # as a shell counts: 128 and the number of the signal
+DEVICES = (AUTO, *available())
+DEVICE_HELP = f"Device: {', '.join(available())}, or auto (a GPU if there is one and torch is installed, else the CPU)."
 
 
 def option(default: Any, help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """A field that is an option; without `names` its flag is its name. A tuple may be given again and again."""
-    made = functools.partial(typer.Option, _shown(default), *names, help=help, rich_help_panel=panel, **more)
-    return field(default=default, metadata={"typer": made, "help": help})
+    """Declare an option. Without `names` the flag is the field's name; a tuple field takes the flag several times."""
+    make = functools.partial(typer.Option, _typer_default(default), *names, help=help, rich_help_panel=panel, **more)
+    return field(default=default, metadata={"typer": make, "help": help})
 
 
 def argument(default: Any, help: str, **more: Any) -> Any:
-    """A field that is an argument. A tuple takes all words that are left."""
-    made = functools.partial(typer.Argument, _shown(default), help=help, **more)
-    return field(default=default, metadata={"typer": made, "help": help})
+    """Declare a positional argument. A tuple field takes all remaining words."""
+    make = functools.partial(typer.Argument, _typer_default(default), help=help, **more)
+    return field(default=default, metadata={"typer": make, "help": help})
 
 
 def one_of(*choices: Any) -> Callable[[str], list[str]]:
-    """Completes a value with one of these."""
-    spelled = [str(each) for each in choices]
-    return lambda incomplete: [each for each in spelled if each.startswith(incomplete)]
+    """Return a completer that offers these values."""
+    values = [str(each) for each in choices]
+    return lambda incomplete: [each for each in values if each.startswith(incomplete)]
 
 
-def _shown(default: Any) -> Any:
-    return list(default) if isinstance(default, tuple) else default  # typer knows lists alone
+def _typer_default(default: Any) -> Any:
+    return list(default) if isinstance(default, tuple) else default  # typer supports lists, not tuples
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the user set among the engine's settings."""
+class CommandSettings:
+    """The settings of config.py that the user set by flags of this command."""
 
     flags: Mapping[str, str]
 
@@ -63,51 +65,46 @@ class Given:
 
     @property
     def home(self) -> Path:
-        """The folder of models and history."""
+        """Folder of the model store and the chat history."""
         return home_folder(self.config)
 
     @property
     def store(self) -> Store:
-        """The models in it."""
+        """The model store in that folder."""
         return open_store(self.config)
-
-    @property
-    def of_engine(self) -> dict[str, str]:
-        """Those that the engine takes: all of them."""
-        return dict(self.flags)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """How a command is shown and read."""
+class HelpPage:
+    """What a command's help page shows beside its options, and the class that parses its arguments."""
 
-    examples: tuple[str, ...] = ()  # lines that can be pasted
-    parser: type[TyperCommand] | None = None  # reads its words; None: typer's own
+    examples: tuple[str, ...] = ()  # command lines that can be pasted
+    parser: type[TyperCommand] | None = None  # None: typer's own
 
 
-PLAIN = Shown()
+NO_EXAMPLES = HelpPage()
 
 
 def command(
-    kind: type, *sections: str, names: tuple[str, ...] = (), shown: Shown = PLAIN
-) -> Callable[[Callable[[Any, Given], None]], Callable[..., None]]:
-    """Make `body(options, given)` a command with the options of `kind`, the settings of these sections, and those of
-    these names.
+    kind: type, *sections: str, names: tuple[str, ...] = (), help_page: HelpPage = NO_EXAMPLES
+) -> Callable[[Callable[[Any, CommandSettings], None]], Callable[..., None]]:
+    """Make `body(options, settings)` a command with the options of `kind` and flags for the settings of `sections` and
+    `names`.
 
-    An error that is meant for users becomes one line and the exit code 1; Ctrl-C becomes the exit code 130.
+    A `QuireError` is printed as one line, exit code 1. Ctrl-C: exit code 130.
     """
     declared = {each.name: each for each in settings() if each.section in sections or each.name in names}
 
-    def decorate(body: Callable[[Any, Given], None]) -> Callable[..., None]:
+    def decorate(body: Callable[[Any, CommandSettings], None]) -> Callable[..., None]:
         def run(**values: Any) -> None:
             flags = {name: values.pop(name) for name in declared}
-            given = Given({name: value for name, value in flags.items() if value is not None})
+            command_settings = CommandSettings({name: value for name, value in flags.items() if value is not None})
             is_json = False
             try:
-                observe = given.config.observe
+                observe = command_settings.config.observe
                 is_json = observe.log_format == "json"
                 start_logging(observe)
-                body(kind(**{name: _frozen(value) for name, value in values.items()}), given)
+                body(kind(**{name: _frozen(value) for name, value in values.items()}), command_settings)
             except QuireError as error:
                 if is_json:
                     logger.error("%s", error.public, extra={"error": error.code})
@@ -117,20 +114,20 @@ def command(
             except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None
             except BrokenPipeError:
-                raise typer.Exit(READER_LEFT) from None
+                raise typer.Exit(BROKEN_PIPE) from None
 
-        parameters = [*_declared_fields(kind), *(_of_setting(each) for each in declared.values())]
+        parameters = [*_field_parameters(kind), *(_setting_parameter(each) for each in declared.values())]
         run.__doc__ = body.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
-        run.shown = shown  # type: ignore[attr-defined]
+        run.help_page = help_page  # type: ignore[attr-defined]
         run.argument_help = {each.name: each.metadata["help"] for each in fields(kind)}  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
-def _declared_fields(kind: type) -> Iterator[inspect.Parameter]:
+def _field_parameters(kind: type) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(kind)
     for each in fields(kind):
         hint = list[str] if hints[each.name] == tuple[str, ...] else hints[each.name]
@@ -141,9 +138,9 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _of_setting(each: Setting) -> inspect.Parameter:
+def _setting_parameter(each: Setting) -> inspect.Parameter:
     choices = f" One of {', '.join(map(str, each.choices))}." if each.choices else ""
-    default = "" if each.default in (None, "") else f" Default {each.default}."
+    default = "" if each.default in (None, "") else f" Default: {each.default}."
     text = f"{each.help}{choices}{default} [{each.variable}]"
     values = each.choices or (("true", "false") if each.kind is bool else ())
     more = {"autocompletion": one_of(*values)} if values else {}
@@ -155,7 +152,7 @@ def _of_setting(each: Setting) -> inspect.Parameter:
 
 @functools.cache
 def _panel(section: str) -> str:
-    """The box of a help page for the settings of a section, as config.py describes it."""
+    """Return the title of a section's box on a help page: the docstring of its class in config.py."""
     return (get_type_hints(Config)[section].__doc__ or section).rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""The offline API for asyncio: the same verbs, with the engine in a child process, so that the loop never waits."""
+"""The Python API for asyncio: the same methods, with the engine in a child process, so that the loop never blocks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,28 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from quire.devices.base import Device
-from quire.engine.llm import Call, CallWords, ChatWords, Constraints, Opened, Parts, Place, Resolve, Sampling
-from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, encode_any, encode_chats, encode_prompts
-from quire.engine.text_side import Answer, Message
+from quire.engine.chat_forms import ChatWords, MessageForm, take_chat_options
+from quire.engine.llm import (
+    CallArguments,
+    ChatCallWords,
+    Constraints,
+    EnginePlace,
+    GenerateWords,
+    LoadedModel,
+    ModelParts,
+    Resolve,
+    Sampling,
+    stream_request,
+)
+from quire.engine.pending_answer import PendingAnswer
+from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, chat_requests, completion_requests
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, SamplingParams
 
 
-class AsyncLLM(Parts):
-    """LLM's twin. Loading blocks; `await AsyncLLM.open(...)` loads beside the loop."""
+class AsyncLLM(ModelParts):
+    """LLM for asyncio. Loading blocks; `await AsyncLLM.open(...)` loads in a thread."""
 
     def __init__(
         self,
@@ -30,11 +42,11 @@ class AsyncLLM(Parts):
         resolve: Resolve | None = None,
         **settings: Any,
     ) -> None:
-        self._opened = Opened(model, Place(device, in_process), resolve, settings)
+        self._model = LoadedModel(model, EnginePlace(device, in_process), resolve, settings)
 
     @classmethod
     async def open(cls, model: str | Path, **arguments: Any) -> Self:
-        """Load without holding up the loop."""
+        """Load in a thread, without blocking the loop."""
         return await asyncio.to_thread(cls, model, **arguments)
 
     async def generate(
@@ -43,11 +55,11 @@ class AsyncLLM(Parts):
         sampling: Sampling = None,
         *,
         constraint: Constraints = None,
-        **words: Unpack[CallWords],
+        **words: Unpack[GenerateWords],
     ) -> list[Completion]:
         """Complete each prompt, in their order."""
-        call, encoded = _call(sampling, words), encode_prompts(self._opened.side, prompts)
-        return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
+        call, asks = _arguments(sampling, words), completion_requests(prompts)
+        return await self._complete(self._model.answers(asks, call.sampling, constraint))
 
     async def chat(
         self,
@@ -55,28 +67,28 @@ class AsyncLLM(Parts):
         sampling: Sampling = None,
         *,
         constraint: Constraints = None,
-        tools: Sequence[Message] | None = None,
-        **words: Unpack[ChatWords],
+        **words: Unpack[ChatCallWords],
     ) -> list[Completion]:
-        """Answer a conversation, or each of several. A text is what the user says."""
-        variables = words.pop("chat_template_kwargs", None)
-        call, encoded = _call(sampling, words), encode_chats(self._opened.side, messages, tools, variables)
-        return await self._complete(self._opened.answers(encoded, call.sampling, constraint))
+        """Answer a conversation, or each of several. A text is one message of the user."""
+        others: dict[str, Any] = {**words}
+        options = take_chat_options(others)
+        call, asks = _arguments(sampling, others), chat_requests(messages, options)
+        return await self._complete(self._model.answers(asks, call.sampling, constraint))
 
     async def stream(
         self,
-        prompt: OnePrompt | Sequence[Message],
+        prompt: OnePrompt | Sequence[MessageForm],
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **words: Unpack[ChatWords],
     ) -> AsyncGenerator[Delta, None]:
-        """An answer as it comes. Closing the iterator, or cancelling the task, cancels the request.
+        """Stream the answer to a prompt or a conversation.
 
-        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        Closing the iterator, or cancelling the task, cancels the request. `words` are those of conversations, as in
+        `chat`.
         """
-        encoded = encode_any(self._opened.side, prompt, chat_template_kwargs)
-        answer = self._opened.answer(encoded, sampling, constraint)
+        answer = self._model.answer(stream_request(prompt, {**words}), sampling, constraint)
         async with aclosing(self.client.generate(answer.request)) as news:
             async for each in news:
                 delta = answer.take(each)
@@ -95,12 +107,12 @@ class AsyncLLM(Parts):
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    async def _complete(self, answers: list[Answer]) -> list[Completion]:
-        """Run all of them together; if one fails, the others are cancelled."""
+    async def _complete(self, answers: list[PendingAnswer]) -> list[Completion]:
+        """Run all requests together; if one fails, cancel the others."""
 
-        async def one(answer: Answer) -> Completion:
+        async def one(answer: PendingAnswer) -> Completion:
             async with (
-                self._place_for(answer.request.sampling.n),
+                self._queue_slots(answer.request.sampling.n),
                 aclosing(self.client.generate(answer.request)) as news,
             ):
                 async for each in news:
@@ -117,24 +129,24 @@ class AsyncLLM(Parts):
                 task.cancel()
 
     @asynccontextmanager
-    async def _place_for(self, count: int) -> AsyncIterator[None]:
-        """Hold so many places in the engine's queue, for all callers of this model."""
-        room, loop = self._opened.room, asyncio.get_running_loop()
-        while not room.take(count, wait=False):
+    async def _queue_slots(self, count: int) -> AsyncIterator[None]:
+        """Hold `count` slots of the engine's queue, which all callers of this model share."""
+        slots, loop = self._model.slots, asyncio.get_running_loop()
+        while not slots.take(count, wait=False):
             freed = loop.create_future()
-            room.when_freed(partial(loop.call_soon_threadsafe, _wake, freed))
+            slots.when_freed(partial(loop.call_soon_threadsafe, _wake, freed))
             await freed
         try:
             yield
         finally:
-            room.give(count)
+            slots.give(count)
 
 
-def _call(sampling: Sampling, words: CallWords) -> Call:
-    call = Call(sampling, None, words)
-    if call.progress:
+def _arguments(sampling: Sampling, words: Mapping[str, Any]) -> CallArguments:
+    arguments = CallArguments(sampling, None, words)
+    if arguments.progress:
         raise InvalidRequest("AsyncLLM shows no progress bar: leave use_tqdm out, or use LLM.", field="use_tqdm")
-    return call
+    return arguments
 
 
 def _wake(freed: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
 """The step loop: messages in, plan, launch, collect, commit, messages out.
 
-Law: whatever is submitted is answered. A request that cannot be served is refused by name; a step that fails ends its
-own requests; a failure of the loop itself is said aloud (Dead) before the loop ends.
+Law: every submitted request is answered. A request that cannot be served is refused with the reason; a failed step ends
+its own requests; if the loop itself fails, it sends Dead before it ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from quire.engine.messages import (
     Explain,
     Explained,
     Failed,
-    Finished,
     Flush,
     Hello,
     Inward,
@@ -42,7 +41,6 @@ from quire.engine.messages import (
     Shutdown,
     Snapshot,
     Submit,
-    Tokens,
     UnpinPrefix,
 )
 from quire.grammar.grammar import Grammar
@@ -51,19 +49,19 @@ from quire.observe.metrics import STEP_SECONDS
 from quire.runner.flight import Flight, Masks
 from quire.scheduler.scheduler import Scheduler
 from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError
+from quire.types.output import Finished, split_outcomes
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
 
 Send = Callable[[list[Outward]], None]
-Receive = Callable[[float | None], Sequence[Inward]]  # wait up to so many seconds (None: for ever; 0: not at all)
+Receive = Callable[[float | None], Sequence[Inward]]  # waits up to so many seconds (None: for ever; 0: not at all)
 
-COMPILING_SECONDS = 0.002  # a grammar is on its way and there is nothing else to do: look again very soon
-STUCK_SECONDS = 0.01  # nothing can be planned though requests wait: look again soon, a deadline or a TTL may change it
-new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
+COMPILING_SECONDS = 0.002  # until the next check while a grammar compiles and nothing else is to do
+STUCK_SECONDS = 0.01  # until the next check while requests wait but none can be planned: a deadline or TTL may pass
 
 
-class RunsPlans(Protocol):
-    """What the loop needs of a runner."""
+class PlanRunner(Protocol):
+    """The part of a runner that the loop uses."""
 
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight: ...
     def collect(self, flight: Flight) -> StepResult: ...
@@ -75,7 +73,7 @@ class RunsPlans(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts since the start. Only the core changes them."""
+    """Counts since the start. Changed by the core alone."""
 
     num_steps: int = 0
     num_accepted: int = 0
@@ -90,13 +88,13 @@ class Tally:
 
 
 class EngineCore:
-    """Scheduler, cache, runner and grammars of one model, and the loop that turns them. Used by one thread."""
+    """Scheduler, cache, runner and grammars of one model, and their step loop. Used by one thread."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         cache: KVCache,
-        runner: RunsPlans,
+        runner: PlanRunner,
         grammars: Grammars,
         vocab_size: int,
         *,
@@ -107,25 +105,25 @@ class EngineCore:
         self._runner = runner
         self._grammars = grammars
         self._vocab_size = vocab_size
-        self._depth = depth  # steps in flight: 1 where a launch computes, 2 where it only starts
+        self._depth = depth  # steps in flight: 1 where a launch computes the step, 2 where it only starts it
         self._flights: deque[tuple[StepPlan, Flight]] = deque()
         self._tally = Tally()
         self._plan_seconds, self._run_seconds, self._commit_seconds = (Histogram(STEP_SECONDS) for _ in range(3))
         self._out: list[Outward] = []
         self._is_open = True
-        self.checks = False  # prove all invariants whenever there is nothing to do
+        self.checks_when_idle = False  # check all invariants whenever the engine is idle
 
     # ── messages ──
 
     def handle(self, message: Inward) -> None:
-        """Take in one message; what there is to say about it comes with the next `take`."""
+        """Handle one message; its answers are returned by the next `take`."""
         now = time.monotonic()
         match message:
             case Submit(request):
                 self._submit(request, now)
             case Cancel(request_id, reason, sample):
                 found = self._cancel(request_id, reason, sample, now)
-                self._tell_all()
+                self._report_all()
                 self._out.append(Cancelled(request_id, found))
             case Snapshot():
                 self._out.append(self.counters())
@@ -138,36 +136,36 @@ class EngineCore:
             case Shutdown():
                 self._is_open = False
             case Configure() | Hello():
-                pass  # whoever made this core has done what they ask for
+                pass  # handled before this core was made
             case _:
                 assert_never(message)
 
     def take(self) -> list[Outward]:
-        """What is to be said since the last call."""
+        """Return the messages to send since the last call."""
         out, self._out = self._out, []
         return out
 
     def _submit(self, request: GenerateRequest, now: float) -> None:
-        """A constrained request is queued when its grammar is compiled: with the next step, if it was before."""
+        """Check and queue a request. A constrained one is queued once its grammar is compiled."""
         prompt = array("I", request.prompt)
         try:
             self._check(request, prompt)
-            if request.constrained:
+            if request.is_constrained:
                 self._grammars.compile(request)
         except QuireError as error:
             self._refuse(request, error)
         else:
-            if not request.constrained:
+            if not request.is_constrained:
                 self._admit(request, None, now, prompt)
 
     def _take_compiled(self, now: float) -> None:
-        for waited, came in self._grammars.compiled(now):
-            if isinstance(came, QuireError):
-                self._refuse(waited.request, came)
+        for pending, compiled in self._grammars.take_compiled(now):
+            if isinstance(compiled, QuireError):
+                self._refuse(pending.request, compiled)
                 continue
-            self._admit(waited.request, came, now)
-            for reason, sample in waited.cancels:
-                self._scheduler.cancel(waited.request.id, now, reason, sample)
+            self._admit(pending.request, compiled, now)
+            for reason, sample in pending.cancels:
+                self._scheduler.cancel(pending.request.id, now, reason, sample)
 
     def _admit(
         self, request: GenerateRequest, grammar: Grammar | None, now: float, prompt: array[int] | None = None
@@ -187,7 +185,7 @@ class EngineCore:
         self._out.append(Failed(request.id, None, error))
 
     def _cancel(self, request_id: str, reason: FinishReason, sample: int | None, now: float) -> bool:
-        """While its grammar is being compiled a request is not queued: then it is, and leaves the queue at once."""
+        """Cancel a request or a sample. A request whose grammar is compiling is queued first, to end like any other."""
         if request_id in self._grammars:
             request = self._grammars.cancel(request_id, reason, sample)
             if request is None:
@@ -196,10 +194,10 @@ class EngineCore:
         return self._scheduler.cancel(request_id, now, reason, sample)
 
     def _check(self, request: GenerateRequest, prompt: array[int]) -> None:
-        """Refuse token ids that the model does not have: they would be read from beyond its tables."""
+        """Refuse token ids outside the vocabulary: they would be read from beyond the model's tables."""
         if request.id in self._grammars:
             raise DuplicateRequest(request.id)
-        if np.frombuffer(prompt, np.uint32).max() >= self._vocab_size:  # in a twentieth of the time that `max` takes
+        if np.frombuffer(prompt, np.uint32).max() >= self._vocab_size:  # 20 times as fast as `max`
             raise self._unknown_token("prompt", prompt)
         sampling = request.sampling
         for field, ids in (
@@ -214,7 +212,7 @@ class EngineCore:
 
     def _unknown_token(self, field: str, ids: Iterable[int]) -> InvalidRequest:
         wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
-        public = f"{field} has the token {wrong}, and the model has the tokens 0 to {self._vocab_size - 1}."
+        public = f"{field} has the token {wrong}, and the model has tokens 0 to {self._vocab_size - 1}."
         return InvalidRequest(public, field=field)
 
     def _ask_cache(self, question: Explain | PinPrefix | UnpinPrefix | Flush, now: float) -> Explained | Changed:
@@ -222,40 +220,40 @@ class EngineCore:
             case Explain(tokens, key):
                 why = self._cache.explain(array("I", tokens), key)
                 ago = None if why.evicted_at is None else now - why.evicted_at
-                return Explained(why.num_tokens, why.num_hit, why.cause, why.given, why.cached, ago)
+                return Explained(why.num_tokens, why.num_hit, why.cause, why.prompt_token, why.cached_token, ago)
             case PinPrefix(tokens, key, pin):
-                return Changed(self._cache.pin(array("I", tokens), key, pin, now))
+                return Changed(self._cache.pins.add(array("I", tokens), key, pin, now))
             case UnpinPrefix(tokens, key):
-                return Changed(self._cache.unpin(array("I", tokens), key, now))
+                return Changed(self._cache.pins.remove(array("I", tokens), key, now))
             case Flush():
                 before = self._cache.stats().num_cached
                 self._cache.clear(now)
                 return Changed(before)
 
     def _resize(self, num_blocks: int, now: float) -> Resized:
-        """Never below one whole context: what was accepted, or may be, can always end."""
-        self._cache.resize(max(num_blocks, self._scheduler.fewest_blocks), now)
-        self._runner.release_blocks(self._cache.unused())
+        """Resize the cache, never below one whole context: any request that was or may be accepted must fit."""
+        self._cache.resizing.start(max(num_blocks, self._scheduler.fewest_blocks), now)
+        self._runner.release_blocks(self._cache.resizing.retired_blocks())
         return Resized(self._cache.num_blocks, self._cache.stats().num_held)
 
     # ── steps ──
 
     def step(self) -> bool:
-        """One turn: plan and launch a step, take in the oldest one. False: there was nothing to do."""
+        """Plan and launch a step, and collect the oldest one if due. False: there was nothing to do."""
         now, began = time.monotonic(), time.perf_counter()
         if self._grammars.num_compiling:
             self._take_compiled(now)
-        if self._cache.settle(now):  # more was held, when it was told to shrink, than it may keep
-            self._runner.release_blocks(self._cache.unused())
+        if self._cache.resizing.advance(now):  # blocks that were held when a shrink began are free now
+            self._runner.release_blocks(self._cache.resizing.retired_blocks())
         plan = self._scheduler.plan(now)
         if plan.parts or plan.joins:
             self._plan_seconds.add(time.perf_counter() - began)
             self._flights.append((plan, self._runner.launch(plan, self._grammars.masks(plan))))
-        did = bool(self._flights)
+        is_busy = bool(self._flights)
         if self._flights and (len(self._flights) >= self._depth or not plan.parts):
             self._collect()
-        self._tell_all()
-        return did
+        self._report_all()
+        return is_busy
 
     def _collect(self) -> None:
         plan, flight = self._flights.popleft()
@@ -268,40 +266,39 @@ class EngineCore:
         self._tally.computed_tokens += plan.num_tokens
         self._tally.busy_seconds += result.busy_seconds
 
-    def _tell_all(self) -> None:
-        """What became of requests; and as long as grammars force more, what became of that."""
+    def _report_all(self) -> None:
+        """Report the outcomes of requests, until grammars force no more tokens."""
         while outcomes := self._scheduler.drain():
-            self._tell(outcomes)
+            self._report(outcomes)
             self._grammars.follow(outcomes, time.monotonic())
 
-    def _tell(self, outcomes: list[Outcome]) -> None:
-        tally, say = self._tally, self._out.append
-        for request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, waited in outcomes:
-            tally.output_tokens += len(tokens)
-            tally.forced_tokens += forced
-            if error is None and finish is None:
-                say(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
-            elif error is not None:
+    def _report(self, outcomes: list[Outcome]) -> None:
+        tally, split = self._tally, split_outcomes(outcomes)
+        self._out += split.ongoing
+        tally.output_tokens += split.num_output
+        tally.forced_tokens += split.num_forced
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited in split.ended:
+            if error is not None:
                 tally.num_failed += 1
-                say(Failed(request_id, sample, error))
+                self._out.append(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                say(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
 
     # ── the loop ──
 
     def run(self, receive: Receive, send: Send) -> None:
-        """Serve until Shutdown. Blocks on `receive` while there is nothing to do."""
-        patience: float | None = None
+        """Serve until Shutdown. Blocks in `receive` while there is nothing to do."""
+        timeout: float | None = None
         try:
             while self._is_open:
-                for message in receive(patience):
+                for message in receive(timeout):
                     self.handle(message)
-                did = self.step()
+                is_busy = self.step()
                 if self._out:
                     send(self.take())
-                patience = self._patience(did)
+                timeout = self._receive_timeout(is_busy)
             self._close()
         except BaseException as error:
             self._out.append(Dead(EngineDied(f"The engine stopped: {type(error).__name__}: {error}")))
@@ -311,41 +308,41 @@ class EngineCore:
             if self._out:
                 send(self.take())
 
-    def _patience(self, did: bool) -> float | None:
-        """How long to wait for messages before the next step."""
-        if did:
+    def _receive_timeout(self, is_busy: bool) -> float | None:
+        """Seconds to wait for messages before the next step; None: until one comes."""
+        if is_busy:
             return 0.0
         if self._grammars.num_compiling:
             return COMPILING_SECONDS
         if self._scheduler.is_idle:
             if self._is_open and self._runner.use_idle_time():
                 return 0.0
-            if self.checks:
-                self.prove()
+            if self.checks_when_idle:
+                self.check()
             return None
         return STUCK_SECONDS
 
     def _close(self) -> None:
-        """End what still runs: each gets its Finished, as if it had been cancelled."""
+        """Cancel what still runs: every request gets its Finished."""
         while self._flights:
             self._collect()
-        self._tell_all()
+        self._report_all()
         now = time.monotonic()
         for request in self._grammars.close():
             self._admit(request, None, now)
         self._scheduler.cancel_all(now)
-        self._tell_all()
-        if self.checks:
-            self.prove()
+        self._report_all()
+        if self.checks_when_idle:
+            self.check()
 
     # ── answers ──
 
-    def prove(self) -> None:
-        """All invariants of scheduler and cache. Expensive: for tests, and for an idle engine under suspicion."""
+    def check(self) -> None:
+        """Check all invariants of scheduler and cache. Expensive: for tests and debugging."""
         self._scheduler.check()
 
     def counters(self) -> Counters:
-        """Numbers for metrics."""
+        """Return the counters for metrics."""
         work, blocks = self._scheduler.stats(), self._cache.stats()
         return Counters(
             **{field.name: getattr(self._tally, field.name) for field in fields(Tally)},
@@ -362,7 +359,7 @@ class EngineCore:
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,
             promised_wait=work.promised_wait,
-            plan=self._plan_seconds.spread(),
-            run=self._run_seconds.spread(),
-            commit=self._commit_seconds.spread(),
+            plan=self._plan_seconds.value(),
+            run=self._run_seconds.value(),
+            commit=self._commit_seconds.value(),
         )

@@ -1,4 +1,4 @@
-"""The child's side of watch.py: a native thread that returns every message, without the interpreter's lock."""
+"""The child's side of watch.py: a native thread that echoes every message without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import suppress
 
 import zmq
 
-ECHO = ".echo"  # what is added to the address of the child's inbox
+ECHO = ".echo"  # suffix to the address of the child's inbox
 
 
 class Echo:
-    """Answers until `close`, also while Python code, a kernel or a compilation holds the interpreter's lock."""
+    """Echoes until `close`, even while Python code, a kernel or a compilation holds the interpreter's lock."""
 
     def __init__(self, address: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

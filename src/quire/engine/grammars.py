@@ -1,8 +1,8 @@
-"""The grammars of a core's requests: compiled beside the loop, masks made while a step runs, forced tokens handed on.
+"""Grammars of constrained requests: compiled beside the step loop; masks are computed while a step runs.
 
-    Submit → `compile` → (`compiled`) → `start` → for each step `masks`, and for its outcomes `follow`
+    Submit → `compile` → `take_compiled` → `start` → for each step `masks`, and for its outcomes `follow`
 
-A state is told of every token that its text has, once, and in order. It outlives a preemption, since the text does.
+A grammar state accepts every token of its text once, in order. It survives a preemption, as the text does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quire.config import Config
 from quire.grammar.compiler import Compiler, Job
 from quire.grammar.grammar import Grammar, GrammarState
-from quire.observe.log import origin
+from quire.observe.log import error_origin
 from quire.runner.flight import Mask, Masks
 from quire.sampling.mask import WORD_BITS, blank
 from quire.scheduler.scheduler import Scheduler
@@ -33,26 +33,26 @@ Cancels = list[tuple[FinishReason, int | None]]  # reason, sample
 
 
 @dataclass(slots=True, eq=False)
-class Compiling:
-    """A request whose grammar is on its way."""
+class PendingGrammar:
+    """A request whose grammar is being compiled."""
 
     request: GenerateRequest
     job: Job
-    cancels: Cancels = field(default_factory=list)  # of single samples, which there are none of yet
+    cancels: Cancels = field(default_factory=list)  # of single samples, which do not exist yet
 
 
 @dataclass(slots=True, eq=False)
-class Text:
-    """One sample that a grammar follows."""
+class ConstrainedText:
+    """One sample of a constrained request."""
 
     request: GenerateRequest
     sample: int
     state: GrammarState
-    jumps: bool  # forced tokens are not sampled, so they have no log probabilities
+    jumps: bool  # forced tokens skip sampling; not possible with log probabilities, which they would not have
 
 
 class Grammars:
-    """Used by the loop's thread. While a step runs, one thread of its own makes the masks."""
+    """Used by the loop's thread. A thread of its own computes masks while a step runs."""
 
     def __init__(self, scheduler: Scheduler, compiler: Compiler, config: Config, vocab_size: int) -> None:
         self._scheduler = scheduler
@@ -60,46 +60,48 @@ class Grammars:
         self._jumps = config.grammar.jump_forward
         self._max_compiling = config.scheduler.max_waiting
         self._vocab_size = vocab_size
-        self._compiling: dict[str, Compiling] = {}
-        self._texts: dict[tuple[str, int], Text] = {}
-        self._of_part: dict[str, Text] = {}  # the same by their names in plans
+        self._compiling: dict[str, PendingGrammar] = {}
+        self._texts: dict[tuple[str, int], ConstrainedText] = {}
+        self._of_part: dict[str, ConstrainedText] = {}  # the same by their ids in plans
         self._thread: ThreadPoolExecutor | None = None
 
     # ── compiling ──
 
     def __contains__(self, request_id: str) -> bool:
-        """Is the grammar of such a request being compiled?"""
+        """Is the grammar of this request being compiled?"""
         return request_id in self._compiling
 
     @property
     def num_compiling(self) -> int:
-        """Requests whose grammars are not ready."""
+        """Requests whose grammars are being compiled."""
         return len(self._compiling)
 
     def compile(self, request: GenerateRequest) -> None:
-        """Have a request's grammar compiled. Raises a QuireError, and keeps nothing, if it cannot be."""
+        """Start compiling a request's grammar. Raises a QuireError, and keeps nothing, if that is refused."""
         assert request.constraint is not None
         if len(self._compiling) >= self._max_compiling and not request.resumed:
-            raise Overloaded(f"The grammars of {len(self._compiling)} requests are being compiled.", 1.0)
-        self._compiling[request.id] = Compiling(request, self._compiler.ask(request.constraint))
+            raise Overloaded(
+                f"The grammars of {len(self._compiling)} requests are being compiled; no more may wait.", 1.0
+            )
+        self._compiling[request.id] = PendingGrammar(request, self._compiler.submit(request.constraint))
 
-    def compiled(self, now: float) -> Iterator[tuple[Compiling, Grammar | QuireError]]:
-        """The requests whose grammars are ready, or cannot be had. They are the caller's then."""
+    def take_compiled(self, now: float) -> Iterator[tuple[PendingGrammar, Grammar | QuireError]]:
+        """Yield and forget the requests whose grammars are compiled, or failed to compile."""
         for each in list(self._compiling.values()):
-            came = self._compiler.look(each.job, now)
-            if came is not None:
+            compiled = self._compiler.poll(each.job, now)
+            if compiled is not None:
                 del self._compiling[each.request.id]
-                yield each, came
+                yield each, compiled
 
     def cancel(self, request_id: str, reason: FinishReason, sample: int | None) -> GenerateRequest | None:
-        """Of one sample: remember it. Of all: the request, which is no longer waited for."""
+        """Cancel a compiling request and return it; or, given a sample, record that for later and return None."""
         if sample is None:
             return self._compiling.pop(request_id).request
         self._compiling[request_id].cancels.append((reason, sample))
         return None
 
     def close(self) -> list[GenerateRequest]:
-        """End the threads. Answers the requests whose grammars were still on their way."""
+        """End the threads. Return the requests whose grammars were still compiling."""
         left = [each.request for each in self._compiling.values()]
         self._compiling.clear()
         self._compiler.close()
@@ -110,18 +112,18 @@ class Grammars:
     # ── texts ──
 
     def start(self, request: GenerateRequest, grammar: Grammar, now: float) -> None:
-        """A request is in the queue: its samples begin, or go on, with what their grammar forces there."""
+        """Start the grammar states of a queued request's samples, with the tokens that the grammar forces first."""
         sampling = request.sampling
         jumps = self._jumps and sampling.logprobs is None and sampling.prompt_logprobs is None
-        for sample in request.open_samples:
-            text = Text(request, sample, grammar.start(), jumps)
-            text.state.accept(request.output_before(sample))
+        for sample in request.unfinished_samples:
+            text = ConstrainedText(request, sample, grammar.start(), jumps)
+            text.state.accept(request.resumed_output(sample))
             self._texts[request.id, sample] = self._of_part[request.sample_id(sample)] = text
             if jumps:
-                self._go_on(text, now)
+                self._advance(text, now)
 
     def follow(self, outcomes: Sequence[Outcome], now: float) -> None:
-        """What became of requests. Forced tokens are known already; those that were sampled may force more."""
+        """Advance the states by sampled tokens, which may force more. Forced tokens were accepted already."""
         if not self._texts:
             return
         for outcome in outcomes:
@@ -133,10 +135,10 @@ class Grammars:
                 del self._of_part[text.request.sample_id(text.sample)]
             elif outcome.tokens and not outcome.num_forced:
                 text.state.accept(outcome.tokens)
-                self._go_on(text, now)
+                self._advance(text, now)
 
-    def _go_on(self, text: Text, now: float) -> None:
-        """Hand on what is forced; end a text that is whole, without a step for its end token."""
+    def _advance(self, text: ConstrainedText, now: float) -> None:
+        """Pass forced tokens to the scheduler; end a complete text without a step for its end token."""
         forced = text.state.forced_tokens() if text.jumps else []
         if forced:
             text.state.accept(forced)
@@ -147,40 +149,40 @@ class Grammars:
     # ── masks ──
 
     def masks(self, plan: StepPlan) -> Masks | None:
-        """Begin with the masks of a step. None: no part needs one."""
+        """Start computing the masks of a step. None: no part needs one."""
         if not self._texts:
             return None
-        wanted = [
+        needed = [
             (index, text, part.drafts)
             for index, part in enumerate(plan.parts)
             if part.num_logits and (text := self._of_part.get(part.request_id)) is not None
         ]
-        if not wanted:
+        if not needed:
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "quire-masks")
-        return Masks(tuple(index for index, _, _ in wanted), self._thread.submit(self._fill, wanted).result)
+        return Masks(tuple(index for index, _, _ in needed), self._thread.submit(self._fill, needed).result)
 
-    def _fill(self, wanted: list[tuple[int, Text, tuple[int, ...]]]) -> Mapping[int, Mask]:
-        """Whatever goes wrong with one text is said of it alone."""
-        return {index: self._mask_of(text, drafts) for index, text, drafts in wanted}
+    def _fill(self, needed: list[tuple[int, ConstrainedText, tuple[int, ...]]]) -> Mapping[int, Mask]:
+        """Compute the masks. An error of one text concerns it alone."""
+        return {index: self._mask_of(text, drafts) for index, text, drafts in needed}
 
-    def _mask_of(self, text: Text, drafts: tuple[int, ...]) -> Mask:
+    def _mask_of(self, text: ConstrainedText, drafts: tuple[int, ...]) -> Mask:
         bits = blank(1 + len(drafts), self._vocab_size)
         try:
             text.state.fill_mask(bits, drafts)
             if text.request.sampling.ignore_eos:
-                _put_off_the_end(bits, text.request.eos_token_ids)
+                _forbid_early_end(bits, text.request.eos_token_ids)
             return text.state.error or bits
         except Exception as error:
-            logger.error("the grammar of request %s failed: %s", text.request.id, origin(error))
+            logger.error("the grammar of request %s failed: %s", text.request.id, error_origin(error))
             return StepFailed(f"The grammar of this request failed ({type(error).__name__}): the log has more.")
 
 
-def _put_off_the_end(bits: Array, ends: tuple[int, ...]) -> None:
-    """Rule out the end of the text wherever something else may come."""
+def _forbid_early_end(bits: Array, ends: tuple[int, ...]) -> None:
+    """Forbid end tokens wherever another token is allowed."""
     without = bits.copy()
     for end in ends:
         without[:, end // WORD_BITS] &= ~np.uint32(1 << (end % WORD_BITS))
-    goes_on = without.any(axis=1)
-    bits[goes_on] = without[goes_on]
+    has_others = without.any(axis=1)
+    bits[has_others] = without[has_others]

@@ -1,12 +1,13 @@
-"""One engine for several processes: a hub serves its client to fronts, in the words of an engine.
+"""One engine for several front processes: a hub passes messages between its client and the fronts' links.
 
-A front's link sends what a link to an engine sends, and hears what that hears. The hub's client keeps the requests of
-all fronts over the death of an engine; when a front goes, its requests are cancelled.
+A front's link sends and receives the same messages as a link to an engine. The hub's client resumes the requests of all
+fronts when an engine dies; when a front ends, its requests are cancelled.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from quire.engine.messages import (
     Dead,
     EngineDied,
     Failed,
-    Finished,
     Hello,
     Inward,
     Loading,
@@ -34,56 +34,47 @@ from quire.engine.messages import (
     Submit,
     Unanswered,
 )
-from quire.engine.reading import LOOK_MS, MAX_FRAMES, Inbox, Reads
+from quire.engine.readers import END_SECONDS, MAX_FRAMES, POLL_MS, Inbox, MakeReader
 from quire.engine.wire import decode, encode
 from quire.types.errors import QuireError
+from quire.types.output import Finished
 
 if TYPE_CHECKING:
     import asyncio
 
-INWARD, OUTWARD = ".in", ".out"  # the two sockets of an address: each is used by one side's sender, or its reader
+INWARD, OUTWARD = ".in", ".out"  # the two sockets of an address, so that sending and reading may use different threads
 
 
 class Hub:
-    """One model's. Used in the thread of an event loop, in which the client's link is read too."""
+    """The hub of one model. Used in the thread of the event loop that reads the client's link."""
 
-    def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, address: str, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self._client = client
         self._loop = loop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._bind(zmq.PULL, address + INWARD)
-        self._outbox = self._bind(zmq.ROUTER, address + OUTWARD)  # what is for a front that is gone, it drops
-        self._client: Client | None = None
-        self._configure: Configure | None = None
-        self._fronts: dict[bytes, set[str]] = {}  # who is there -> its live requests
-        self._said: dict[bytes, list[Any]] = {}  # sent when all news of this turn are together
-        self._trouble: str | None = None  # that fronts were told of
+        self._outbox = self._bind(zmq.ROUTER, address + OUTWARD)  # drops messages for a front that has ended
+        self._fronts: dict[bytes, set[str]] = {}  # identity of a front -> ids of its live requests
+        self._queued: dict[bytes, list[Any]] = {}  # sent at the end of this turn of the loop
+        self._trouble: str | None = None  # last reported to fronts
         for socket in (self._inbox, self._outbox):
             loop.add_reader(socket.fileno(), self._take)
-        self._look()
+        self._check_engine()
 
-    def open(self, client: Client, configure: Configure) -> None:
-        """There is an engine: whoever has said Hello hears of it."""
-        self._client, self._configure = client, configure
-        for front in self._fronts:
-            self._say(front, configure)
-            self._say(front, client.ready)
-
-    def drop(self, front: str) -> bool:
-        """A front is gone: what it has asked for is not needed any more. Had it said Hello?"""
-        requests = self._fronts.pop(front.encode(), None)
-        for request_id in requests or ():
-            assert self._client is not None
+    def remove_front(self, front: str) -> None:
+        """Cancel the requests of a front that has ended."""
+        for request_id in self._fronts.pop(front.encode(), ()):
             self._client.cancel(request_id)
-        return requests is not None
 
     def close(self) -> None:
-        """Say no more. The client is its owner's to close."""
+        """Close the sockets. The client is closed by its owner."""
         for socket in (self._inbox, self._outbox):
             self._loop.remove_reader(socket.fileno())
             socket.close(linger=0)
         self._context.term()
 
-    # ── what fronts say ──
+    # ── messages from fronts ──
 
     def _bind(self, kind: int, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -92,7 +83,7 @@ class Hub:
         return socket
 
     def _take(self) -> None:
-        """The descriptors say when something has come, and only once: what is left is taken in the next turn."""
+        """Handle what has come. The descriptors signal once, so the rest is handled in the next turn of the loop."""
         if self._inbox.closed:
             return
         for socket in (self._outbox, self._inbox):
@@ -108,78 +99,76 @@ class Hub:
     def _handle(self, front: bytes, message: Inward) -> None:
         if isinstance(message, Hello):
             self._fronts[front] = set()
-            if self._client is not None and self._configure is not None:
-                self._say(front, self._configure)
-                self._say(front, self._client.ready)
-        elif front not in self._fronts or self._client is None:
-            return  # it was dropped
+            self._queue(front, self._client.ready)
+        elif front not in self._fronts:
+            return  # removed already
         elif isinstance(message, Submit):
-            self._submit(self._client, front, message)
+            self._submit(front, message)
         elif isinstance(message, Cancel):
             answer = self._client.cancel(message.request_id, message.reason, message.sample)
             answer.add_done_callback(partial(self._acknowledge, front, message.request_id))
         elif not isinstance(message, Configure | Probe | Shutdown):
-            self._ask(self._client, front, message)
+            self._ask(front, message)
 
-    def _submit(self, client: Client, front: bytes, message: Submit) -> None:
+    def _submit(self, front: bytes, message: Submit) -> None:
         request_id = message.request.id
         try:
-            client.submit(message.request, _Told(self, front, message.request.sampling.n))
+            self._client.submit(message.request, _FrontSink(self, front, message.request.sampling.n))
         except QuireError as error:
-            self._say(front, Failed(request_id, None, error))
+            self._queue(front, Failed(request_id, None, error))
         else:
             self._fronts[front].add(request_id)
 
-    def _ask(self, client: Client, front: bytes, question: Question) -> None:
+    def _ask(self, front: bytes, question: Question) -> None:
         try:
-            client.ask(question).add_done_callback(partial(self._answer, front))
+            self._client.ask(question).add_done_callback(partial(self._answer, front))
         except QuireError as error:
-            self._say(front, Unanswered(error))
+            self._queue(front, Unanswered(error))
 
-    # ── what they hear ──
+    # ── messages to fronts ──
 
-    def hear(self, front: bytes, news: News, is_last: bool) -> None:
-        """News of a request of theirs."""
+    def forward(self, front: bytes, news: News, is_last: bool) -> None:
+        """Pass a message of one of its requests to a front."""
         if is_last and front in self._fronts:
             self._fronts[front].discard(news.request_id)
-        self._say(front, news)
+        self._queue(front, news)
 
     def _acknowledge(self, front: bytes, request_id: str, answer: Future[bool]) -> None:
-        self._say(front, Cancelled(request_id, answer.result()))
+        self._queue(front, Cancelled(request_id, answer.result()))
 
     def _answer(self, front: bytes, answer: Future[Any]) -> None:
         error = answer.exception()
         if error is None:
-            self._say(front, answer.result())
+            self._queue(front, answer.result())
         else:
-            self._say(front, Unanswered(error if isinstance(error, QuireError) else EngineDied(str(error))))
+            self._queue(front, Unanswered(error if isinstance(error, QuireError) else EngineDied(str(error))))
 
-    def _say(self, front: bytes, message: Outward | Configure) -> None:
-        if not self._said:
+    def _queue(self, front: bytes, message: Outward) -> None:
+        if not self._queued:
             self._loop.call_soon(self._send)
-        self._said.setdefault(front, []).append(message)
+        self._queued.setdefault(front, []).append(message)
 
     def _send(self) -> None:
-        """A descriptor forgets that something has come when its socket sends: so look."""
-        said, self._said = self._said, {}
-        for front in said.keys() & self._fronts.keys():
-            self._outbox.send_multipart([front, encode(said[front])])
+        """Send what is queued. Sending clears the descriptor's signal, so received messages are handled after it."""
+        queued, self._queued = self._queued, {}
+        for front in queued.keys() & self._fronts.keys():
+            self._outbox.send_multipart([front, encode(queued[front])])
         self._take()
 
-    def _look(self) -> None:
-        """Tell fronts when the engine is gone or does not respond, and when it does again."""
+    def _check_engine(self) -> None:
+        """Report to fronts when the engine has died or does not respond, and when it responds again."""
         if self._inbox.closed:
             return
-        trouble = None if self._client is None else self._client.trouble
-        if trouble != self._trouble and self._client is not None:
+        trouble = self._client.trouble
+        if trouble != self._trouble:
             self._trouble = trouble
             for front in self._fronts:
-                self._say(front, self._client.ready if trouble is None else Loading(trouble, 0.0))
-        self._loop.call_later(LOOK_MS / 1e3, self._look)
+                self._queue(front, self._client.ready if trouble is None else Loading(trouble, 0.0))
+        self._loop.call_later(POLL_MS / 1e3, self._check_engine)
 
 
-class _Told:
-    """A sink: passes on the news of one request, and knows which are the last."""
+class _FrontSink:
+    """A sink that forwards the messages of one request, and detects the last."""
 
     __slots__ = ("_front", "_hub", "_num_open")
 
@@ -191,53 +180,53 @@ class _Told:
     def __call__(self, news: News) -> None:
         if isinstance(news, Finished | Failed):
             self._num_open -= self._num_open if isinstance(news, Failed) and news.sample is None else 1
-        self._hub.hear(self._front, news, is_last=not self._num_open)
+        self._hub.forward(self._front, news, is_last=not self._num_open)
 
 
 class HubLink:
-    """A front's link to the hub. Waits until there is an engine."""
+    """A front's link to one engine of the hub."""
 
-    def __init__(self, address: str, name: str, deliver: Deliver, reads: Reads) -> None:
+    def __init__(self, address: str, name: str, deliver: Deliver, make_reader: MakeReader) -> None:
         self._deliver = deliver
         self._name = name.encode()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._outbox = self._connect(zmq.PUSH, address + INWARD)
-        hears = self._connect(zmq.DEALER, address + OUTWARD)
-        self.inbox = Inbox(hears)
+        dealer = self._connect(zmq.DEALER, address + OUTWARD)
+        self.inbox = Inbox(dealer)
         self._sending = threading.Lock()
         self.is_alive = True
-        self.trouble: str | None = None  # the hub says Loading
-        hears.send(encode([Hello()]))
-        self.configure, self.ready = self._wait_until_ready()
-        self._reading = reads(self)
+        self.trouble: str | None = None  # the hub sends Loading instead
+        dealer.send(encode([Hello()]))
+        self.ready = self._wait_until_ready()
+        self._reader = make_reader(self)
 
     def send(self, message: Inward) -> None:
-        """Say it."""
+        """Send a message to the hub."""
         with self._sending:
             if not self._outbox.closed:
                 self._outbox.send_multipart([self._name, encode([message])])
 
     def close(self) -> None:
-        """Leave. What this front has running is cancelled by the hub, which sees the process end."""
+        """Close the link. The hub cancels this front's requests when the process ends."""
         self.is_alive = False
-        self._reading.stop()
+        self._reader.stop()
         with self._sending:
             self._outbox.close(linger=0)
         self.inbox.close()
         self._context.term()
 
-    def lost(self) -> None:
-        """The hub has died, and the engine with it."""
-        self._deliver([Dead(EngineDied("The process that has the engine has died."))])
+    def on_hub_death(self) -> None:
+        """The hub died, and the engine with it."""
+        self._deliver([Dead(EngineDied("The process that runs the engine died."))])
 
     def take(self, wait_ms: int, max_frames: int | None = None) -> None:
         """Deliver what has come, and no more."""
-        said = self.inbox.receive(wait_ms, max_frames)
-        if said:
-            self._deliver(said)
+        messages = self.inbox.receive(wait_ms, max_frames)
+        if messages:
+            self._deliver(messages)
 
     def read(self, wait_ms: int) -> bool:
-        """Deliver what has come. False: this link was closed."""
+        """Deliver what has come. False: this link is closed."""
         self.take(wait_ms)
         return self.is_alive
 
@@ -249,11 +238,11 @@ class HubLink:
         socket.connect(address)
         return socket
 
-    def _wait_until_ready(self) -> tuple[Configure, Ready]:
-        configure: Configure | None = None
-        while True:
-            for message in self.inbox.receive(LOOK_MS):
-                if isinstance(message, Configure):
-                    configure = message
-                elif isinstance(message, Ready) and configure is not None:
-                    return configure, message
+    def _wait_until_ready(self) -> Ready:
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            for message in self.inbox.receive(POLL_MS):
+                if isinstance(message, Ready):
+                    return message
+        self.inbox.close()
+        raise EngineDied("The engine was unloaded while this process connected to it.")

@@ -1,4 +1,4 @@
-"""An engine in a child process: started, watched, ended, and never left behind."""
+"""An engine in a child process: starts it, watches it, and ends it; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import zmq
 from quire.engine.client import Deliver
 from quire.engine.echo import ECHO
 from quire.engine.messages import Configure, Dead, EngineDied, Inward, Loading, Outward, Probe, Ready, Shutdown
-from quire.engine.reading import END_SECONDS, LOOK_MS, Inbox, Reads, ThreadReader
-from quire.engine.watch import Child, Watch
+from quire.engine.readers import END_SECONDS, POLL_MS, Inbox, MakeReader, ThreadReader
+from quire.engine.watch import Watch, WatchedProcess
 from quire.engine.wire import encode
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[Loading], None]
-OWN_SIGNALS = {  # by which a process ends through its own fault; others come from outside
+OWN_SIGNALS = {  # that a crashing process receives; any other signal comes from outside
     signal.SIGABRT,
     signal.SIGBUS,
     signal.SIGFPE,
@@ -41,7 +41,7 @@ def _log_progress(loading: Loading) -> None:
 
 
 class ChildEngine:
-    """A link to a process of its own. `entry` is the function that it runs: module:function."""
+    """A link to an engine in a child process, which runs `entry`: module:function, and arguments after spaces."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ChildEngine:
         *,
         progress: Progress = _log_progress,
         entry: str = "quire.engine.process:main",
-        reads: Reads = ThreadReader,
+        make_reader: MakeReader = ThreadReader,
     ) -> None:
         self._deliver = deliver
         self._folder = tempfile.mkdtemp(prefix="quire-")
@@ -61,16 +61,16 @@ class ChildEngine:
         self._sending = threading.Lock()
         self._closing = threading.Lock()
         self._is_closing = threading.Event()
-        self._process = spawn(entry, inward, outward)
-        self._finalizer = weakref.finalize(self, _abandon, self._process, self._folder)
-        watched = Child(self.pid, self._probe, self._process.kill, configure.config.scheduler.max_step_seconds)
+        self._process = spawn(*entry.split(), inward, outward)
+        self._finalizer = weakref.finalize(self, _clean_up, self._process, self._folder)
+        watched = WatchedProcess(self.pid, self._probe, self._process.kill, configure.config.scheduler.max_step_seconds)
         self._watch = Watch(watched, self._connect(zmq.PAIR, inward + ECHO))
         self._watch.start()
         try:
             self.send(configure)
             self.ready = self._wait_until_ready(progress)
-            self._watch.serve()
-            self._reading = reads(self)
+            self._watch.watch_steps()
+            self._reader = make_reader(self)
         except BaseException:
             self.close(0.0)
             raise
@@ -82,22 +82,22 @@ class ChildEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Does the child run?"""
+        """Is the child running?"""
         return self._process.poll() is None
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the child now."""
+        """What is wrong with the child now, as the end of the sentence "The engine …"; None: nothing."""
         return self._watch.trouble
 
     def send(self, message: Inward) -> None:
-        """Say it. To a child that is gone, it is said in vain; the reader tells of its end."""
+        """Send a message. One to a child that has ended is lost; the reader reports that end."""
         with self._sending:
             if not self._outbox.closed:
                 self._outbox.send(encode([message]))
 
     def close(self, timeout: float = END_SECONDS) -> None:
-        """End the child: politely, then by force. No process, thread or file is left. A second call does nothing."""
+        """End the child: by Shutdown, then by force. No process, thread or file is left. A second call does nothing."""
         with self._closing:
             if self._finalizer.alive:
                 self._close(timeout)
@@ -113,9 +113,9 @@ class ChildEngine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        reading = getattr(self, "_reading", None)
-        if reading is not None:
-            reading.stop()
+        reader = getattr(self, "_reader", None)
+        if reader is not None:
+            reader.stop()
         with self._sending:
             self._outbox.close(linger=0)
         self.inbox.close()
@@ -123,7 +123,7 @@ class ChildEngine:
         self._finalizer()
 
     def _connect(self, kind: int, address: str) -> zmq.Socket[bytes]:
-        """The side that connects may send before the other is there and after it is gone: it never blocks."""
+        """A socket that never blocks: the connecting side may send before the other side is there, and after it."""
         socket = self._context.socket(kind)
         socket.set_hwm(0)
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
@@ -133,7 +133,7 @@ class ChildEngine:
     def _wait_until_ready(self, progress: Progress) -> Ready:
         while True:
             is_alive = self.is_alive
-            for message in self.inbox.receive(LOOK_MS):
+            for message in self.inbox.receive(POLL_MS):
                 if isinstance(message, Ready):
                     return message
                 if isinstance(message, Dead):
@@ -144,36 +144,36 @@ class ChildEngine:
                 raise self._died("while it loaded the model")
 
     def read(self, wait_ms: int) -> bool:
-        """Deliver what has come. False: the child has ended, and all that it said, and its end, was delivered."""
-        is_alive = self.is_alive  # before the look at the socket: what it said last comes first
+        """Deliver what has come. False: the child has ended, and all its messages, and its end, were delivered."""
+        is_alive = self.is_alive  # before the socket is read, so that its last messages are delivered first
         self.take(wait_ms)
         if not is_alive and not self._is_closing.is_set():
             self._deliver([Dead(self._died("while this request was running"))])
         return is_alive
 
     def _died(self, when: str) -> EngineDied:
-        code, verdict = self._process.returncode, self._watch.verdict
-        if verdict is not None:
-            return EngineDied(f"The engine process {verdict} {when}, and was killed.", self._watch.was_stopped)
+        code, kill_reason = self._process.returncode, self._watch.kill_reason
+        if kill_reason is not None:
+            return EngineDied(f"The engine process {kill_reason} {when}, and was killed.", self._watch.was_stopped)
         was_killed = code is not None and code < 0 and -code not in OWN_SIGNALS
-        return EngineDied(f"The engine process {_ending(code)} {when}.", was_killed)
+        return EngineDied(f"The engine process {_exit_of(code)} {when}.", was_killed)
 
     def _probe(self) -> None:
-        """Ask the step loop for a sign of life."""
+        """Ask the step loop for an Alive."""
         self.send(Probe())
 
     def take(self, wait_ms: int, max_frames: int | None = None) -> None:
-        """Deliver what has come, and no more."""
-        said: list[Outward] = self.inbox.receive(wait_ms, max_frames)
-        if said:
-            self._watch.heard()
-            self._deliver(said)
+        """Deliver what has come."""
+        messages: list[Outward] = self.inbox.receive(wait_ms, max_frames)
+        if messages:
+            self._watch.record_message()
+            self._deliver(messages)
 
 
 def spawn(entry: str, *arguments: str | int, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """A child that runs `entry`, with open files of ours. We hold its standard input: it ends when that is closed.
+    """Start a child that runs `entry` and inherits `descriptors`. It ends when we close its standard input.
 
-    It has its own session, so that an interrupt at the terminal is ours to handle; what it prints goes to stderr.
+    It has its own session, so that Ctrl-C at the terminal reaches this process alone; its output goes to stderr.
     """
     module, _, function = entry.partition(":")
     main = f"from {module} import {function}\n{function}{arguments!r}"
@@ -181,8 +181,8 @@ def spawn(entry: str, *arguments: str | int, descriptors: Sequence[int] = ()) ->
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True, pass_fds=descriptors)
 
 
-def _abandon(process: subprocess.Popen[bytes], folder: str) -> None:
-    """The last resort, also at the interpreter's exit: nothing stays behind."""
+def _clean_up(process: subprocess.Popen[bytes], folder: str) -> None:
+    """End the process and remove its folder; runs at the interpreter's exit at the latest."""
     if process.poll() is None:
         if process.stdin is not None and not process.stdin.closed:
             process.stdin.close()
@@ -194,7 +194,7 @@ def _abandon(process: subprocess.Popen[bytes], folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _ending(code: int | None) -> str:
+def _exit_of(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with the code {code}"

@@ -1,6 +1,6 @@
-"""A request that is not over, and everything that was reported about it: enough to resume it in another engine.
+"""A live request with everything reported about it so far: enough to resume it in another engine.
 
-Pure. Owned by recovery.py, which is the only one to change it.
+Pure. Changed by recovery.py alone.
 """
 
 from __future__ import annotations
@@ -8,45 +8,40 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
-from quire.engine.messages import Failed, Finished, News, Tokens
+from quire.engine.messages import Failed, News
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest
 
-Sink = Callable[[News], None]  # called where the link is read, a thread or an event loop: it must not block
+Sink = Callable[[News], None]  # called in the thread or event loop that reads the link: must not block
 
-
-class Told(NamedTuple):
-    """News, and the sink that they are for."""
-
-    sink: Sink
-    news: News
+Delivery = tuple[Sink, News]  # a message and the sink that it is for; a plain tuple: one is built for every token
 
 
 @dataclass(slots=True, eq=False)
-class Live:
-    """A request that is not over."""
+class LiveRequest:
+    """A request that has not ended."""
 
     request: GenerateRequest
     sink: Sink
     arrival: int
-    outputs: list[array[int] | None] = field(init=False)  # of each sample; None: it is over
+    outputs: list[array[int] | None] = field(init=False)  # of each sample; None: it has ended
     num_open: int = field(init=False)
-    num_said: int = 0  # tokens, of all samples
-    num_scores: int = 0  # log probabilities of its prompt that were reported
-    num_repeated: int = 0  # of those that the engine reports next, how many were reported before
+    num_reported: int = 0  # tokens of all samples
+    num_scores: int = 0  # prompt log probabilities that were reported
+    num_repeated: int = 0  # of the next prompt log probabilities, how many were reported before
     is_accepted: bool = False
     in_engine: bool = False
     sent_at: float = 0.0
-    num_said_before: int = 0  # when it was sent
-    exposure: float = 0.0  # seconds that it had been in the last engine that died
-    is_suspect: bool = False  # it was in an engine that died, and has not been cleared since
-    is_on_trial: bool = False  # a suspect in the engine
-    is_prime: bool = False  # it was on trial in the last engine that died: never tried beside others
-    is_separate: bool = False  # it was blamed before: never on trial together with another
-    is_retry: bool = False  # on trial after the engine had run without it
-    num_blamed: int = 0  # engines in a row that died while it was the only one on trial
+    num_reported_before: int = 0  # when it was last sent
+    exposure: float = 0.0  # seconds that it spent in the last engine that died
+    is_suspect: bool = False  # was in an engine that died, and has not been cleared since
+    is_on_trial: bool = False  # a suspect that is in the engine
+    is_prime_suspect: bool = False  # was on trial in the last engine that died: tried with other prime suspects alone
+    is_separate: bool = False  # was blamed before: tried alone
+    is_retry: bool = False  # on trial again, after an engine ran without it
+    num_blamed: int = 0  # consecutive engines that died while it alone was on trial
 
     def __post_init__(self) -> None:
         self.num_open = self.request.sampling.n
@@ -55,10 +50,10 @@ class Live:
     @property
     def num_new(self) -> int:
         """Tokens since it was last sent to an engine."""
-        return self.num_said - self.num_said_before
+        return self.num_reported - self.num_reported_before
 
-    def take(self, news: News) -> News | None:
-        """Record these news. Return what is new in them; None: it was reported before."""
+    def record(self, news: News) -> News | None:
+        """Record a message. Return the part of it that is new; None: all of it was reported before."""
         if isinstance(news, Tokens | Finished):
             return self._grow(news)
         if isinstance(news, Failed):
@@ -67,30 +62,30 @@ class Live:
         is_new, self.is_accepted = not self.is_accepted, True
         return news if is_new else None
 
-    def sent(self, now: float) -> GenerateRequest:
-        """Return the request as an engine must see it now: with the tokens that were reported."""
+    def mark_sent(self, now: float) -> GenerateRequest:
+        """Return the request as it must be sent to an engine now: with the tokens reported so far."""
         self.in_engine, self.sent_at = True, now
-        self.num_said_before, self.num_repeated = self.num_said, self.num_scores
+        self.num_reported_before, self.num_repeated = self.num_reported, self.num_scores
         if not self.is_accepted:
             return self.request
         return replace(self.request, resumed=tuple(None if o is None else tuple(o) for o in self.outputs))
 
-    def lost(self, now: float) -> None:
-        """The engine that it was in has died."""
+    def mark_lost(self, now: float) -> None:
+        """The engine that had this request died."""
         self.exposure = now - self.sent_at
         self.in_engine = self.is_on_trial = self.is_retry = False
         self.is_suspect = True
 
     def clear(self) -> None:
-        """It survived its trial: nothing that was held against it counts any more."""
-        self.is_suspect = self.is_on_trial = self.is_retry = self.is_separate = self.is_prime = False
+        """The engine survived its trial: drop all suspicion."""
+        self.is_suspect = self.is_on_trial = self.is_retry = self.is_separate = self.is_prime_suspect = False
         self.num_blamed = 0
 
     def _grow(self, news: Tokens | Finished) -> News | None:
         output, tokens = self.outputs[news.sample], news.tokens
         if output is None:
-            return None  # it was ended here, and the engine had not heard of it
-        self.num_said += len(tokens)
+            return None  # it was ended on this side before the engine knew
+        self.num_reported += len(tokens)
         if len(tokens) == 1:
             output.append(tokens[0])
         else:
@@ -102,7 +97,7 @@ class Live:
         return news
 
     def _score(self, news: Tokens) -> News:
-        """Of a prompt that is scored again, what is new."""
+        """Return the message without the prompt log probabilities that were reported before."""
         num_known = min(self.num_repeated, len(news.prompt_logprobs))
         self.num_repeated -= num_known
         self.num_scores += len(news.prompt_logprobs) - num_known
@@ -114,6 +109,6 @@ class Live:
             self.outputs[sample] = None
 
 
-def failed(live: Live, error: QuireError) -> Told:
-    """The last news of a request."""
-    return Told(live.sink, Failed(live.request.id, None, error))
+def failure_of(live: LiveRequest, error: QuireError) -> Delivery:
+    """The last message of a request that cannot be served."""
+    return live.sink, Failed(live.request.id, None, error)

@@ -1,18 +1,19 @@
-"""The offline API: a model in this process, or in a child of it.
+"""The Python API: a model in this process, or in a child process.
 
     llm = LLM("smollm2:135m")
     for completion in llm.generate(["Once upon", "The sky is"], SamplingParams(temperature=0, max_tokens=32)):
         print(completion.text)
 
 A sampling parameter that is not given is the Modelfile's, else the model's own default, else that of `SamplingParams`.
-A `Constraint` prescribes the form of the answer. A request that fails raises its error, and what was submitted with it
-is cancelled. vLLM's words for arguments are taken as `types/vllm_words.py` says.
+Conversations are read as by the server, with the same text pipeline (`text/`). If a request fails, its error is raised
+and those submitted with it are cancelled. vLLM's names of arguments work too (`types/vllm_words.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -20,28 +21,33 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from quire.config import Config
 from quire.config import load as load_config
 from quire.devices.base import Device
-from quire.engine.client import Client, Deliver, Link, Restarts
-from quire.engine.load import build
+from quire.engine.chat_forms import ChatWords, MessageForm, take_chat_options
+from quire.engine.client import Client, Deliver, EngineLink, RestartPolicy
+from quire.engine.load import build_engine
 from quire.engine.local import LocalEngine
 from quire.engine.messages import Configure
-from quire.engine.offline import Room, complete
+from quire.engine.model_files import read_model_text
+from quire.engine.offline import QueueSlots, complete_all
+from quire.engine.pending_answer import PendingAnswer
 from quire.engine.prompt_forms import (
     Conversations,
-    Encoded,
     OnePrompt,
     Prompts,
-    encode_any,
-    encode_chats,
-    encode_prompts,
+    chat_requests,
+    completion_requests,
+    prompt_or_chat_request,
 )
-from quire.engine.text_side import Answer, Message, TextSide
+from quire.text.answer_decoder import AnswerDecoder
+from quire.text.output_format import constraint_of, output_format_of
 from quire.text.preset import with_num_ctx
+from quire.text.prompts import drop_forbidden_tools, encode_prompts, fill_defaults
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types import vllm_words
 from quire.types.answer import Completion, Delta
+from quire.types.chat import Ask, Tool
 from quire.types.errors import InvalidRequest
-from quire.types.request import Constraint, FinishReason, SamplingParams
+from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.types.sampling_values import is_unicode, refusal
 from quire.weights.checkpoint import open_checkpoint
 
@@ -50,24 +56,24 @@ if TYPE_CHECKING:
 
 Sampling = SamplingParams | Sequence[SamplingParams] | None
 Constraints = Constraint | Sequence[Constraint | None] | None
-Resolve = Callable[[str], str | Path]  # a name of the store -> where the model lies
+Resolve = Callable[[str], str | Path]  # a name of the store -> path of the model
+
+_REQUEST_NUMBERS = itertools.count()
 
 
-class CallWords(TypedDict, total=False):
-    """vLLM's words for arguments of `generate` and `chat`; others of its words are answered when they are used."""
+class GenerateWords(TypedDict, total=False):
+    """vLLM's names for arguments of `generate` and `chat`. Its other names are refused with a hint."""
 
     sampling_params: Sampling
     use_tqdm: bool
 
 
-class ChatWords(CallWords, total=False):
-    """Those of `chat` alone."""
-
-    chat_template_kwargs: Mapping[str, Any] | None  # variables of the chat template, such as enable_thinking
+class ChatCallWords(GenerateWords, ChatWords, total=False):
+    """Further arguments of `chat`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnginePlace:
     """Where an engine runs."""
 
     device: str | Device = "auto"  # a GPU if there is one, else the CPU
@@ -75,46 +81,72 @@ class Place:
     entry: str = "quire.engine.process:main"  # what a child process runs
 
 
-class Call:
-    """The arguments of `generate` and `chat` that vLLM has other words for."""
+class CallArguments:
+    """The arguments of `generate` and `chat` for which vLLM has other names."""
 
     def __init__(self, sampling: Sampling, progress: bool | None, words: Mapping[str, Any]) -> None:
-        ours = vllm_words.translated(vllm_words.CALL, words)
+        ours = vllm_words.translate(vllm_words.CALL, words)
         for name, value in (("sampling", sampling), ("progress", progress)):
             if value is not None and name in ours:
                 raise InvalidRequest(f"{name} was given twice.", field=name)
         self.sampling: Sampling = ours.pop("sampling", sampling)
         self.progress: bool | None = ours.pop("progress", progress)
         for name in sorted(ours):
-            cure = f": give SamplingParams({name}=…)" if name in SamplingParams.__dataclass_fields__ else ""
-            raise InvalidRequest(f"There is no argument {name!r}{cure}.", field=name)
+            hint = f": give SamplingParams({name}=…)" if name in SamplingParams.__dataclass_fields__ else ""
+            raise InvalidRequest(f"There is no argument {name!r}{hint}.", field=name)
 
 
-class Opened:
-    """A model that is ready: the engine's client and the text side. What LLM and AsyncLLM have in common."""
+class LoadedModel:
+    """A model that is ready: the engine's client and the model's text side. Shared by LLM and AsyncLLM."""
 
-    def __init__(self, model: str | Path, place: Place, resolve: Resolve | None, settings: Mapping[str, Any]) -> None:
-        config = load_config(vllm_words.translated(vllm_words.LLM, settings))
+    def __init__(
+        self, model: str | Path, place: EnginePlace, resolve: Resolve | None, settings: Mapping[str, Any]
+    ) -> None:
+        config = load_config(vllm_words.translate(vllm_words.LLM, settings))
         path = _path(model, resolve, config)
         checkpoint = open_checkpoint(path, config.weights.load_format)
-        self.side = TextSide.of(checkpoint, config.sampling.sampling_defaults)
-        self.config = config = with_num_ctx(config, self.side.preset)
-        self.room = Room(config.scheduler.max_waiting)
+        self.model_text = read_model_text(checkpoint, config.sampling.sampling_defaults)
+        self.config = config = with_num_ctx(config, self.model_text.preset)
+        self.slots = QueueSlots(config.scheduler.max_waiting)
 
-        def opens(deliver: Deliver) -> Link:
+        def opens(deliver: Deliver) -> EngineLink:
             if place.in_process:
-                return LocalEngine(build(checkpoint, place.device, config), deliver)
+                return LocalEngine(build_engine(checkpoint, place.device, config), deliver)
             if not isinstance(place.device, str):
                 raise InvalidRequest("A device for a child process is given by its name.", field="device")
             launch = import_module("quire.engine.launch")  # here, because the sockets' packages are needed for it alone
-            link: Link = launch.ChildEngine(Configure(str(path), place.device, config), deliver, entry=place.entry)
+            link: EngineLink = launch.ChildEngine(
+                Configure(str(path), place.device, config), deliver, entry=place.entry
+            )
             return link
 
-        held = Restarts(config.scheduler.max_waiting)
-        self.client = Client(opens, None if place.in_process else held)
+        restarts = RestartPolicy(config.scheduler.max_waiting)
+        self.client = Client(opens, None if place.in_process else restarts)
 
-    def answer(self, prompt: Encoded, sampling: SamplingParams | None, constraint: Constraint | None = None) -> Answer:
-        """An answer that has not begun. A stop string in its text ends the sample in the engine."""
+    def answer(self, ask: Ask, sampling: SamplingParams | None, constraint: Constraint | None = None) -> PendingAnswer:
+        """Prepare a request: encode its prompt, and choose the format of its answer. It is not submitted yet."""
+        self._check(sampling, constraint)
+        sampling = SamplingParams() if sampling is None else sampling
+        ask = replace(ask, sampling=sampling, sampling_fields=sampling.given, constraint=constraint)
+        ask = fill_defaults(drop_forbidden_tools(ask), self.model_text.defaults)
+        (prompt,) = encode_prompts(ask, self.model_text)
+        output_format = replace(output_format_of(ask, (prompt,), self.model_text), with_scores=False)
+        request = GenerateRequest(
+            f"r{next(_REQUEST_NUMBERS)}",
+            prompt.tokens,
+            ask.sampling,
+            self.model_text.eos_ids + prompt.ends,
+            constraint=constraint_of(ask, prompt, self.model_text, self._exact_parameters),
+        )
+        return PendingAnswer(request, AnswerDecoder(prompt, output_format, self._stop_sample))
+
+    def answers(self, asks: Sequence[Ask], sampling: Sampling, constraint: Constraints = None) -> list[PendingAnswer]:
+        """Prepare several requests, with one set of parameters and one constraint for all, or one for each."""
+        params = _for_each(sampling, len(asks), "sampling", "sampling parameters")
+        constraints = _for_each(constraint, len(asks), "constraint", "constraints")
+        return [self.answer(*each) for each in zip(asks, params, constraints, strict=True)]
+
+    def _check(self, sampling: Any, constraint: Any) -> None:
         if sampling is not None and not isinstance(sampling, SamplingParams):
             raise InvalidRequest(f"sampling is a {type(sampling).__name__}; give SamplingParams(…).", field="sampling")
         if constraint is not None and not isinstance(constraint, Constraint):
@@ -123,70 +155,66 @@ class Opened:
             )
         if constraint is not None and not all(map(is_unicode, (constraint.text, *constraint.choices))):
             raise refusal("constraint", constraint, "text without halves of surrogate pairs")
-        if sampling is not None and sampling.n > self.room.size:
+        if sampling is not None and sampling.n > self.slots.size:
             raise InvalidRequest(
-                f"n is {sampling.n}, and the queue holds {self.room.size} samples: give several prompts, or raise "
+                f"n is {sampling.n}, and the queue holds {self.slots.size} samples: give several prompts, or raise "
                 "max_waiting.",
                 field="n",
             )
 
-        def stop_found(request_id: str, sample: int) -> None:
-            self.client.cancel(request_id, FinishReason.STOP, sample)
+    def _exact_parameters(self, tool: Tool) -> Mapping[str, Any]:
+        schemas = import_module("quire.grammar.tool_schemas")  # at first use: few requests require a call
+        exact: Mapping[str, Any] = schemas.exact_parameters(self.config.grammar.open_objects, tool)
+        return exact
 
-        request = self.side.request(prompt.tokens, sampling, constraint)
-        return Answer(request, self.side, stop_found, prompt.text)
-
-    def answers(self, prompts: list[Encoded], sampling: Sampling, constraint: Constraints = None) -> list[Answer]:
-        """One for each prompt, with the parameters and the form of all or each with its own."""
-        params = _for_each(sampling, len(prompts), "sampling", "sampling parameters")
-        forms = _for_each(constraint, len(prompts), "constraint", "constraints")
-        return [self.answer(*each) for each in zip(prompts, params, forms, strict=True)]
+    def _stop_sample(self, request_id: str, sample: int) -> None:
+        self.client.cancel(request_id, FinishReason.STOP, sample)
 
 
-class Parts:
-    """What an opened model lets its users look at."""
+class ModelParts:
+    """The parts of a loaded model that its users may look at."""
 
-    _opened: Opened
+    _model: LoadedModel
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's; None if it came without one."""
-        return self._opened.side.tokenizer
+        """The model's tokenizer; None if it came without one."""
+        return self._model.model_text.tokenizer
 
     @property
     def template(self) -> ChatTemplate | GoChatTemplate:
         """The model's chat template."""
-        return self._opened.side.template
+        return self._model.model_text.template
 
     @property
     def config(self) -> Config:
-        """The settings as they were given."""
-        return self._opened.config
+        """The settings."""
+        return self._model.config
 
     @property
     def client(self) -> Client:
         """The engine itself: its limits (`ready`), its counters, requests by token ids."""
-        return self._opened.client
+        return self._model.client
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
-        """The parameters that hold where a request gives none: the Modelfile's and the model's own."""
-        return self._opened.side.defaults.values
+        """The sampling parameters of the Modelfile and the model, for requests that do not give them."""
+        return self._model.model_text.defaults.values
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, as vLLM's users ask for it. Raises if the model came without one."""
-        return self._opened.side.needed_tokenizer()
+        """The model's tokenizer, under vLLM's name. Raises if the model came without one."""
+        return self._model.model_text.needed_tokenizer()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The parameters of a request that gives none."""
-        return self._opened.side.defaults.fill(SamplingParams(), ())
+        """The parameters of a request that gives none, under vLLM's name."""
+        return self._model.model_text.defaults.fill(SamplingParams(), ())
 
 
-class LLM(Parts):
-    """A model to call. Use it as a context manager, or close it. May be used by several threads at once.
+class LLM(ModelParts):
+    """A model to call. Use it as a context manager, or close it. Threads may share it.
 
-    `model` is a file, a folder, or a name as `quire run` takes it; `resolve` gives names another meaning. `settings`
-    are those of `quire.config` by their names, such as max_context=4096 or num_blocks=2000, or by vLLM's.
+    `model` is a file, a folder, or a name as for `quire run`; `resolve` replaces the lookup of names. `settings` are
+    those of `quire.config` by name, such as max_context=4096 or num_blocks=2000, or by vLLM's names.
     """
 
     def __init__(
@@ -198,7 +226,7 @@ class LLM(Parts):
         resolve: Resolve | None = None,
         **settings: Any,
     ) -> None:
-        self._opened = Opened(model, Place(device, in_process), resolve, settings)
+        self._model = LoadedModel(model, EnginePlace(device, in_process), resolve, settings)
 
     def generate(
         self,
@@ -207,11 +235,11 @@ class LLM(Parts):
         *,
         constraint: Constraints = None,
         progress: bool | None = None,
-        **words: Unpack[CallWords],
+        **words: Unpack[GenerateWords],
     ) -> list[Completion]:
         """Complete each prompt, in their order. Text goes to the model as it is; for a conversation see `chat`."""
-        call, encoded = Call(sampling, progress, words), encode_prompts(self._opened.side, prompts)
-        return self._complete(self._opened.answers(encoded, call.sampling, constraint), call.progress)
+        call, asks = CallArguments(sampling, progress, words), completion_requests(prompts)
+        return self._complete(self._model.answers(asks, call.sampling, constraint), call.progress)
 
     def chat(
         self,
@@ -219,29 +247,28 @@ class LLM(Parts):
         sampling: Sampling = None,
         *,
         constraint: Constraints = None,
-        tools: Sequence[Message] | None = None,
         progress: bool | None = None,
-        **words: Unpack[ChatWords],
+        **words: Unpack[ChatCallWords],
     ) -> list[Completion]:
-        """Answer a conversation, or each of several. A text is what the user says."""
-        variables = words.pop("chat_template_kwargs", None)
-        call, encoded = Call(sampling, progress, words), encode_chats(self._opened.side, messages, tools, variables)
-        return self._complete(self._opened.answers(encoded, call.sampling, constraint), call.progress)
+        """Answer a conversation, or each of several. A text is one message of the user."""
+        others: dict[str, Any] = {**words}
+        options = take_chat_options(others)
+        call, asks = CallArguments(sampling, progress, others), chat_requests(messages, options)
+        return self._complete(self._model.answers(asks, call.sampling, constraint), call.progress)
 
     def stream(
         self,
-        prompt: OnePrompt | Sequence[Message],
+        prompt: OnePrompt | Sequence[MessageForm],
         sampling: SamplingParams | None = None,
         *,
         constraint: Constraint | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **words: Unpack[ChatWords],
     ) -> Generator[Delta, None, None]:
-        """An answer as it comes. Closing the iterator cancels the request.
+        """Stream the answer to a prompt or a conversation. Closing the iterator cancels the request.
 
-        `chat_template_kwargs` go to the chat template of a conversation, such as enable_thinking=False.
+        `words` are those of conversations, as in `chat`.
         """
-        encoded = encode_any(self._opened.side, prompt, chat_template_kwargs)
-        answer = self._opened.answer(encoded, sampling, constraint)
+        answer = self._model.answer(stream_request(prompt, {**words}), sampling, constraint)
         news = self.client.stream(answer.request)
         try:
             for each in news:
@@ -263,12 +290,19 @@ class LLM(Parts):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _complete(self, answers: list[Answer], progress: bool | None) -> list[Completion]:
-        return complete(self.client, self._opened.room, answers, progress)
+    def _complete(self, answers: list[PendingAnswer], progress: bool | None) -> list[Completion]:
+        return complete_all(self.client, self._model.slots, answers, progress)
+
+
+def stream_request(prompt: Any, words: dict[str, Any]) -> Ask:
+    """Read the arguments of `stream`."""
+    options = take_chat_options(words)
+    CallArguments(None, None, words)  # refuses what is left
+    return prompt_or_chat_request(prompt, options)
 
 
 def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
-    """One for all, or one each."""
+    """Repeat one value, or check that there is one for each prompt."""
     each = list(given) if isinstance(given, Sequence) else [given] * count
     if len(each) != count:
         raise InvalidRequest(f"There are {count} prompts and {len(each)} {what}: give one for all, or one each.", field)
@@ -276,7 +310,7 @@ def _for_each(given: Any, count: int, field: str, what: str) -> list[Any]:
 
 
 def _path(model: str | Path, resolve: Resolve | None, config: Config) -> Path:
-    """Where the model lies. A name that is no path is fetched if it is not here yet."""
+    """The path of the model. A name that is not a path is looked up, and fetched if it is not stored yet."""
     if not isinstance(model, str | Path) or not str(model):
         raise InvalidRequest(f"model is {model!r}; give a name, or the path of a file or folder.", field="model")
     path = Path(model)
@@ -286,7 +320,7 @@ def _path(model: str | Path, resolve: Resolve | None, config: Config) -> Path:
 
 
 def _from_store(config: Config) -> Resolve:
-    """Names mean what they mean to `quire run`: a model that is not here yet is fetched."""
-    store = import_module("quire.store.store")  # here, because a path needs none of what fetches models
+    """Look names up as `quire run` does: a model that is not stored yet is fetched."""
+    store = import_module("quire.store.store")  # at first use: a path does not need the store
     resolve: Resolve = store.open_store(config).resolve
     return resolve

@@ -1,4 +1,4 @@
-"""All that is said between an engine and its clients. A closed vocabulary: what is not here cannot be said.
+"""All messages between an engine and its clients: a closed set.
 
     in    Configure   Hello   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Resize
           Probe   Shutdown
@@ -6,30 +6,29 @@
           Changed   Resized   Unanswered   Alive   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
-constrained request is answered when its grammar is compiled, so one that came after it may be Accepted before it; what
-cannot be compiled is Failed, and never Accepted. Every Cancel is answered by Cancelled. Questions are answered in their
+constrained request is answered when its grammar is compiled, so a later request may be Accepted before it; one whose
+grammar does not compile is Failed, never Accepted. Every Cancel is answered by Cancelled. Questions are answered in
 order: Snapshot by Counters, Explain by Explained, Resize by Resized, the others by Changed, or any of them by
-Unanswered. A Probe is answered by Alive, between two steps. Where several processes share an engine (hub.py) they say
-Hello; they hear Loading when it has died or does not respond, and Ready when there is one that does.
-In one process messages are these objects; only a socket makes bytes of them. Tokens and Finished are tuples with names:
-there is one for every running request in every step.
+Unanswered. A Probe is answered by Alive, between two steps. Where several fronts share an engine (hub.py), each sends
+Hello; it receives Loading when the engine has died or does not respond, and Ready when it responds again.
+Within one process messages are these objects; only a socket encodes them. Tokens and Finished are in `types/output.py`:
+the text side decodes them and does not know the engine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from quire.config import Config
-from quire.observe.histogram import NO_SPREAD, Spread
+from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
 from quire.types.errors import QuireError
+from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
-from quire.types.step import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The first message to a process: load this model. An engine in a thread is made with these instead."""
+    """The first message to a process: load this model. An engine in a thread is built with these values directly."""
 
     model: str  # path of a checkpoint
     device: str
@@ -38,7 +37,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a front: what is served here? The answer is a Configure, and Ready once that is so."""
+    """The first message of a front to an engine of the hub. The answer is Ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a request, or one of its samples, now. The reason is what its Finished will say."""
+    """End a request, or one of its samples, now. Its Finished will have this reason."""
 
     request_id: str
     reason: FinishReason = FinishReason.CANCELLED
@@ -72,7 +71,7 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class PinPrefix:
-    """Pin what is cached of these tokens. Changed counts the pin's tokens that are cached."""
+    """Pin the cached prefix of these tokens. Changed counts the pinned tokens."""
 
     tokens: tuple[int, ...]
     key: CacheKey
@@ -81,7 +80,7 @@ class PinPrefix:
 
 @dataclass(frozen=True, slots=True)
 class UnpinPrefix:
-    """Lift the pins from what is cached of these tokens. Changed counts the blocks that had one."""
+    """Unpin the cached prefix of these tokens. Changed counts the blocks that had a pin."""
 
     tokens: tuple[int, ...]
     key: CacheKey
@@ -89,14 +88,14 @@ class UnpinPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Forget all that is cached. Changed counts the blocks that were."""
+    """Drop the whole prefix tree. Changed counts the blocks that were cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Let so many KV blocks be in use from now on, and give the memory of others back to the system.
+    """Allow so many KV blocks from now on, and return the memory of the others to the system.
 
-    Not fewer than one whole context needs, and not more than Ready's `most_blocks`: Resized says how many it became.
+    At least one whole context, at most Ready's `most_blocks`: Resized has the actual number.
     """
 
     num_blocks: int
@@ -104,7 +103,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask for Alive, which the step loop sends between two steps. From the process watcher (watch.py)."""
+    """Ask for Alive, which the step loop sends between two steps. Sent by the process watcher (watch.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ Inward = Configure | Hello | Submit | Cancel | Question | Probe | Shutdown
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The model is on its way."""
+    """The model is being loaded."""
 
     stage: str
     seconds: float  # since the start
@@ -126,19 +125,19 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine takes requests. What it measured and decided."""
+    """The engine accepts requests. Has what it measured and decided while loading."""
 
     device: str
     architecture: str
     vocab_size: int
     max_context: int
-    num_blocks: int  # of KV that may be in use
+    num_blocks: int  # KV blocks that may be in use
     block_tokens: int
     seconds: float  # that loading took
-    most_blocks: int = 0  # what Resize can make of num_blocks: address space is reserved for so many
-    block_bytes: int = 0  # of one block, over all layers
-    weight_bytes: int = 0  # what the engine needs beside its blocks: weights, and the largest buffers
-    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.NamesKernels
+    most_blocks: int = 0  # the most that Resize allows: address space is reserved for so many
+    block_bytes: int = 0  # of one KV block, over all layers
+    weight_bytes: int = 0  # beside KV blocks: weights and the largest buffers
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,34 +147,9 @@ class Accepted:
     request_id: str
 
 
-class Tokens(NamedTuple):
-    """News of a sample that goes on."""
-
-    request_id: str
-    sample: int
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    num_hit: int = 0  # prompt tokens that came from the prefix tree
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    num_forced: int = 0  # of these tokens, how many a grammar forced: all or none
-
-
-class Finished(NamedTuple):
-    """The last news of a sample that ended well, with its last tokens."""
-
-    request_id: str
-    sample: int
-    reason: FinishReason
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    num_hit: int = 0
-    num_forced: int = 0
-    waited: float = 0.0  # seconds in the queue before it first ran
-
-
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The last news of a sample that cannot be served; of the whole request if `sample` is None."""
+    """The last message of a sample that cannot be served; of the whole request if `sample` is None."""
 
     request_id: str
     sample: int | None
@@ -184,7 +158,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A Cancel was heard. Not found: the request had ended before, or never was."""
+    """A Cancel was handled. Not found: the request had ended already, or never existed."""
 
     request_id: str
     found: bool
@@ -192,7 +166,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the engine has done since it was started, and what it holds now."""
+    """What the engine has done since its start, and what it holds now."""
 
     num_steps: int = 0
     num_accepted: int = 0  # requests
@@ -201,26 +175,26 @@ class Counters:
     num_failed: int = 0
     num_cancelled: int = 0
     computed_tokens: int = 0
-    padded_tokens: int = 0  # computed besides, for nobody: steps are filled up to sizes that a device has prepared
+    padded_tokens: int = 0  # padding: steps are filled up to sizes that the device has prepared
     output_tokens: int = 0
     forced_tokens: int = 0  # of the output
-    busy_seconds: float = 0.0  # that the device was at steps
+    busy_seconds: float = 0.0  # of the device, in steps
     num_running: int = 0
     num_waiting: int = 0
-    num_compiling: int = 0  # not in the queue yet: their grammars are on their way
+    num_compiling: int = 0  # not queued yet: their grammars are compiling
     num_preemptions: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
     num_held_blocks: int = 0
     num_cached_blocks: int = 0
     num_sessions: int = 0
-    queried_tokens: int = 0  # of prompts, in the prefix tree
+    queried_tokens: int = 0  # prompt tokens looked up in the prefix tree
     hit_tokens: int = 0
-    promised_wait: float = 0.0  # of a request that arrives now
-    num_restarts: int = 0  # of the engine itself, by its client
-    plan: Spread = NO_SPREAD  # seconds of steps: in the scheduler before,
-    run: Spread = NO_SPREAD  # on the device,
-    commit: Spread = NO_SPREAD  # and in the scheduler after
+    promised_wait: float = 0.0  # for a request that arrives now
+    num_restarts: int = 0  # of the engine, by its client
+    plan: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, before the launch
+    run: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step on the device
+    commit: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +211,14 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The cache did as it was asked."""
+    """The cache was changed; `count` as the question says."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """So many KV blocks may be in use. While more are held, it goes on shrinking as they are released."""
+    """So many KV blocks may be in use. While more are held, the cache shrinks as they are released."""
 
     num_blocks: int
     num_held: int
@@ -252,7 +226,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A question could not be answered: there is no engine just now."""
+    """A question could not be answered: no engine is running now."""
 
     error: QuireError
 
@@ -263,7 +237,7 @@ class Alive:
 
 
 class EngineDied(QuireError):
-    """The engine stopped while requests were running. `was_killed`: by a signal that a process does not send itself."""
+    """The engine stopped while requests were running. `was_killed`: by a signal from outside."""
 
     code = "engine_died"
     status = 503
@@ -274,24 +248,24 @@ class EngineDied(QuireError):
 
 
 class PoisonRequest(QuireError):
-    """The engine stopped when this request ran alone, did not without it, and did again with it."""
+    """The engine died while this request ran alone, ran without it, and died again with it."""
 
     code = "poison_request"
     may_retry = False
 
     def __init__(self, num_deaths: int) -> None:
         super().__init__(
-            f"This request has ended the engine {num_deaths} times, also when it ran alone, and without it the engine "
-            "did not end: it is refused, and the others go on."
+            f"This request ended the engine {num_deaths} times, also when it ran alone, and without it the engine ran: "
+            "it is refused, and the others continue."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The engine's last word: nothing more will come, and its live requests are lost."""
+    """The engine's last message: its live requests are lost."""
 
     error: QuireError
 
 
-News = Accepted | Tokens | Finished | Failed  # what is said about one request
+News = Accepted | Tokens | Finished | Failed  # messages about one request
 Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Alive | Dead

@@ -1,4 +1,4 @@
-"""How much memory a model will take, known before it is loaded: from its header alone, in milliseconds."""
+"""How much memory a model will take, computed from its header alone, in milliseconds, before it is loaded."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quire.config import BadSetting, Config
-from quire.devices.base import GPU, choose
+from quire.devices import base as devices
+from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.graph.graph import Graph
+from quire.models.config import read_config
 from quire.models.draw import draw
-from quire.runner.memory import HOST_CONTEXTS, HOST_SHARE, block_bytes, host_bytes, used_bytes
+from quire.models.registry import find_architecture
+from quire.runner.memory import (
+    HOST_CONTEXTS,
+    HOST_SHARE,
+    block_bytes,
+    fixed_bytes,
+    with_kv_format,
+)
 from quire.weights.checkpoint import open_checkpoint
 
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
 WHOLE = 1000  # parts of a GPU's memory
 VALUE_BYTES = 5  # of an activation: a float, and the same number in a block
 NUM_LIVE = 2  # as many values as the widest op reads and writes are held at once, and as many again for its neighbours
-WIDER = {"f8_e4m3": 2, "f8_e5m2": 2, "int4": 4}  # formats whose numbers become larger ones on their way to a device
 
 
 class Need(NamedTuple):
-    """What a model takes."""
+    """What a model takes of the host's memory."""
 
     fixed_bytes: int  # weights, buffers, and the process
     block_bytes: int  # of KV
@@ -36,7 +44,7 @@ class Need(NamedTuple):
         return self.fixed_bytes + contexts * self.num_blocks(context) * self.block_bytes
 
     def most_bytes(self, context: int, budget: int) -> int:
-        """With as much KV as is of use: a few contexts, and no more than a share of the memory beyond the first."""
+        """With as much KV as is useful: a few contexts, and no more than a share of the memory beyond the first."""
         share = self.fixed_bytes + int(budget * HOST_SHARE)
         return min(budget, max(self.bytes_for(context), min(self.bytes_for(context, HOST_CONTEXTS), share)))
 
@@ -47,9 +55,8 @@ class Need(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a model takes of a GPU: the share that its engine may use, in parts of WHOLE, whatever the model's size.
-
-    How much KV fits into that is known when it is loaded.
+    """What a model takes of a device's own memory: the share that its engine may use, in parts of WHOLE, whatever the
+    model's size. How much KV fits into that is known when it is loaded.
     """
 
     parts: int
@@ -60,12 +67,17 @@ class Budget(NamedTuple):
     """What all models together may take."""
 
     amount: int
-    unit: str = "bytes"  # of the host's memory; of a GPU's, thousandths
+    unit: str = "bytes"  # of the host's memory; of a device's own, thousandths
+
+
+def has_own_memory(device: str) -> bool:
+    """Does this device have its own memory? False for one that is not installed."""
+    return device in available() and device_facts(device).has_own_memory
 
 
 def budget_of(device: str, config: Config) -> Budget:
-    """Of a GPU, all of its memory: each model has its share of that."""
-    if choose(device) != GPU:
+    """Of a device's own memory, all of it: each model has its share of that."""
+    if not device_facts(device).has_own_memory:
         return Budget(budget_bytes(config))
     if config.serve.memory_budget is not None:
         raise BadSetting(
@@ -76,27 +88,29 @@ def budget_of(device: str, config: Config) -> Budget:
     return Budget(WHOLE, "thousandths")
 
 
-def measure(path: Path, device: str, config: Config) -> Need | Share:
+def budget_bytes(config: Config) -> int:
+    """What all models together may take of the host's memory: as set, or the share of it that engines may use."""
+    if config.serve.memory_budget is not None:
+        return int(config.serve.memory_budget * 1e9)
+    return int(devices.host_bytes() * config.cache.memory_share)
+
+
+def memory_need(path: Path, device: str, config: Config) -> Need | Share:
     """What the checkpoint at this path takes of its device."""
-    if choose(device) != GPU:
-        return need_of(path, config)
-    model = draw(open_checkpoint(path, config.weights.load_format))
-    max_context = min(config.scheduler.max_context, model.config.max_context)
+    facts = device_facts(device)
+    if not facts.has_own_memory:
+        return need_of(path, config, facts)
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    model = read_config(checkpoint, find_architecture(checkpoint).keys)  # only the engine draws the graph
+    max_context = min(config.scheduler.max_context, model.max_context)
     return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
 
-def budget_bytes(config: Config) -> int:
-    """What all models together may take: as set, or the machine's share that engines may use."""
-    if config.serve.memory_budget is not None:
-        return int(config.serve.memory_budget * 1e9)
-    return int(host_bytes() * config.cache.memory_share)
-
-
-def need_of(path: Path, config: Config) -> Need:
-    """Of the checkpoint at this path."""
+def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
+    """What the checkpoint at this path takes on a device with these number formats."""
+    config = with_kv_format(config, facts)
     model = draw(open_checkpoint(path, config.weights.load_format))
-    grown = {id(each): each.num_bytes * (WIDER.get(each.format, 1) - 1) for each in model.weights.values()}
-    fixed = used_bytes(model.weights, model.config.vocab_size, config) + sum(grown.values())
+    fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(model.graph, config),
         block_bytes=block_bytes(model.graph, config),

@@ -1,4 +1,4 @@
-"""Runs many answers together for a caller that wants them all, no more at once than the engine's queue holds."""
+"""Runs many requests together for a caller that waits for all of them, never more at once than the queue holds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from quire.engine.client import Client
-from quire.engine.messages import News, Tokens
-from quire.engine.text_side import Answer
+from quire.engine.messages import News
+from quire.engine.pending_answer import PendingAnswer
 from quire.types.answer import Completion
+from quire.types.output import Tokens
 from quire.types.request import GenerateRequest
 
-LONG_BATCH = 8  # prompts, from which on a terminal shows a progress bar
+LONG_BATCH = 8  # prompts; from here on a terminal shows a progress bar
 
 
-class Room:
-    """Free places in the engine's queue, for all threads that use the engine. One sample takes one place."""
+class QueueSlots:
+    """Free slots of the engine's queue, shared by all threads that use the engine. A sample takes one slot."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -29,7 +30,7 @@ class Room:
         self._callbacks: list[Callable[[], object]] = []
 
     def take(self, count: int, wait: bool) -> bool:
-        """Take so many places. False: they are not free, and the caller does not wait for other threads."""
+        """Take `count` slots. Returns False if they are not free and the caller does not wait for other threads."""
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._free >= count)
@@ -39,36 +40,38 @@ class Room:
             return True
 
     def give(self, count: int) -> None:
-        """Give places back."""
+        """Return slots."""
         with self._changed:
             self._free += count
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            with suppress(RuntimeError):  # of an event loop that has ended
+            with suppress(RuntimeError):  # the callback's event loop has ended
                 callback()
 
     def when_freed(self, callback: Callable[[], object]) -> None:
-        """Call this once, from any thread, when places are given back."""
+        """Call this once, from any thread, when slots are returned."""
         with self._changed:
             self._callbacks.append(callback)
 
 
-def complete(client: Client, room: Room, answers: list[Answer], progress: bool | None) -> list[Completion]:
+def complete_all(
+    client: Client, slots: QueueSlots, answers: list[PendingAnswer], progress: bool | None
+) -> list[Completion]:
     """Run all answers and return them in their order. If one fails, the others are cancelled."""
     news: queue.SimpleQueue[Sequence[News]] = queue.SimpleQueue()
-    live: dict[str, Answer] = {}
+    live: dict[str, PendingAnswer] = {}
     num_submitted = 0
 
     def submit_more() -> None:
         nonlocal num_submitted
         while num_submitted < len(answers):
             answer = answers[num_submitted]
-            if not room.take(answer.request.sampling.n, wait=not live):
+            if not slots.take(answer.request.sampling.n, wait=not live):
                 return
             num_submitted += 1
             live[answer.request.id] = answer
-            client.submit(answer.request, _Held(answer.request, news.put))
+            client.submit(answer.request, _Batched(answer.request, news.put))
 
     try:
         with _progress(len(answers), progress) as advance:
@@ -77,48 +80,48 @@ def complete(client: Client, room: Room, answers: list[Answer], progress: bool |
                 for each in news.get():
                     answer = live.get(each.request_id)
                     if answer is None:
-                        continue  # its text has ended already; the engine was told
+                        continue  # its text ended with a stop string; the engine is ending it
                     answer.take(each)
                     if answer.is_over:
                         del live[each.request_id]
-                        room.give(answer.request.sampling.n)
+                        slots.give(answer.request.sampling.n)
                         advance()
                         submit_more()
     finally:
         for request_id, answer in live.items():
-            room.give(answer.request.sampling.n)
+            slots.give(answer.request.sampling.n)
             if not answer.is_over:
                 client.cancel(request_id)
     return [answer.completion() for answer in answers]
 
 
-class _Held:
-    """Collects the messages of a request that is not streamed: sends its first tokens, then all others with its end.
+class _Batched:
+    """Batches the messages of a request that is not streamed: its first tokens are sent at once, the rest at its end.
 
     Waking a thread for each token would take a core from the engine. Only stop strings need every token at once.
     """
 
     def __init__(self, request: GenerateRequest, send: Callable[[Sequence[News]], None]) -> None:
         self._send = send
-        self._is_watched = bool(request.sampling.stop)
-        self._is_quiet = False  # it has begun
+        self._has_stop = bool(request.sampling.stop)
+        self._has_begun = False
         self._held: list[News] = []
 
     def __call__(self, news: News) -> None:
         self._held.append(news)
         if type(news) is Tokens:
-            if self._is_quiet:
+            if self._has_begun:
                 return
-            self._is_quiet = not self._is_watched
+            self._has_begun = not self._has_stop
         held, self._held = self._held, []
         self._send(held)
 
 
 @contextmanager
-def _progress(total: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
-    """A bar on stderr: if it is asked for, or if someone looks and has reason to."""
-    shown = wanted if wanted is not None else total >= LONG_BATCH and sys.stderr.isatty()
-    if not shown or find_spec("rich") is None:
+def _progress(total: int, is_requested: bool | None) -> Iterator[Callable[[], None]]:
+    """A progress bar on stderr. None: show one for a long batch on a terminal."""
+    is_shown = is_requested if is_requested is not None else total >= LONG_BATCH and sys.stderr.isatty()
+    if not is_shown or find_spec("rich") is None:
         yield lambda: None
         return
     rich_progress, rich_console = import_module("rich.progress"), import_module("rich.console")

@@ -1,7 +1,7 @@
 """Messages as bytes, for the socket between two processes: a list of [kind, content], in MessagePack.
 
-The kind is the place in a closed list, so nothing that comes over a socket can name a class. Errors travel as code,
-status, sentence and plain facts; the other side has the class again if it is one of types/errors.py.
+The kind is an index into a closed list, so bytes from a socket cannot name a class. Errors are sent as code, status,
+message and plain attributes; the receiver restores the class if it has one with that code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from quire.engine import messages
 from quire.engine.messages import Inward, Outward
+from quire.types import output
 from quire.types.errors import QuireError
 
 KINDS: tuple[type[Any], ...] = (
@@ -31,8 +32,8 @@ KINDS: tuple[type[Any], ...] = (
     messages.Loading,
     messages.Ready,
     messages.Accepted,
-    messages.Tokens,
-    messages.Finished,
+    output.Tokens,
+    output.Finished,
     messages.Failed,
     messages.Cancelled,
     messages.Counters,
@@ -47,24 +48,24 @@ KINDS: tuple[type[Any], ...] = (
 _KIND_OF = {kind: place for place, kind in enumerate(KINDS)}
 
 
-def encode(said: Sequence[Inward | Outward]) -> bytes:
-    """Messages, in their order, as one frame."""
-    return _encoder().encode([(_KIND_OF[type(message)], message) for message in said])
+def encode(sent: Sequence[Inward | Outward]) -> bytes:
+    """Encode messages, in order, as one frame."""
+    return _encoder().encode([(_KIND_OF[type(message)], message) for message in sent])
 
 
 def decode(frame: bytes) -> list[Any]:
-    """The messages of a frame. Raises msgspec.DecodeError if it holds anything else."""
-    said: list[Any] = []
+    """Decode the messages of a frame. Raises msgspec.DecodeError if it holds anything else."""
+    received: list[Any] = []
     for kind, content in _envelope().decode(frame):
         if not 0 <= kind < len(KINDS):
-            raise msgspec.DecodeError(f"there is no message of the kind {kind}")
-        said.append(_decoders()[kind].decode(content))
-    return said
+            raise msgspec.DecodeError(f"there is no message of kind {kind}")
+        received.append(_decoders()[kind].decode(content))
+    return received
 
 
 @cache
 def _encoder() -> msgspec.msgpack.Encoder:
-    return msgspec.msgpack.Encoder(enc_hook=_plain)
+    return msgspec.msgpack.Encoder(enc_hook=plain_error)
 
 
 @cache
@@ -74,22 +75,23 @@ def _envelope() -> msgspec.msgpack.Decoder[list[tuple[int, msgspec.Raw]]]:
 
 @cache
 def _decoders() -> tuple[msgspec.msgpack.Decoder[Any], ...]:
-    return tuple(msgspec.msgpack.Decoder(kind, dec_hook=_error) for kind in KINDS)
+    return tuple(msgspec.msgpack.Decoder(kind, dec_hook=error_of) for kind in KINDS)
 
 
-def _plain(value: Any) -> Any:
+def plain_error(value: Any) -> Any:
+    """An error as plain values, for msgspec."""
     if isinstance(value, QuireError):
         facts = {name: fact for name, fact in vars(value).items() if isinstance(fact, str | int | float | None)}
-        return {"code": value.code, "status": value.status, "facts": facts}
-    raise NotImplementedError(f"{type(value).__name__} is in no message")
+        return {"kind": type(value).__name__, "code": value.code, "status": value.status, "facts": facts}
+    raise NotImplementedError(f"{type(value).__name__} cannot be sent in a message")
 
 
-def _error(kind: type[Any], content: Any) -> Any:
-    """An error of the class with this code, made without its constructor: the sentence is written already."""
+def error_of(kind: type[Any], content: Any) -> Any:
+    """Restore the error that `plain_error` encoded, without its constructor: the message is complete already."""
     if not issubclass(kind, QuireError):
-        raise NotImplementedError(f"{kind.__name__} is in no message")
-    known = {each.code: each for each in _errors(QuireError)}
-    found = known.get(content["code"])
+        raise NotImplementedError(f"{kind.__name__} cannot be sent in a message")
+    known = {each.__name__: each for each in _errors(QuireError)}
+    found = known.get(content["kind"])
     if found is None:  # an error of a package that this process has not loaded
         found = type("QuireError", (QuireError,), {"code": content["code"], "status": content["status"]})
     error = found.__new__(found)

@@ -1,1 +1,1 @@
-"""Many models, and where requests go: which of them are in memory, and who is asked."""
+"""Where requests go: routing rules for aliases, and changes to the models of the store."""

@@ -1,7 +1,7 @@
-"""A small classifier of texts: naive Bayes over words and pairs of words, learnt from a few examples at start.
+"""A small text classifier: naive Bayes over words and pairs of words, trained on a few examples at start-up.
 
-Small and honest: it knows no meaning, only words that its examples have. The same examples give the same answers. How
-well it does is measured on its own examples, each one left out in turn, and shown in /props.
+It knows only the words of its examples. The same examples give the same answers. Its accuracy is measured by leaving
+out each example in turn, and shown in /props.
 """
 
 from __future__ import annotations
@@ -15,54 +15,58 @@ from itertools import pairwise
 
 WORD = re.compile(r"\w+")
 MAX_CHARS = 4096
-SMOOTHING = 0.5  # of an occurrence, that every class has of every word
+SMOOTHING = 0.5  # occurrences added to every word in every class
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The likeliest class, and how likely it is; nothing if no word of the text is known."""
+class Classification:
+    """The most probable class; empty if no word of the text is known."""
 
     label: str = ""
-    share: float = 0.0
+    probability: float = 0.0
 
 
 class Classifier:
-    """Learnt once."""
+    """Trained when it is made."""
 
     def __init__(self, examples: Mapping[str, Sequence[str]]) -> None:
         self.examples = {label: tuple(texts) for label, texts in examples.items()}
-        self._counts = {label: Counter(w for text in texts for w in words(text)) for label, texts in examples.items()}
+        self._counts = {
+            label: Counter(w for text in texts for w in features_of(text)) for label, texts in examples.items()
+        }
         self._known: Counter[str] = sum(self._counts.values(), Counter())
 
-    def classify(self, text: str) -> Verdict:
-        """What a text is about. Of equally likely classes, the one that was declared first."""
-        return self._judge(words(text), {}, Counter())
+    def classify(self, text: str) -> Classification:
+        """The class of a text. Of equally probable ones, the one declared first."""
+        return self._classify(features_of(text), {}, Counter())
 
     def accuracy(self) -> float:
-        """Share of its examples that it would get right if it had learnt from the others alone."""
+        """The share of its examples that it classifies correctly when trained on the others."""
         num_right = num_all = 0
         for label, texts in self.examples.items():
             for text in texts:
-                without = Counter(words(text))
-                num_right += self._judge(words(text), {label: without}, without).label == label
+                without = Counter(features_of(text))
+                num_right += self._classify(features_of(text), {label: without}, without).label == label
                 num_all += 1
         return num_right / num_all
 
-    def _judge(self, found: Iterable[str], less: Mapping[str, Counter[str]], gone: Counter[str]) -> Verdict:
-        """With `less` occurrences than were learnt, `gone` of them in all."""
-        known = [word for word in found if self._known[word] > gone[word]]
+    def _classify(
+        self, features: Iterable[str], left_out: Mapping[str, Counter[str]], all_left_out: Counter[str]
+    ) -> Classification:
+        """Without the occurrences in `left_out`, which are by class and sum up to `all_left_out`."""
+        known = [word for word in features if self._known[word] > all_left_out[word]]
         if not known:
-            return Verdict()
+            return Classification()
         scores = {}
         for label, counts in self._counts.items():
-            without = less.get(label, Counter())
+            without = left_out.get(label, Counter())
             total = counts.total() - without.total() + SMOOTHING * len(self._known)
             scores[label] = sum(math.log((counts[word] - without[word] + SMOOTHING) / total) for word in known)
         best = max(scores, key=scores.__getitem__)
-        return Verdict(best, 1.0 / sum(math.exp(score - scores[best]) for score in scores.values()))
+        return Classification(best, 1.0 / sum(math.exp(score - scores[best]) for score in scores.values()))
 
 
-def words(text: str) -> list[str]:
-    """Words, and pairs of neighbours."""
+def features_of(text: str) -> list[str]:
+    """Words, and pairs of adjacent words."""
     single = WORD.findall(text[:MAX_CHARS].casefold())
     return single + [f"{a} {b}" for a, b in pairwise(single)]

@@ -1,4 +1,4 @@
-"""The models of a store, as a server changes them. What it does may take long: call it in a thread."""
+"""Changes to the models of a store, for a server. They may take long: call them in a thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from quire.store.create import (
     base_of_blobs,
     base_of_name,
     check_preset,
-    make,
-    modelfile_of,
+    create_from_base,
+    modelfile_text,
     no_check,
 )
 from quire.store.errors import WrongChecksum
@@ -22,21 +22,21 @@ from quire.types.library import Change, Copy, Create, Delete, Progress, Pull, Pu
 
 
 class StoreLibrary:
-    """One store."""
+    """The library of one store. `check` raises if a model cannot be run."""
 
     def __init__(self, store: Store, check: Check = no_check) -> None:
         self._store = store
-        self._check = check  # raises if a model cannot be run
+        self._check = check
 
     def modelfile(self, name: str) -> str:
-        """A Modelfile that makes a model again. It tells nobody where things lie."""
+        """A Modelfile that creates a model again, without paths of this machine."""
         self._refuse_path(name)
-        return modelfile_of(self._store, name, shows_path=False)
+        return modelfile_text(self._store, name, shows_path=False)
 
     def change(self, change: Change, progress: Progress) -> None:
-        """Do it. The progress may raise to end it."""
+        """Make a change. `progress` may raise to stop it."""
 
-        def told(what: str, done: int, total: int | None) -> None:
+        def report(what: str, done: int, total: int | None) -> None:
             progress(Step(what, done, total, digests.get(what, "")))
 
         digests: dict[str, str] = {}
@@ -53,42 +53,42 @@ class StoreLibrary:
                 self._refuse_path(name)
                 progress(Step("pulling manifest"))
                 digests |= {file.file_name: file.digest or "" for file in self._store.offer(name).files}
-                self._store.pull(name, told)
+                self._store.pull(name, report)
             case Push(name):
                 self._refuse_path(name)
                 digests |= {file.file_name: file.digest for file in self._store.show(name).files}
                 progress(Step("retrieving manifest"))
-                self._store.push(name, told)
+                self._store.push(name, report)
 
     def has_blob(self, digest: str) -> bool:
         """Is there a file with this digest (64 hex digits)?"""
         return self._store.find_blob(digest) is not None
 
     def add_blob(self, digest: str, chunks: Iterable[bytes]) -> None:
-        """Take in a file, for a model that is made of it later."""
+        """Store a file, for a model to be created from it later."""
         try:
             self._store.add_blob(chunks, digest)
         except WrongChecksum as error:
             raise InvalidRequest(error.public, field="digest") from error
 
-    def _create(self, wanted: Create, progress: Progress) -> None:
-        if wanted.has_adapters:
+    def _create(self, change: Create, progress: Progress) -> None:
+        if change.has_adapters:
             raise AdapterNotSupported
-        if bool(wanted.base) == bool(wanted.files):
+        if bool(change.base) == bool(change.files):
             raise InvalidRequest("Give one of from and files.", field="from")
-        self._refuse_path(wanted.name)
-        check_preset(wanted.preset)
-        if wanted.files:
-            base = base_of_blobs(self._store, wanted.files)
+        self._refuse_path(change.name)
+        check_preset(change.preset)
+        if change.files:
+            base = base_of_blobs(self._store, change.files)
         else:
-            self._refuse_path(wanted.base)
-            base = base_of_name(self._store, wanted.base, lambda what, done, total: progress(Step(what, done, total)))
+            self._refuse_path(change.base)
+            base = base_of_name(self._store, change.base, lambda what, done, total: progress(Step(what, done, total)))
         progress(Step("creating the model"))
-        make(self._store, wanted.name, base, wanted.preset, check=self._check)
+        create_from_base(self._store, change.name, base, change.preset, check=self._check)
         progress(Step("writing manifest"))
 
     def _refuse_path(self, *names: str) -> None:
-        """A server does not open files that a client names."""
+        """Refuse paths: a server does not open files that a client names."""
         for name in names:
             if parse_name(name).kind == "path":
-                raise InvalidRequest(f"{name} is a path; over HTTP, models have names.", field="model")
+                raise InvalidRequest(f"{name} is a path: over HTTP, use the name of a model.", field="model")

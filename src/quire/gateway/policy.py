@@ -1,8 +1,8 @@
-"""What a rule of a route may look at, and how kinds of conditions are found: each is one file in policies/.
+"""What a routing rule can test. Each kind of condition is one file in policies/, found by its name.
 
-A file of policies/ is named as its condition is written in a file of routes. It has an `EXAMPLE`, and
+A file in policies/ has the name that the condition has in a routes file. It defines an `EXAMPLE`, and
 
-    read(node, given) -> Condition     checks what stands in the file, once; the condition is asked for each request
+    read(node, declared) -> Condition     checks the declaration once; the condition is evaluated for each request
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pkgutil import iter_modules
 from typing import Protocol
 
 from quire.gateway.classify import Classifier
-from quire.gateway.declared import Node
+from quire.gateway.yaml_nodes import YamlNode
 
-MAX_TEXT = 32_768  # characters that a condition looks at: routing must not make others wait
-BYTES_PER_TOKEN = 4  # of a text that no tokenizer has seen: which model's would it be?
+MAX_TEXT_CHARS = 32_768  # that a condition searches: routing must not delay other requests
+BYTES_PER_TOKEN = 4  # an estimate: no model, and so no tokenizer, is chosen yet
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """All that is known of a request before a model is chosen for it."""
+class RequestFacts:
+    """What is known about a request before a model is chosen."""
 
-    last: str = ""  # the newest message of the user, or the prompt
-    first: str = ""  # the first message: all turns of a conversation have the same
+    last: str = ""  # the user's latest message, or the prompt
+    first: str = ""  # the user's first message, which is the same in all turns of a conversation
     system: str = ""
     text: str = ""  # everything
-    num_ids: int = 0  # tokens that were given as such
+    num_ids: int = 0  # tokens given as ids
     key: str = ""  # name of the API key
     user: str = ""
     session: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    loaded: frozenset[str] = frozenset()  # models that could answer at once
+    loaded: frozenset[str] = frozenset()  # models that can answer now
 
     @property
     def num_chars(self) -> int:
@@ -43,16 +43,16 @@ class Facts:
 
     @property
     def num_tokens(self) -> int:
-        """About how many tokens that is: the same for every model."""
+        """An estimate of its tokens, the same for every model."""
         return self.num_ids + -(-len(self.text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
-Condition = Callable[[Facts], bool]
+Condition = Callable[[RequestFacts], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What else the file of routes declares, for conditions that refer to it."""
+class Declarations:
+    """What else the routes file declares, for conditions that refer to it."""
 
     tiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     classifiers: Mapping[str, Classifier] = field(default_factory=dict)
@@ -63,14 +63,14 @@ class Policy(Protocol):
 
     EXAMPLE: str  # the condition in YAML
 
-    def read(self, node: Node, given: Given) -> Condition:
-        """The condition that stands here. Raises BadRoutes."""
+    def read(self, node: YamlNode, declared: Declarations) -> Condition:
+        """The condition that is declared here. Raises BadRoutes."""
         ...
 
 
 @cache
 def all_policies() -> Mapping[str, Policy]:
-    """Files are found, not listed."""
+    """The modules of policies/, by name."""
     folder = import_module("quire.gateway.policies")
     names = [each.name for each in iter_modules(folder.__path__)]
     return {name: import_module(f"{folder.__name__}.{name}") for name in names}

@@ -1,6 +1,6 @@
-"""Formats of strings: those that the compiler keeps, those that a pattern keeps, and the rest, which are annotations.
+"""Formats of strings: some are enforced by the compiler, some by a pattern here; the rest are annotations.
 
-A pattern may describe less than its format allows, never more: what it lets through is valid.
+A pattern may match less than its format allows, never more: every match is valid.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 
 COMPILED = ("hostname", "ipv4", "ipv6", "uuid", "uri")
 
-# As readers take them: no year 0, no 60th second, a 29th of February in leap years, and no digits without end.
+# As parsers accept them: no year 0, no leap second, 29 February in leap years only, and a limited number of digits.
 _YEAR = r"(\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)"
 _LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _MONTH = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
@@ -21,13 +21,13 @@ _HOURS = r"T(\d{1,3}H(\d{1,2}M(\d{1,2}S)?)?|\d{1,3}M(\d{1,2}S)?|\d{1,4}S)"
 _DAYS = r"(\d{1,3}Y(\d{1,2}M(\d{1,2}D)?)?|\d{1,3}M(\d{1,2}D)?|\d{1,4}D)"
 _WORD = r"[A-Za-z0-9_+-]+"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
-# A name at a domain with a dot: readers of addresses take no other.
+# The domain has a dot, which parsers of addresses require.
 MAILBOX = rf"{_WORD}(\.{_WORD})*@({_LABEL}\.)+[A-Za-z]{{2,12}}"
 
 _BYTE = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"({_BYTE}\.){{3}}{_BYTE}"
 _IPV6 = r"([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
-# The bits after a network's prefix are zero.
+# The bits after a network's prefix must be zero.
 _NETWORK4 = rf"({_BYTE}(\.0){{3}}/8|({_BYTE}\.){{2}}0\.0/16|({_BYTE}\.){{3}}0/24|{_IPV4}/32)"
 _NETWORK6 = rf"(([0-9a-f]{{1,4}}:){{3}}[0-9a-f]{{1,4}}::/64|{_IPV6}/128)"
 _INTERFACE4 = rf"{_IPV4}/(3[0-2]|[12]?\d)"
@@ -77,8 +77,8 @@ _WHOLE = {
 }
 PATTERNS = {name: f"^{whole}$" for name, whole in _WHOLE.items()} | {"json-string": JSON_TEXT}
 
-# The same for names of properties, where the compiler keeps patterns alone.
-NAMES = PATTERNS | {
+# For names of properties, where the compiler supports patterns only.
+PROPERTY_NAME_PATTERNS = PATTERNS | {
     "hostname": PATTERNS["idn-hostname"],
     "ipv4": f"^{_IPV4}$",
     "ipv6": f"^{_IPV6}$",
@@ -86,20 +86,23 @@ NAMES = PATTERNS | {
     "uri": PATTERNS["iri"],
 }
 
-_SAFE = {"int32": 2**31 - 1, "int64": 10**18}  # what a float can tell apart, and more than anybody means
+_SAFE = {
+    "int32": 2**31 - 1,
+    "int64": 10**18,
+}  # int64: a bound that a float represents exactly, large enough in practice
 
 
-def patterns_of(part: Schema) -> list[str]:
-    """What a string of this part's format and content must match beside what the compiler knows of it."""
+def string_patterns(part: Schema) -> list[str]:
+    """The patterns for this part's format and content, beyond what the compiler enforces."""
     name = part.get("format")
-    found = [PATTERNS[name]] if isinstance(name, str) and name in PATTERNS else []
+    patterns = [PATTERNS[name]] if isinstance(name, str) and name in PATTERNS else []
     if part.get("contentMediaType") == "application/json" and "contentEncoding" not in part:
         inside = part.get("contentSchema")
         kind = inside.get("type") if isinstance(inside, dict) else None
-        found.append(JSON_TEXTS.get(kind, JSON_TEXT) if isinstance(kind, str) else JSON_TEXT)
-    return found
+        patterns.append(JSON_TEXTS.get(kind, JSON_TEXT) if isinstance(kind, str) else JSON_TEXT)
+    return patterns
 
 
-def largest_of(part: Schema) -> int | None:
-    """The largest whole number of this part's format."""
+def largest_integer(part: Schema) -> int | None:
+    """The largest integer of this part's format."""
     return _SAFE.get(part["format"]) if isinstance(part.get("format"), str) else None

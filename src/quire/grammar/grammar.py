@@ -1,14 +1,14 @@
-"""The contract of constrained decoding: a constraint is compiled once, and every text has a state of its own.
+"""The contract of constrained decoding: a constraint is compiled once, and every answer has its own state.
 
     grammar = backend.compile(constraint)
     state = grammar.start()
     state.fill_mask(bits)                 # which tokens may come next
-    state.accept([token])                 # the one that came
-    state.forced_tokens()                 # what can only come now: it need not be sampled
-    state.must_stop                       # the text is whole and cannot go on
+    state.accept([token])                 # the token that was sampled
+    state.forced_tokens()                 # the only tokens that can follow: they need not be sampled
+    state.must_stop                       # the answer is complete, and nothing may follow
 
-Only the backend's own file knows the library behind it. It is opened when the first constrained request comes, so an
-installation without the library serves everything else.
+Only the backend's module imports its library. It is opened with the first constrained request, so an installation
+without the library serves all other requests.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ Array = NDArray[Any]
 
 
 class GrammarUnavailable(QuireError):
-    """This engine cannot hold any text to a form."""
+    """This engine cannot constrain answers."""
 
     code = "grammar_unavailable"
     status = 501
 
 
 class GrammarState(Protocol):
-    """One text on its way through a grammar. Used by one thread at a time."""
+    """The position of one answer in a grammar. Used by one thread at a time."""
 
     @property
     def must_stop(self) -> bool:
-        """Is the text whole, with nothing that could follow?"""
+        """Is the answer complete, so that nothing may follow?"""
 
     @property
     def error(self) -> QuireError | None:
-        """Why the text cannot be followed any further: a token that was not allowed, or a limit."""
+        """Why the grammar has failed: a token that was not allowed, or a limit."""
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """Advance by these tokens."""
 
     def forced_tokens(self) -> list[int]:
-        """The tokens that alone can come next, as the tokenizer writes their text; empty where there is a choice."""
+        """The only tokens that can follow, as the tokenizer encodes their text; empty where there is a choice."""
 
     def fill_mask(self, bits: Array, drafts: Sequence[int] = ()) -> None:
-        """One bit for each token that may come next, or after a draft: uint32 [1 + drafts, words], all zero before.
+        """Set a bit for each token that may come next, and after each draft: uint32 [1 + drafts, words], zero before.
 
-        After a draft that may not come, masks stay zero. The state is then as it was.
+        The masks after a draft that is not allowed stay zero. The state does not change.
         """
 
 
@@ -64,36 +64,36 @@ class Grammar(Protocol):
     """A compiled constraint."""
 
     def start(self) -> GrammarState:
-        """The state of a text that has not begun."""
+        """The state at the start of an answer."""
 
 
 class Backend(Protocol):
-    """What compiles, for the words of one model."""
+    """A compiler of constraints for the vocabulary of one model."""
 
     def compile(self, constraint: Constraint) -> Grammar:
-        """May take seconds. Raises InvalidRequest that says what is wrong, and where."""
+        """Compile a constraint, which may take seconds. Raises InvalidRequest with the problem and its position."""
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The tokens of one model: how they are spelled, how many its head has, which end a text."""
+class GrammarVocabulary:
+    """The tokens of one model: its tokenizer, the size of its output, and the tokens that end an answer."""
 
     tokenizer: Tokenizer
     vocab_size: int
     end_ids: tuple[int, ...]
 
 
-def open_backend(words: Words | None, open_objects: bool = False) -> Backend:
-    """The backend for these words, with the setting `open_objects`. Raises GrammarUnavailable if there is none."""
-    if words is None:
-        raise GrammarUnavailable("The model came without a tokenizer, so its answers cannot be held to a form.")
-    if not words.end_ids:
-        raise GrammarUnavailable("The model names no token that ends a text, so its answers cannot be held to a form.")
+def open_backend(vocabulary: GrammarVocabulary | None, open_objects: bool = False) -> Backend:
+    """The backend for a vocabulary, with the setting `open_objects`. Raises GrammarUnavailable if there is none."""
+    if vocabulary is None:
+        raise GrammarUnavailable("The model has no tokenizer, so its answers cannot be constrained.")
+    if not vocabulary.end_ids:
+        raise GrammarUnavailable("The model has no end-of-text token, so its answers cannot be constrained.")
     try:
-        guidance = import_module("quire.grammar.guidance")  # here, because its library may be absent
+        guidance = import_module("quire.grammar.guidance")  # late, because its library may be absent
     except ModuleNotFoundError as error:
         raise GrammarUnavailable(
-            f"Constrained answers need the package {error.name}, which is not installed here."
+            f"Constrained answers need the package {error.name}, which is not installed on the server."
         ) from error
-    backend: Backend = guidance.Guidance(words, open_objects)
+    backend: Backend = guidance.Guidance(vocabulary, open_objects)
     return backend

@@ -1,7 +1,7 @@
-"""The grammar contract by llguidance: Earley parsing over bytes, with masks in microseconds.
+"""The grammar backend with llguidance: Earley parsing over bytes, with masks in microseconds.
 
-JSON is written in one line, as `json.dumps` does it: `{"a": 1, "b": [2, 3]}`. Nobody misses a choice about white space,
-small models would write it for ever, and each place for it would end a run of forced tokens.
+JSON is written on one line, as by `json.dumps`: `{"a": 1, "b": [2, 3]}`. Optional white space would be written for ever
+by small models, and would end every run of forced tokens.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import llguidance
 from numpy.typing import NDArray
 
-from quire.grammar.alternatives import Rules
-from quire.grammar.grammar import Words
-from quire.grammar.schema import Schema, locate, read, refused
-from quire.grammar.writing import exact
+from quire.grammar.alternatives import SchemaOptions
+from quire.grammar.grammar import GrammarVocabulary
+from quire.grammar.schema import Schema, invalid_schema, locate_error, parse_schema
+from quire.grammar.schema_writer import exact_schema
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.request import Constraint, ConstraintKind
 
@@ -28,15 +28,15 @@ JSON_FORM = {
     "item_separator": ", ",
     "key_separator": ": ",
     "whitespace_flexible": False,
-    "coerce_one_of": False,  # branches that may both hold are refused: an answer that fits two of them is not valid
+    "coerce_one_of": False,  # overlapping branches are refused: an answer that matches two is invalid
     "lenient": False,
     "json_allow_general_unicode_escapes": False,
 }
-# A name may not be spelled a second way: "\u0061" would be "a" again, with a value that nobody has looked at.
+# A name must not be written in two ways: "\u0061" would repeat "a", with a value that is not checked.
 ESCAPES = 'nrbtf\\"'
 
-# What a mask may cost: some 25 ms and 100 MB in the worst case, and then the request fails by itself. A row has an item
-# for each way in which the text may go on: an enum of 2,000 objects is such a row, so it may be longer than usual.
+# The cost of a mask: 25 ms and 100 MB in the worst case; beyond that the request fails. A row has an item for each
+# possible continuation: an enum of 2,000 objects is one row, so rows may be longer than the default.
 LIMITS = llguidance.LLParserLimits(
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
@@ -46,55 +46,57 @@ LIMITS = llguidance.LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
-MAX_REASON = 400  # characters of what the library says
-MAX_EBNF_RULES = 1_000  # its converter is Python, and takes 0.4 s for so many, four times that for twice as many
+MAX_REASON = 400  # characters of the library's error
+MAX_EBNF_RULES = 1_000  # the converter is Python: 0.4 s for this many, quadratic in their number
 
-ANCHOR = "\x01"  # before a text, so that a tokenizer sees no beginning there; it joins with nothing
+ANCHOR = "\x01"  # put before a text, so that a tokenizer does not treat it as the start; it merges with nothing
 
 
 class Guidance:
-    """Compiles for the words of one model. Opening it takes as long as walking through the vocabulary."""
+    """Compiles for the vocabulary of one model, which is indexed when this is created."""
 
-    def __init__(self, words: Words, open_objects: bool = False) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary, open_objects: bool = False) -> None:
         self._open_objects = open_objects
         self._tokenizer = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Spelling(words)), n_vocab=words.vocab_size, eos_token=list(words.end_ids)
+            llguidance.TokenizerWrapper(_TokenizerAdapter(vocabulary)),
+            n_vocab=vocabulary.vocab_size,
+            eos_token=list(vocabulary.end_ids),
         )
 
     def compile(self, constraint: Constraint) -> GuidanceGrammar:
-        """May be called from several threads at once: all but the checks of a schema runs without the interpreter."""
+        """Thread-safe. Everything but the rewriting of a schema runs without the GIL."""
         try:
             matcher = self._compile(constraint)
-            matcher.compute_bitmask()  # the first mask is made here once, for all that start with it
+            matcher.compute_bitmask()  # once, for all states that start from this matcher
             if matcher.is_error():
-                raise _refused(constraint.kind, _reason(matcher.get_error()))
+                raise _invalid(constraint.kind, _reason(matcher.get_error()))
             return GuidanceGrammar(matcher)
         except (RecursionError, UnicodeEncodeError) as error:
             why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is not valid Unicode"
-            raise _refused(constraint.kind, why) from error
+            raise _invalid(constraint.kind, why) from error
 
     def _compile(self, constraint: Constraint) -> llguidance.LLMatcher:
         match constraint.kind:
             case ConstraintKind.JSON:
-                return self._follow(_json_grammar(ANY_OBJECT), constraint)
+                return self._compile_text(_json_grammar(ANY_OBJECT), constraint)
             case ConstraintKind.SCHEMA:
-                rules = Rules(closes=constraint.strict or not self._open_objects)
-                return self._compile_schema(read(constraint.text), rules)
+                options = SchemaOptions(closes_objects=constraint.strict or not self._open_objects)
+                return self._compile_schema(parse_schema(constraint.text), options)
             case ConstraintKind.REGEX:
-                return self._follow(llguidance.grammar_from("regex", constraint.text), constraint)
+                return self._compile_text(llguidance.grammar_from("regex", constraint.text), constraint)
             case ConstraintKind.CHOICE:
                 lark = "start: " + " | ".join(json.dumps(choice) for choice in constraint.choices)
-                return self._follow(llguidance.grammar_from("lark", lark), constraint)
+                return self._compile_text(llguidance.grammar_from("lark", lark), constraint)
             case ConstraintKind.LARK:
-                return self._follow(llguidance.grammar_from("lark", constraint.text), constraint)
+                return self._compile_text(llguidance.grammar_from("lark", constraint.text), constraint)
             case ConstraintKind.EBNF:
-                return self._follow(_from_ebnf(constraint.text), constraint)
+                return self._compile_text(_from_ebnf(constraint.text), constraint)
 
-    def _compile_schema(self, schema: Schema, rules: Rules) -> llguidance.LLMatcher:
+    def _compile_schema(self, schema: Schema, options: SchemaOptions) -> llguidance.LLMatcher:
         def compiled(part: Schema) -> llguidance.LLMatcher:
-            return self._matcher(_json_grammar(exact(part, rules)))
+            return self._matcher(_json_grammar(exact_schema(part, options)))
 
-        def refusal(part: Schema) -> str | None:
+        def compile_error(part: Schema) -> str | None:
             try:
                 return compiled(part).get_error() or None
             except InvalidRequest as error:
@@ -103,12 +105,12 @@ class Guidance:
         matcher = compiled(schema)
         if not matcher.is_error():
             return matcher
-        raise refused(locate(schema, refusal, matcher.get_error()), _reason(matcher.get_error()))
+        raise invalid_schema(locate_error(schema, compile_error, matcher.get_error()), _reason(matcher.get_error()))
 
-    def _follow(self, grammar: str, constraint: Constraint) -> llguidance.LLMatcher:
+    def _compile_text(self, grammar: str, constraint: Constraint) -> llguidance.LLMatcher:
         matcher = self._matcher(grammar)
         if matcher.is_error():
-            raise _refused(constraint.kind, _reason(matcher.get_error(), constraint.kind))
+            raise _invalid(constraint.kind, _reason(matcher.get_error(), constraint.kind))
         return matcher
 
     def _matcher(self, grammar: str) -> llguidance.LLMatcher:
@@ -116,18 +118,18 @@ class Guidance:
 
 
 class GuidanceGrammar:
-    """A matcher that has seen nothing yet."""
+    """A matcher in its initial state."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
 
     def start(self) -> GuidanceState:
-        """A copy, which costs microseconds."""
+        """A copy of the matcher, which takes microseconds."""
         return GuidanceState(self._matcher.deep_copy())
 
 
 class GuidanceState:
-    """A matcher and what it was given."""
+    """A matcher and the number of tokens that it has consumed."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
@@ -135,63 +137,67 @@ class GuidanceState:
 
     @property
     def must_stop(self) -> bool:
-        """Is the text whole, with nothing that could follow?"""
+        """Is the answer complete, so that nothing may follow?"""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     @property
     def error(self) -> QuireError | None:
-        """A matcher that has failed stays so: it would allow nothing but the end."""
+        """The error of a matcher that has failed. It stays failed, and would allow only the end token."""
         if not self._matcher.is_error():
             return None
-        said = f"The answer cannot be held to its form any further, after {self._num_tokens} tokens: "
-        return InvalidRequest(said + _reason(self._matcher.get_error()) + ".", field="constraint")
+        reason = _reason(self._matcher.get_error())
+        return InvalidRequest(f"The grammar failed after {self._num_tokens} tokens: {reason}.", field="constraint")
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """Advance by these tokens."""
         self._num_tokens += len(tokens)
         self._matcher.consume_tokens(list(tokens))
 
     def forced_tokens(self) -> list[int]:
-        """As many as are certain: the last ones may yet join with what follows, and are left to the next turn."""
+        """Only tokens that are certain: the last ones may still merge with what follows, and come next time."""
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens[: self._matcher.validate_tokens(tokens)] if tokens else tokens
 
     def fill_mask(self, bits: Array, drafts: Sequence[int] = ()) -> None:
-        """Straight into the rows of `bits`, without the interpreter."""
+        """Written into the rows of `bits` by native code, without the GIL."""
         matcher, at, row = self._matcher, bits.ctypes.data, bits.strides[0]
         matcher.unsafe_compute_mask_ptr(at, row)
-        num_tried = 0
+        num_accepted = 0
         for draft in drafts:
             if not matcher.validate_tokens([draft]):
                 break
             matcher.consume_token(draft)
-            num_tried += 1
-            matcher.unsafe_compute_mask_ptr(at + num_tried * row, row)
-        if num_tried:
-            matcher.rollback(num_tried)
+            num_accepted += 1
+            matcher.unsafe_compute_mask_ptr(at + num_accepted * row, row)
+        if num_accepted:
+            matcher.rollback(num_accepted)
 
 
-class _Spelling:
-    """A model's words as llguidance asks for them. Text that it wants in tokens stands in the middle of an answer."""
+class _TokenizerAdapter:
+    """The interface that llguidance needs of a tokenizer. The text that it tokenizes is in the middle of an answer."""
 
-    def __init__(self, words: Words) -> None:
-        self._tokenizer = words.tokenizer
-        self.tokens = [words.tokenizer.token_bytes(token) for token in range(words.vocab_size)]
-        self.special_token_ids = sorted(token for token in words.tokenizer.special_ids if token < words.vocab_size)
-        self.eos_token_id = words.end_ids[0]
-        self.bos_token_id = words.tokenizer.bos_id
-        self._heads = [("", 0), (ANCHOR, len(self._encode(ANCHOR)))]
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self._tokenizer = vocabulary.tokenizer
+        self.tokens = [vocabulary.tokenizer.token_bytes(token) for token in range(vocabulary.vocab_size)]
+        self.special_token_ids = sorted(
+            token for token in vocabulary.tokenizer.special_ids if token < vocabulary.vocab_size
+        )
+        self.eos_token_id = vocabulary.end_ids[0]
+        self.bos_token_id = vocabulary.tokenizer.bos_id
+        self._prefixes = [("", 0), (ANCHOR, len(self._encode(ANCHOR)))]
         self._longest = max(map(len, self.tokens))
-        self._ids = {word: token for token, word in enumerate(self.tokens) if token not in words.tokenizer.special_ids}
+        self._ids = {
+            word: token for token, word in enumerate(self.tokens) if token not in vocabulary.tokenizer.special_ids
+        }
 
     def __call__(self, text: str) -> list[int]:
-        """Tokens that spell exactly this text: the model's own way, or else from the longest word to the shortest."""
-        wanted = text.encode()
-        for head, length in self._heads:
-            tokens = self._encode(head + text)[length:]
-            if b"".join([self.tokens[token] for token in tokens]) == wanted:
+        """Tokens of exactly this text: as the tokenizer encodes it, or else the longest match at each position."""
+        encoded = text.encode()
+        for prefix, length in self._prefixes:
+            tokens = self._encode(prefix + text)[length:]
+            if b"".join([self.tokens[token] for token in tokens]) == encoded:
                 return tokens
-        return self._greedy(wanted)
+        return self._greedy(encoded)
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_bos=False, add_eos=False)
@@ -203,13 +209,13 @@ class _Spelling:
             ends = range(min(len(text), at + self._longest), at, -1)
             end = next((end for end in ends if text[at:end] in self._ids), None)
             if end is None:
-                return []  # no word spells it: nothing can be forced here
+                return []  # it has no tokens, so nothing can be forced here
             tokens.append(self._ids[text[at:end]])
             at = end
         return tokens
 
 
-_WHAT = {
+_KIND_NAMES = {
     ConstraintKind.JSON: "form",
     ConstraintKind.SCHEMA: "JSON schema",
     ConstraintKind.REGEX: "regular expression",
@@ -219,26 +225,26 @@ _WHAT = {
 }
 
 
-def _refused(kind: ConstraintKind, why: str) -> InvalidRequest:
-    return InvalidRequest(f"The {_WHAT[kind]} cannot be followed: {why}.", field="constraint")
+def _invalid(kind: ConstraintKind, why: str) -> InvalidRequest:
+    return InvalidRequest(f"The {_KIND_NAMES[kind]} cannot be compiled: {why}.", field="constraint")
 
 
 def _json_grammar(schema: Schema) -> str:
     text = json.dumps(schema, ensure_ascii=False)
-    escapes = ESCAPES + "u" * ("\\u00" in text)  # a schema with control characters needs a way to write them
+    escapes = ESCAPES + "u" * ("\\u00" in text)  # needed for the control characters in a schema
     form = JSON_FORM | {"json_allowed_escapes": escapes}
     return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=form)  # type: ignore[arg-type]
 
 
 def _from_ebnf(text: str) -> str:
-    """GBNF by way of Lark. Escapes of Unicode are resolved here: the library's converter spoils those with zeros."""
+    """Convert GBNF to Lark. Unicode escapes are resolved here: the library's converter breaks those with zeros."""
     if text.count("::=") > MAX_EBNF_RULES:
-        raise _refused(ConstraintKind.EBNF, f"it has more than {MAX_EBNF_RULES} rules")
+        raise _invalid(ConstraintKind.EBNF, f"it has more than {MAX_EBNF_RULES} rules")
     try:
         return llguidance.grammar_from("ebnf", re.sub(r"\\(?:u([\da-fA-F]{4})|U([\da-fA-F]{8})|.)", _character, text))
     except ValueError as error:
         reason = str(error).removeprefix("Failed to convert the grammar from GBNF to Lark: ")
-        raise _refused(ConstraintKind.EBNF, reason) from error
+        raise _invalid(ConstraintKind.EBNF, reason) from error
 
 
 def _character(escape: re.Match[str]) -> str:
@@ -249,26 +255,25 @@ def _character(escape: re.Match[str]) -> str:
     return f"\\x{value:02X}" if value < 0x80 else chr(min(value, 0x10FFFF))
 
 
-def _reason(said: str, kind: ConstraintKind = ConstraintKind.SCHEMA) -> str:
-    """What the library says, in one line, and in our words where it matters.
+def _reason(message: str, kind: ConstraintKind = ConstraintKind.SCHEMA) -> str:
+    """The library's error in one line, reworded where that helps.
 
-    A place in a grammar is told as line and column. What is not a Lark grammar has become one on its way, and a place
-    in that one is nobody's.
+    A position is given as line and column only for Lark: other grammars are converted, and their positions are lost.
     """
-    said = said.removesuffix("<non-verbose/>").strip()
-    if found := re.match(r"Unimplemented keys: \[(.*)\]", said):
-        return f"not supported: {found[1].replace(chr(34), '')}"
-    if said.startswith("oneOf constraints are not supported"):
-        return "oneOf is supported where its branches exclude each other, which these may not; use anyOf"
-    if said.startswith("NoExtensionBias"):
+    message = message.removesuffix("<non-verbose/>").strip()
+    if match := re.match(r"Unimplemented keys: \[(.*)\]", message):
+        return f"not supported: {match[1].replace(chr(34), '')}"
+    if message.startswith("oneOf constraints are not supported"):
+        return "oneOf is supported only if its branches exclude each other, which these may not; use anyOf"
+    if message.startswith("NoExtensionBias"):
         return "no token of the model can come next"
-    if said.startswith("panic"):
+    if message.startswith("panic"):
         return "it is too large"
-    place = ""
-    if found := re.match(r"(?:at )?(\d+)\((\d+)\): ", said):
-        place = f"line {found[1]}, column {found[2]}: " if kind is ConstraintKind.LARK else ""
-        said = said[found.end() :]
-    if found := re.search(r"regex parse error:\n    .*\n    ( *)\^.*\nerror: (.*)", said):
-        return f"{place}character {len(found[1]) + 1}: {found[2]}"
-    said = said.partition("\n")[0]
-    return place + (said if len(said) <= MAX_REASON else said[:MAX_REASON] + "…").rstrip(".")
+    position = ""
+    if match := re.match(r"(?:at )?(\d+)\((\d+)\): ", message):
+        position = f"line {match[1]}, column {match[2]}: " if kind is ConstraintKind.LARK else ""
+        message = message[match.end() :]
+    if match := re.search(r"regex parse error:\n    .*\n    ( *)\^.*\nerror: (.*)", message):
+        return f"{position}character {len(match[1]) + 1}: {match[2]}"
+    message = message.partition("\n")[0]
+    return position + (message if len(message) <= MAX_REASON else message[:MAX_REASON] + "…").rstrip(".")

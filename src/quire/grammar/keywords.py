@@ -1,4 +1,4 @@
-"""Keywords of JSON Schema by what they are about, and what parts that hold together say of types, values and names."""
+"""Keywords of JSON Schema by topic, and what the parts of an alternative together allow: types, values, names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from quire.grammar.schema import Schema
 
-Part = Schema | bool
-Alternative = tuple[Schema, ...]
+Subschema = Schema | bool
+Alternative = tuple[Schema, ...]  # parts that all apply
 
+# Applicators whose schemas apply to the same value.
 IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas", "dependencies")
 ANNOTATIONS = frozenset(
     (
@@ -25,8 +26,8 @@ OF_OBJECTS = frozenset(
     )
 )
 CONDITIONAL = ("if", "then", "else")
-# No grammar keeps these.
-NOT_KEPT = frozenset(
+# No grammar can enforce these.
+UNSUPPORTED = frozenset(
     (
         *(*CONDITIONAL, "not", "contains", "minContains", "maxContains", "unevaluatedItems"),
         *("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"),
@@ -35,31 +36,31 @@ NOT_KEPT = frozenset(
 TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 
 
-def types_of(parts: Alternative) -> set[str]:
+def allowed_types(parts: Alternative) -> set[str]:
     """The types that all parts allow."""
-    found = set(TYPES)
+    allowed = set(TYPES)
     for part in parts:
-        said = part.get("type", list(TYPES))
-        found &= {"number" if name == "integer" else name for name in ([said] if isinstance(said, str) else said)}
-    return found
+        types = part.get("type", list(TYPES))
+        allowed &= {"number" if name == "integer" else name for name in ([types] if isinstance(types, str) else types)}
+    return allowed
 
 
-def lists_of(parts: Alternative) -> list[list[Any]]:
-    """The values that parts list."""
+def value_lists(parts: Alternative) -> list[list[Any]]:
+    """The `enum` or `const` of each part that has one."""
     return [[part["const"]] if "const" in part else part["enum"] for part in parts if "const" in part or "enum" in part]
 
 
-def values_of(parts: Alternative) -> list[Any] | None:
-    """The values that all parts list; None: they are not listed."""
-    lists = lists_of(parts)
+def allowed_values(parts: Alternative) -> list[Any] | None:
+    """The values that all `enum` and `const` allow. None: there are none."""
+    lists = value_lists(parts)
     if not lists:
         return None
-    keys = [{as_key(value) for value in given} for given in lists]
-    return [value for value in lists[0] if all(as_key(value) in given for given in keys)]
+    keys = [{as_key(value) for value in values} for values in lists]
+    return [value for value in lists[0] if all(as_key(value) in each for each in keys)]
 
 
-def type_of(value: Any) -> str:
-    """In the words of JSON schema."""
+def json_type(value: Any) -> str:
+    """The type of a value, as JSON Schema names it."""
     for kind, name in ((bool, "boolean"), (str, "string"), (list, "array"), (dict, "object"), (type(None), "null")):
         if isinstance(value, kind):
             return name
@@ -67,38 +68,38 @@ def type_of(value: Any) -> str:
 
 
 def as_key(value: Any) -> Any:
-    """Equal for equal values of JSON: 1 is 1.0, and not true."""
+    """A key that is equal for equal JSON values: 1 equals 1.0, but not true."""
     if isinstance(value, list):
         return ("array", tuple(map(as_key, value)))
     if isinstance(value, dict):
         return ("object", frozenset((name, as_key(each)) for name, each in value.items()))
-    return (type_of(value), value)
+    return (json_type(value), value)
 
 
-def required(part: Schema) -> list[str]:
-    """The names that a part demands."""
-    found: list[str] = part.get("required", [])
-    return found
+def required_names(part: Schema) -> list[str]:
+    """The names that a part requires."""
+    names: list[str] = part.get("required", [])
+    return names
 
 
-def said_of(parts: Alternative, name: str) -> tuple[Part, ...]:
-    """All that is said of a property: by its name, or because a part does not know it."""
-    said: list[Part] = []
+def property_schemas(parts: Alternative, name: str) -> tuple[Subschema, ...]:
+    """All schemas that apply to a property: by its name, or as an additional property."""
+    schemas: list[Subschema] = []
     for part in parts:
         if name in part.get("properties", {}):
-            said.append(part["properties"][name])
-        elif "additionalProperties" in part and not matches(part, name):
-            said.append(part["additionalProperties"])
-    return tuple(said)
+            schemas.append(part["properties"][name])
+        elif "additionalProperties" in part and not has_pattern_for(part, name):
+            schemas.append(part["additionalProperties"])
+    return tuple(schemas)
 
 
-def matches(part: Schema, name: str) -> bool:
-    """Does a pattern of this part look at a name?"""
-    return any(fits(pattern, name) for pattern in part.get("patternProperties", {}))
+def has_pattern_for(part: Schema, name: str) -> bool:
+    """Does a pattern of this part match a name?"""
+    return any(pattern_matches(pattern, name) for pattern in part.get("patternProperties", {}))
 
 
-def fits(pattern: str, name: str) -> bool:
-    """Is a pattern found in a name? One that cannot be read here is not."""
+def pattern_matches(pattern: str, name: str) -> bool:
+    """Does a pattern match in a name? False for a pattern that Python cannot compile."""
     try:
         return re.search(pattern, name) is not None
     except re.error:

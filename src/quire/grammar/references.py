@@ -1,37 +1,37 @@
-"""What `$ref` leads to: a place by its JSON pointer, an anchor, or a schema with an `$id` of its own."""
+"""Resolve `$ref`: a JSON pointer, an anchor, or the `$id` of a schema."""
 
 from __future__ import annotations
 
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from quire.grammar.schema import Schema, parts, refused
+from quire.grammar.schema import Schema, invalid_schema, subschemas
 
 
 class References:
-    """Of one document. Parts are known by their identity, so it must live as long as what it answers."""
+    """The references of one document. Parts are identified by `id`, so the document must outlive this object."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._paths = {id(part): path for path, part in parts(root)}
-        self._bases: dict[int, str] = {}  # the URI of the resource in which a part stands
-        self._around: dict[int, str] = {}  # the URI around a part that has an `$id` beside its `$ref`
+        self._paths = {id(part): path for path, part in subschemas(root)}
+        self._bases: dict[int, str] = {}  # the base URI of each part
+        self._outer_bases: dict[int, str] = {}  # the outer base URI of a part with `$id` beside `$ref`
         self._resources: dict[str, Schema] = {"": root}
         self._anchors: dict[tuple[str, str], Schema] = {}
         self._read(root, "")
 
     def path(self, part: Any) -> str:
-        """Where a part stands, for an error."""
+        """The path of a part, for an error."""
         return self._paths.get(id(part), "#")
 
     def target(self, part: Schema) -> Schema | bool:
-        """What the `$ref` of a part leads to. Raises InvalidRequest if that is nothing."""
+        """The schema that the `$ref` of a part refers to. Raises InvalidRequest if there is none."""
         found = self._find(part, self._bases.get(id(part), ""))
-        if id(part) in self._around and self._find(part, self._around[id(part)]) not in (None, found):
-            why = "$ref beside $id is read in two ways, by the version of JSON Schema; part them with allOf"
-            raise refused(self.path(part), why)
+        if id(part) in self._outer_bases and self._find(part, self._outer_bases[id(part)]) not in (None, found):
+            why = "$ref beside $id has two meanings, depending on the version of JSON Schema; separate them with allOf"
+            raise invalid_schema(self.path(part), why)
         if not isinstance(found, dict | bool):
-            raise refused(self.path(part), f"$ref {part['$ref']!r} leads to no schema")
+            raise invalid_schema(self.path(part), f"$ref {part['$ref']!r} does not refer to a schema")
         return found
 
     def _find(self, part: Schema, base: str) -> Any:
@@ -48,7 +48,7 @@ class References:
         return there
 
     def _read(self, part: Any, base: str) -> None:
-        """Every object, whatever its key: a pointer may lead to places that are no keyword's."""
+        """Record every object, whatever its key: a pointer may refer to one below an unknown keyword."""
         if isinstance(part, list):
             for each in part:
                 self._read(each, base)
@@ -57,7 +57,7 @@ class References:
         name = part.get("$id", part.get("id"))
         if isinstance(name, str) and not name.startswith("#"):
             if "$ref" in part and part is not self._root:
-                self._around[id(part)] = base
+                self._outer_bases[id(part)] = base
             base = urldefrag(urljoin(base, name))[0]
             self._resources.setdefault(base, part)
         for anchor in (part.get("$anchor"), name[1:] if isinstance(name, str) and name.startswith("#") else None):

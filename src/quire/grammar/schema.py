@@ -1,7 +1,7 @@
-"""JSON schemas on their way to a compiler: read, checked, made exact, and searched for what a compiler refuses.
+"""Parse JSON schemas, and find the part of a schema that a compiler refuses.
 
-Law: an answer that follows the compiled schema is valid by the schema as it was given. What the compiler takes too
-lightly is refused here, or written so that it cannot be mistaken.
+Law: an answer that matches the compiled schema is valid for the client's schema. What the compiler would enforce only
+in part is refused, or rewritten so that it is enforced.
 """
 
 from __future__ import annotations
@@ -14,63 +14,63 @@ from typing import Any
 from quire.types.errors import InvalidRequest
 
 Schema = dict[str, Any]
-Refusal = Callable[[Schema], str | None]  # what a compiler says against a schema; None: it takes it
+CompileError = Callable[[Schema], str | None]  # the compiler's error for a schema; None: it compiles
 
 ONE = ("items", "additionalProperties", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-SHARED = ("$defs", "definitions", "$schema")  # what a part of a schema may refer to, wherever it stands
+SHARED = ("$defs", "definitions", "$schema")  # keywords of the root that its parts may refer to
 
-SEARCH_SECONDS = 1.0  # for the place of an error: it is worth that, and no more
+SEARCH_SECONDS = 1.0  # for the position of an error
 
 
-def read(text: str) -> Schema:
-    """The schema that a text spells. Raises InvalidRequest that names line and column."""
+def parse_schema(text: str) -> Schema:
+    """Parse a schema. Raises InvalidRequest with line and column."""
     try:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
-        raise refused(f"line {error.lineno}, column {error.colno}", error.msg) from error
+        raise invalid_schema(f"line {error.lineno}, column {error.colno}", error.msg) from error
     if schema is False:
-        raise refused("#", "nothing is valid by it")
+        raise invalid_schema("#", "no value is valid")
     if not isinstance(schema, dict | bool):
-        raise refused("#", f"a schema is an object, not {json.dumps(schema)[:40]}")
+        raise invalid_schema("#", f"a schema must be an object, not {json.dumps(schema)[:40]}")
     return schema if isinstance(schema, dict) else {}
 
 
-def locate(schema: Schema, refusal: Refusal, said: str) -> str:
-    """The smallest part of a schema that is refused in the same words, as a path from its root.
+def locate_error(schema: Schema, compile_error: CompileError, message: str) -> str:
+    """The path of the smallest subschema that gives the same error as the whole schema.
 
-    First by itself; then with what it refers to, which is how a reference may be wrong though both of its ends are not.
+    Each is tried alone, then with the definitions that it refers to: a reference may be wrong though both ends are not.
     """
     deadline = time.monotonic() + SEARCH_SECONDS
     shared = {key: schema[key] for key in SHARED if key in schema}
-    for around in ({}, shared) if shared else ({},):
-        for path, part in parts(schema):
+    for added in ({}, shared) if shared else ({},):
+        for path, part in subschemas(schema):
             if time.monotonic() > deadline:
                 return "#"
-            if path != "#" and refusal({**around, **part}) == said:
+            if path != "#" and compile_error({**added, **part}) == message:
                 return path
     return "#"
 
 
-def parts(schema: Any, path: str = "#") -> Iterator[tuple[str, Schema]]:
-    """Every schema within a schema, with its path: the innermost first, itself last."""
+def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, Schema]]:
+    """Every schema within a schema, with its path: the innermost first, the schema itself last."""
     if not isinstance(schema, dict):
         return
     for key in ONE:
         if isinstance(schema.get(key), dict):
-            yield from parts(schema[key], f"{path}/{key}")
+            yield from subschemas(schema[key], f"{path}/{key}")
     for key in LISTS:
         if isinstance(schema.get(key), list):
             for index, part in enumerate(schema[key]):
-                yield from parts(part, f"{path}/{key}/{index}")
+                yield from subschemas(part, f"{path}/{key}/{index}")
     for key in NAMED:
         if isinstance(schema.get(key), dict):
             for name, part in schema[key].items():
-                yield from parts(part, f"{path}/{key}/{name.replace('~', '~0').replace('/', '~1')}")
+                yield from subschemas(part, f"{path}/{key}/{name.replace('~', '~0').replace('/', '~1')}")
     yield path, schema
 
 
-def refused(where: str, why: str) -> InvalidRequest:
-    """The error that says where."""
-    return InvalidRequest(f"The JSON schema cannot be followed: at {where}: {why}.", field="constraint")
+def invalid_schema(where: str, why: str) -> InvalidRequest:
+    """The error for a schema, with the position of the problem."""
+    return InvalidRequest(f"The JSON schema cannot be compiled: at {where}: {why}.", field="constraint")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from quire.graph.weight import Weights
 from quire.ops import attention, elementwise, embed, linear, norm, rope, select
 from quire.ops.cache import PagedKV
-from quire.ops.registry import Op, Shape, ShapeError, show
+from quire.ops.registry import Op, Shape, ShapeError, format_shape
 from quire.types.errors import QuireError
 
 WeightNames = str | None | tuple[str | None, ...]  # what is bound to one parameter of an op
@@ -63,7 +63,7 @@ class Node:
         return self.inputs[self.op.inputs.index(name)]
 
     def __str__(self) -> str:
-        outputs = ", ".join(f"%{v.id} {show(v.shape)}" for v in self.outputs)
+        outputs = ", ".join(f"%{v.id} {format_shape(v.shape)}" for v in self.outputs)
         arguments = [f"%{v.id}" for v in self.inputs]
         arguments += [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items() if v is not None]
         arguments += [] if self.cache is None else [f"cache={self.cache}"]
@@ -226,7 +226,7 @@ class Graph:
         return hashlib.sha256(str(self).encode()).hexdigest()
 
     def __str__(self) -> str:
-        weights = [f"{name} {show(self.shapes[name])}" for name in self.weight_names()]
+        weights = [f"{name} {format_shape(self.shapes[name])}" for name in self.weight_names()]
         caches = [f"cache {index} = {spec}" for index, spec in enumerate(self.caches)]
         return "\n".join([*weights, *caches, *map(str, self.nodes)])
 
@@ -295,4 +295,6 @@ class Graph:
         bound = weights.get(parameter)
         name = bound[int(index[:-1])] if isinstance(bound, tuple) and index else bound
         operand = f"weight {name!r}" if name else f"input {parameter!r} (%{inputs[parameter].id})"
-        return GraphError(f"{op.name}: {operand} must be {show(error.expected)} and is {show(error.found)}")
+        return GraphError(
+            f"{op.name}: {operand} must be {format_shape(error.expected)} and is {format_shape(error.found)}"
+        )

@@ -1,6 +1,6 @@
-"""Runs any graph with the references alone: the truth for every device, and the fallback where there is no compiler.
+"""Runs a graph with the numpy references: what every device is tested against, and the fallback without a compiler.
 
-One node after the other, in float32, weights dequantized at first use and kept.
+Nodes run in order, in float32. Weights are dequantized at first use and cached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class Interpreter:
-    """A graph, its weights, and the KV cache that outlives a step. It alone writes the cache."""
+    """A graph, its weights, and the KV cache, which only this object writes."""
 
     def __init__(self, graph: Graph, weights: Weights, num_blocks: int, block_tokens: int = 16) -> None:
         self.graph, self.block_tokens = graph, block_tokens
@@ -27,7 +27,7 @@ class Interpreter:
         self._numbers: dict[int, Array] = {}  # float32, by the weight's identity: tied names share one array
 
     def run(self, batch: Batch) -> Array:
-        """One step: float32 [L, vocab], a distribution before softmax for every token of batch.logits_at."""
+        """Run one step; return the logits of batch.logits_at, float32 [L, vocab]."""
         for cache in self.caches:
             cache.copy(batch.copies)
         values: dict[int, Array] = {}
@@ -38,7 +38,7 @@ class Interpreter:
         return values[self.graph.output.id]
 
     def _bind(self, node: Node, values: dict[int, Array], batch: Batch) -> dict[str, Any]:
-        """Everything that the reference takes by position, by name."""
+        """Return the reference's positional arguments, by name."""
         args: dict[str, Any] = {name: values[v.id] for name, v in zip(node.op.inputs, node.inputs, strict=True)}
         args |= {name: self._read(names) for name, names in node.weights.items()}
         args |= {name: getattr(batch, name) for name in node.op.reads}

@@ -135,7 +135,7 @@ class ComputedTensor:
         return self.array
 
 
-def computed(name: str, array: Array) -> Weight:
+def computed_weight(name: str, array: Array) -> Weight:
     """A weight made here, in float32."""
     tensor = ComputedTensor(name, np.ascontiguousarray(array, np.float32))
     return Weight(name, tensor.shape, tensor.format, tensor)

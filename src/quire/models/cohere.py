@@ -8,7 +8,7 @@ from typing import Any, Self
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
 from quire.models.config import ModelConfig
-from quire.models.keys import Keys
+from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
 from quire.models.names import Stored, TensorName
 from quire.models.registry import architecture
@@ -33,13 +33,13 @@ NAMES = LLAMA_NAMES.but(
         "attn.k_norm": _head_norm("kv", "kv_heads"),
     }
 )
-CONFIG = LLAMA_CONFIG.but(
+CONFIG = LLAMA_CONFIG.override(
     reads=["logit_scale", "use_qk_norm"],
     ignores=["mlp_bias"],
     spelling={"rms_norm_eps": "layer_norm_eps"},
     defaults={"rms_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": True, "rope_theta": 500000.0},
 )
-GGUF = LLAMA_GGUF.but(
+GGUF = LLAMA_GGUF.override(
     reads=["logit_scale"], spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
 )
 
@@ -61,7 +61,7 @@ class CohereConfig(ModelConfig):
     model_type="cohere",
     gguf="command-r",
     names=NAMES,
-    keys=Keys(CONFIG, GGUF),
+    keys=ConfigKeys(CONFIG, GGUF),
     config=CohereConfig,
 )
 def cohere(g: Graph, c: CohereConfig) -> Value:

@@ -8,10 +8,10 @@ from typing import Any, Protocol, Self
 
 from quire.graph.weight import StoredTensor
 from quire.models.errors import UnsupportedModel
-from quire.models.keys import Keys, KeySet
+from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
 from quire.models.rope import ALL, RopeConfig, rope_from_gguf, ropes_from_config
-from quire.models.values import LONGEST_SHOWN, MAX_HEAD_DIM, MAX_LAYERS, Values, brief
+from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
 
 Metadata = Mapping[str, Any]
 
@@ -49,7 +49,7 @@ class ModelConfig:
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
-    initial_spread: float = 0.02  # standard deviation of the weights before training
+    init_std: float = 0.02  # standard deviation of the weights before training
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
     @classmethod
@@ -77,7 +77,7 @@ class ModelConfig:
         }
 
 
-def read_config(checkpoint: CheckpointSource, keys: Keys, kind: type[ModelConfig] = ModelConfig) -> ModelConfig:
+def read_config(checkpoint: CheckpointSource, keys: ConfigKeys, kind: type[ModelConfig] = ModelConfig) -> ModelConfig:
     """Read a checkpoint's configuration by the keys of its architecture. Every error names the key that is wrong."""
     if checkpoint.container == "gguf":
         return _from_gguf(checkpoint, keys.gguf, kind)
@@ -99,7 +99,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "num_kv_heads": c.size("num_key_value_heads", num_heads),
         "head_dim": head_dim,
         "vocab_size": c.size("vocab_size"),
-        "norm_eps": c.share("rms_norm_eps", 1e-6),
+        "norm_eps": c.fraction("rms_norm_eps", 1e-6),
         "max_context": max_context,
         "ropes": ropes_from_config(c, head_dim, max_context, keys.rope) if "rope_theta" in keys.read else {},
         "layer_types": layer_types,
@@ -107,7 +107,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "tied": c.flag("tie_word_embeddings"),
         "eos_ids": c.token_ids("eos_token_id"),
         "biased": _biased(c),
-        "initial_spread": c.share("initializer_range", 0.02),
+        "init_std": c.fraction("initializer_range", 0.02),
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
     return kind.read(base, c, is_gguf=False)
@@ -140,7 +140,7 @@ def _windows(
     """
     is_on = c.flag("use_sliding_window") or "use_sliding_window" not in keys.read
     window = c.size_or_none("sliding_window") if is_on else None
-    first_layer = c.whole("max_window_layers") if window and "max_window_layers" in keys.read else 0
+    first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
     windows = tuple(window if i >= first_layer else None for i in range(num_layers))
     kinds = Values(given).texts("layer_types")
     if kinds is None:
@@ -194,7 +194,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "head_dim": head_dim,
         # the table may have more rows than the tokenizer has tokens, and the logits are as many as its rows
         "vocab_size": table.shape[0],
-        "norm_eps": c.share(eps if eps in keys.read else "attention.layer_norm_epsilon"),
+        "norm_eps": c.fraction(eps if eps in keys.read else "attention.layer_norm_epsilon"),
         "max_context": max_context,
         "ropes": {ALL: rope_from_gguf(c, head_dim, max_context, keys.rope)} if "rope.freq_base" in keys.read else {},
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
@@ -207,7 +207,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
 
 def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
     """One window for all layers, unless the file says which ones. Zero means none."""
-    window = c.whole_or_none("attention.sliding_window") or None
+    window = c.integer_or_none("attention.sliding_window") or None
     pattern = given.get("attention.sliding_window_pattern", (True,) * num_layers)
     is_list = isinstance(pattern, list | tuple)
     if not is_list or len(pattern) != num_layers or not all(each in (0, 1) for each in pattern):
@@ -218,4 +218,4 @@ def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | No
 def _named(architectures: Any) -> str:
     """What messages call the model."""
     is_list = isinstance(architectures, list | tuple)
-    return ", ".join(map(str, architectures))[:LONGEST_SHOWN] if is_list and architectures else "this architecture"
+    return ", ".join(map(str, architectures))[:MAX_SHOWN] if is_list and architectures else "this architecture"

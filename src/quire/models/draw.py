@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.graph.graph import Graph
-from quire.graph.weight import Weights, computed
+from quire.graph.weight import Weights, computed_weight
 from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
-from quire.models.names import resolve
+from quire.models.names import bind_weights
 from quire.models.registry import find_architecture
 from quire.models.rope import RopeConfig
-from quire.ops.registry import show
+from quire.ops.registry import format_shape
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DrawnModel:
     """A drawn model: what `Device.lower` and the interpreter take."""
 
     architecture: str
@@ -30,7 +30,7 @@ class Model:
     weights: Weights
 
 
-def draw(checkpoint: CheckpointSource, context: int | None = None) -> Model:
+def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel:
     """Find the architecture, bind its names, check every shape, draw the graph.
 
     `context` is the longest text that will be served; None: the model's own limit. Ropes whose factors depend on the
@@ -38,17 +38,17 @@ def draw(checkpoint: CheckpointSource, context: int | None = None) -> Model:
     """
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys, arch.config)
-    weights = resolve(checkpoint, config, arch.names)
+    weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"])
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
         frequencies = _frequencies(checkpoint, rope, context or config.max_context)
-        weights[name] = computed(name, frequencies)
+        weights[name] = computed_weight(name, frequencies)
     graph = Graph.over(weights)
     arch.draw(graph, config)
     if unused := set(weights) - set(graph.weight_names()):
         raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(unused))}")
-    return Model(arch.name, config, graph, weights)
+    return DrawnModel(arch.name, config, graph, weights)
 
 
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -> Array:
@@ -61,7 +61,7 @@ def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -
         return frequencies
     divisors = checkpoint.tensors[name].dequantize()
     if divisors.shape != frequencies.shape:
-        found, expected = show(divisors.shape), show(frequencies.shape)
+        found, expected = format_shape(divisors.shape), format_shape(frequencies.shape)
         raise BadCheckpoint(f"The tensor {name} is {found}; by the configuration it is {expected}.")
     if not (np.isfinite(divisors) & (divisors > 0)).all():
         raise BadCheckpoint(f"The tensor {name} has divisors that are not above 0.")

@@ -1,4 +1,4 @@
-"""Why a checkpoint cannot be served. Both are about the file that a user named, so both say what was found in it."""
+"""Errors about models that cannot be served. Both say what was found in the user's file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from quire.types.errors import QuireError
 
 
 class UnsupportedModel(QuireError):
-    """The checkpoint is sound, and we cannot compute what it means."""
+    """The checkpoint is valid, but this model is not supported."""
 
     code = "unsupported_model"
     status = 400
 
 
 class BadCheckpoint(QuireError):
-    """The checkpoint does not hold the tensors that its own configuration promises."""
+    """The checkpoint's tensors do not match its configuration."""
 
     code = "bad_checkpoint"
     status = 400

@@ -8,7 +8,7 @@ from typing import Any, Self
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
 from quire.models.config import FULL, SLIDING, ModelConfig
-from quire.models.keys import Keys
+from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
 from quire.models.names import Stored, TensorName
 from quire.models.registry import architecture
@@ -24,7 +24,7 @@ NORMS = {  # safetensors store w of 1 + w; GGUF files store the sum
 NAMES = LLAMA_NAMES.but(
     {word: TensorName(Stored(name, added=1.0), gguf, ("hidden",)) for word, (name, gguf) in NORMS.items()}
 )
-CONFIG = LLAMA_CONFIG.but(
+CONFIG = LLAMA_CONFIG.override(
     reads=["query_pre_attn_scalar", "sliding_window", "layer_types"],
     ignores=["mlp_bias"],
     lacks=["use_sliding_window", "max_window_layers"],
@@ -36,8 +36,8 @@ CONFIG = LLAMA_CONFIG.but(
     defaults={"head_dim": 256, "num_key_value_heads": 4, "sliding_window": 4096, "query_pre_attn_scalar": 256,
               "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "tie_word_embeddings": True,
               "eos_token_id": 1},
-).but(reads=["final_logit_softcapping", "attn_logit_softcapping"])  # fmt: skip
-GGUF = LLAMA_GGUF.but(reads=["attn_logit_softcapping", "final_logit_softcapping"])
+).override(reads=["final_logit_softcapping", "attn_logit_softcapping"])  # fmt: skip
+GGUF = LLAMA_GGUF.override(reads=["attn_logit_softcapping", "final_logit_softcapping"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,12 @@ class Gemma2Config(ModelConfig):
 
 
 @architecture(
-    "Gemma2ForCausalLM", model_type="gemma2", gguf="gemma2", names=NAMES, keys=Keys(CONFIG, GGUF), config=Gemma2Config
+    "Gemma2ForCausalLM",
+    model_type="gemma2",
+    gguf="gemma2",
+    names=NAMES,
+    keys=ConfigKeys(CONFIG, GGUF),
+    config=Gemma2Config,
 )
 def gemma2(g: Graph, c: Gemma2Config) -> Value:
     """Each block is normed on both sides, then added."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, mlp
 from quire.models.config import ModelConfig
-from quire.models.keys import BASE_HARMLESS, FOREIGN, Keys, KeySet
+from quire.models.keys import BASE_HARMLESS, FOREIGN, ConfigKeys, KeySet
 from quire.models.names import Names, Stored, TensorName, part
 from quire.models.registry import architecture
 
@@ -83,7 +83,7 @@ GGUF = KeySet(
 )
 
 
-@architecture("GPT2LMHeadModel", model_type="gpt2", gguf="gpt2", names=NAMES, keys=Keys(CONFIG, GGUF))
+@architecture("GPT2LMHeadModel", model_type="gpt2", gguf="gpt2", names=NAMES, keys=ConfigKeys(CONFIG, GGUF))
 def gpt2(g: Graph, c: ModelConfig) -> Value:
     """Pre-norm decoder."""
     x = g.add(g.embed("embed"), g.embed_positions("positions"))

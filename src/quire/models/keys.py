@@ -91,7 +91,7 @@ class KeySet:
     rope: RopeRules = WHOLE_HEADS
     is_closed: bool = False  # a key that is not declared must be zero
 
-    def but(
+    def override(
         self,
         *,
         reads: Iterable[str] = (),
@@ -144,7 +144,7 @@ class KeySet:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ConfigKeys:
     """An architecture's keys in either container."""
 
     config: KeySet  # config.json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
 from quire.models.config import ModelConfig
-from quire.models.keys import BASE_HARMLESS, FOREIGN, Keys, KeySet
+from quire.models.keys import BASE_HARMLESS, FOREIGN, ConfigKeys, KeySet
 from quire.models.names import Names, Stored, TensorName, pairs_to_halves
 from quire.models.registry import architecture
 
@@ -74,7 +74,7 @@ LLAMA_GGUF = KeySet(
 
 
 @architecture(
-    "LlamaForCausalLM", model_type="llama", gguf="llama", names=PAIRED_NAMES, keys=Keys(LLAMA_CONFIG, LLAMA_GGUF)
+    "LlamaForCausalLM", model_type="llama", gguf="llama", names=PAIRED_NAMES, keys=ConfigKeys(LLAMA_CONFIG, LLAMA_GGUF)
 )
 def llama(g: Graph, c: ModelConfig, *, norms_heads: bool = False) -> Value:
     """Pre-norm decoder with grouped heads, rotary positions and a gated feed-forward block."""

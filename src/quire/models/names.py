@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from quire.graph.weight import StoredTensor, Transform, Weight, transformed
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
-from quire.models.quantization import FLOAT8, FP8, joined
-from quire.ops.registry import show
-from quire.weights.joined import GroupedInt4, ScaledTensor
+from quire.models.quantization import FLOAT8, FP8, join_tensors
+from quire.ops.registry import format_shape
+from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4
 
 Array = NDArray[Any]
@@ -130,10 +130,10 @@ class _Expected:
     stored: tuple[int, ...] | None = None  # the tensor's shape, if it is another
 
 
-def resolve(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
+def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
     """Return handles of all weights, by the model's names. Reads no tensor but a head that may be the embedding."""
     container = checkpoint.container
-    tensors = joined(checkpoint.tensors, config.quantization)
+    tensors = join_tensors(checkpoint.tensors, config.quantization)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
@@ -210,7 +210,7 @@ def _made_up(expected: list[_Expected], config: ModelConfig) -> dict[str, Stored
     """A random tensor for each: norms near 1, all else near 0, matrices of layers as configured."""
 
     def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
-        spread, quantization = config.initial_spread, config.quantization
+        spread, quantization = config.init_std, config.quantization
         if len(shape) == 1:
             return RandomTensor(each.tensor, shape, spread, 0.0 if each.name.endswith(".bias") else 1.0)
         is_covered = "." in each.name and quantization is not None
@@ -249,7 +249,7 @@ def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
         found = (len(rows), *found[1:])
     if found != (each.stored or each.shape):
         raise BadCheckpoint(
-            f"The tensor {each.tensor} is {show(stored)}; by the configuration it is {show(each.stored or each.shape)}."
+            f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it is {format_shape(each.stored or each.shape)}."
         )
     return transformed(each.name, each.shape, tensor, each.transform)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
-from quire.models.keys import Keys, RopeRules
+from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
 from quire.models.names import Stored, TensorName, part
 from quire.models.registry import architecture
@@ -26,7 +26,7 @@ NAMES = LLAMA_NAMES.but(
         },
     }
 )
-CONFIG = LLAMA_CONFIG.but(
+CONFIG = LLAMA_CONFIG.override(
     reads=["sliding_window"],
     ignores=["attention_bias", "mlp_bias", "embd_pdrop", "resid_pdrop"],
     defaults={"sliding_window": None, "rms_norm_eps": 1e-5, "eos_token_id": 32000},
@@ -34,10 +34,10 @@ CONFIG = LLAMA_CONFIG.but(
 )
 
 
-GGUF = LLAMA_GGUF.but(rope=RopeRules(is_partial=True, has_factors=True))
+GGUF = LLAMA_GGUF.override(rope=RopeRules(is_partial=True, has_factors=True))
 
 
-@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=Keys(CONFIG, GGUF))
+@architecture("Phi3ForCausalLM", model_type="phi3", gguf="phi3", names=NAMES, keys=ConfigKeys(CONFIG, GGUF))
 def phi3(g: Graph, c: ModelConfig) -> Value:
     """The parts of the fused matrices are in the names."""
     return llama(g, c)

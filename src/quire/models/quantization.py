@@ -1,7 +1,7 @@
-"""What config.json says of quantized weights, and how the tensors of such a checkpoint become matrices again.
+"""Reads `quantization_config` of config.json, and joins the tensors of a quantized checkpoint to matrices.
 
-The tensors themselves tell which matrices are quantized; the configuration says how, and that we can read it. Scales of
-activations (`input_scale`) and of the KV cache are left aside: a device finds better ones in what it computes.
+Which matrices are quantized is read from the tensors; how, from the configuration. Scales of activations
+(`input_scale`) and of the KV cache are ignored: a device computes better ones from the actual values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.graph.weight import StoredTensor
 from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.values import Values, brief
 from quire.quant.int4 import Int4, from_awq, from_gptq, from_packed
-from quire.weights.joined import GroupedInt4, ScaledTensor
+from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
 
 Tensors = Mapping[str, StoredTensor]
 Array = NDArray[Any]
@@ -33,41 +33,40 @@ class Quantization:
     """How a checkpoint's matrices are stored."""
 
     kind: str  # FP8, AWQ, GPTQ or PACKED
-    ignored: tuple[str, ...] = ()  # modules that are not; see `covers`
+    ignored: tuple[str, ...] = ()  # modules that are not quantized; see `covers`
     block: tuple[int, int] = (128, 128)  # FP8: rows and columns of a block, where blocks have scales
     group: int = 128  # 4 bits: weights of a row that share a scale; -1: all of them
-    zero_offset: int = 1  # GPTQ: what is missing from stored zeros
+    zero_offset: int = 1  # GPTQ: to be added to stored zeros
 
     def covers(self, module: str) -> bool:
-        """Is this one of the matrices that are quantized? Names are whole, parts between dots, or `re:` patterns."""
-        return not any(_names(name, module) for name in self.ignored)
+        """Return whether the module is quantized. `ignored` has full names, parts between dots, or `re:` patterns."""
+        return not any(_matches(name, module) for name in self.ignored)
 
 
-def _names(name: str, module: str) -> bool:
+def _matches(name: str, module: str) -> bool:
     if name.startswith("re:"):
         return re.match(name.removeprefix("re:"), module) is not None
     return f".{name}." in f".{module}."
 
 
 def read_quantization(config: Mapping[str, Any] | None) -> Quantization | None:
-    """From `quantization_config`. None: the weights are plain."""
+    """Read `quantization_config`. None: the weights are not quantized."""
     if not config:
         return None
     c = Values(config, "quantization_config.")
     method = c.text("quant_method", "unknown")
     if method not in _METHODS:
-        known = ", ".join(sorted(_METHODS))
         raise UnsupportedModel(
-            f"By quantization_config the weights are quantized by {brief(method)}, which cannot be read. "
-            f"These can: {known}."
+            f"quantization_config has the quant_method {brief(method)}, which is not supported. "
+            f"Supported are: {', '.join(sorted(_METHODS))}."
         )
     return _METHODS[method](c)
 
 
 def _fp8(c: Values) -> Quantization:
     if (fmt := c.text("fmt", "e4m3")) not in ("e4m3", "float8_e4m3fn"):
-        raise c.refusal("fmt", f"'e4m3', as {fmt} weights cannot be read")
-    ignored = _listed(c, "ignored_layers", "modules_to_not_convert")
+        raise c.refusal("fmt", f"'e4m3', as {fmt} weights are not supported")
+    ignored = _modules(c, "ignored_layers", "modules_to_not_convert")
     return Quantization(FP8, ignored, _block(c, "weight_block_size"))
 
 
@@ -78,7 +77,7 @@ def _awq(c: Values) -> Quantization:
         raise UnsupportedModel(
             f"quantization_config: AWQ weights in the layout {layout} are not supported: only 'gemm' is."
         )
-    return Quantization(AWQ, _listed(c, "modules_to_not_convert"), group=_group_size(c, 128))
+    return Quantization(AWQ, _modules(c, "modules_to_not_convert"), group=_group_size(c, 128))
 
 
 def _gptq(c: Values) -> Quantization:
@@ -94,20 +93,21 @@ def _gptq(c: Values) -> Quantization:
 
 
 def _compressed(c: Values) -> Quantization:
-    """Groups of modules may differ in scales, not in the kind of numbers."""
+    """Read compressed-tensors. Groups of modules may differ in scales, but not in the number format."""
     if c.mapping("transform_config"):
-        raise c.refusal("transform_config", "left out: weights that were rotated cannot be read")
+        raise c.refusal("transform_config", "left out, as rotated weights are not supported")
     groups = c.table("config_groups")
-    ways = [groups.table(name).table("weights") for name in c.mapping("config_groups")]
-    kinds = {(way.text("type", "unknown"), way.size("num_bits", 0)) for way in ways}
-    known: dict[Any, str] = {("float", 8): FP8, ("int", 4): PACKED}
-    if len(kinds) != 1 or not kinds <= set(known):
-        said = ", ".join(f"{kind[:20]} of {bits} bits" for kind, bits in sorted(kinds)) or "nothing"
+    schemes = [groups.table(name).table("weights") for name in c.mapping("config_groups")]
+    kinds = {(scheme.text("type", "unknown"), scheme.size("num_bits", 0)) for scheme in schemes}
+    supported: dict[Any, str] = {("float", 8): FP8, ("int", 4): PACKED}
+    if len(kinds) != 1 or not kinds <= set(supported):
+        found = ", ".join(f"{kind[:20]} of {bits} bits" for kind, bits in sorted(kinds)) or "no weights"
         raise UnsupportedModel(
-            f"By quantization_config compressed tensors hold {said}: float of 8 bits and int of 4 bits can be read."
+            f"quantization_config declares compressed tensors with {found}. Supported are float of 8 bits or int of 4 "
+            "bits, one of them for all groups."
         )
-    block, group = _block(ways[0], "block_structure"), _group_size(ways[0], -1)
-    return Quantization(known[kinds.pop()], _listed(c, "ignore"), block, group)
+    block, group = _block(schemes[0], "block_structure"), _group_size(schemes[0], -1)
+    return Quantization(supported[kinds.pop()], _modules(c, "ignore"), block, group)
 
 
 _METHODS: dict[str, Callable[[Values], Quantization]] = {
@@ -118,15 +118,15 @@ _METHODS: dict[str, Callable[[Values], Quantization]] = {
 }
 
 
-def _listed(c: Values, *keys: str) -> tuple[str, ...]:
-    """Names of modules. A pattern that is no regular expression is refused here, not when it is first used."""
+def _modules(c: Values, *keys: str) -> tuple[str, ...]:
+    """Return names of modules. An invalid regular expression is refused here, not when it is first used."""
     names = tuple(name for key in keys for name in c.texts(key) or ())
     for name in names:
         try:
             re.compile(name.removeprefix("re:") if name.startswith("re:") else "")
         except (re.error, RecursionError, OverflowError):
             raise UnsupportedModel(
-                f"The model's quantization_config has the pattern {brief(name)}, which is wrong."
+                f"quantization_config has the pattern {brief(name)}, which is not a valid regular expression."
             ) from None
     return names
 
@@ -141,20 +141,20 @@ def _block(c: Values, key: str) -> tuple[int, int]:
 
 
 def _group_size(c: Values, default: int) -> int:
-    """How many weights share a scale; -1, and in some files 0: all of a row."""
-    given = c.whole_or_none("group_size", least=-1)
-    return default if given is None else given or -1
+    """Return how many weights share a scale; -1, and in some files 0: all of a row."""
+    size = c.integer_or_none("group_size", least=-1)
+    return default if size is None else size or -1
 
 
 def _require_4_bits(c: Values, key: str) -> None:
     if (bits := c.size(key, 4)) != 4:
         raise UnsupportedModel(
-            f"quantization_config: weights of {bits} bits are not supported in this format: only those of 4 are."
+            f"quantization_config: weights of {bits} bits are not supported in this format, only those of 4 bits."
         )
 
 
-def joined(tensors: Tensors, quantization: Quantization | None) -> Tensors:
-    """The checkpoint's tensors, each quantized matrix as one under the name `….weight`. Reads none of them."""
+def join_tensors(tensors: Tensors, quantization: Quantization | None) -> Tensors:
+    """Join the parts of each quantized matrix to one tensor named `….weight`. Reads none of them."""
     if quantization is None:
         return tensors
     left = {name: tensor for name, tensor in tensors.items() if not _NOT_WEIGHTS.search(name)}
@@ -173,7 +173,7 @@ def joined(tensors: Tensors, quantization: Quantization | None) -> Tensors:
 
 
 class _Parts:
-    """The tensors of one matrix, taken out of the others."""
+    """The tensors of one matrix. Taking one removes it from the checkpoint's tensors."""
 
     def __init__(self, stem: str, tensors: dict[str, StoredTensor]) -> None:
         self.stem, self._tensors = stem, tensors
@@ -188,10 +188,10 @@ class _Parts:
         return found
 
     def take_matrix(self, part: str) -> StoredTensor:
-        """A part that has rows and columns."""
+        """Take a part that has rows and columns."""
         found = self.take(part)
         if len(found.shape) != 2:
-            raise self.fail(f"its {part} is {list(found.shape)}, which is no matrix")
+            raise self.fail(f"its {part} has the shape {list(found.shape)}, which is not a matrix")
         return found
 
     def fail(self, why: str) -> BadCheckpoint:
@@ -202,7 +202,7 @@ def _scaled(parts: _Parts, part: str, quantization: Quantization) -> ScaledTenso
     values, scales = parts.take_matrix("weight"), parts.take(part)
     (rows, columns), (height, width) = values.shape, quantization.block
     if values.format != FLOAT8:
-        raise parts.fail(f"its values are {values.format}, and {FLOAT8} is what can be read")
+        raise parts.fail(f"its values are {values.format}, and only {FLOAT8} is supported")
     if scales.shape in ((), (1,), (1, 1), (rows,), (rows, 1)):
         return ScaledTensor(values, scales)
     if scales.shape != (-(-rows // height), -(-columns // width)):
@@ -228,8 +228,8 @@ def _from_words(parts: _Parts, quantization: Quantization) -> GroupedInt4:
         if is_awq:
             return from_awq(*words, scale)
         try:
-            given = None if groups is None else _words(groups).reshape(-1)
-            return from_gptq(*words, scale, given, quantization.zero_offset)
+            group_of_column = None if groups is None else _words(groups).reshape(-1)
+            return from_gptq(*words, scale, group_of_column, quantization.zero_offset)
         except ValueError as error:
             raise parts.fail(str(error)) from None
 
@@ -245,9 +245,10 @@ def _from_packed(parts: _Parts) -> GroupedInt4:
     group = _group(parts, columns, scales.shape[1])
 
     def read() -> Int4:
-        given = None if groups is None else _words(groups).reshape(-1)
+        group_of_column = None if groups is None else _words(groups).reshape(-1)
+        packed_zeros = None if zeros is None else _words(zeros)
         try:
-            return from_packed(_words(packed), scales.dequantize(), None if zeros is None else _words(zeros), given)
+            return from_packed(_words(packed), scales.dequantize(), packed_zeros, group_of_column)
         except ValueError as error:
             raise parts.fail(str(error)) from None
 
@@ -256,13 +257,13 @@ def _from_packed(parts: _Parts) -> GroupedInt4:
 
 def _group(parts: _Parts, columns: int, num_groups: int) -> int:
     if num_groups == 0 or columns % num_groups or columns // num_groups % 2:
-        raise parts.fail(f"its {columns} columns are no {num_groups} groups")
+        raise parts.fail(f"its {columns} columns cannot be divided into {num_groups} groups")
     return columns // num_groups
 
 
 def _words(tensor: StoredTensor) -> Array:
-    """int32, or int64 as some write small tables, as they are stored."""
+    """Return the stored integers: int32, or int64, which some files use for small tables."""
     dtype = {"i32": "<i4", "i64": "<i8"}.get(tensor.format)
     if dtype is None:
-        raise BadCheckpoint(f"The tensor {tensor.name} is {tensor.format}; it should be of whole numbers.")
+        raise BadCheckpoint(f"The tensor {tensor.name} is {tensor.format}; it should be i32 or i64.")
     return np.ascontiguousarray(tensor.data).view(dtype).reshape(tensor.shape).astype(np.int32, copy=False)

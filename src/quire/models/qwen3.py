@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
-from quire.models.keys import Keys
+from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
 from quire.models.names import TensorName
 from quire.models.registry import architecture
@@ -15,7 +15,7 @@ NAMES = LLAMA_NAMES.but(
         "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("head_dim",)),
     }
 )
-KEYS = LLAMA_CONFIG.but(
+KEYS = LLAMA_CONFIG.override(
     reads=["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
     ignores=["mlp_bias"],
     defaults={
@@ -28,7 +28,7 @@ KEYS = LLAMA_CONFIG.but(
 )
 
 
-@architecture("Qwen3ForCausalLM", model_type="qwen3", gguf="qwen3", names=NAMES, keys=Keys(KEYS, LLAMA_GGUF))
+@architecture("Qwen3ForCausalLM", model_type="qwen3", gguf="qwen3", names=NAMES, keys=ConfigKeys(KEYS, LLAMA_GGUF))
 def qwen3(g: Graph, c: ModelConfig) -> Value:
     """The norms are the only step that Llama does not have."""
     return llama(g, c, norms_heads=True)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from quire.graph.graph import Graph, Value
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.keys import Keys
+from quire.models.keys import ConfigKeys
 from quire.models.names import Names
-from quire.models.values import LONGEST_SHOWN, Values, brief
+from quire.models.values import MAX_SHOWN, Values, brief
 
 Draw = Callable[[Graph, Any], Value]  # the second is of the architecture's own kind of configuration
 AnyDraw = TypeVar("AnyDraw", bound=Draw)
@@ -27,7 +27,7 @@ class Architecture:
     model_type: str  # in config.json, beside it
     gguf: str | None  # in GGUF's `general.architecture`; None: GGUF files of it say another's name
     names: Names
-    keys: Keys  # of a configuration: those that are read, those that do not matter
+    keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
     config: type[ModelConfig]
     draw: Draw
 
@@ -40,7 +40,7 @@ def architecture(
     *,
     model_type: str,
     names: Names,
-    keys: Keys,
+    keys: ConfigKeys,
     config: type[ModelConfig] = ModelConfig,
     gguf: str | None = None,
 ) -> Callable[[AnyDraw], AnyDraw]:
@@ -75,7 +75,7 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:LONGEST_SHOWN]} is not supported. In {checkpoint.container} files "
+        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. In {checkpoint.container} files "
         f"these are: {', '.join(sorted(by_name))}."
     )
 

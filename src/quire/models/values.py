@@ -12,11 +12,11 @@ import numpy as np
 
 from quire.models.errors import UnsupportedModel
 
-MOST = 1 << 31  # of any size: far beyond every model, and small enough to multiply
+MAX_SIZE = 1 << 31  # of any size: far beyond every model, and small enough to multiply
 MAX_LAYERS = 1 << 12
 MAX_HEAD_DIM = 1 << 14
 TINY, HUGE = 1e-30, 1e30  # of real numbers: beyond, what is computed from them overflows
-LONGEST_SHOWN = 60  # characters of a value in a message
+MAX_SHOWN = 60  # characters of a value in a message
 
 
 class Values:
@@ -40,23 +40,23 @@ class Values:
     def __contains__(self, key: str) -> bool:
         return self._given.get(key) is not None
 
-    def size(self, key: str, default: int | None = None, most: int = MOST) -> int:
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """A whole number from 1 to `most`. Without a default the key is required."""
         found = self.size_or_none(key, most)
         return found if found is not None else self._required(key, default)
 
-    def size_or_none(self, key: str, most: int = MOST) -> int | None:
+    def size_or_none(self, key: str, most: int = MAX_SIZE) -> int | None:
         """As `size`; None if the key is left out."""
-        return self._whole(key, self._given[key], 1, most) if key in self else None
+        return self._integer(key, self._given[key], 1, most) if key in self else None
 
-    def whole(self, key: str) -> int:
+    def integer(self, key: str) -> int:
         """A whole number that may be 0. The key is required."""
-        found = self.whole_or_none(key)
+        found = self.integer_or_none(key)
         return found if found is not None else self._required(key, None)
 
-    def whole_or_none(self, key: str, least: int = 0) -> int | None:
+    def integer_or_none(self, key: str, least: int = 0) -> int | None:
         """A whole number from `least` on; None if the key is left out."""
-        return self._whole(key, self._given[key], least, MOST) if key in self else None
+        return self._integer(key, self._given[key], least, MAX_SIZE) if key in self else None
 
     def sizes(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers from 1 on; None if the key is left out."""
@@ -65,14 +65,14 @@ class Values:
         value = self._given[key]
         if not isinstance(value, list | tuple):
             raise self.refusal(key, "a list of whole numbers")
-        return tuple(self._whole(key, each, 1, MOST) for each in value)
+        return tuple(self._integer(key, each, 1, MAX_SIZE) for each in value)
 
-    def uniform_size(self, key: str, default: int | None = None, most: int = MOST) -> int:
+    def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """As `size`, where a list of one number per layer is taken if all are the same."""
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
             return self.size(key, default, most)
-        numbers = {self._whole(key, each, 1, most) for each in value}
+        numbers = {self._integer(key, each, 1, most) for each in value}
         if len(numbers) != 1:
             raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
         return numbers.pop()
@@ -102,7 +102,7 @@ class Values:
         """As `number`, where zero stands for the default."""
         return default if _finite(self._given.get(key)) == 0 else self.number(key, default)
 
-    def share(self, key: str, default: float | None = None) -> float:
+    def fraction(self, key: str, default: float | None = None) -> float:
         """A number from 0 to 1."""
         if key not in self:
             return self._required(key, default)
@@ -151,7 +151,7 @@ class Values:
         """None, one id or several: each once, in order. Some files write -1 for an id that they do not have."""
         value = self._given.get(key)
         values = value if isinstance(value, list | tuple) else [value]
-        ids = [self._whole(key, each, -1, MOST) for each in values if each is not None]
+        ids = [self._integer(key, each, -1, MAX_SIZE) for each in values if each is not None]
         return tuple(dict.fromkeys(each for each in ids if each >= 0))
 
     def refusal(self, key: str, expected: str) -> UnsupportedModel:
@@ -159,7 +159,7 @@ class Values:
         shown = brief(self._given.get(key))
         return UnsupportedModel(f"The model's configuration has {self.shown(key)} = {shown}: it must be {expected}.")
 
-    def _whole(self, key: str, value: Any, least: int, most: int) -> int:
+    def _integer(self, key: str, value: Any, least: int, most: int) -> int:
         is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
         is_whole = is_number and (isinstance(value, Integral) or (math.isfinite(value) and value == int(value)))
         if not is_whole or not least <= value <= most:
@@ -186,4 +186,4 @@ def _finite(value: Any) -> float | None:
 def brief(value: Any) -> str:
     """A value as messages show it."""
     shown = repr(value)
-    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"

@@ -1,1 +1,1 @@
-"""What an operator can see: logs, metrics and traces. Standard library only; OpenTelemetry if it is asked for."""
+"""Logs, metrics and traces. Standard library only; OpenTelemetry and prometheus-client are imported on first use."""

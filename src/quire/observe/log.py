@@ -1,4 +1,4 @@
-"""Logs: lines for people, or one JSON object a line with the request's id. Prompts are logged only on demand."""
+"""Logs: text lines, or one JSON object per line with the request's id. Prompts are logged only on request."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import TextIO
 from quire.config import ObserveConfig
 
 LOGGER = "quire"
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger and message; and whatever was given as `extra`, such as `request_id`."""
+    """Time, level, logger and message, and the fields of `extra`, such as `request_id`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        fields = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in vars(record).items() if name not in _OWN},
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS},
         }
         if record.exc_info:
-            said["error"] = self.formatException(record.exc_info)
-        return json.dumps(said, default=str, ensure_ascii=False)
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str, ensure_ascii=False)
 
 
 def start_logging(config: ObserveConfig, stream: TextIO | None = None, is_whole_process: bool = False) -> None:
-    """Send what quire says to `stream` (standard error). A second call replaces the first.
+    """Send quire's logs to `stream` (default: standard error). A second call replaces the first.
 
-    `is_whole_process`: also warnings of other packages, and uncaught errors. For processes of our own.
+    `is_whole_process`: also log warnings of other packages and uncaught errors. For processes that we start.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     if config.log_format == "json":
@@ -47,35 +47,35 @@ def start_logging(config: ObserveConfig, stream: TextIO | None = None, is_whole_
     logger.setLevel(config.log_level.upper())
     logger.propagate = False
     if is_whole_process:
-        _take_over()
+        _log_whole_process()
 
 
-def _take_over() -> None:
-    """Every line of this process is one of the log: of other packages' loggers, of `warnings`, of uncaught errors."""
-    adopt("")
+def _log_whole_process() -> None:
+    """Log the messages of other packages' loggers, of `warnings`, and uncaught errors."""
+    redirect_logger("")
     logging.captureWarnings(True)
     logger = logging.getLogger(LOGGER)
-    sys.excepthook = lambda kind, error, where: _log_uncaught(logger, kind, error, where)
-    threading.excepthook = lambda given: _log_uncaught(
-        logger, given.exc_type, given.exc_value or given.exc_type(), given.exc_traceback
+    sys.excepthook = lambda kind, error, traceback: _log_uncaught(logger, kind, error, traceback)
+    threading.excepthook = lambda args: _log_uncaught(
+        logger, args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback
     )
 
 
 def _log_uncaught(
-    logger: logging.Logger, kind: type[BaseException], error: BaseException, where: TracebackType | None
+    logger: logging.Logger, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     if not issubclass(kind, KeyboardInterrupt | SystemExit):
-        logger.error("an error was not caught", exc_info=(kind, error, where))
+        logger.error("uncaught error", exc_info=(kind, error, traceback))
 
 
-def adopt(name: str, level: int = logging.WARNING) -> None:
-    """Send what another package's logger says, from this level on, the way of our own."""
+def redirect_logger(name: str, level: int = logging.WARNING) -> None:
+    """Send the messages of another package's logger, from this level on, where quire's logs go."""
     logger = logging.getLogger(name)
     logger.handlers[:] = logging.getLogger(LOGGER).handlers
     logger.setLevel(level)
     logger.propagate = False
 
 
-def origin(error: BaseException) -> str:
-    """An error's type, and where it comes from, but not its words: they may be those of a prompt or an answer."""
+def error_origin(error: BaseException) -> str:
+    """An error's type and traceback, without its message, which may contain text of a prompt or an answer."""
     return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}".rstrip()

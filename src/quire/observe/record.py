@@ -1,7 +1,7 @@
-"""What became of one HTTP request: filled in on its way, and told to observers once, when it has ended.
+"""The record of one HTTP request: filled in while it is handled, and passed to observers once, when it has ended.
 
-Metrics, the access log and traces are observers: each is a function of a `Record`, and the only place where it is
-called is `serve/http/app.py`. Times are on the monotonic clock; `at` is wall-clock time, so that traces can be aligned.
+Metrics, the access log and traces are observers: functions of a `Record`, called only in `serve/http/app.py`.
+Times are on the monotonic clock; `at` is on the wall clock, so that traces can convert the others.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.request import SamplingParams
 
-QUOTED = re.compile(r"['\"].*['\"]")  # greedy: a value may have quotes in it
-NAME = re.compile(r"[A-Za-z_]\w{0,39}(?:\.?\[?\w{1,40}\]?){0,8}", re.ASCII)  # that a field can have
+QUOTED = re.compile(r"['\"].*['\"]")  # greedy: a value may contain quotes
+NAME = re.compile(r"[A-Za-z_]\w{0,39}(?:\.?\[?\w{1,40}\]?){0,8}", re.ASCII)  # of a field
 GRAMMAR_FIELD, TEMPLATE_ERROR = "constraint", "rejected_messages"
 
 
 @dataclass(slots=True)
 class Record:
-    """Owned by the exchange that it is about. None: it did not come to that."""
+    """Owned by the request's exchange. None: the request did not get that far."""
 
     request_id: str
     method: str
@@ -29,43 +29,43 @@ class Record:
     at: float  # seconds since 1970
     arrived: float
     key: str = ""  # the name of the API key
-    status: int = 0  # 0: the client left before it had one
-    error: str | None = None  # the code of what went wrong
-    message: str | None = None  # the sentence about it, without what the client wrote
+    status: int = 0  # 0: the client disconnected before there was one
+    error: str | None = None  # the code of the error
+    message: str | None = None  # the error's message, without text of the client
     model: str | None = None
-    client_id: str | None = None  # the client's own name for it, out of the body
-    traceparent: str = ""  # the caller's place in a trace, as W3C has it
+    client_id: str | None = None  # the client's id for the request, from the body
+    traceparent: str = ""  # the caller's trace context (W3C)
     tracestate: str = ""
-    operation: str | None = None  # of a request that runs a model: "chat" or "text_completion"
-    sampling: SamplingParams | None = None  # of the same
+    operation: str | None = None  # "chat" or "text_completion", if the request runs a model
+    sampling: SamplingParams | None = None
     streams: bool = False
-    prompt: str | None = None  # only if prompts are to be logged
-    prompts: tuple[tuple[int, ...], ...] = ()  # their tokens, only if there is a request log
-    salt: str = ""  # of the same: whose prefixes these are
-    session: str | None = None  # of the same
-    form: str | None = None  # that the answer must have
-    decoded: float | None = None  # the body was read and understood
-    submitted: float | None = None  # text had become tokens
+    prompt: str | None = None  # only if prompts are logged
+    prompts: tuple[tuple[int, ...], ...] = ()  # as tokens, only with a request log
+    salt: str = ""  # the tenant whose prefixes these are, only with a request log
+    session: str | None = None  # only with a request log
+    form: str | None = None  # the constraint of the answer
+    decoded: float | None = None  # the body was parsed
+    submitted: float | None = None  # the prompt was tokenized and sent to the engine
     first_token: float | None = None
     ended: float | None = None
     waited: float = 0.0  # seconds in the engine's queue
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    charged: int = 0  # prompt tokens that its key has paid for
+    charged: int = 0  # prompt tokens charged to its key
     forced_tokens: int = 0
     reasoning_tokens: int = 0
-    endings: list[str] = field(default_factory=list)  # of its choices
+    endings: list[str] = field(default_factory=list)  # finish reasons, one for each choice
 
     def fail(self, error: QuireError) -> None:
-        """Note what went wrong. Of several errors the last counts."""
+        """Record an error. The last of several counts."""
         self.error, self.message = error.code, loggable(error)
 
 
 def loggable(error: QuireError) -> str:
-    """The sentence of an error without the values that a client sent, which may be of a prompt: those are in quotes.
+    """An error's message without values that the client sent, which are in quotes and may be part of a prompt.
 
-    What a grammar or a chat template says about the client's own text is left out.
+    The details of a grammar or a chat template about the client's text are left out.
     """
     text = " ".join(error.public.split())
     field = getattr(error, "field", None)

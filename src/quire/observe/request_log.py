@@ -1,9 +1,8 @@
-"""The request log: a line of JSON for each request that ran a model, with all that `quire advise` needs and no text.
+"""The request log: a line of JSON for each request that ran a model, with what `quire advise` needs and no text.
 
-An observer that hands records to a thread, which makes marks of the tokens and writes: no request waits for it. The
-file is opened for every line, so that it can be moved away at any time, and several processes can write to it. The
-secret of its marks lies beside it: prompts are recognised across restarts, and who is given the log alone cannot try
-what they were.
+A thread computes the marks of the tokens and writes, so that no request waits. The file is opened for every line, so
+that it can be rotated at any time and several processes can append to it. The secret of the marks is in a file beside
+it: equal prompts are recognised across restarts, but nobody can guess prompts from the log alone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from threading import Thread
 from typing import Any
 
 from quire.config import BadSetting
-from quire.observe.marks import SECRET_BYTES, mark_of, marks_of
+from quire.observe.marks import SECRET_BYTES, marks_of, name_mark
 from quire.observe.record import Observer, Record
 
 OWNER_ONLY = 0o600
@@ -29,7 +28,7 @@ SECONDS_DIGITS = 4
 
 
 class RequestLog:
-    """An observer. `close` waits until everything is written."""
+    """An observer that writes the log. `close` waits until everything is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,19 +36,19 @@ class RequestLog:
             self._secret = _secret_at(path.with_name(path.name + SECRET_SUFFIX))
             os.close(self._open())
         except OSError as error:
-            said = f"The request log {path} cannot be written: {error.strerror or error}."
-            raise BadSetting(said, field="request_log") from None
+            message = f"The request log {path} cannot be written: {error.strerror or error}."
+            raise BadSetting(message, field="request_log") from None
         self._records: SimpleQueue[Record | None] = SimpleQueue()
         self._thread = Thread(target=self._write, name="quire-request-log", daemon=True)
         self._thread.start()
 
     def __call__(self, record: Record) -> None:
-        """A request has ended."""
+        """Log a request that has ended, if it ran a model."""
         if record.prompts:
             self._records.put(record)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining records."""
         self._records.put(None)
         self._thread.join()
 
@@ -58,7 +57,7 @@ class RequestLog:
             line = json.dumps(line_of(record, self._secret), separators=(",", ":")).encode() + b"\n"
             file = self._open()
             try:
-                os.write(file, line)  # one call, so that lines of several processes do not mix
+                os.write(file, line)  # one call, so that the lines of several processes are not mixed
             finally:
                 os.close(file)
 
@@ -67,8 +66,8 @@ class RequestLog:
 
 
 @contextmanager
-def request_log_to(path: str | None) -> Iterator[tuple[Observer, ...]]:
-    """The observer that writes there; none if there is no such file."""
+def open_request_log(path: str | None) -> Iterator[tuple[Observer, ...]]:
+    """The observer that writes to this file; none without a path."""
     if path is None:
         yield ()
         return
@@ -80,14 +79,14 @@ def request_log_to(path: str | None) -> Iterator[tuple[Observer, ...]]:
 
 
 def line_of(record: Record, secret: bytes) -> dict[str, Any]:
-    """What is told of a request. Names of tenants and sessions are marks too."""
+    """The fields of a request's line. Names of tenants and sessions are marks too."""
     sampling = record.sampling
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "time": round(record.at, SECONDS_DIGITS),
         "path": record.path,
         "model": record.model,
-        "tenant": mark_of(record.salt, secret),
-        "session": None if record.session is None else mark_of(record.session, secret),
+        "tenant": name_mark(record.salt, secret),
+        "session": None if record.session is None else name_mark(record.session, secret),
         "status": record.status,
         "form": record.form,
         "stream": record.streams,
@@ -98,32 +97,32 @@ def line_of(record: Record, secret: bytes) -> dict[str, Any]:
             "completion_tokens": record.output_tokens,
             "cached_tokens": record.cached_tokens,
         },
-        "seconds": _since(record, record.ended),
-        "first_token_seconds": _since(record, record.first_token),
-        "waited_seconds": round((_since(record, record.submitted) or 0.0) + record.waited, SECONDS_DIGITS),
+        "seconds": _since_arrival(record, record.ended),
+        "first_token_seconds": _since_arrival(record, record.first_token),
+        "waited_seconds": round((_since_arrival(record, record.submitted) or 0.0) + record.waited, SECONDS_DIGITS),
         "marks": [base64.b64encode(marks_of(each, secret).tobytes()).decode() for each in record.prompts],
     }
-    return {name: value for name, value in said.items() if value not in (None, "")}
+    return {name: value for name, value in fields.items() if value not in (None, "")}
 
 
-def _since(record: Record, then: float | None) -> float | None:
-    return None if then is None else round(then - record.arrived, SECONDS_DIGITS)
+def _since_arrival(record: Record, moment: float | None) -> float | None:
+    return None if moment is None else round(moment - record.arrived, SECONDS_DIGITS)
 
 
 def _secret_at(path: Path) -> bytes:
-    """The secret in this file, which is made if it is not there; the first of several processes makes it."""
-    made = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    """The secret in this file, which the first of several processes creates."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     if not path.exists():
-        file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
         os.write(file, secrets.token_bytes(SECRET_BYTES))
         os.close(file)
         try:
-            os.link(made, path)  # whole or not at all, and never over another's
+            os.link(temporary, path)  # atomic, and never replaces another process' secret
         except FileExistsError:
             pass
         finally:
-            made.unlink()
+            temporary.unlink()
     secret = path.read_bytes()
     if len(secret) != SECRET_BYTES:
-        raise OSError(f"its secret {path} has {len(secret)} bytes and should have {SECRET_BYTES}")
+        raise OSError(f"its secret {path} has {len(secret)} bytes, expected {SECRET_BYTES}")
     return secret

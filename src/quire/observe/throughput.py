@@ -1,4 +1,4 @@
-"""A line of the log every ten seconds while an engine is busy: tokens a second, requests, and the cache."""
+"""The throughput log: a line every ten seconds while an engine is busy, with token rates, requests and cache use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol
 INTERVAL_SECONDS = 10.0
 
 
-class Counts(Protocol):
-    """The engine counters that a line is made from. Tokens are counted from the engine's start."""
+class EngineCounts(Protocol):
+    """The engine counters that a line needs. Token counts start at the engine's start."""
 
     @property
     def computed_tokens(self) -> int: ...
@@ -30,17 +30,17 @@ class Counts(Protocol):
 
 
 class Throughput:
-    """Of one model's engine. `log` is called once an interval with its counters."""
+    """Logs the throughput of one model's engine. `log` is called once per interval with its counters."""
 
     def __init__(self, model: str, logger: Logger) -> None:
         self._model = model
         self._logger = logger
-        self._before: Counts | None = None
+        self._before: EngineCounts | None = None
 
-    def log(self, now: Counts, seconds: float) -> None:
-        """Write a line, unless nothing was computed and no request waits."""
+    def log(self, now: EngineCounts, seconds: float) -> None:
+        """Write a line, unless nothing was computed and no request is running or waiting."""
         before, self._before = self._before, now
-        if before is None or now.computed_tokens < before.computed_tokens:  # new, or started again
+        if before is None or now.computed_tokens < before.computed_tokens:  # first call, or restarted
             return
         output = now.output_tokens - before.output_tokens
         prompt = max(0, now.computed_tokens - before.computed_tokens - output)

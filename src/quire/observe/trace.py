@@ -1,8 +1,8 @@
-"""Traces: a span for each request that a server has answered, and below it one for each stage. OpenTelemetry's.
+"""OpenTelemetry traces: a span for each request, with a child span for each stage.
 
-`Traces` is an observer: it hears of a request once, when that has ended, and its spans get the times of the record.
-Names are those of OpenTelemetry's conventions for HTTP and for generative models; what these lack begins with `quire`.
-No span holds a prompt or an answer.
+`Traces` is an observer: it is called once, when a request has ended, and makes spans with the times of the record.
+Attribute names follow OpenTelemetry's conventions for HTTP and generative models; other names begin with `quire`. No
+span contains a prompt or an answer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from quire import __version__
 from quire.config import BadSetting
-from quire.observe.access import QUIET
+from quire.observe.access_log import PROBE_PATHS
 from quire.observe.record import Observer, Record
 from quire.types.request import SamplingParams
 
-PATH = "/v1/traces"  # where a collector takes spans
-SEND_SECONDS = 5.0  # that a collector may take for some of them
-MAX_WAITING = 16_384  # spans that have not been sent yet; the SDK drops what is more, and says so
+PATH = "/v1/traces"  # of a collector
+SEND_SECONDS = 5.0  # timeout of a request to the collector
+MAX_WAITING = 16_384  # unsent spans; the SDK drops more, and logs that
 
 
 class Stage(NamedTuple):
@@ -31,7 +31,7 @@ class Stage(NamedTuple):
 
 
 class Traces:
-    """An observer. A thread of the SDK's sends what it has to tell, now and then; `close` sends the rest."""
+    """An observer that makes spans. A thread of the SDK sends them in batches; `close` sends the rest."""
 
     def __init__(self, exporter: Any) -> None:
         from opentelemetry import trace
@@ -40,8 +40,8 @@ class Traces:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        own = Resource.create({"service.name": "quire", "service.version": __version__})
-        resource = own.merge(OTELResourceDetector().detect())  # what the operator calls it goes before
+        default = Resource.create({"service.name": "quire", "service.version": __version__})
+        resource = default.merge(OTELResourceDetector().detect())  # the operator's names take precedence
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=MAX_WAITING))
         self._tracer = self._provider.get_tracer("quire", __version__)
@@ -49,37 +49,37 @@ class Traces:
         self._otel = trace
 
     def __call__(self, record: Record) -> None:
-        """Tell of a request that has ended."""
-        if record.path in QUIET:
+        """Make the spans of a request that has ended."""
+        if record.path in PROBE_PATHS:
             return
         otel = self._otel
         caller = {"traceparent": record.traceparent, "tracestate": record.tracestate}
         span = self._tracer.start_span(
-            _name(record),
+            _span_name(record),
             self._parent_of(caller),
             otel.SpanKind.SERVER,
             attributes_of(record),
             start_time=_nanoseconds(record, record.arrived),
         )
-        if span.is_recording():  # else the caller does not want it
-            if record.error is not None and not 400 <= record.status < 500:  # those are the client's own
+        if span.is_recording():  # the caller's sampling decision
+            if record.error is not None and not 400 <= record.status < 500:  # errors of the client are not ours
                 span.set_status(otel.StatusCode.ERROR, record.error)
             if record.first_token is not None:
                 span.add_event("first_token", timestamp=_nanoseconds(record, record.first_token))
-            inside = otel.set_span_in_context(span)
+            context = otel.set_span_in_context(span)
             for name, start, end in stages_of(record):
-                stage = self._tracer.start_span(name, inside, start_time=_nanoseconds(record, start))
+                stage = self._tracer.start_span(name, context, start_time=_nanoseconds(record, start))
                 stage.end(_nanoseconds(record, end))
         span.end(_nanoseconds(record, _end(record)))
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
 @contextmanager
-def traces_to(endpoint: str | None) -> Iterator[tuple[Observer, ...]]:
-    """The observers that this setting asks for: one, or none."""
+def open_traces(endpoint: str | None) -> Iterator[tuple[Observer, ...]]:
+    """The observer that sends spans to this endpoint; none without an endpoint."""
     if endpoint is None:
         yield ()
         return
@@ -91,21 +91,21 @@ def traces_to(endpoint: str | None) -> Iterator[tuple[Observer, ...]]:
 
 
 def stages_of(record: Record) -> Iterator[Stage]:
-    """What a request did, one after another: prepare, queue, prompt, output. None if it did not come to the engine."""
+    """The stages of a request in order: prepare, queue, prompt, output. None if it did not reach the engine."""
     if record.submitted is None:
         return
     end = _end(record)
-    computed = end if record.first_token is None else record.first_token
-    began = min(record.submitted + record.waited, computed)
+    prompt_end = end if record.first_token is None else record.first_token
+    queue_end = min(record.submitted + record.waited, prompt_end)
     yield Stage("prepare", record.arrived, record.submitted)
-    yield Stage("queue", record.submitted, began)
-    yield Stage("prompt", began, computed)
+    yield Stage("queue", record.submitted, queue_end)
+    yield Stage("prompt", queue_end, prompt_end)
     if record.first_token is not None:
-        yield Stage("output", computed, end)
+        yield Stage("output", prompt_end, end)
 
 
 def attributes_of(record: Record) -> dict[str, Any]:
-    """All that is known of a request, by the names of the conventions."""
+    """The attributes of a request's span, by the names of the conventions."""
     facts: dict[str, Any] = {
         "http.request.method": record.method,
         "url.path": record.path,
@@ -117,13 +117,13 @@ def attributes_of(record: Record) -> dict[str, Any]:
         "quire.key": record.key or None,
     }
     if record.sampling is not None:
-        facts |= _asked(record, record.sampling)
+        facts |= _request_attributes(record, record.sampling)
     if record.submitted is not None:
-        facts |= _answered(record)
+        facts |= _response_attributes(record)
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
-def _asked(record: Record, sampling: SamplingParams) -> Mapping[str, Any]:
+def _request_attributes(record: Record, sampling: SamplingParams) -> Mapping[str, Any]:
     return {
         "gen_ai.operation.name": record.operation,
         "gen_ai.provider.name": "quire",
@@ -140,7 +140,7 @@ def _asked(record: Record, sampling: SamplingParams) -> Mapping[str, Any]:
     }
 
 
-def _answered(record: Record) -> Mapping[str, Any]:
+def _response_attributes(record: Record) -> Mapping[str, Any]:
     first = record.first_token
     return {
         "gen_ai.response.model": record.model,
@@ -155,8 +155,8 @@ def _answered(record: Record) -> Mapping[str, Any]:
     }
 
 
-def _name(record: Record) -> str:
-    """One of few: nobody can make new ones by asking for paths or models that are not there."""
+def _span_name(record: Record) -> str:
+    """The span's name. Clients cannot create new names by requesting unknown paths or models."""
     if record.operation is not None:
         return f"{record.operation} {record.model}" if record.model else record.operation
     return record.method if record.status == 404 else f"{record.method} {record.path}"
@@ -167,12 +167,12 @@ def _end(record: Record) -> float:
 
 
 def _nanoseconds(record: Record, moment: float) -> int:
-    """A moment of the record's clock on that of the wall."""
+    """A moment of the monotonic clock as nanoseconds of the wall clock."""
     return int((record.at + moment - record.arrived) * 1e9)
 
 
 def _exporter(endpoint: str) -> Any:
-    """Sends spans to a collector, in OpenTelemetry's own protocol over HTTP."""
+    """An exporter that sends spans to a collector with OTLP over HTTP."""
     if not endpoint.startswith(("http://", "https://")):
         raise BadSetting(
             f"otlp_endpoint is {endpoint!r}; it must be a URL such as http://localhost:4318.", field="otlp_endpoint"

@@ -1,4 +1,4 @@
-"""What a model can be drawn with. An op is its numpy reference; kernels attach to it and are compared with it.
+"""The ops of a model graph. An op is its numpy reference; kernels register for it and are tested against it.
 
-One file per family. `registry.all_ops()` finds them all; nothing has to be listed anywhere.
+One file per family. `registry.all_ops()` discovers them; there is no list to maintain.
 """

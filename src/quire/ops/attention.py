@@ -18,7 +18,7 @@ import numpy as np
 
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedCache, PagedKV
-from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 TOLERANCE = {"f32": 2e-5, "f16": 3e-3, "bf16": 2e-2}
 _EXTRAS = ("sinks", "slopes", "distances")
@@ -179,7 +179,7 @@ _KINDS: tuple[Args, ...] = (
 
 
 @attention.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for rows, (kv_heads, group), window in product(_STEPS, ((1, 4), (2, 3), (3, 1)), (None, 9)):
         yield _example(make, PagedKV(kv_heads, 32, 32, window), group, rows, {})
     for rows, kind in product(_STEPS[1:], _KINDS[1:]):
@@ -189,21 +189,21 @@ def _(make: Make) -> Iterator[Args]:
 
 
 @attention_shared.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for rows, kind in product(_STEPS, _KINDS):
         args = _example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
         yield {name: value for name, value in args.items() if name not in ("k", "v")}
 
 
 @attention_bidirectional.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for rows, kind, window in product(([(0, 1)], [(0, 5), (0, 17), (0, 1)]), _KINDS, (None, 4)):
         args = _example(make, PagedKV(2, 32, 48), 2, rows, kind)
         del args["cache"]
         yield {**args, "num_heads": 2, "window": window}
 
 
-def _example(make: Make, spec: PagedKV, group: int, rows: Sequence[tuple[int, int]], kind: Args) -> Args:
+def _example(make: ArrayMaker, spec: PagedKV, group: int, rows: Sequence[tuple[int, int]], kind: Args) -> Args:
     """A cache that holds noise, as after long use, and a batch with its blocks all over it."""
     num_blocks, block_tokens = 24, 16
     free = iter(make.rng.permutation(num_blocks))

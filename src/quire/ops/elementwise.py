@@ -8,7 +8,7 @@ from math import erf
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 TOLERANCE = {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}
 _LOOSE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
@@ -150,7 +150,7 @@ _SIZES = tuple(product((1, 7, 64), (64, 100)))
 
 
 @activation.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for kind, (num_tokens, dim) in product(ACTIVATIONS, _SIZES[:4]):
         yield {"x": make(num_tokens, dim) * np.float32(3.0), "kind": kind}
     for kind in ACTIVATIONS:
@@ -158,7 +158,7 @@ def _(make: Make) -> Iterator[Args]:
 
 
 @xielu.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES[:4]:
         weights = {"positive": np.abs(make(1)), "negative": np.abs(make(1))}
         yield {"x": make(num_tokens, dim) * np.float32(3.0), **weights, "beta": 0.5, "eps": -1e-6}
@@ -166,38 +166,38 @@ def _(make: Make) -> Iterator[Args]:
 
 @add.examples
 @multiply.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim), "y": make(num_tokens, dim)}
 
 
 @scale.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim), "factor": 0.75}
 
 
 @scale_by.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim), "weight": make(dim)}
         yield {"x": make(num_tokens, dim), "weight": make(1)}
 
 
 @softcap.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim) * np.float32(20.0), "cap": 15.0}
 
 
 @clamp.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim), "limit": 0.5}
 
 
 @columns.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim), "start": 0, "width": dim}
         yield {"x": make(num_tokens, dim), "start": 32, "width": 32}

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, expect, op
 
 _TOLERANCE = {"f32": 0.0, "f16": 1e-3, "bf16": 8e-3}
 
@@ -37,13 +37,13 @@ def _(positions: Shape, table: Shape, *, offset: int = 0) -> Shape:
 
 
 @embed.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in product((1, 9), (64, 96)):
         yield {"token_ids": make.rng.integers(0, 50, num_tokens, dtype=np.int32), "table": make(50, dim)}
 
 
 @embed_positions.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, offset in product((1, 9), (0, 2)):
         positions = make.rng.integers(0, 50, num_tokens, dtype=np.int32)
         yield {"positions": positions, "table": make(52, 64), "offset": offset}

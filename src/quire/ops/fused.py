@@ -12,7 +12,7 @@ import numpy as np
 
 from quire.ops.elementwise import ACTIVATIONS
 from quire.ops.linear import TOLERANCE, product_of, product_shape
-from quire.ops.registry import Args, Array, Make, Shape, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, expect, op
 
 
 @op(weights=("weights", "biases"), tolerance=TOLERANCE)
@@ -69,14 +69,14 @@ def _(x: Shape, weight: Shape, bias: Shape | None, *, factor: float = 1.0, cap: 
 
 
 @linear_split.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, outs, biased in product((1, 7, 65), ((96, 32, 32), (40, 8)), (False, True)):
         biases = tuple(make(out) if biased else None for out in outs)
         yield {"x": make(num_tokens, 96), "weights": tuple(make(out, 96) for out in outs), "biases": biases}
 
 
 @gated_linear.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     sizes = ((64, 160), (96, 40))
     for num_tokens, (dim, hidden), biased in product((1, 7, 65), sizes, (False, True)):
         weights = {"gate": make(hidden, dim), "up": make(hidden, dim)}
@@ -88,7 +88,7 @@ def _(make: Make) -> Iterator[Args]:
 
 
 @linear_add.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, (dim_in, dim_out), biased in product((1, 7, 65), ((64, 32), (96, 200)), (False, True)):
         bias = make(dim_out) if biased else None
         arrays = {"x": make(num_tokens, dim_in), "residual": make(num_tokens, dim_out)}
@@ -96,7 +96,7 @@ def _(make: Make) -> Iterator[Args]:
 
 
 @head.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_logits, biased, factor, cap in product((1, 5), (False, True), (1.0, 0.25), (0.0, 4.0)):
         arrays = {"x": make(num_logits, 64), "weight": make(130, 64), "bias": make(130) if biased else None}
         yield {**arrays, "factor": factor, "cap": cap}

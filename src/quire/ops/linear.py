@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, expect, op
 
 _PANEL = 8
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
@@ -49,7 +49,7 @@ def _(x: Shape, weight: Shape, bias: Shape | None) -> Shape:
 
 
 @linear.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, (dim_in, dim_out), biased in product((1, 7, 65), ((64, 32), (96, 200)), (False, True)):
         bias = make(dim_out) if biased else None
         yield {"x": make(num_tokens, dim_in), "weight": make(dim_out, dim_in), "bias": bias}

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 _TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
 
@@ -66,7 +66,7 @@ def _(x: Shape, weight: Shape | None, bias: Shape | None, *, eps: float, group: 
 
 
 @rms_norm.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in product((1, 7, 64), (64, 576)):
         yield {"x": make(num_tokens, dim), "weight": make(dim), "eps": 1e-5}
     for num_tokens, heads, group in product((1, 7), (1, 3), (16, 128)):
@@ -77,7 +77,7 @@ def _(make: Make) -> Iterator[Args]:
 
 
 @layer_norm.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim, (weighted, biased) in product((1, 7), (64, 100), ((1, 1), (1, 0), (0, 0))):
         weight, bias = make(dim) if weighted else None, make(dim) if biased else None
         yield {"x": make(num_tokens, dim) + np.float32(1.5), "weight": weight, "bias": bias, "eps": 1e-5}

@@ -1,6 +1,6 @@
-"""`@op`: a plain numpy function becomes an op, with a shape rule, examples and a tolerance.
+"""`@op` turns a plain numpy function into an op with a shape rule, examples and a tolerance.
 
-The signature of a reference says everything a graph, an interpreter or a device has to know about it:
+The signature of the reference is all that a graph, an interpreter or a device needs:
     positional   arrays. A name that is a field of `Batch` is that array of the step; `batch` is the whole step; `cache`
                  is the layer's state; a name declared in `weights=` is bound from the checkpoint; the rest are inputs.
     keyword-only attributes, fixed when the graph is drawn.
@@ -29,10 +29,10 @@ _OPS: dict[str, Op] = {}
 
 
 class ShapeError(ValueError):
-    """An array cannot be given to an op: which parameter, what it must be, what it is. `*` stands for any size."""
+    """An array has the wrong shape for an op: the parameter, the expected shape, the actual one. `*` is any size."""
 
     def __init__(self, parameter: str, expected: tuple[int | str, ...], found: tuple[int | str, ...]) -> None:
-        super().__init__(f"{parameter}: expected {show(expected)}, found {show(found)}")
+        super().__init__(f"{parameter}: expected {format_shape(expected)}, found {format_shape(found)}")
         self.parameter, self.expected, self.found = parameter, expected, found
 
 
@@ -53,7 +53,7 @@ class Op:
         self.inputs = tuple(name for name in positional if name not in special)
         self.attrs = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         self._rule: Callable[..., Shape | list[Shape]] | None = None
-        self._examples: Callable[[Make], Iterator[Args]] | None = None
+        self._examples: Callable[[ArrayMaker], Iterator[Args]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.reference(*args, **kwargs)
@@ -62,31 +62,31 @@ class Op:
         return f"<op {self.name}>"
 
     def shape(self, rule: Callable[..., Shape | list[Shape]]) -> Callable[..., Shape | list[Shape]]:
-        """Decorator: the rule takes what the reference takes, shapes in the place of arrays (and no `batch`)."""
+        """Decorator: the rule takes the reference's arguments, with shapes in place of arrays (and no `batch`)."""
         self._rule = rule
         return rule
 
-    def examples(self, source: Callable[[Make], Iterator[Args]]) -> Callable[[Make], Iterator[Args]]:
-        """Decorator: yields arguments by name. It draws arrays from `make`, which decides their number format."""
+    def examples(self, source: Callable[[ArrayMaker], Iterator[Args]]) -> Callable[[ArrayMaker], Iterator[Args]]:
+        """Decorator: yields arguments by name. Arrays come from `make`, which decides their number format."""
         self._examples = source
         return source
 
     def infer(self, **args: Any) -> tuple[Shape, ...]:
-        """Shapes of the outputs. A parameter that does not fit raises ShapeError."""
+        """Return the shapes of the outputs. Raises ShapeError if a parameter does not fit."""
         if self._rule is None:
             raise TypeError(f"op {self.name} has no shape rule")
         out = self._rule(**args)
         return tuple(out) if isinstance(out, list) else (out,)
 
     def example_args(self, dtype: str = "f32", seed: int = 0) -> Iterator[Args]:
-        """Arguments of every example. Arrays are float32, with values that `dtype` can hold exactly."""
+        """Yield the arguments of every example. Arrays are float32, with values that `dtype` can hold exactly."""
         if self._examples is None:
             raise TypeError(f"op {self.name} has no examples")
-        return self._examples(Make(np.random.default_rng(seed), dtype))
+        return self._examples(ArrayMaker(np.random.default_rng(seed), dtype))
 
 
-class Make:
-    """Draws the arrays of examples: normal values, rounded to what a number format can hold."""
+class ArrayMaker:
+    """Makes the arrays of examples: normal values, rounded to what a number format can hold."""
 
     def __init__(self, rng: np.random.Generator, dtype: str) -> None:
         self.rng, self.dtype = rng, dtype
@@ -96,7 +96,7 @@ class Make:
 
 
 def op(*, tolerance: Mapping[str, float], weights: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Op]:
-    """Register a reference under its own name."""
+    """Register a reference under its function name."""
 
     def register(reference: Callable[..., Any]) -> Op:
         if reference.__name__ in _OPS:
@@ -108,14 +108,14 @@ def op(*, tolerance: Mapping[str, float], weights: tuple[str, ...] = ()) -> Call
 
 
 def find_op(name: str) -> Op:
-    """The op of this name."""
+    """Return the op of this name."""
     if name not in _OPS:
         all_ops()
     return _OPS[name]
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Every op of every file in this package, by name."""
+    """Return the ops of every file in this package, sorted by name."""
     package = importlib.import_module("quire.ops")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"quire.ops.{module.name}")
@@ -128,13 +128,13 @@ def expect(parameter: str, found: Shape, *expected: int | str) -> None:
         raise ShapeError(parameter, expected, found)
 
 
-def show(shape: tuple[int | str, ...]) -> str:
-    """`[tokens, 64]`"""
+def format_shape(shape: tuple[int | str, ...]) -> str:
+    """Format a shape as `[tokens, 64]`."""
     return f"[{', '.join(map(str, shape))}]"
 
 
 def relative_error(actual: Array, expected: Array) -> float:
-    """The largest difference over the largest expected magnitude; what tolerances are about."""
+    """Return the largest difference over the largest expected magnitude. Tolerances limit this number."""
     if actual.shape != expected.shape:
         raise ShapeError("actual", expected.shape, actual.shape)
     if not expected.size:
@@ -144,7 +144,7 @@ def relative_error(actual: Array, expected: Array) -> float:
 
 
 def round_to(x: Array, dtype: str) -> Array:
-    """float32 `x` with every value rounded to the nearest one that `dtype` holds."""
+    """Round every value of float32 `x` to the nearest one that `dtype` can hold."""
     if dtype == "f32":
         return x
     if dtype == "f16":

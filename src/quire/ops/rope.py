@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, ShapeError, expect, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 
 @op(weights=("frequencies",), tolerance={"f32": 1e-5, "f16": 2e-3, "bf16": 2e-2})
@@ -49,7 +49,7 @@ def _(
 
 
 @rope.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, (head_dim, rotary), interleaved in product((1, 7), ((64, 64), (32, 16), (6, 6)), (False, True)):
         yield {
             "x": make(num_tokens, 3 * head_dim),
@@ -76,7 +76,7 @@ def _(x: Shape, positions: Shape, *, beta: float, span: int, shift: int = 0) -> 
 
 
 @scale_by_position.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, shift in product((1, 7), (0, 1)):
         positions = make.rng.integers(0, 4096, num_tokens, dtype=np.int32)
         yield {"x": make(num_tokens, 64), "positions": positions, "beta": 0.1, "span": 100, "shift": shift}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from quire.ops.registry import Args, Array, Make, Shape, op
+from quire.ops.registry import Args, Array, ArrayMaker, Shape, op
 
 
 @op(tolerance={"f32": 0.0, "f16": 0.0, "bf16": 0.0})
@@ -21,6 +21,6 @@ def _(x: Shape, logits_at: Shape) -> Shape:
 
 
 @select.examples
-def _(make: Make) -> Iterator[Args]:
+def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, chosen in ((1, [0]), (9, [3, 8]), (20, list(range(20))), (4, [])):
         yield {"x": make(num_tokens, 64), "logits_at": np.array(chosen, np.int32)}

@@ -1,4 +1,4 @@
-"""Number formats, one file each. A file makes a format correct: it turns bytes into float32. Devices make it fast.
+"""Number formats, one file each. A file defines how bytes become float32; devices have their own fast kernels.
 
-To add one, write a file with a `@quant_format` class in it: discovery finds it and the contract test checks it.
+To add one, write a file with a `@quant_format` class: discovery finds it and the contract test checks it.
 """

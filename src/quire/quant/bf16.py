@@ -24,7 +24,7 @@ class BFloat16(QuantFormat):
         return (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
 
     def quantize(self, weights: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Round to nearest, ties to even. A NaN is made quiet instead: rounding could carry it into an infinity."""
+        """Round to nearest, ties to even. A NaN is made quiet instead: rounding could turn it into an infinity."""
         bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
         kept = bits >> np.uint32(16)
         rounded = (bits + np.uint32(0x7FFF) + (kept & np.uint32(1))) >> np.uint32(16)

@@ -1,4 +1,4 @@
-"""Numbers smaller than a byte, unpacked. Every block format of ggml packs its bits in one of these ways."""
+"""Unpacking of numbers smaller than a byte. Every block format of ggml packs its bits in one of these ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""float32, as it is."""
+"""float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 8-bit floats of safetensors files. 256 values each, so a table is the whole format."""
+"""The 8-bit floats of safetensors files, decoded by tables of 256 values."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def _e8m0_values() -> NDArray[np.float32]:
 
 E4M3 = _e4m3_values()
 E4M3_LARGEST = 0x7E
-E4M3_HALFWAY = (
-    E4M3[:E4M3_LARGEST] + E4M3[1 : E4M3_LARGEST + 1]
-) / 2  # between each value that is not negative and the next
+E4M3_HALFWAY = (E4M3[:E4M3_LARGEST] + E4M3[1 : E4M3_LARGEST + 1]) / 2  # between neighbouring values from 0 on
 E8M0 = _e8m0_values()
 
 
@@ -44,7 +42,7 @@ class Float8E4M3(QuantFormat):
         return E4M3[raw]
 
     def quantize(self, weights: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Round to nearest, ties to even; what is too large becomes the largest. Codes are in the order of values."""
+        """Round to nearest, ties to even, saturating at the largest value. Codes are in the order of values."""
         magnitude = np.abs(weights)
         code = np.searchsorted(E4M3_HALFWAY, magnitude)
         is_tie = magnitude == E4M3_HALFWAY[np.minimum(code, E4M3_LARGEST - 1)]
@@ -64,7 +62,7 @@ class Float8E5M2(QuantFormat):
 
 @quant_format("f8_e8m0", safetensors="F8_E8M0")
 class Float8E8M0(QuantFormat):
-    """1 byte: an exponent alone, 2 ** (byte - 127); 255 is NaN. Checkpoints keep the scales of MX blocks in it."""
+    """1 byte: an exponent alone, 2 ** (byte - 127); 255 is NaN. Checkpoints store the scales of MX blocks in it."""
 
     block_weights, block_bytes = 1, 1
 

@@ -32,15 +32,15 @@ class QuantFormat(ABC):
     def dequantize(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         """uint8 [num_blocks, block_bytes] -> float32 [num_blocks, block_weights]; may be a view of `raw`.
 
-        Any bytes are numbers: a broken scale gives infinities or NaN, and the caller says whether numpy may warn of it.
+        Any bytes are valid: a broken scale gives infinities or NaN. The caller decides whether numpy warns about them.
         """
 
     def quantize(self, weights: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """float32 [num_blocks, block_weights] -> uint8 [num_blocks, block_bytes]; only some formats are written."""
-        raise NotImplementedError(f"{self.name} is read, not written")
+        """float32 [num_blocks, block_weights] -> uint8 [num_blocks, block_bytes]; only some formats support it."""
+        raise NotImplementedError(f"{self.name} can be read but not written")
 
     def bytes_for(self, num_weights: int) -> int:
-        """The bytes that `num_weights` take. They must fill whole blocks."""
+        """Return the bytes that `num_weights` take. Raises ValueError unless they fill whole blocks."""
         num_blocks, rest = divmod(num_weights, self.block_weights)
         if rest:
             raise ValueError(f"{num_weights} weights do not fill blocks of {self.block_weights} ({self.name})")
@@ -55,7 +55,7 @@ FormatClass = TypeVar("FormatClass", bound=type[QuantFormat])
 def quant_format(
     name: str, *, gguf_type: int | None = None, safetensors: str | None = None
 ) -> Callable[[FormatClass], FormatClass]:
-    """Make the class known under `name`, and under its number or name in the containers that can hold it."""
+    """Register the class under `name`, and under its number or name in the containers that support it."""
 
     def register(cls: FormatClass) -> FormatClass:
         if name in REGISTERED:

@@ -12,7 +12,7 @@ from .format import QuantFormat, quant_format
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# The E2M1 values twice over, so that they are integers; the scale below is halved in return.
+# The E2M1 values doubled, so that they are integers; the scales below are halved in return.
 DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 HALF_SCALES = np.ldexp(1.0, np.arange(256) - 128).astype(np.float32)
 

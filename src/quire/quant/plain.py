@@ -1,6 +1,6 @@
-"""The dtypes that numpy knows and no model computes in: float64, integers, bool. Only the dtype differs.
+"""Numpy's other dtypes, in which no model computes: float64, integers, bool.
 
-float32 cannot hold every one of their values; a reader that needs them exactly views the tensor's bytes as `dtype`.
+float32 cannot hold all of their values; code that needs them exactly views the tensor's bytes as `dtype`.
 """
 
 from __future__ import annotations
@@ -25,67 +25,33 @@ class PlainFormat(QuantFormat):
         return raw.view(self.dtype).astype(np.float32)
 
 
-@quant_format("f64", gguf_type=28, safetensors="F64")
-class Float64(PlainFormat):
-    """8 bytes: an IEEE double."""
-
-    dtype, block_bytes = "<f8", 8
-
-
-@quant_format("i8", gguf_type=24, safetensors="I8")
-class Int8(PlainFormat):
-    """1 byte, two's complement."""
-
-    dtype, block_bytes = "|i1", 1
-
-
-@quant_format("i16", gguf_type=25, safetensors="I16")
-class Int16(PlainFormat):
-    """2 bytes, two's complement."""
-
-    dtype, block_bytes = "<i2", 2
+# name, numpy dtype, type number in GGUF, name in safetensors
+DTYPES = (
+    ("f64", "<f8", 28, "F64"),
+    ("i8", "|i1", 24, "I8"),
+    ("i16", "<i2", 25, "I16"),
+    ("i32", "<i4", 26, "I32"),
+    ("i64", "<i8", 27, "I64"),
+    ("u8", "|u1", None, "U8"),
+    ("u16", "<u2", None, "U16"),
+    ("u32", "<u4", None, "U32"),
+    ("u64", "<u8", None, "U64"),
+)
 
 
-@quant_format("i32", gguf_type=26, safetensors="I32")
-class Int32(PlainFormat):
-    """4 bytes, two's complement."""
+def _define(name: str, dtype: str, gguf_type: int | None, safetensors: str) -> None:
+    """Register the format of one numpy dtype."""
 
-    dtype, block_bytes = "<i4", 4
+    @quant_format(name, gguf_type=gguf_type, safetensors=safetensors)
+    class Format(PlainFormat):
+        __doc__ = f"One {np.dtype(dtype).name} number, little endian."
+        block_bytes = np.dtype(dtype).itemsize
 
-
-@quant_format("i64", gguf_type=27, safetensors="I64")
-class Int64(PlainFormat):
-    """8 bytes, two's complement."""
-
-    dtype, block_bytes = "<i8", 8
+    Format.dtype = dtype
 
 
-@quant_format("u8", safetensors="U8")
-class UInt8(PlainFormat):
-    """1 byte, unsigned."""
-
-    dtype, block_bytes = "|u1", 1
-
-
-@quant_format("u16", safetensors="U16")
-class UInt16(PlainFormat):
-    """2 bytes, unsigned."""
-
-    dtype, block_bytes = "<u2", 2
-
-
-@quant_format("u32", safetensors="U32")
-class UInt32(PlainFormat):
-    """4 bytes, unsigned."""
-
-    dtype, block_bytes = "<u4", 4
-
-
-@quant_format("u64", safetensors="U64")
-class UInt64(PlainFormat):
-    """8 bytes, unsigned."""
-
-    dtype, block_bytes = "<u8", 8
+for _row in DTYPES:
+    _define(*_row)
 
 
 @quant_format("bool", safetensors="BOOL")

@@ -1,4 +1,4 @@
-"""Finds every format file of this package, and looks formats up by the names that files and users give them."""
+"""Discovers the format files of this package, and looks formats up by name or container type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .format import REGISTERED, QuantFormat
 
 @cache
 def all_formats() -> Mapping[str, QuantFormat]:
-    """Every format by name. The files are imported here, once, when the first weight is looked at."""
+    """Return every format by name. The files are imported at the first call."""
     for module in iter_modules(quire.quant.__path__):
         import_module(f"{quire.quant.__name__}.{module.name}")
     return MappingProxyType(dict(sorted(REGISTERED.items())))
@@ -23,11 +23,11 @@ def all_formats() -> Mapping[str, QuantFormat]:
 
 @cache
 def gguf_formats() -> Mapping[int, QuantFormat]:
-    """The formats that a GGUF file may hold, by its type number."""
+    """Return the formats that a GGUF file may hold, by type number."""
     return MappingProxyType({f.gguf_type: f for f in all_formats().values() if f.gguf_type is not None})
 
 
 @cache
 def safetensors_formats() -> Mapping[str, QuantFormat]:
-    """The formats that a safetensors file may hold, by its dtype name."""
+    """Return the formats that a safetensors file may hold, by dtype name."""
     return MappingProxyType({f.safetensors_dtype: f for f in all_formats().values() if f.safetensors_dtype is not None})

@@ -1,1 +1,1 @@
-"""Reports for people: one HTML page that needs no network, the plots in it, and traces of requests. Stdlib alone."""
+"""HTML reports in one file, their plots, and traces of requests. Standard library only."""

@@ -1,7 +1,7 @@
-"""A page that is one file: its style and its plots are inside, and nothing is loaded from anywhere.
+"""An HTML page in one file: styles and plots are inline, and nothing is loaded from elsewhere.
 
-Parts are made by the functions below, each of which escapes what it is given; `document` puts them together. It is
-light or dark as the reader's system is, and tables scroll by themselves on a phone.
+The functions below return parts of a page, with their text escaped; `document` joins them. The page follows the
+system's light or dark theme, and wide tables scroll on a phone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from quire.report.plot import Html, key
+from quire.report.plot import Html, legend
 
 STYLE = """
 :root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--soft:#59636e;--rule:#d9dee4;--panel:#f6f8fa;
@@ -44,46 +44,46 @@ svg .grid{stroke:var(--rule);stroke-width:1;fill:none}svg .line{fill:none;stroke
 
 
 def heading(text: str, level: int = 2) -> Html:
-    """Of a section."""
+    """Return the heading of a section."""
     return Html(f"<h{level}>{escape(text)}</h{level}>")
 
 
 def paragraph(text: str, kind: str = "") -> Html:
-    """`kind` is "soft" for what is said beside the point."""
+    """Return a paragraph. The kind "soft" is for secondary text."""
     style = f' class="{escape(kind)}"' if kind else ""
     return Html(f"<p{style}>{escape(text)}</p>")
 
 
 def listing(items: Iterable[str]) -> Html:
-    """A list of sentences."""
+    """Return a bulleted list."""
     return Html("<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>")
 
 
 def conclusion(sentences: Iterable[str]) -> Html:
-    """What the page comes to, set apart."""
+    """Return a highlighted box with the conclusion of the page."""
     return Html('<div class="conclusion">' + "".join(f"<p>{escape(text)}</p>" for text in sentences) + "</div>")
 
 
 def code(text: str) -> Html:
-    """A command or a file, as it is."""
+    """Return preformatted text."""
     return Html(f"<pre>{escape(text)}</pre>")
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> Html:
-    """The few numbers to see first: of each its name, itself, and a word about it."""
-    made = (f"<div><span>{escape(a)}</span><b>{escape(b)}</b><span>{escape(c)}</span></div>" for a, b, c in items)
-    return Html(f'<div class="cards">{"".join(made)}</div>')
+    """Return cards with the most important numbers: name, value and remark of each."""
+    boxes = (f"<div><span>{escape(a)}</span><b>{escape(b)}</b><span>{escape(c)}</span></div>" for a, b, c in items)
+    return Html(f'<div class="cards">{"".join(boxes)}</div>')
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], best: Iterable[tuple[int, int]] = ()) -> Html:
-    """The first column names the row and stays in sight; cells at `best` (row, column) stand out."""
-    marked = set(best)
+    """Return a table whose first column stays visible. Cells at `best` (row, column) are emphasized."""
+    best_cells = set(best)
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = []
-    for down, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         cells = (
-            f"<td{' class=best' if (down, across) in marked else ''}>{escape(cell)}</td>"
-            for across, cell in enumerate(row)
+            f"<td{' class=best' if (row_index, column) in best_cells else ''}>{escape(cell)}</td>"
+            for column, cell in enumerate(row)
         )
         body.append(f"<tr>{''.join(cells)}</tr>")
     return Html(
@@ -92,23 +92,25 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], best: Iterable[tu
 
 
 def figure(title: str, plot: Html, note: str = "", names: Sequence[str] = ()) -> Html:
-    """A plot with its title, a word about it, and which series is whose."""
-    told = f"<p>{escape(note)}</p>" if note else ""
-    return Html(f"<figure><figcaption>{escape(title)}</figcaption>{told}{key(names) if names else ''}{plot}</figure>")
+    """Return a plot with its title, a note, and a legend of the series' names."""
+    paragraph = f"<p>{escape(note)}</p>" if note else ""
+    return Html(
+        f"<figure><figcaption>{escape(title)}</figcaption>{paragraph}{legend(names) if names else ''}{plot}</figure>"
+    )
 
 
-def figures(made: Iterable[Html]) -> Html:
-    """Several of them, beside each other where there is room."""
-    return Html(f'<div class="plots">{"".join(made)}</div>')
+def figure_grid(items: Iterable[Html]) -> Html:
+    """Return a grid of figures."""
+    return Html(f'<div class="plots">{"".join(items)}</div>')
 
 
-def details(summary: str, inside: Iterable[Html]) -> Html:
-    """What most readers skip."""
-    return Html(f"<details><summary>{escape(summary)}</summary>{''.join(inside)}</details>")
+def details(summary: str, parts: Iterable[Html]) -> Html:
+    """Return parts that are collapsed below a summary."""
+    return Html(f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>")
 
 
 def document(title: str, parts: Iterable[Html]) -> Html:
-    """The whole page."""
+    """Return the whole page."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"

@@ -1,4 +1,4 @@
-"""Traces of requests, read from whatever has them: one JSON object a line, or vLLM's log.
+"""Read traces of requests: one JSON object a line, or vLLM's log.
 
     {"time": 0.5, "path": "/v1/chat/completions", "body": {...}, "usage": {...}}         OpenAI bodies with times
     {"messages": [...], "timestamp": 1731672000.5}                                       a bare body
@@ -8,7 +8,7 @@
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}    lengths and hashed blocks
     INFO 04-14 17:12:57 [logger.py:39] Received request …: prompt: '…', params: …        vLLM's log
 
-What a line does not say stays None: whoever reads the trace decides what to make of that.
+What a line does not contain is None.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quire.types.errors import InvalidRequest
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TIMES = ("time", "timestamp", "ts", "created")
 MILLISECONDS_FROM = 1e11  # a number of seconds since 1970 is less than this until the year 5138
-HASHED_BLOCK = 512  # tokens that one of `hash_ids` stands for
+HASHED_BLOCK = 512  # tokens of one of `hash_ids`
 CONSTRAINTS = (
     "guided_json",
     "guided_regex",
@@ -43,43 +43,43 @@ CONSTRAINTS = (
 
 
 class BadTrace(InvalidRequest):
-    """A file is not a trace. The message says what would be one."""
+    """A file is not a trace. The message describes the accepted formats."""
 
     code = "bad_trace"
 
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """One request of the past. `tokens`, `text` and `body` say what its prompt was, from exact to vague."""
+    """A recorded request. Its prompt is in `tokens`, `text` or `body`, from the most to the least exact."""
 
     time: float | None  # seconds; in a `Trace`, since its first request
     path: str = CHAT
     body: Mapping[str, Any] | None = None  # as it was sent
     text: str | None = None  # the whole prompt
-    tokens: array[int] | None = None  # the prompt's, or marks that stand for them
-    has_marks: bool = False  # each of `tokens` stands for itself and all before it
+    tokens: array[int] | None = None  # of the prompt, or its marks
+    has_marks: bool = False  # `tokens` are marks: hashes of a token and all tokens before it
     model: str = ""
-    tenant: str = ""  # prefixes are shared within one
+    tenant: str = ""  # prefixes are shared only within a tenant
     session: str | None = None
     num_prompt: int | None = None
     num_output: int | None = None
     num_cached: int | None = None
     max_tokens: int | None = None
-    form: str | None = None  # that the answer had to have
-    seconds: float | None = None  # from its arrival to its end
-    first_token: float | None = None  # seconds from its arrival
-    waited: float = 0.0  # seconds in a queue, as its server told
+    form: str | None = None  # the constraint on the answer, by the name of its API field
+    seconds: float | None = None  # from arrival to end
+    first_token: float | None = None  # seconds from arrival
+    queue_seconds: float = 0.0
     status: int = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of their arrival."""
+    """Requests in order of arrival."""
 
     requests: tuple[TracedRequest, ...]
     name: str
-    kinds: Mapping[str, int]  # of its lines
-    num_skipped: int = 0  # lines that tell of no request
+    kinds: Mapping[str, int]  # number of lines of each format
+    num_skipped: int = 0  # lines without a request
     has_times: bool = True
 
     @property
@@ -89,79 +89,79 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The requests in a file."""
+    """Read a file."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise BadTrace(f"The trace {path} cannot be read: {error.strerror}.", field="trace") from None
-    return trace_of(lines, path.name)
+    return parse_trace(lines, path.name)
 
 
-def trace_of(lines: Iterable[str], name: str) -> Trace:
-    """The requests that these lines tell of. Raises BadTrace if that is none."""
-    kept = [line for line in lines if line.strip()]
-    plain: list[str] = []
+def parse_trace(lines: Iterable[str], name: str) -> Trace:
+    """Parse the lines of a trace. Raise BadTrace if there is no request."""
+    lines = [line for line in lines if line.strip()]
+    plain_lines: list[str] = []
     found: list[TracedRequest] = []
     kinds: Counter[str] = Counter()
-    for line in kept:
-        said = _json(line)
-        if said is None:
-            plain.append(line)
+    for line in lines:
+        record = _json(line)
+        if record is None:
+            plain_lines.append(line)
             continue
-        kind, requests = _told_by(said)
+        kind, requests = _parse_record(record)
         found += requests
         kinds[kind] += bool(requests)
-    of_vllm = [TracedRequest(**facts) for facts in read_vllm_lines(plain)]
-    kinds["vllm"] += len(of_vllm)
-    if not (found or of_vllm):
+    vllm_requests = [TracedRequest(**fields) for fields in read_vllm_lines(plain_lines)]
+    kinds["vllm"] += len(vllm_requests)
+    if not (found or vllm_requests):
         raise BadTrace(
-            f"{name} has no request in {len(kept)} lines. A trace is JSON, one request a line: an OpenAI body, or an "
+            f"{name} has no request in {len(lines)} lines. A trace is JSON, one request a line: an OpenAI body, or an "
             'object with "body" and "time"; or the request log of Quire (--request-log) or of vLLM.',
             field="trace",
         )
-    requests = _in_order([*found, *of_vllm])
+    requests = _sort_by_time([*found, *vllm_requests])
     has_times = any(request.time for request in requests)
-    return Trace(tuple(requests), name, +kinds, len(kept) - kinds.total(), has_times)
+    return Trace(tuple(requests), name, +kinds, len(lines) - kinds.total(), has_times)
 
 
 def _json(line: str) -> dict[str, Any] | None:
     if not line.lstrip().startswith("{"):
         return None
     try:
-        said = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return record if isinstance(record, dict) else None
 
 
-def _in_order(requests: Sequence[TracedRequest]) -> list[TracedRequest]:
-    """By arrival, the first one's time being 0. Requests without a time come at the beginning, all at once."""
+def _sort_by_time(requests: Sequence[TracedRequest]) -> list[TracedRequest]:
+    """Sort by arrival and make the first time 0. Requests without a time get time 0."""
     times = [request.time for request in requests if request.time is not None]
     start = min(times, default=0.0)
-    moved = [replace(each, time=0.0 if each.time is None else each.time - start) for each in requests]
-    return sorted(moved, key=lambda each: each.time or 0.0)
+    shifted = [replace(each, time=0.0 if each.time is None else each.time - start) for each in requests]
+    return sorted(shifted, key=lambda each: each.time or 0.0)
 
 
-def _told_by(said: dict[str, Any]) -> tuple[str, list[TracedRequest]]:
-    """What kind of line it is, and the requests that it tells of."""
-    if "marks" in said:
-        return "quire", list(_of_request_log(said))
-    if isinstance(said.get("body"), dict):
-        return "bodies", [_of_body(said["body"], said)]
-    if said.get("logger") == "quire.access":
-        return "access", [_of_access_log(said)] if said.get("prompt_tokens") else []
-    if "input_length" in said:
-        return "lengths", [_of_lengths(said)]
-    if any(name in said for name in ("messages", "prompt", "input")):
-        return "bodies", [_of_body(said, {name: said[name] for name in (*TIMES, "usage") if name in said})]
+def _parse_record(record: dict[str, Any]) -> tuple[str, list[TracedRequest]]:
+    """Return the format of a line and its requests."""
+    if "marks" in record:
+        return "quire", list(_from_request_log(record))
+    if isinstance(record.get("body"), dict):
+        return "bodies", [_from_body(record["body"], record)]
+    if record.get("logger") == "quire.access":
+        return "access", [_from_access_log(record)] if record.get("prompt_tokens") else []
+    if "input_length" in record:
+        return "lengths", [_from_lengths(record)]
+    if any(name in record for name in ("messages", "prompt", "input")):
+        return "bodies", [_from_body(record, {name: record[name] for name in (*TIMES, "usage") if name in record})]
     return "other", []
 
 
-def _of_body(body: dict[str, Any], around: Mapping[str, Any]) -> TracedRequest:
-    usage = around.get("usage") or {}
-    path = around.get("path") or around.get("url") or (CHAT if "messages" in body else COMPLETIONS)
+def _from_body(body: dict[str, Any], envelope: Mapping[str, Any]) -> TracedRequest:
+    usage = envelope.get("usage") or {}
+    path = envelope.get("path") or envelope.get("url") or (CHAT if "messages" in body else COMPLETIONS)
     return TracedRequest(
-        _time(around),
+        _time(envelope),
         path,
         {name: value for name, value in body.items() if name not in (*TIMES, "usage")},
         model=str(body.get("model") or ""),
@@ -171,95 +171,95 @@ def _of_body(body: dict[str, Any], around: Mapping[str, Any]) -> TracedRequest:
         num_cached=_count(usage.get("cached_tokens")),
         max_tokens=_count(body.get("max_completion_tokens") or body.get("max_tokens")),
         form=_form(body),
-        seconds=around.get("seconds"),
-        first_token=around.get("first_token_seconds"),
-        status=int(around.get("status") or 200),
+        seconds=envelope.get("seconds"),
+        first_token=envelope.get("first_token_seconds"),
+        status=int(envelope.get("status") or 200),
     )
 
 
 def _form(body: Mapping[str, Any]) -> str | None:
-    """What the answer is held to, in the words of the APIs."""
-    asked = body.get("response_format") or {}
-    if isinstance(asked, dict) and asked.get("type") not in (None, "text"):
-        return str(asked["type"])
+    """Return the constraint on the answer, by the name of its API field."""
+    format = body.get("response_format") or {}
+    if isinstance(format, dict) and format.get("type") not in (None, "text"):
+        return str(format["type"])
     choice = body.get("tool_choice")
     if body.get("tools") and (isinstance(choice, dict) or choice == "required"):
         return "tool"
     return next((name for name in CONSTRAINTS if body.get(name)), None)
 
 
-def _of_request_log(said: Mapping[str, Any]) -> Iterator[TracedRequest]:
-    """A line has all prompts of a request; its outputs are taken to be equally long."""
-    usage = said.get("usage") or {}
+def _from_request_log(record: Mapping[str, Any]) -> Iterator[TracedRequest]:
+    """Yield a request for each prompt of a line. Their outputs are assumed to be equally long."""
+    usage = record.get("usage") or {}
     num_output = _count(usage.get("completion_tokens"))
     cached = _count(usage.get("cached_tokens"))
-    for marks in said["marks"]:
+    for marks in record["marks"]:
         tokens = array("I")
         try:
             tokens.frombytes(base64.b64decode(marks, validate=True))
         except (binascii.Error, ValueError, TypeError):
             continue
         yield TracedRequest(
-            _time(said),
-            str(said.get("path") or CHAT),
+            _time(record),
+            str(record.get("path") or CHAT),
             tokens=tokens,
             has_marks=True,
-            model=str(said.get("model") or ""),
-            tenant=str(said.get("tenant") or ""),
-            session=said.get("session"),
+            model=str(record.get("model") or ""),
+            tenant=str(record.get("tenant") or ""),
+            session=record.get("session"),
             num_prompt=len(tokens),
-            num_output=None if num_output is None else num_output // len(said["marks"]),
-            num_cached=None if cached is None else cached // len(said["marks"]),
-            max_tokens=_count(said.get("max_tokens")),
-            form=said.get("form"),
-            seconds=said.get("seconds"),
-            first_token=said.get("first_token_seconds"),
-            waited=float(said.get("waited_seconds") or 0.0),
-            status=int(said.get("status") or 0),
+            num_output=None if num_output is None else num_output // len(record["marks"]),
+            num_cached=None if cached is None else cached // len(record["marks"]),
+            max_tokens=_count(record.get("max_tokens")),
+            form=record.get("form"),
+            seconds=record.get("seconds"),
+            first_token=record.get("first_token_seconds"),
+            queue_seconds=float(record.get("waited_seconds") or 0.0),
+            status=int(record.get("status") or 0),
         )
 
 
-def _of_access_log(said: Mapping[str, Any]) -> TracedRequest:
-    """Its time is that of the end; prompts are there only if they were logged."""
-    seconds = float(said.get("seconds") or 0.0)
-    ended = _time(said)
+def _from_access_log(record: Mapping[str, Any]) -> TracedRequest:
+    """Parse a line of the access log. Its time is the end of the request; the prompt is there only if it was logged."""
+    seconds = float(record.get("seconds") or 0.0)
+    ended = _time(record)
     return TracedRequest(
         None if ended is None else ended - seconds,
-        str(said.get("path") or CHAT),
-        text=said.get("prompt"),
-        model=str(said.get("model") or ""),
-        tenant=str(said.get("key") or ""),
-        num_prompt=_count(said["prompt_tokens"]),
-        num_output=_count(said.get("output_tokens")),
-        num_cached=_count(said.get("cached_tokens", 0)),
-        form=said.get("form"),
+        str(record.get("path") or CHAT),
+        text=record.get("prompt"),
+        model=str(record.get("model") or ""),
+        tenant=str(record.get("key") or ""),
+        num_prompt=_count(record["prompt_tokens"]),
+        num_output=_count(record.get("output_tokens")),
+        num_cached=_count(record.get("cached_tokens", 0)),
+        form=record.get("form"),
         seconds=seconds,
-        first_token=said.get("first_token_seconds"),
-        waited=float(said.get("waited") or 0.0),
-        status=said["status"] if isinstance(said.get("status"), int) else 0,
+        first_token=record.get("first_token_seconds"),
+        queue_seconds=float(record.get("waited") or 0.0),
+        status=record["status"] if isinstance(record.get("status"), int) else 0,
     )
 
 
-def _of_lengths(said: Mapping[str, Any]) -> TracedRequest:
-    """A hashed block stands for 512 tokens after all before it: so is each of these marks."""
-    count = int(said["input_length"])
+def _from_lengths(record: Mapping[str, Any]) -> TracedRequest:
+    """Parse lengths and hashed blocks. A block's hash covers all tokens before it too, as marks do."""
+    count = int(record["input_length"])
     marks = [
-        (hash((block, place)) & 0xFFFFFFFF) for block in said.get("hash_ids") or () for place in range(HASHED_BLOCK)
+        (hash((block, index)) & 0xFFFFFFFF) for block in record.get("hash_ids") or () for index in range(HASHED_BLOCK)
     ][:count]
-    time = said.get("timestamp")
+    time = record.get("timestamp")
     return TracedRequest(
         None if time is None else float(time) / 1000,
         COMPLETIONS,
         tokens=array("I", marks) if len(marks) == count else None,
         has_marks=True,
         num_prompt=count,
-        num_output=_count(said.get("output_length")),
+        num_output=_count(record.get("output_length")),
     )
 
 
-def _time(said: Mapping[str, Any]) -> float | None:
-    """Seconds, however they are written."""
-    value = next((said[name] for name in TIMES if said.get(name) is not None), None)
+def _time(record: Mapping[str, Any]) -> float | None:
+    """Return the time in seconds, from seconds, milliseconds or an ISO date."""
+    value = next((record[name] for name in TIMES if record.get(name) is not None), None)
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value).timestamp()

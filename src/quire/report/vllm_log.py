@@ -1,11 +1,11 @@
-"""vLLM's log of requests: what came in, and with --enable-log-outputs what came of it.
+"""Read vLLM's log: requests, and with --enable-log-outputs their answers.
 
     INFO 04-14 17:12:57 [logger.py:39] Received request ID: prompt: '…', params: SamplingParams(…), prompt_token_ids: …
     INFO … Received request ID: params: SamplingParams(…), lora_request: None.     newer ones have the prompt in
-    DEBUG … Request ID details: prompt: '…', prompt_token_ids: […], …              a line of its own
+    DEBUG … Request ID details: prompt: '…', prompt_token_ids: […], …              another line
     INFO … Generated response ID: output: '…', output_token_ids: […], finish_reason: stop
 
-The log has no year, and seconds are its finest time.
+The log has no year, and its times are whole seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-YEAR = 2000  # any: only differences matter; a leap year, so that all days exist
+YEAR = 2000  # a leap year, so that all days exist; only differences matter
 HEAD = re.compile(
     r"(?P<month>\d\d)-(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)\b.*?"
     r"(?P<what>Received request|Generated response|Request) (?P<id>\S+?)(?: \([^)]*\))?(?: details)?: (?P<rest>.*)"
@@ -31,45 +31,45 @@ CHAT_ID = "chatcmpl"
 
 
 def read_vllm_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The facts of each request, in the order in which they came."""
-    found: dict[str, dict[str, Any]] = {}
-    began: dict[str, float] = {}
+    """Yield the fields of each request's TracedRequest, in order of arrival."""
+    requests: dict[str, dict[str, Any]] = {}
+    arrivals: dict[str, float] = {}
     for line in lines:
         head = HEAD.search(line)
         if head is None:
             continue
-        name, rest, when = head["id"], head["rest"], _seconds(head)
-        facts = found.setdefault(name, {})
+        name, rest, time = head["id"], head["rest"], _seconds(head)
+        fields = requests.setdefault(name, {})
         if head["what"] == "Generated response":
             ids = OUTPUT_TOKENS.search(rest)
             if ids is not None:
-                facts["num_output"] = len(_ids(ids["ids"]))
-            if name in began:
-                facts["seconds"] = when - began[name]
+                fields["num_output"] = len(_ids(ids["ids"]))
+            if name in arrivals:
+                fields["seconds"] = time - arrivals[name]
             continue
-        facts |= _prompt(rest)
+        fields |= _prompt(rest)
         if head["what"] == "Received request":
-            began[name] = when
+            arrivals[name] = time
             limit = MAX_TOKENS.search(rest)
-            facts |= {
-                "time": when,
+            fields |= {
+                "time": time,
                 "path": "/v1/chat/completions" if name.startswith(CHAT_ID) else "/v1/completions",
                 "max_tokens": None if limit is None else int(limit["count"]),
                 "form": "structured_outputs" if CONSTRAINED.search(rest) else None,
             }
-    yield from (facts for facts in found.values() if "time" in facts)
+    yield from (fields for fields in requests.values() if "time" in fields)
 
 
 def _prompt(rest: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     text = PROMPT.search(rest)
     if text is not None and text["text"] != "None":
-        facts["text"] = ast.literal_eval(text["text"])
+        fields["text"] = ast.literal_eval(text["text"])
     ids = TOKENS.search(rest)
     if ids is not None and ids["ids"]:
-        facts["tokens"] = array("I", _ids(ids["ids"]))
-        facts["num_prompt"] = len(facts["tokens"])
-    return facts
+        fields["tokens"] = array("I", _ids(ids["ids"]))
+        fields["num_prompt"] = len(fields["tokens"])
+    return fields
 
 
 def _ids(text: str) -> list[int]:
@@ -77,5 +77,5 @@ def _ids(text: str) -> list[int]:
 
 
 def _seconds(head: re.Match[str]) -> float:
-    said = f"{YEAR}-{head['month']}-{head['day']}T{head['clock']}"
-    return datetime.fromisoformat(said).replace(tzinfo=UTC).timestamp()
+    text = f"{YEAR}-{head['month']}-{head['day']}T{head['clock']}"
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

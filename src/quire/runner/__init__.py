@@ -1,1 +1,1 @@
-"""From a plan to tokens: rows, arrays, a launch, and what came of it."""
+"""From a plan to tokens: rows, arrays, a launch, and its result."""

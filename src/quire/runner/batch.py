@@ -1,6 +1,6 @@
-"""A plan becomes the arrays of a step: buffers made once and filled in place, looping over parts but not over tokens.
+"""Builds the arrays of a step from its plan, in buffers allocated once. Loops run over parts, never over tokens.
 
-Where the device chooses tokens, the token that a row sampled last is not here but there: `token_ids` says whose it is.
+Where the device samples, a row's newest token is on the device: `token_ids` then holds -1 - row instead of the token.
 
 parts          row 7: 3 tokens     row 2: its last sampled     row 5: 4 tokens
 token_ids      a b c               x                           d e f g            T = 8
@@ -23,28 +23,28 @@ from quire.types.step import Part, SharedPrefix, StepPlan
 
 Array = NDArray[Any]
 NONE: Array = np.zeros(0, np.int32)
-FEW_ROWS = 4  # up to which a number at a time is faster than an array's call, whose code has left the cache
+FEW_ROWS = 4  # for so few rows single assignments are faster than numpy calls, whose code has left the cache
 
 
-class Built(NamedTuple):
-    """A step's arrays, and who chooses its tokens."""
+class BuiltBatch(NamedTuple):
+    """A step's arrays, and where its tokens are sampled."""
 
     batch: Batch
     rows: Array  # int32 [R] of its parts
-    # Every part yields one token, which the device chooses, or which is the likeliest where the host does.
+    # Every part yields one token, which the device samples, or which is the likeliest where the host samples.
     is_simple: bool
-    host_sampled: tuple[int, ...] = ()  # where the device chooses: the parts that it leaves to the host
-    kept: Array = NONE  # int32 the rows whose tokens it chooses, and has for the next step
+    host_sampled: tuple[int, ...] = ()  # parts that the host samples although the device samples the others
+    kept: Array = NONE  # int32 the rows whose tokens the device samples and keeps for the next step
 
-    def launched(self, rows: Rows) -> None:
-        """The device has the step, which is built for the last time: say who will have its tokens."""
+    def mark_launched(self, rows: Rows) -> None:
+        """Record in `rows` where the tokens of this step will be. Called once the device has accepted the step."""
         if self.batch.draws is not None:
             rows.is_on_device[self.kept] = True
             rows.is_on_device[self.rows[list(self.host_sampled)]] = False
 
 
 class _Entries(NamedTuple):
-    """Which tokens yield logits, and whose those are."""
+    """Which tokens yield logits, and to which parts these belong."""
 
     at: Array  # int32 [L]
     counts: Array  # int32 [R] how many each part has
@@ -54,63 +54,67 @@ class _Entries(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Streams:
-    """The last step, if every part of it was a stream's next token."""
+class _RunningStep:
+    """The last step, if every part of it was the next token of a running request."""
 
-    built: Built
+    built: BuiltBatch
     rows: list[int]
-    starts: list[int]  # what they are if each of them goes on by one token
+    starts: list[int]  # expected in the next step, if each request advances by one token
     groups: tuple[SharedPrefix, ...]
     moving: Array  # [3, R] the batch's positions, lengths and slots
-    room: int  # steps until a row has more blocks than the batch's tables are wide
+    steps_left: int  # steps until a row needs more blocks than the batch's tables hold
 
 
 class BatchBuilder:
-    """Owns the buffers. A batch is made of views of them, so it is good until the next one is built."""
+    """Owns the buffers. A batch consists of views of them, so it is valid until the next one is built."""
 
-    def __init__(self, limits: Limits, device_chooses: bool = False) -> None:
+    def __init__(self, limits: Limits, device_samples: bool = False) -> None:
         self._block_tokens = limits.block_tokens
-        self._device_chooses = device_chooses
+        self._device_samples = device_samples
         self._token_ids, self._row_of_token = (np.zeros(limits.max_tokens, np.int32) for _ in range(2))
-        self._moving = np.zeros((3, max(limits.max_tokens, limits.max_rows)), np.int32)  # what grows with a stream
+        self._moving = np.zeros((3, max(limits.max_tokens, limits.max_rows)), np.int32)  # grow by one with each token
         self._positions, self._lengths, self._slots = self._moving
         self._starts = np.zeros(limits.max_rows + 1, np.int32)
         self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
         most = max(limits.max_tokens, limits.max_rows, limits.max_logits)
         self._count = np.arange(most + 1, dtype=np.int32)  # 0, 1, 2, …
         self._ones = np.ones(limits.max_rows, np.int32)
-        self._streams: _Streams | None = None
+        self._last_step: _RunningStep | None = None
 
-    def build(self, plan: StepPlan, rows: Rows, masked: Sequence[int] = ()) -> Built:
-        """The arrays of this plan, whose joins and new blocks are in `rows` already. Some parts' masks come later."""
-        last = self._streams
-        if last is not None and self._goes_on(last, plan) and not masked:
-            self._move_on(last, rows)
+    def build(self, plan: StepPlan, rows: Rows, masked: Sequence[int] = ()) -> BuiltBatch:
+        """Build the arrays of this plan, which `rows` was updated with. The masks of parts in `masked` come later."""
+        last = self._last_step
+        if last is not None and self._continues(last, plan) and not masked:
+            self._advance(last, rows)
             return last.built
         built = self._build(plan, rows, masked)
-        self._streams = None
+        self._last_step = None
         if not plan.copies and not masked and all(part.tokens is None and part.num_logits == 1 for part in plan.parts):
             starts = [part.start + 1 for part in plan.parts]
-            room = built.batch.block_tables.shape[1] * self._block_tokens - max(starts)
+            steps_left = built.batch.block_tables.shape[1] * self._block_tokens - max(starts)
             moving = self._moving[:, : len(starts)]
-            self._streams = _Streams(built, [part.row for part in plan.parts], starts, plan.groups, moving, room)
+            self._last_step = _RunningStep(
+                built, [part.row for part in plan.parts], starts, plan.groups, moving, steps_left
+            )
         return built
 
-    def _goes_on(self, last: _Streams, plan: StepPlan) -> bool:
-        """Is this the last step again, each row one token further?"""
+    def _continues(self, last: _RunningStep, plan: StepPlan) -> bool:
+        """Is this the last step again, with each row one token further?"""
         parts = plan.parts
-        if plan.joins or plan.copies or len(parts) != len(last.rows) or last.room <= 0 or plan.groups != last.groups:
+        if plan.joins or plan.copies or len(parts) != len(last.rows):
+            return False
+        if last.steps_left <= 0 or plan.groups != last.groups:
             return False
         for part, row, start in zip(parts, last.rows, last.starts, strict=True):
             if part.start != start or part.row != row or part.tokens is not None:
                 return False
         return True
 
-    def _move_on(self, last: _Streams, rows: Rows) -> None:
-        """One stream alone waits for this between two tokens: a few numbers instead of some twenty calls."""
+    def _advance(self, last: _RunningStep, rows: Rows) -> None:
+        """Hot path of a single stream: set a few numbers instead of making some twenty numpy calls."""
         batch, row = last.built.batch, last.built.rows
         size = self._block_tokens
-        if len(last.rows) <= FEW_ROWS and not self._device_chooses:
+        if len(last.rows) <= FEW_ROWS and not self._device_samples:
             moving, ids, tokens, crossing = last.moving, batch.token_ids, rows.last_tokens, []
             for index, start in enumerate(last.starts):
                 ids[index] = tokens[last.rows[index]]
@@ -130,9 +134,9 @@ class BatchBuilder:
         if batch.draws is not None:
             rows.draws.move(batch.draws, row, batch.lengths)
         last.starts = [start + 1 for start in last.starts]
-        last.room -= 1
+        last.steps_left -= 1
 
-    def _build(self, plan: StepPlan, rows: Rows, masked: Sequence[int]) -> Built:
+    def _build(self, plan: StepPlan, rows: Rows, masked: Sequence[int]) -> BuiltBatch:
         parts = plan.parts
         num_rows = len(parts)
         row = np.fromiter([part.row for part in parts], np.int32, num_rows)
@@ -145,7 +149,7 @@ class BatchBuilder:
         self._fill_tokens(parts, row, rows)
         tables = self._gather_tables(row, rows)
         positions = self._positions[:num_tokens]
-        if num_tokens == num_rows:  # one token each: most steps of most days
+        if num_tokens == num_rows:  # hot path: one token each
             row_of_token = self._count[:num_rows]
             positions[:] = first
         else:
@@ -158,7 +162,7 @@ class BatchBuilder:
         slots += offset
         entries = self._entries(parts, starts)
         draws, host_sampled, kept = self._draws(entries, row, rows, lengths, masked)
-        wanted = NONE if self._device_chooses else self._wanted(parts, entries, row, rows)
+        wanted = NONE if self._device_samples else self._wanted(parts, entries, row, rows)
         batch = Batch(
             token_ids=self._token_ids[:num_tokens],
             positions=positions,
@@ -170,14 +174,14 @@ class BatchBuilder:
             logits_at=entries.at,
             copies=np.array(plan.copies, np.int32).reshape(-1, 3),
             groups=self._groups_of(plan, lengths),
-            wanted=wanted,
+            num_top=wanted,
             draws=draws,
         )
         is_simple = entries.is_one_each and not host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
-        return Built(batch, row, is_simple, host_sampled, kept)
+        return BuiltBatch(batch, row, is_simple, host_sampled, kept)
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
-        """Known tokens come with the part; where there are none, the token is the one that the row sampled last."""
+        """Fill in the tokens of each part; a part without tokens continues with the row's newest sampled token."""
         starts, ids = self._starts, self._token_ids
         sampled = [index for index, part in enumerate(parts) if part.tokens is None]
         if len(sampled) == len(parts):
@@ -192,22 +196,22 @@ class BatchBuilder:
                 ids[starts[index] : starts[index + 1]] = part.tokens
 
     def _fill_sampled(self, ids: Array, row: Array, rows: Rows) -> None:
-        """What each row sampled last: the token, or where the device has it."""
+        """Fill in each row's newest sampled token, or -1 - row where that is on the device."""
         np.take(rows.last_tokens, row, out=ids, mode="clip")
-        if self._device_chooses:
+        if self._device_samples:
             np.copyto(ids, -1 - row, where=rows.is_on_device[row])
 
     def _gather_tables(self, row: Array, rows: Rows) -> Array:
-        """[R, B], B the most blocks that a row of this step has."""
+        """Return the block tables [R, B]; B is the largest number of blocks of a row in this step."""
         width = int(rows.num_blocks[row].max())
         tables = self._tables[: len(row) * width].reshape(len(row), width)
         np.take(rows.block_tables[:, :width], row, axis=0, out=tables, mode="clip")
         return tables
 
     def _groups_of(self, plan: StepPlan, lengths: Array) -> Array:
-        """[M, 3]: the plan's groups in rows of this step, without the rows that have no part in it.
+        """Return the plan's groups [M, 3] as rows of this step, without rows that have no part in it.
 
-        A table may hold blocks that its row has not come to yet: what is shared ends where the shortest row does.
+        A table may hold blocks beyond the row's length: the shared prefix ends where the shortest row ends.
         """
         index_of = {part.row: index for index, part in enumerate(plan.parts)} if plan.groups else {}
         members: list[tuple[int, int, int]] = []
@@ -221,7 +225,7 @@ class BatchBuilder:
     def _entries(self, parts: tuple[Part, ...], starts: Array) -> _Entries:
         num_logits = [part.num_logits for part in parts]
         scoring = [index for index, part in enumerate(parts) if part.scores_prompt]
-        if not scoring and num_logits.count(1) == len(parts):  # most steps of most days
+        if not scoring and num_logits.count(1) == len(parts):  # hot path
             ends = self._count[1 : len(parts) + 1]
             return _Entries(starts[1:] - np.int32(1), self._ones[: len(parts)], ends, scoring, True)
         counts = np.array(num_logits, np.int32)
@@ -233,8 +237,8 @@ class BatchBuilder:
         return _Entries(at, counts, ends, scoring, False)
 
     def _wanted(self, parts: tuple[Part, ...], entries: _Entries, row: Array, rows: Rows) -> Array:
-        """How many likeliest tokens the host needs; scores of a prompt need all logits."""
-        wanted: Array = rows.num_wanted[row]
+        """Return how many of the likeliest tokens the host needs for each entry; 0, for prompt scores: all logits."""
+        wanted: Array = rows.num_top[row]
         if entries.is_one_each:
             return wanted
         wanted = np.repeat(wanted, entries.counts)
@@ -246,11 +250,11 @@ class BatchBuilder:
     def _draws(
         self, entries: _Entries, row: Array, rows: Rows, lengths: Array, masked: Sequence[int]
     ) -> tuple[Draws | None, tuple[int, ...], Array]:
-        """How the device chooses if it does, the parts that it leaves to the host, and the rows that it chooses for."""
-        if not self._device_chooses:
+        """Return how the device samples (None: it does not), the parts that the host samples, and the device's rows."""
+        if not self._device_samples:
             return None, (), NONE
         counts = entries.counts
-        device_sampled = rows.draws.is_plain[row] & (counts == 1)
+        device_sampled = rows.draws.can_run_on_device[row] & (counts == 1)
         device_sampled[entries.scoring] = False
         draws = rows.draws.draws(np.repeat(row, counts), np.repeat(device_sampled, counts), np.repeat(lengths, counts))
         draws.masked[[entries.ends[index] - 1 for index in masked if device_sampled[index]]] = True
@@ -259,5 +263,5 @@ class BatchBuilder:
 
 
 def logits_of(part: Part) -> int:
-    """How many of a part's last positions yield a distribution: all of them, if it scores its prompt."""
+    """Return how many of a part's last positions yield logits: all of them, if it scores its prompt."""
     return len(part.tokens or ()) if part.scores_prompt else part.num_logits

@@ -1,4 +1,4 @@
-"""A step between its launch and its result, and the parts that had to be taken out of it."""
+"""A step between its launch and its result, and the parts that were removed from it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quire.devices.base import Pending
-from quire.runner.batch import Built
+from quire.runner.batch import BuiltBatch
 from quire.runner.rows import Row
 from quire.types.errors import QuireError
 from quire.types.step import Part, PartResult, StepPlan, StepResult
 
-Mask = NDArray[Any] | QuireError  # uint32 [num_logits, words] of one part, or why its grammar has none
+Mask = NDArray[Any] | QuireError  # uint32 [num_logits, words] of one part, or the error of its grammar
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Grammars' masks of one step, which are made while it runs."""
+    """Grammar masks of one step, computed while the step runs."""
 
-    parts: tuple[int, ...]  # places in the plan of those that have one, ascending
-    wait: Callable[[], Mapping[int, Mask]]  # until they are there; by their places
+    parts: tuple[int, ...]  # indices of the plan's parts that have a mask, ascending
+    wait: Callable[[], Mapping[int, Mask]]  # blocks until they are computed; by part index
 
-    def without(self, place: int) -> Masks:
-        """Of the same plan with one part less."""
-        moved = {at: at - (at > place) for at in self.parts if at != place}
+    def without(self, index: int) -> Masks:
+        """Return the masks for the same plan without the part at this index."""
+        moved = {at: at - (at > index) for at in self.parts if at != index}
         return Masks(
             tuple(moved.values()), lambda: {moved[at]: mask for at, mask in self.wait().items() if at in moved}
         )
@@ -34,36 +34,36 @@ class Masks:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A step that was launched. Owned by the runner; the engine only carries it from launch to collect."""
+    """A launched step. Owned by the runner; the engine only passes it from `launch` to `collect`."""
 
-    plan: StepPlan  # without the parts that were taken out
-    rows: list[Row]  # of its parts, as they were: another request may have taken the row meanwhile
+    plan: StepPlan  # without the removed parts
+    rows: list[Row]  # of its parts at launch: by now another request may have joined a row
     began: float
     masks: Masks | None = None
-    built: Built | None = None
+    built: BuiltBatch | None = None
     pending: Pending | None = None
     error: QuireError | None = None
     result: StepResult | None = None
-    busy_seconds: float | None = None  # of the device, where it can tell
-    _taken_out: list[tuple[int, QuireError]] = field(default_factory=list)  # where each was when it was taken out
+    busy_seconds: float | None = None  # of the device, if it measures them
+    _removed: list[tuple[int, QuireError]] = field(default_factory=list)  # index of each part when it was removed
 
-    def take_out_largest(self, error: QuireError) -> Part:
-        """The part with the most tokens will not be computed; of equal ones the last, which is the least important.
+    def remove_largest(self, error: QuireError) -> Part:
+        """Remove the part with the most tokens, so that it is not computed; of equal ones the last, which ranks lowest.
 
-        Copies stay in the plan: another request may have come by its blocks through this one.
+        Copies stay in the plan: another request may share the copied blocks.
         """
         parts = self.plan.parts
-        place = max(range(len(parts)), key=lambda at: (parts[at].num_tokens, at))
-        self._taken_out.append((place, error))
-        self.plan = replace(self.plan, parts=parts[:place] + parts[place + 1 :])
-        self.rows = self.rows[:place] + self.rows[place + 1 :]
-        self.masks = None if self.masks is None else self.masks.without(place)
+        index = max(range(len(parts)), key=lambda at: (parts[at].num_tokens, at))
+        self._removed.append((index, error))
+        self.plan = replace(self.plan, parts=parts[:index] + parts[index + 1 :])
+        self.rows = self.rows[:index] + self.rows[index + 1 :]
+        self.masks = None if self.masks is None else self.masks.without(index)
         self.built = None
-        return parts[place]
+        return parts[index]
 
-    def whole(self, results: Sequence[PartResult]) -> tuple[PartResult, ...]:
-        """What became of all parts that were planned, by the results of those that were launched."""
+    def with_removed(self, results: Sequence[PartResult]) -> tuple[PartResult, ...]:
+        """Return the results of all planned parts, from the results of those that were launched."""
         found = list(results)
-        for place, error in reversed(self._taken_out):
-            found.insert(place, PartResult(error=error))
+        for index, error in reversed(self._removed):
+            found.insert(index, PartResult(error=error))
         return tuple(found)

@@ -1,4 +1,4 @@
-"""What a device must know of each request while it runs: its block table, its newest token, how it samples.
+"""State of each running request: its block table, its newest token, its sampler.
 
 A row belongs to one request from its join to its leave. Only the runner changes rows, in the order of the plans.
 """
@@ -20,23 +20,23 @@ Array = NDArray[Any]
 class Row:
     """The part of a row's state that is not an array."""
 
-    __slots__ = ("join", "num_sent_blocks", "remembers", "sampler")
+    __slots__ = ("join", "num_recorded", "sampler", "uses_history")
 
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.join = join
         self.sampler = Sampler(join, vocab_size)
-        self.remembers = self.sampler.remembers
-        self.num_sent_blocks = len(join.tokens)  # tokens of the text that a sampler that remembers them has heard of
+        self.uses_history = self.sampler.uses_history
+        self.num_recorded = len(join.tokens)  # tokens of the text that its sampler has recorded, if it keeps them
 
-    def hear(self, part: Part) -> None:
-        """Tokens that a grammar forced come with the part, not from the sampler: they count for penalties too."""
-        if part.tokens is None or not self.remembers:
+    def record_forced(self, part: Part) -> None:
+        """Record the part's tokens that a grammar forced: the sampler did not choose them, but penalties count them."""
+        if part.tokens is None or not self.uses_history:
             return
         num_drafts = max(part.num_logits - 1, 0)
         known = part.tokens[: len(part.tokens) - num_drafts]
-        news = known[self.num_sent_blocks - part.start :] if part.start + len(known) > self.num_sent_blocks else ()
-        self.sampler.hear(news)
-        self.num_sent_blocks += len(news)
+        new = known[self.num_recorded - part.start :] if part.start + len(known) > self.num_recorded else ()
+        self.sampler.add_tokens(new)
+        self.num_recorded += len(new)
 
 
 class Rows:
@@ -45,9 +45,9 @@ class Rows:
     def __init__(self, max_rows: int, max_blocks: int, vocab_size: int) -> None:
         self.block_tables = np.zeros((max_rows, max_blocks), np.int32)
         self.num_blocks = np.zeros(max_rows, np.int32)
-        self.last_tokens = np.zeros(max_rows, np.int32)  # sampled last, by the host
-        self.is_on_device = np.zeros(max_rows, np.bool_)  # the one sampled last was chosen by the device, which has it
-        self.num_wanted = np.zeros(max_rows, np.int32)  # likeliest tokens that the sampler needs; 0: all logits
+        self.last_tokens = np.zeros(max_rows, np.int32)  # newest sampled token, where the host sampled it
+        self.is_on_device = np.zeros(max_rows, np.bool_)  # the newest sampled token is on the device, which sampled it
+        self.num_top = np.zeros(max_rows, np.int32)  # likeliest tokens that the sampler needs; 0: all logits
         self.draws = DrawTable(max_rows)
         self._vocab_size = vocab_size
         self._rows: dict[int, Row] = {}
@@ -64,14 +64,14 @@ class Rows:
         return [rows[part.row] for part in plan.parts]
 
     def update(self, plan: StepPlan) -> None:
-        """Rows leave, rows join, tables grow: in this order, since a row that leaves may be taken at once."""
+        """Apply leaves, then joins, then new blocks: a row that leaves may be reused by a join of the same plan."""
         for row in plan.leaves:
             self._rows.pop(row, None)
         for join in plan.joins:
             joined = Row(join, self._vocab_size)
             self._rows[join.row] = joined
             self.num_blocks[join.row] = 0
-            self.num_wanted[join.row] = joined.sampler.num_wanted
+            self.num_top[join.row] = joined.sampler.num_top
             self.draws.join(join.row, joined.sampler)
         for part in plan.parts:
             if part.new_blocks:

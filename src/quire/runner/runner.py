@@ -1,10 +1,10 @@
-"""Runs plans: `launch` starts a step on the device, `collect` waits for it and answers what each part became.
+"""Runs plans: `launch` starts a step on the device, `collect` waits for it and returns the result of each part.
 
-The two are apart so that a device that works by itself can be given the next step while this one runs. Such a device
-chooses tokens, and has those that the next step begins with; what it cannot choose is left to the host, and a step that
-begins with a token of the host's waits for it. Whatever fails is said of the parts it belongs to: a row without a valid
-distribution fails alone, a step that the device has no memory for goes on without its largest part, any other launch
-that fails takes its own parts with it, and the process lives on.
+They are separate so that an asynchronous device gets the next step while this one runs. Such a device samples tokens
+itself and keeps those that the next step starts from. The host samples what the device cannot; a step that starts from
+a host-sampled token waits for it. A failure ends only the parts that it concerns: a row without a valid distribution
+fails alone, a step that runs out of device memory continues without its largest part, and any other failed launch fails
+its own parts.
 """
 
 from __future__ import annotations
@@ -19,53 +19,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices.base import (
-    ChoosesTokens,
-    Choosing,
     Limits,
     PadsSteps,
+    PendingSampling,
     Program,
     ReleasesBlocks,
+    SamplesTokens,
     StepOutput,
     UsesIdleTime,
 )
-from quire.runner.batch import FEW_ROWS, BatchBuilder, Built, logits_of
+from quire.runner.batch import FEW_ROWS, BatchBuilder, BuiltBatch, logits_of
 from quire.runner.flight import Flight, Mask, Masks
 from quire.runner.rows import Row, Rows
 from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
 from quire.sampling.sampler import Task, Top, no_choice, sample
 from quire.types.errors import OutOfDeviceMemory, QuireError, StepFailed
-from quire.types.step import Part, PartResult, StepPlan, StepResult, TokenLogprobs
+from quire.types.step import (
+    Part,
+    PartResult,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    one_token_result,
+    one_token_results,
+)
 
 Array = NDArray[Any]
-NOTHING = PartResult()  # in the middle of a prompt
-new_tuple = tuple.__new__  # a named tuple without the cost of its own constructor: there is one for each stream
+NO_TOKEN = PartResult()  # of a part that ends inside a prompt
 logger = logging.getLogger(__name__)
 
 
 class Runner:
     """One model on one device."""
 
-    def __init__(self, program: Program | ChoosesTokens, limits: Limits, vocab_size: int) -> None:
+    def __init__(self, program: Program | SamplesTokens, limits: Limits, vocab_size: int) -> None:
         self._program = program
-        self._chooser = program if isinstance(program, ChoosesTokens) else None
+        self._sampling_program = program if isinstance(program, SamplesTokens) else None
         self._vocab_size = vocab_size
         self._rows = Rows(limits.max_rows, limits.max_blocks, vocab_size)
-        self._batches = BatchBuilder(limits, self._chooser is not None)
+        self._batches = BatchBuilder(limits, self._sampling_program is not None)
         self._flights: deque[Flight] = deque()  # not collected
-        self._ended = 0.0  # when the last step was collected
+        self._collected_at = 0.0  # when the last step was collected
 
     @property
     def depth(self) -> int:
-        """Steps that may be launched before the first of them is collected, and gain from it."""
-        return 1 if self._chooser is None else self._chooser.max_in_flight
-
-    def run(self, plan: StepPlan) -> StepResult:
-        """A whole step."""
-        return self.collect(self.launch(plan))
+        """Steps that may be in flight at once."""
+        return 1 if self._sampling_program is None else self._sampling_program.max_in_flight
 
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight:
-        """Start a step. Plans come in the order in which they were made; masks may be on their way until it ends."""
+        """Start a step. Plans are launched in the order in which they were made; masks may still be computing."""
         if self._flights and self._needs_host(plan):
             self.collect(self._flights[-1])
         began = time.perf_counter()
@@ -76,20 +79,20 @@ class Runner:
             return flight
         try:
             for row, part in zip(flight.rows, plan.parts, strict=True):
-                if row.remembers:
-                    row.hear(part)
+                if row.uses_history:
+                    row.record_forced(part)
             self._start(flight)
         except Exception as error:
             flight.error = _step_failed(plan, error)
         return flight
 
     def collect(self, flight: Flight) -> StepResult:
-        """Wait for a step, and for those before it. A second call answers the same."""
+        """Wait for a step and those before it. A second call returns the same result."""
         while flight.result is None:
             first = self._flights.popleft()
-            parts = first.whole(self._collect_parts(first))
-            began, self._ended = max(first.began, self._ended), time.perf_counter()
-            seconds = self._ended - began
+            parts = first.with_removed(self._collect_parts(first))
+            began, self._collected_at = max(first.began, self._collected_at), time.perf_counter()
+            seconds = self._collected_at - began
             busy = seconds if first.busy_seconds is None else first.busy_seconds
             first.result = StepResult(first.plan.number, parts, seconds, busy)
             first.pending = first.masks = first.built = None
@@ -97,21 +100,21 @@ class Runner:
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens that the device computed for nobody."""
+        """Padding tokens that the device has computed so far."""
         return self._program.num_padded if isinstance(self._program, PadsSteps) else 0
 
     def use_idle_time(self) -> bool:
-        """Let the device prepare something. False: there is nothing left."""
+        """Let the device prepare something, such as a captured graph. False: nothing is left to prepare."""
         return isinstance(self._program, UsesIdleTime) and self._program.use_idle_time()
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
-        """Let the system have the memory of these blocks, ascending, where the device can do that."""
+        """Return the memory of these blocks (ascending) to the system, if the device can do that."""
         if isinstance(self._program, ReleasesBlocks):
             self._program.release_blocks(np.array(blocks, np.int32))
 
     def _needs_host(self, plan: StepPlan) -> bool:
-        """Does a part begin with a token that the host has yet to choose?"""
-        if self._chooser is None:
+        """Does a part start from a token that the host has yet to sample?"""
+        if self._sampling_program is None:
             return True
         host_sampled = {
             flight.plan.parts[i].row for flight in self._flights if flight.built for i in flight.built.host_sampled
@@ -119,20 +122,20 @@ class Runner:
         return bool(host_sampled) and any(part.tokens is None and part.row in host_sampled for part in plan.parts)
 
     def _start(self, flight: Flight) -> None:
-        """The device gets the step, and the masks of what it is to choose."""
+        """Launch the step, and pass the masks of what the device samples."""
         try:
             flight.pending = self._program.launch(self._build(flight).batch)
         except OutOfDeviceMemory:
-            self._start_again(flight)
+            self._retry_start(flight)
         if flight.built is None:
             return
-        flight.built.launched(self._rows)
+        flight.built.mark_launched(self._rows)
         draws = flight.built.batch.draws
         if flight.masks is not None and draws is not None and draws.masked.any():
-            self._give_masks(flight, flight.masks)
+            self._pass_masks(flight, flight.masks)
 
-    def _start_again(self, flight: Flight) -> None:
-        """Of a step that there was no memory for: when those before it are over; then, at each failure, a part less."""
+    def _retry_start(self, flight: Flight) -> None:
+        """Launch a step again that ran out of memory: after the steps before it, then with one part less each time."""
         if len(self._flights) > 1:
             self.collect(self._flights[-2])
         while flight.plan.parts:
@@ -140,28 +143,28 @@ class Runner:
                 flight.pending = self._program.launch(self._build(flight).batch)
                 return
             except OutOfDeviceMemory as error:
-                part = flight.take_out_largest(error)
-                said = "step %d has no memory on the device: request %s, with %d tokens in it, is ended"
-                logger.error(said, flight.plan.number, part.request_id, part.num_tokens)
+                part = flight.remove_largest(error)
+                message = "step %d ran out of device memory: request %s, with %d tokens in it, fails"
+                logger.error(message, flight.plan.number, part.request_id, part.num_tokens)
 
-    def _build(self, flight: Flight) -> Built:
+    def _build(self, flight: Flight) -> BuiltBatch:
         flight.built = self._batches.build(flight.plan, self._rows, () if flight.masks is None else flight.masks.parts)
         return flight.built
 
-    def _give_masks(self, flight: Flight, masks: Masks) -> None:
-        """Hand the device the masks of what it chooses. It waits for them, so it gets some whatever happens."""
+    def _pass_masks(self, flight: Flight, masks: Masks) -> None:
+        """Pass the masks of what the device samples. The device waits for them, so blank ones are passed on failure."""
         assert flight.built is not None and flight.built.batch.draws is not None
         host_sampled = set(flight.built.host_sampled)
-        whose = [index for index in masks.parts if index not in host_sampled]
-        bits = blank(len(whose), self._vocab_size)
+        indices = [index for index in masks.parts if index not in host_sampled]
+        bits = blank(len(indices), self._vocab_size)
         try:
             found = masks.wait()
-            for place, index in enumerate(whose):
+            for place, index in enumerate(indices):
                 mask = found[index]
                 if not isinstance(mask, QuireError):
                     bits[place] = mask[0]
         finally:
-            cast(Choosing, flight.pending).mask(bits)
+            cast(PendingSampling, flight.pending).mask(bits)
 
     def _collect_parts(self, flight: Flight) -> tuple[PartResult, ...]:
         if flight.pending is not None:
@@ -175,29 +178,31 @@ class Runner:
         return tuple(PartResult(error=flight.error) for _ in flight.plan.parts)
 
     def _take(self, flight: Flight, output: StepOutput) -> tuple[PartResult, ...]:
-        """Every part's tokens, and the scores of its prompt."""
+        """Return every part's tokens, and the scores of its prompt."""
         assert flight.built is not None
         if output.logits is None:
-            raise TypeError("the program gave no logits")
+            raise TypeError("the program returned no logits")
         masks = flight.masks.wait() if flight.masks is not None else {}
-        if self._chooser is not None:
-            return self._take_chosen(flight, output, masks)
+        if self._sampling_program is not None:
+            return self._take_device_sampled(flight, output, masks)
         top = _top(output)
         if top is not None and flight.built.is_simple and not masks:
-            found = self._likeliest(flight, flight.built, top)
+            found = self._take_likeliest(flight, flight.built, top)
             if found is not None:
                 return found
-        whose = range(len(flight.plan.parts))
-        return tuple(self._sample(flight, whose, output.logits, top, masks))
+        indices = range(len(flight.plan.parts))
+        return tuple(self._sample(flight, indices, output.logits, top, masks))
 
-    def _take_chosen(self, flight: Flight, output: StepOutput, masks: Mapping[int, Mask]) -> tuple[PartResult, ...]:
-        """What the device chose, and for the parts that it leaves to the host, what that chooses."""
+    def _take_device_sampled(
+        self, flight: Flight, output: StepOutput, masks: Mapping[int, Mask]
+    ) -> tuple[PartResult, ...]:
+        """Return the tokens that the device sampled, and sample the parts that are left to the host."""
         assert flight.built is not None and output.logits is not None
         if output.tokens is None:
-            raise TypeError("the program chose no tokens")
+            raise TypeError("the program returned no tokens")
         tokens = output.tokens.tolist()
         if flight.built.is_simple and not masks and min(tokens) >= 0:
-            return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
+            return one_token_results(tokens)
         host_sampled = flight.built.host_sampled
         by_host = dict(zip(host_sampled, self._sample(flight, host_sampled, output.logits, None, masks), strict=True))
         results, at = [], 0
@@ -206,20 +211,20 @@ class Runner:
             if index in by_host:
                 results.append(by_host[index])
             elif not count:
-                results.append(NOTHING)
+                results.append(NO_TOKEN)
             elif index in masks or tokens[at] < 0:
-                results.append(_chosen(tokens[at], masks.get(index)))
+                results.append(_device_result(tokens[at], masks.get(index)))
             else:
-                results.append(new_tuple(PartResult, ((tokens[at],), (), None, ())))
+                results.append(one_token_result(tokens[at]))
             at += count
         return tuple(results)
 
     def _sample(
-        self, flight: Flight, whose: Sequence[int], logits: Array, top: Top | None, masks: Mapping[int, Mask]
+        self, flight: Flight, indices: Sequence[int], logits: Array, top: Top | None, masks: Mapping[int, Mask]
     ) -> list[PartResult]:
-        """What the host chooses for these parts, which all of the logits are of."""
+        """Sample these parts on the host. `logits` has the entries of these parts alone."""
         tasks, places, results, at = [], [], [], 0
-        for place, index in enumerate(whose):
+        for place, index in enumerate(indices):
             part, row, mask = flight.plan.parts[index], flight.rows[index], masks.get(index)
             count = logits_of(part)
             scores = _score(part, row, logits[at : at + count]) if part.scores_prompt else ()
@@ -237,12 +242,12 @@ class Runner:
                 results[place] = PartResult(error=choice.error)
                 continue
             self._rows.last_tokens[part.row] = choice.tokens[-1]
-            row.num_sent_blocks += len(choice.tokens)
+            row.num_recorded += len(choice.tokens)
             results[place] = PartResult(choice.tokens, choice.logprobs, None, results[place].prompt_logprobs)
         return results
 
-    def _likeliest(self, flight: Flight, built: Built, top: Top) -> tuple[PartResult, ...] | None:
-        """What most steps of most days come to: each stream's likeliest token. None: one of them has none."""
+    def _take_likeliest(self, flight: Flight, built: BuiltBatch, top: Top) -> tuple[PartResult, ...] | None:
+        """Hot path: return each part's likeliest token. None: one of them has no valid distribution."""
         tokens = top.tokens[:, 0].tolist()
         if min(tokens) < 0:
             return None
@@ -251,11 +256,11 @@ class Runner:
                 self._rows.last_tokens[part.row] = token
         else:
             self._rows.last_tokens[built.rows] = top.tokens[:, 0]
-        return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
+        return one_token_results(tokens)
 
 
-def _chosen(token: int, mask: Mask | None) -> PartResult:
-    """What the device chose for a part that has a mask, or why it could choose nothing."""
+def _device_result(token: int, mask: Mask | None) -> PartResult:
+    """The token that the device sampled, or the reason why there is none (-1)."""
     if isinstance(mask, QuireError):
         return PartResult(error=mask)
     return PartResult((token,)) if token >= 0 else PartResult(error=no_choice(mask is not None and not mask.any()))
@@ -268,13 +273,13 @@ def _top(output: StepOutput) -> Top | None:
 
 
 def _score(part: Part, row: Row, logits: Array) -> tuple[TokenLogprobs, ...]:
-    """How likely the prompt's tokens after each of the part's positions were; its last token has none after it."""
+    """Log probabilities of the prompt tokens that follow each of the part's positions. The last token has none."""
     targets = row.join.tokens[part.start + 1 : min(part.start + len(logits) + 1, row.join.num_prompt)]
     return score(logits, targets, row.join.sampling.prompt_logprobs or 0)
 
 
 def _step_failed(plan: StepPlan, error: Exception) -> StepFailed:
-    """What a client may know; the rest is in the log."""
+    """Log the error; return what a client may see of it."""
     logger.exception("step %d of %d parts failed", plan.number, len(plan.parts), exc_info=error)
     if isinstance(error, StepFailed):
         return error

@@ -1,7 +1,7 @@
-"""What changes logits before anything is cut: tokens ruled out, a bias, penalties for what was said before.
+"""Changes to logits before the filters: tokens ruled out, logit bias, penalties for tokens already in the text.
 
 Order: allowed tokens, bad words, stop tokens before min_tokens, logit bias, then repetition, frequency and presence
-penalties. Repetition looks at prompt and output, the other two at the output alone.
+penalties. The repetition penalty counts prompt and output, the other two only the output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER = np.float32(-np.inf)
 
 
 class Adjustments:
-    """One row's. It remembers what was said, in the form that its request's penalties need, and no more."""
+    """The adjustments of one row, with the token history that its request's penalties need."""
 
     def __init__(self, join: Join, vocab_size: int) -> None:
         params = join.sampling
@@ -41,8 +41,8 @@ class Adjustments:
             self._counts = np.bincount(tokens[join.num_prompt :], minlength=vocab_size).astype(np.float32)
 
     @staticmethod
-    def wanted(params: SamplingParams) -> bool:
-        """Would any of it do anything?"""
+    def are_needed(params: SamplingParams) -> bool:
+        """Return whether any of these parameters changes logits."""
         return bool(
             params.min_tokens
             or params.logit_bias
@@ -53,8 +53,8 @@ class Adjustments:
             or params.frequency_penalty
         )
 
-    def told(self, token: int) -> None:
-        """The row's text has one more token."""
+    def add_token(self, token: int) -> None:
+        """Append a token to the row's history."""
         if self._seen is not None:
             self._seen[token] = True
         if self._counts is not None:
@@ -63,9 +63,10 @@ class Adjustments:
             self._text.append(token)
 
     def apply(self, logits: Array, position: int, left: Array | None = None) -> Array:
-        """Adjusted logits [vocab] for the token at `position`. What came in is not changed: a device may own it.
+        """Return adjusted logits [vocab] for the token at `position`. The input is not changed: a device may own it.
 
-        `left` are the tokens that a grammar leaves, if one does. Where they only end the text, min_tokens is in vain.
+        `left` are the tokens that a grammar allows, if there is one. If all of them are stop tokens, min_tokens is
+        ignored.
         """
         x = logits.copy()
         if self._text is not None:

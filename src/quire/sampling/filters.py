@@ -1,10 +1,11 @@
-"""What is cut from a distribution before a token is drawn from it.
+"""Filters that cut a distribution before a token is drawn from it.
 
-Order: temperature, min-p, top-k, typical-p, top-p. Each looks at what the one before it has left, renormalized; this is
-the usual order, and it is also the cheapest: min-p is one comparison per entry and needs no softmax, top-k no sort, and
-what comes after them sees a few dozen candidates instead of the vocabulary.
+Order: temperature, min-p, top-k, typical-p, top-p. Each filter sees what the one before has kept, renormalized. This is
+the usual order, and the cheapest: min-p is one comparison per entry and needs no softmax, top-k needs no sort, and the
+later filters see a few dozen candidates instead of the vocabulary.
 
-All of them take scores x: logits divided by the temperature, the largest moved to 0. They answer indices into x.
+All of them take scores x: logits divided by the temperature, shifted so that the largest is 0. They return indices
+into x.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from quire.types.request import SamplingParams
 
 Array = NDArray[Any]
 
-FIRST_LOOK = 64  # candidates among which top-p looks first; then 8 times as many, and so on
+FIRST_LOOK = 64  # top-p first examines this many candidates, then 8 times as many, and so on
 
 
 def min_p(x: Array, share: float) -> Array:
-    """Those at least `share` times as likely as the likeliest."""
+    """Keep tokens at least `share` times as likely as the likeliest."""
     return np.flatnonzero(x >= math.log(share))
 
 
 def top_p(x: Array, mass: float) -> Array:
-    """The fewest of the likeliest that together have `mass`. The one that reaches it is among them."""
+    """Keep the fewest likeliest tokens whose probabilities sum to `mass` or more."""
     target = mass * np.exp(x).sum(dtype=np.float64)
     count = FIRST_LOOK
     while True:
-        near = largest(x, count)
-        reached = np.cumsum(np.exp(x[near]), dtype=np.float64)
-        if reached[-1] >= target or count >= len(x):
-            return near[: int(np.searchsorted(reached, target)) + 1]
+        candidates = largest(x, count)
+        sums = np.cumsum(np.exp(x[candidates]), dtype=np.float64)
+        if sums[-1] >= target or count >= len(x):
+            return candidates[: int(np.searchsorted(sums, target)) + 1]
         count *= 8
 
 
 def typical_p(x: Array, mass: float) -> Array:
-    """Those whose information is nearest to the distribution's entropy, the fewest that together have `mass`."""
+    """Keep the fewest tokens nearest to the distribution's entropy whose probabilities sum to `mass` or more."""
     possible = np.flatnonzero(x > -np.inf)
     log_p = x[possible].astype(np.float64)
     log_p -= np.log(np.exp(log_p).sum())
@@ -53,45 +54,46 @@ def typical_p(x: Array, mass: float) -> Array:
     return kept
 
 
-def kept_by(params: SamplingParams, x: Array) -> tuple[Array | None, Array]:
-    """The indices that all filters of a request leave, and their scores. None: all of x.
+def apply_filters(params: SamplingParams, x: Array) -> tuple[Array | None, Array]:
+    """Return the indices that all filters of a request keep, and their scores. None: all of x.
 
-    After top-k they are in order of likelihood, whatever was cut before it.
+    After top-k they are in order of likelihood.
     """
     kept: Array | None = None
-    for wanted, cut in (
+    for is_on, cut in (
         (params.min_p > 0.0, lambda x: min_p(x, params.min_p)),
         (0 < params.top_k < len(x), lambda x: largest(x, params.top_k)),
         (params.typical_p < 1.0, lambda x: typical_p(x, params.typical_p)),
         (params.top_p < 1.0, lambda x: top_p(x, params.top_p)),
     ):
-        if wanted:
+        if is_on:
             left = cut(x)
             x = x[left]
             kept = left if kept is None else kept[left]
     return kept, x
 
 
-def draw(x: Array, chance: float) -> int:
-    """The index that a number in [0, 1) falls on when each takes a stretch as long as its probability."""
+def sample_index(x: Array, chance: float) -> int:
+    """Return the index that `chance` in [0, 1) selects by the inverse of the cumulative distribution."""
     weights = np.exp(x)
     num_runs = len(x) // RUN
     if num_runs < FIRST_LOOK:
-        reached = np.cumsum(weights, dtype=np.float64)
-        return _fall(reached, chance * reached[-1])
-    # A running sum over a vocabulary is slow, sums of its runs are fast: find the run, then the place in it.
+        sums = np.cumsum(weights, dtype=np.float64)
+        return _index_at(sums, chance * sums[-1])
+    # A running sum over a vocabulary is slow, sums of runs are fast: find the run, then the index in it.
     whole = weights[: num_runs * RUN].reshape(num_runs, RUN).sum(axis=1, dtype=np.float64)
     sums = np.cumsum(np.append(whole, weights[num_runs * RUN :].sum(dtype=np.float64)))
     target = chance * sums[-1]
-    run = _fall(sums, target)
+    run = _index_at(sums, target)
     inside = np.cumsum(weights[run * RUN : (run + 1) * RUN], dtype=np.float64)
-    return run * RUN + _fall(inside, target - (sums[run - 1] if run else 0.0))
+    return run * RUN + _index_at(inside, target - (sums[run - 1] if run else 0.0))
 
 
-def _fall(reached: Array, target: float) -> int:
-    """Where a running sum passes the target; where it is reached first if rounding puts the target at its very end.
+def _index_at(sums: Array, target: float) -> int:
+    """Return the index at which a running sum passes the target.
 
-    Either way the weight there is above 0: a token that was ruled out is never drawn.
+    If rounding puts the target at the very end, it is the first index that reaches the total. Either way the weight
+    there is above 0: a token that was ruled out is never drawn.
     """
-    at = int(np.searchsorted(reached, target, side="right"))
-    return at if at < len(reached) else int(np.searchsorted(reached, reached[-1]))
+    at = int(np.searchsorted(sums, target, side="right"))
+    return at if at < len(sums) else int(np.searchsorted(sums, sums[-1]))

@@ -1,4 +1,4 @@
-"""Log probabilities of the model's own distribution: raw logits, before temperature, filters and penalties."""
+"""Log probabilities of the raw logits, before temperature, filters and penalties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def logprobs_of(logits: Array, token: int, num_top: int) -> TokenLogprobs:
-    """Of one token by logits [vocab], with the `num_top` likeliest."""
+    """Return the log probability of `token` by logits [vocab], and those of the `num_top` likeliest tokens."""
     high = logits.max()
     total = high + np.log(np.exp(logits - high).sum(dtype=np.float64))
     top = largest(logits, min(num_top, len(logits))) if num_top else np.zeros(0, np.int64)
@@ -24,5 +24,5 @@ def logprobs_of(logits: Array, token: int, num_top: int) -> TokenLogprobs:
 
 
 def score(logits: Array, targets: Sequence[int], num_top: int) -> tuple[TokenLogprobs, ...]:
-    """Of a text that is known: logits [n, vocab], of which row i tells of targets[i]."""
+    """Return the log probabilities of a known text: logits [n, vocab], row i for targets[i]."""
     return tuple(logprobs_of(logits[i], target, num_top) for i, target in enumerate(targets))

@@ -1,4 +1,4 @@
-"""Which tokens a grammar leaves: one bit a token, packed into words as grammars write them."""
+"""Grammar masks: one bit per token, packed into 32-bit words."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WORD_BITS = 32
 
 
 def blank(num_rows: int, vocab_size: int) -> Array:
-    """Masks that allow nothing yet: uint32 [num_rows, words]."""
+    """Allocate masks that allow nothing: uint32 [num_rows, words]."""
     return np.zeros((num_rows, -(-vocab_size // WORD_BITS)), np.uint32)
 
 
 def allowed_ids(bits: Array, vocab_size: int) -> Array:
-    """The tokens whose bit is set in one mask [words], in their order."""
+    """Return the tokens whose bit is set in one mask [words], ascending."""
     words = np.ascontiguousarray(bits, "<u4")
     return np.flatnonzero(np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little"))

@@ -1,1 +1,1 @@
-"""What runs next. Pure: no I/O, no arrays of the device, and the clock is an argument."""
+"""Decides what each step computes. Pure: no I/O, no device arrays, and the clock is an argument."""

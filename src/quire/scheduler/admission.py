@@ -1,154 +1,159 @@
-"""Who may start: memory, rows, and a prefix that someone else is computing right now."""
+"""Decides whether a request may start: memory, rows, and prefixes that another request is computing."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from quire.cache.kv_cache import Hit, KVCache, Lease, Promised
+from quire.cache.kv_cache import Hit, KVCache, Lease, Promise
 from quire.cache.radix import NO_BLOCK
 from quire.config import SchedulerConfig
-from quire.scheduler.limits import Pace
+from quire.scheduler.limits import StepTimeModel
 from quire.scheduler.queues import RunningList, WaitingQueue
-from quire.scheduler.request_state import RequestState
+from quire.scheduler.request_state import Phase, RequestState
 from quire.types.errors import CacheTooSmall, ContextTooLong, Overloaded
 from quire.types.request import GenerateRequest
 
 
-class Verdict(Enum):
-    """Why a request does not start now."""
+class Deferral(Enum):
+    """Why a request is not admitted now."""
 
-    PASSED = "passed"  # it waits for another's blocks; whoever is behind it may go first
-    FULL = "full"  # no memory: nobody goes first, or the large would starve
+    SKIP = "skip"  # it depends on a result in flight: requests behind it may be admitted
+    STOP = "stop"  # not enough free blocks: no request behind it is admitted either, or large ones would starve
 
 
 class Admission:
-    """Decides; the scheduler acts. Holds no state of its own but the owners of leases; and for one round of admissions
-    the blocks that were promised to those who run: a sum over all of them, that grows by who is admitted."""
+    """Grants leases; the scheduler does the rest.
+
+    During one round of admissions it keeps the number of blocks reserved for running requests: a sum over all of them,
+    to which each admission adds.
+    """
 
     def __init__(self, cache: KVCache, config: SchedulerConfig, running: RunningList) -> None:
         self._cache = cache
         self._config = config
         self._running = running
-        self._owners: dict[int, RequestState] = {}  # id of a lease -> whose it is
-        self._promised: int | None = None
+        self._owners: dict[int, RequestState] = {}  # by id of the lease
+        self._num_reserved: int | None = None
         self.max_total = min(config.max_context, cache.most_blocks * cache.block_tokens)
 
     def check_fits(self, request: GenerateRequest) -> None:
-        """Refuse what could not be served on an empty machine. Both numbers are in the message."""
-        num_known = len(request.prompt) + max(len(request.output_before(sample)) for sample in request.open_samples)
+        """Raise if the request could not be served on an empty machine. Both numbers are in the message."""
+        num_known = len(request.prompt) + max(
+            len(request.resumed_output(sample)) for sample in request.unfinished_samples
+        )
         if num_known >= self._config.max_context:
             raise ContextTooLong(num_known, self._config.max_context)
         if num_known >= self.max_total:
             raise CacheTooSmall(num_known + 1, self.max_total)
 
-    def check_load(self, waiting: WaitingQueue, pace: Pace, request: GenerateRequest) -> None:
-        """Refuse what would wait too long; but not what was accepted once."""
+    def check_load(self, waiting: WaitingQueue, step_times: StepTimeModel, request: GenerateRequest) -> None:
+        """Raise if the request would wait too long. A resumed request was accepted before, and is not refused."""
         if request.resumed:
             return
         is_full = len(waiting) + request.sampling.n > self._config.max_waiting
         if not is_full and self._config.pressure != "reject":
             return
-        wait = self.promised_wait(waiting, pace)
+        wait = self.promised_wait(waiting, step_times)
         if is_full:
-            raise Overloaded(
-                f"{len(waiting)} requests are waiting, and {self._config.max_waiting} may.", max(wait, 1.0)
-            )
+            public = f"The queue is full: {len(waiting)} requests wait, {self._config.max_waiting} is the limit."
+            raise Overloaded(f"{public} Retry later.", max(wait, 1.0))
         if wait > self._config.max_wait:
-            public = f"The wait would be {wait:.1f} s, and {self._config.max_wait:.1f} s is the limit."
-            raise Overloaded(public, max(wait - self._config.max_wait, 1.0))
+            public = f"The wait would be {wait:.1f} s, {self._config.max_wait:.1f} s is the limit."
+            raise Overloaded(f"{public} Retry later.", max(wait - self._config.max_wait, 1.0))
 
-    def promised_wait(self, waiting: WaitingQueue, pace: Pace) -> float:
-        """Seconds that a request arriving now would wait to start, from the measured rate.
+    def promised_wait(self, waiting: WaitingQueue, step_times: StepTimeModel) -> float:
+        """Return the seconds that a request arriving now would wait, from measured rates.
 
-        The prompts ahead take their tokens' time; and if there are more requests than rows, rows must come free.
+        This is the time to compute the prompts ahead of it, and, with more requests than rows, until a row is free.
         """
-        if not pace.tokens_per_second:
+        if not step_times.tokens_per_second:
             return 0.0
-        prompts = waiting.num_tokens + sum(s.remaining for s in self._running if not s.is_streaming)
-        excess = len(waiting) + len(self._running) + 1 - self._config.max_rows
-        return prompts / pace.tokens_per_second + max(excess, 0) * pace.service_seconds / self._config.max_rows
+        num_tokens = waiting.num_tokens + sum(s.remaining for s in self._running if s.phase is Phase.PREFILLING)
+        num_excess = max(0, len(waiting) + len(self._running) + 1 - self._config.max_rows)
+        row_seconds = step_times.service_seconds / self._config.max_rows
+        return num_tokens / step_times.tokens_per_second + num_excess * row_seconds
 
     def begin_round(self) -> None:
-        """From here to the next call, those who run change by admissions alone."""
-        self._promised = None
+        """Start a round: until the next call, running requests change only by admissions."""
+        self._num_reserved = None
 
-    def lease(self, state: RequestState, siblings: list[RequestState], now: float) -> Lease | Verdict:
-        """Blocks to start with: all that is cached, and no more."""
-        if state.num_in_flight:  # preempted a moment ago: its last token is still on the way
-            return Verdict.PASSED
+    def lease(self, state: RequestState, samples: list[RequestState], now: float) -> Lease | Deferral:
+        """Return a lease on the cached prefix of a request, or why it cannot start. `samples`: all of its request."""
+        if state.num_in_flight:  # just preempted: its last token has not arrived
+            return Deferral.SKIP
         limit = len(state.tokens) - 1  # the last known token is always computed, for its logits
-        forks = not state.num_output and not state.must_score
-        elder = next((s for s in siblings if s.lease is not None), None) if forks else None
+        can_fork = not state.num_output and not state.must_score
+        elder = next((s for s in samples if s.lease is not None), None) if can_fork else None
         if elder is not None and elder.lease is not None:
-            whole, rest = divmod(limit, self._cache.block_tokens)
-            if elder.computed < limit or (rest and elder.lease.blocks[whole] in self._cache.pending):
-                return Verdict.PASSED
-            if not self._has_room(state, elder.lease.path[:whole], 0, now):
-                return Verdict.FULL
-            return self._owned(self._cache.fork(elder.lease, limit, now), state)
+            num_whole, rest = divmod(limit, self._cache.block_tokens)
+            if elder.computed < limit or (rest and elder.lease.blocks[num_whole] in self._cache.pending):
+                return Deferral.SKIP
+            if not self._has_room(state, elder.lease.path[:num_whole], 0, now):
+                return Deferral.STOP
+            return self._register(self._cache.fork(elder.lease, limit, now), state)
         hit = self._match(state)
         if hit.leader is not None:
             self._lend_urgency(state, self._owners[id(hit.leader)])
-            return Verdict.PASSED
+            return Deferral.SKIP
         if not self._has_room(state, hit.blocks, self._cache.cost(hit), now):
             if len(self._running):
-                return Verdict.FULL
+                return Deferral.STOP
             hit = Hit(hit.blocks, len(hit.blocks) * self._cache.block_tokens, NO_BLOCK, None)  # no room for a copy
         lease = self._cache.lease(hit, state.tokens, state.request.cache, now, state.request.pins)
-        return self._owned(lease, state)
+        return self._register(lease, state)
 
-    def could_start(self, state: RequestState, now: float) -> bool:
-        """Is memory no reason for this request to wait?"""
+    def has_memory_for(self, state: RequestState, now: float) -> bool:
+        """Are there enough blocks for this request, or does it wait for something else?"""
         self.begin_round()
         hit = self._match(state)
         return hit.leader is not None or self._has_room(state, hit.blocks, self._cache.cost(hit), now)
 
     def cached_tokens(self, state: RequestState) -> int:
-        """How much of a waiting request is in the tree."""
+        """Return how many tokens of a waiting request are in the tree."""
         return self._match(state).num_tokens
 
-    def withdraw(self, promised: Promised, now: float) -> list[RequestState]:
-        """Blocks were not computed that had been promised; answers who relies on them, and who promised them."""
-        return [self._owners[id(lease)] for lease in self._cache.withdraw(promised, now)]
+    def withdraw(self, promise: Promise, now: float) -> list[RequestState]:
+        """Withdraw promised blocks that were not computed; return the requests that hold or depend on them."""
+        return [self._owners[id(lease)] for lease in self._cache.withdraw(promise, now)]
 
-    def ended(self, lease: Lease) -> None:
-        """A lease was released."""
+    def forget(self, lease: Lease) -> None:
+        """Drop a lease that is released."""
         del self._owners[id(lease)]
 
     def _match(self, state: RequestState) -> Hit:
-        """What is cached of a request. A prompt that is to be scored is computed, cached or not: KV tells no logits."""
+        """Match a request's tokens. A prompt to be scored is computed even if cached: the cache has no logits."""
         limit = state.num_scored if state.must_score else len(state.tokens) - 1
         state.hit = hit = self._cache.match(state.tokens, state.request.cache, limit, state.hit)
         return hit._replace(leader=None) if state.must_score else hit
 
-    def _owned(self, lease: Lease | None, state: RequestState) -> Lease | Verdict:
+    def _register(self, lease: Lease | None, state: RequestState) -> Lease | Deferral:
         if lease is None:
-            return Verdict.FULL
+            return Deferral.STOP
         self._owners[id(lease)] = state
-        if self._promised is not None:
-            self._promised += max(0, self._blocks_of(state) - len(lease.blocks))
+        if self._num_reserved is not None:
+            self._num_reserved += max(0, self._blocks_needed(state) - len(lease.blocks))
         return lease
 
     def _has_room(self, state: RequestState, shared: list[int], cost: int, now: float) -> bool:
-        """Are there blocks for all of the prompt, beside what those who run were admitted for?"""
-        need = self._blocks_of(state) - len(shared) + cost
+        """Are there blocks for the whole prompt, beside those reserved for running requests?"""
+        need = self._blocks_needed(state) - len(shared) + cost
         if len(self._running):
             need += int(self._config.watermark * self._cache.num_blocks)
-            if self._promised is None:
-                self._promised = sum(max(0, self._blocks_of(s) - self._held(s)) for s in self._running)
-            need += self._promised
-        return self._cache.reclaim(need, now)
+            if self._num_reserved is None:
+                self._num_reserved = sum(max(0, self._blocks_needed(s) - self._blocks_held(s)) for s in self._running)
+            need += self._num_reserved
+        return self._cache.sessions.reclaim(need, now)
 
-    def _blocks_of(self, state: RequestState) -> int:
-        """Blocks that a request is admitted for: its known tokens and one more, or all that it may ever need."""
+    def _blocks_needed(self, state: RequestState) -> int:
+        """Return the blocks to reserve for a request: for its known tokens and one more, or for its maximum length."""
         total = state.max_total if self._config.pressure == "queue" else len(state.tokens) + 1
         return -(-total // self._cache.block_tokens)
 
-    def _held(self, state: RequestState) -> int:
+    def _blocks_held(self, state: RequestState) -> int:
         return len(state.lease.blocks) if state.lease is not None else 0
 
     def _lend_urgency(self, waiting: RequestState, leader: RequestState) -> None:
-        """Whoever computes for a more urgent request is as urgent."""
+        """Make a request as urgent as the one that waits for its blocks."""
         if waiting.urgency < leader.urgency:
             self._running.remove(leader)
             leader.urgency = waiting.urgency

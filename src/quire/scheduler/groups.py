@@ -1,7 +1,7 @@
-"""Which running requests read the same blocks, so that a device can read those once for all of them.
+"""Finds the running requests that read the same blocks, so that a device can read those blocks once for all of them.
 
-Two tables that have the same block at the same place agree on all blocks before it: a block of the tree has one past.
-So the members of a group are found by looking at one column of their tables, and its depth by bisection.
+Two block tables with the same block at the same index agree on all blocks before it, since a block of the prefix tree
+has exactly one path from the root. So one column of the tables gives the members of a group, and bisection its depth.
 """
 
 from __future__ import annotations
@@ -16,69 +16,72 @@ Member = tuple[list[int], int]  # block table, row
 
 
 class PrefixGroups:
-    """The groups of the running requests; found anew only when someone has joined."""
+    """Groups of running requests. Searched again only after a request was admitted."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._groups: tuple[SharedPrefix, ...] = ()
-        self._left: set[int] = set()  # rows given up since the groups were told
+        self._released_rows: set[int] = set()  # since the last `find`
         self._is_current = True
 
-    def joined(self) -> None:
-        """A request has joined: its table may begin like others'."""
+    def invalidate(self) -> None:
+        """Search again: a request was admitted, and its table may begin like another."""
         self._is_current = False
 
-    def left(self, row: int) -> None:
-        """A row was given up. The others still share what they shared."""
-        self._left.add(row)
+    def remove_row(self, row: int) -> None:
+        """Remove a released row. The other rows of its group still share their blocks."""
+        self._released_rows.add(row)
 
     def find(self, running: list[RequestState], computing: Container[RequestState]) -> tuple[SharedPrefix, ...]:
-        """The groups among these requests. Some are `computing` blocks that others may read in the same step: with
-        those they share them from the next one on, since each of their tokens reads of them what is before it."""
+        """Return the groups among the running requests.
+
+        Blocks that a request in `computing` computes in this very step are not counted as shared by it: each of its
+        tokens reads a different part of them. They are from the next step on.
+        """
         if not self._is_current:
             members = [(self._table(state, state in computing), state.row) for state in running]
             self._groups = tuple(_split(members, 0))
             self._is_current = not any(state in computing for state in running)
-        elif self._left and self._groups:
-            self._groups = tuple(kept for group in self._groups if (kept := self._without(group)) is not None)
-        self._left.clear()
+        elif self._released_rows and self._groups:
+            self._groups = tuple(kept for group in self._groups if (kept := self._without_released(group)) is not None)
+        self._released_rows.clear()
         return self._groups
 
     def _table(self, state: RequestState, is_computing: bool) -> list[int]:
         assert state.lease is not None
         return state.lease.blocks[: state.computed // self._block_tokens] if is_computing else state.lease.blocks
 
-    def _without(self, group: SharedPrefix) -> SharedPrefix | None:
-        """What is left of a group, if it is one still."""
-        if self._left.isdisjoint(group.rows):
+    def _without_released(self, group: SharedPrefix) -> SharedPrefix | None:
+        """Return the group without released rows, or None if fewer than two rows are left."""
+        if self._released_rows.isdisjoint(group.rows):
             return group
-        rows = tuple(row for row in group.rows if row not in self._left)
+        rows = tuple(row for row in group.rows if row not in self._released_rows)
         return SharedPrefix(rows, group.num_blocks) if len(rows) > 1 else None
 
 
 def _split(members: list[Member], depth: int) -> list[SharedPrefix]:
-    """Group tables that agree on their first `depth` blocks by how they go on, so that most reads are saved."""
-    ways: defaultdict[int, list[Member]] = defaultdict(list)
+    """Group tables that agree on their first `depth` blocks by their next blocks, so that the most reads are saved."""
+    branches: defaultdict[int, list[Member]] = defaultdict(list)
     for member in members:
         if len(member[0]) > depth:
-            ways[member[0][depth]].append(member)
+            branches[member[0][depth]].append(member)
     groups = []
-    for way in ways.values():
-        if len(way) > 1:
-            common = _common_depth(way)
-            deeper = _split(way, common)
-            together = SharedPrefix(tuple(row for _, row in way), common)
-            groups += [together] if _saved([together]) >= _saved(deeper) else deeper
+    for branch in branches.values():
+        if len(branch) > 1:
+            common = _common_depth(branch)
+            deeper = _split(branch, common)
+            together = SharedPrefix(tuple(row for _, row in branch), common)
+            groups += [together] if _saved_reads([together]) >= _saved_reads(deeper) else deeper
     return groups
 
 
-def _saved(groups: list[SharedPrefix]) -> int:
-    """Block reads that a device saves by reading each group's blocks once."""
+def _saved_reads(groups: list[SharedPrefix]) -> int:
+    """Return the block reads that a device saves by reading each group's blocks once."""
     return sum((len(group.rows) - 1) * group.num_blocks for group in groups)
 
 
 def _common_depth(members: list[Member]) -> int:
-    """How many blocks all these tables have in common; at least one."""
+    """Return how many blocks all these tables have in common; at least one."""
     low, high = 1, min(len(table) for table, _ in members)
     first = members[0][0]
     while low < high:

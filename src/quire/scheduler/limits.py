@@ -1,4 +1,4 @@
-"""What a step may contain: how fast the device is, and whose turn it is."""
+"""Limits on a step: the measured step time, and each API key's fair share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import Counter, OrderedDict
 
 from quire.config import SchedulerConfig
 
-KEPT_COUNTERS = 4096  # of keys that have nothing to do
+MAX_IDLE_KEYS = 4096  # whose counters are remembered
 
 
-class Pace:
-    """How long steps take, learned from those that ran: seconds = fixed + each × tokens, recent steps counting most."""
+class StepTimeModel:
+    """Predicts step time from measured steps: seconds = fixed + slope × tokens, weighted towards recent steps."""
 
     DECAY = 0.9
 
     def __init__(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
-        self._service = 0.0
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0  # sums; x: tokens, y: seconds
+        self._service_seconds = 0.0
         self.tokens_per_second = 0.0
 
-    def learn(self, num_tokens: int, seconds: float) -> None:
-        """A step of `num_tokens` took `seconds`."""
+    def record_step(self, num_tokens: int, seconds: float) -> None:
+        """Learn from a step of `num_tokens` that took `seconds`."""
         if seconds <= 0.0:
             return
         self._weight = self._weight * self.DECAY + 1.0
@@ -30,76 +30,77 @@ class Pace:
         self._xy = self._xy * self.DECAY + num_tokens * seconds
         self.tokens_per_second = self._x / self._y
 
-    def learn_service(self, seconds: float) -> None:
-        """A request ended `seconds` after it was admitted."""
-        self._service = seconds if not self._service else self._service * self.DECAY + seconds * (1 - self.DECAY)
+    def record_service(self, seconds: float) -> None:
+        """Learn from a request that ended `seconds` after its admission."""
+        before = self._service_seconds
+        self._service_seconds = before * self.DECAY + seconds * (1 - self.DECAY) if before else seconds
 
     @property
     def service_seconds(self) -> float:
-        """How long a request usually runs."""
-        return self._service
+        """Average time from a request's admission to its end."""
+        return self._service_seconds
 
     def tokens_within(self, seconds: float) -> float:
-        """How many tokens a step that may take `seconds` can have. Infinite until a step has been seen."""
+        """Return how many tokens a step of at most `seconds` can compute. Infinite before the first step."""
         if not self._weight:
             return float("inf")
         x, y = self._x / self._weight, self._y / self._weight
-        spread = self._xx / self._weight - x * x
-        slope = (self._xy / self._weight - x * y) / spread if spread > 1e-6 * x * x else 0.0
-        if slope <= 0.0:  # all steps alike, or noise: then time is taken to grow with tokens
+        variance = self._xx / self._weight - x * x
+        slope = (self._xy / self._weight - x * y) / variance if variance > 1e-6 * x * x else 0.0
+        if slope <= 0.0:  # all steps had the same size, or the fit is noise: assume time proportional to tokens
             slope = y / x
         return (seconds - max(y - slope * x, 0.0)) / slope
 
     def prompt_tokens(self, config: SchedulerConfig, num_streams: int, budget: int) -> int:
-        """How many tokens of prompts a step can have beside streams that wait no longer than promised."""
+        """Return how many prompt tokens fit into a step without exceeding the streams' promised gap."""
         if not num_streams:
             return budget
-        within = self.tokens_within(config.stream_gap) - num_streams
-        return int(min(max(within, config.min_prompt_tokens), budget))
+        fitting = self.tokens_within(config.stream_gap) - num_streams
+        return int(min(max(fitting, config.min_prompt_tokens), budget))
 
 
-def stretched(allowed: int) -> int:
-    """Prompt tokens beside streams where `allowed` would leave only a few more to do.
+def with_remainder(prompt_tokens: int) -> int:
+    """Return the larger limit for a step that finishes all prompts: a quarter more.
 
-    The streams would wait for those anyway, and for the rest of the step that they are left to.
+    A short remainder in a step of its own would delay the streams by more than that.
     """
-    return allowed + allowed // 4
+    return prompt_tokens + prompt_tokens // 4
 
 
 class FairShare:
-    """Virtual token counters: each key is charged for what it was served, and the one that had least goes first.
+    """Virtual token counters: each key is charged for what it receives, and the least charged key is served first.
 
-    A key that comes back from idleness starts level with the least served active key: it has no claim on the past.
+    A key that returns from idleness starts level with the least charged active key: idle time earns no credit.
     """
 
     def __init__(self) -> None:
-        self._served: dict[str, float] = {}  # of keys with requests waiting or running
-        self._live: Counter[str] = Counter()
-        self._idle: OrderedDict[str, float] = OrderedDict()  # of others; the longest idle are forgotten
+        self._charged: dict[str, float] = {}  # keys with waiting or running requests
+        self._num_requests: Counter[str] = Counter()
+        self._idle: OrderedDict[str, float] = OrderedDict()  # counters of other keys; the longest idle are dropped
 
-    def enter(self, key: str) -> None:
-        """A request of this key arrives."""
-        if not self._live[key]:
-            self._served[key] = max(self._idle.pop(key, 0.0), min(self._served.values(), default=0.0))
-        self._live[key] += 1
+    def add_request(self, key: str) -> None:
+        """Count an arriving request of this key."""
+        if not self._num_requests[key]:
+            self._charged[key] = max(self._idle.pop(key, 0.0), min(self._charged.values(), default=0.0))
+        self._num_requests[key] += 1
 
-    def leave(self, key: str) -> None:
-        """A request of this key ends."""
-        self._live[key] -= 1
-        if not self._live[key]:
-            del self._live[key]
-            self._idle[key] = self._served.pop(key)
-            if len(self._idle) > KEPT_COUNTERS:
+    def remove_request(self, key: str) -> None:
+        """Count a finished request of this key."""
+        self._num_requests[key] -= 1
+        if not self._num_requests[key]:
+            del self._num_requests[key]
+            self._idle[key] = self._charged.pop(key)
+            if len(self._idle) > MAX_IDLE_KEYS:
                 self._idle.popitem(last=False)
 
     def charge(self, key: str, cost: float) -> None:
-        """The key was served."""
-        self._served[key] += cost
+        """Add to what the key has received."""
+        self._charged[key] += cost
 
-    def served(self, key: str) -> float:
-        """What the key was charged."""
-        return self._served[key]
+    def charged(self, key: str) -> float:
+        """Return what the key has been charged."""
+        return self._charged[key]
 
-    def check(self, live: Counter[str]) -> None:
-        """The keys that have requests are known, and no others count as live."""
-        assert live == self._live and live.keys() == self._served.keys()
+    def check(self, num_requests: Counter[str]) -> None:
+        """Assert that exactly the keys with requests have counters."""
+        assert num_requests == self._num_requests and num_requests.keys() == self._charged.keys()

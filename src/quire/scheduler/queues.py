@@ -1,4 +1,7 @@
-"""Who waits, and who is next: by priority, then fair share, then longest cached prefix with ageing, then arrival."""
+"""The waiting and the running requests.
+
+Admission order: priority, then fair share, then longest cached prefix with ageing, then arrival.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from quire.scheduler.request_state import RequestState
 
 
 class WaitingQueue:
-    """Waiting requests by priority and key, each key's in order of arrival."""
+    """Waiting requests by priority and key; those of one key in order of arrival."""
 
     def __init__(self, shares: FairShare, window: int, ageing: float) -> None:
         self._shares = shares
@@ -19,7 +22,7 @@ class WaitingQueue:
         self._ageing = ageing
         self._levels: dict[int, dict[str, dict[RequestState, int]]] = {}  # priority -> key -> state -> its tokens
         self._num_waiting = 0
-        self.num_tokens = 0  # that all of them have yet to compute, hits aside
+        self.num_tokens = 0  # known tokens of all of them, prefix hits not deducted
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -28,18 +31,18 @@ class WaitingQueue:
         return (state for level in self._levels.values() for line in level.values() for state in line)
 
     def add(self, state: RequestState) -> None:
-        """Join the line; a request that was preempted takes its old place again."""
+        """Add a request in order of arrival: a preempted one returns to its old place."""
         level = self._levels.setdefault(state.request.priority, {})
         line = level.setdefault(state.request.key, {})
-        behind = line and next(reversed(line)).arrival > state.arrival
+        is_out_of_order = line and next(reversed(line)).arrival_index > state.arrival_index
         line[state] = len(state.tokens)
-        if behind:
-            level[state.request.key] = dict(sorted(line.items(), key=lambda each: each[0].arrival))
+        if is_out_of_order:
+            level[state.request.key] = dict(sorted(line.items(), key=lambda item: item[0].arrival_index))
         self._num_waiting += 1
         self.num_tokens += len(state.tokens)
 
     def remove(self, state: RequestState) -> None:
-        """Leave the line."""
+        """Remove a request."""
         level = self._levels[state.request.priority]
         line = level[state.request.key]
         self.num_tokens -= line.pop(state)
@@ -50,76 +53,78 @@ class WaitingQueue:
         self._num_waiting -= 1
 
     def top_priority(self) -> int | None:
-        """The priority of whoever is next."""
+        """Return the priority of the most urgent request, or None if the queue is empty."""
         return min(self._levels, default=None)
 
-    def walk(self, now: float, cached: Callable[[RequestState], int], is_over: bool = False) -> Walk:
-        """Look for who is to be admitted. `cached` tells how much of a prompt is in the tree."""
-        return Walk(self, now, cached, is_over)
+    def scan(self, now: float, cached: Callable[[RequestState], int], is_stopped: bool = False) -> QueueScan:
+        """Start looking for requests to admit. `cached` returns how many tokens of a request are in the tree."""
+        return QueueScan(self, now, cached, is_stopped)
 
-    def first(self, skipped: set[RequestState], worth: Callable[[RequestState], float]) -> RequestState | None:
-        """Who is next, the skipped aside; among a key's oldest requests, the one that is worth most."""
+    def first(self, skipped: set[RequestState], score: Callable[[RequestState], float]) -> RequestState | None:
+        """Return the next request to admit, without the skipped: among a key's oldest, the one of the highest score."""
         for priority in sorted(self._levels):
             lines = dict(self._levels[priority])
             while lines:
-                line = lines.pop(min(lines, key=self._shares.served) if len(lines) > 1 else next(iter(lines)))
-                others = (state for state in line if state not in skipped) if skipped else line
-                window = list(islice(others, self._window))
+                line = lines.pop(min(lines, key=self._shares.charged) if len(lines) > 1 else next(iter(lines)))
+                candidates = (state for state in line if state not in skipped) if skipped else line
+                window = list(islice(candidates, self._window))
                 if len(window) > 1:
-                    return max(window, key=worth)  # of equals the first, which came first
+                    return max(window, key=score)  # of equal scores the first: the oldest
                 if window:
                     return window[0]
         return None
 
-    def age(self, state: RequestState, now: float) -> float:
-        """How many cached tokens its waiting is worth."""
-        return self._ageing * (now - state.arrived)
+    def age_bonus(self, state: RequestState, now: float) -> float:
+        """Return how many cached tokens its time in the queue is worth."""
+        return self._ageing * (now - state.accounting.arrival_time)
 
 
-class Walk:
-    """One plan's way through the queue. Prompts are looked up in the tree once, and few are skipped."""
+class QueueScan:
+    """One plan's pass through the queue. Each prompt is looked up in the tree once, and few are skipped."""
 
     MAX_SKIPPED = 16
 
-    def __init__(self, queue: WaitingQueue, now: float, cached: Callable[[RequestState], int], is_over: bool) -> None:
+    def __init__(
+        self, queue: WaitingQueue, now: float, cached: Callable[[RequestState], int], is_stopped: bool
+    ) -> None:
         self._queue = queue
         self._now = now
         self._cached = cached
         self._hits: dict[RequestState, int] = {}
         self._skipped: set[RequestState] = set()
-        self._is_over = is_over
+        self._is_stopped = is_stopped
 
     def candidate(self) -> RequestState | None:
-        """Who should start next."""
-        if self._is_over or len(self._skipped) >= self.MAX_SKIPPED:
+        """Return the next request to admit."""
+        if self._is_stopped or len(self._skipped) >= self.MAX_SKIPPED:
             return None
-        return self._queue.first(self._skipped, self._worth_of)
+        return self._queue.first(self._skipped, self._score)
 
     def skip(self, state: RequestState) -> None:
-        """It cannot start now, but others may."""
+        """Pass over a request in this scan: it cannot be admitted now, but others may be."""
         self._skipped.add(state)
 
     def stop(self) -> None:
-        """Nobody else may start."""
-        self._is_over = True
+        """Return no further candidates."""
+        self._is_stopped = True
 
     @property
     def num_skipped(self) -> int:
-        """How many could not start."""
+        """How many requests could not be admitted."""
         return len(self._skipped)
 
-    def again(self) -> Walk:
-        """A second walk: those who were skipped may be able to start now."""
-        return Walk(self._queue, self._now, self._cached, self._is_over)
+    def restart(self) -> QueueScan:
+        """Return a new scan, in which the skipped requests are candidates again."""
+        return QueueScan(self._queue, self._now, self._cached, self._is_stopped)
 
-    def can_end_within(self, num_tokens: int) -> bool:
-        """Are the prompts of all who wait no longer than this together, hits aside? Of many it is not asked."""
-        if self._is_over or len(self._queue) > self.MAX_SKIPPED:
+    def fits_all_within(self, num_tokens: int) -> bool:
+        """Do all waiting prompts, prefix hits deducted, have at most `num_tokens`? False for a long queue."""
+        if self._is_stopped or len(self._queue) > self.MAX_SKIPPED:
             return False
         return sum(len(state.tokens) - self._num_hit(state) for state in self._queue) <= num_tokens
 
-    def _worth_of(self, state: RequestState) -> float:
-        return self._num_hit(state) + self._queue.age(state, self._now)
+    def _score(self, state: RequestState) -> float:
+        return self._num_hit(state) + self._queue.age_bonus(state, self._now)
 
     def _num_hit(self, state: RequestState) -> int:
         hit = self._hits.get(state)
@@ -129,7 +134,7 @@ class Walk:
 
 
 class RunningList:
-    """Running requests in the order in which they are served; the least important is last."""
+    """Running requests in the order in which they are planned; the least important is last."""
 
     def __init__(self) -> None:
         self._states: list[RequestState] = []
@@ -141,22 +146,22 @@ class RunningList:
         return iter(self._states)
 
     def snapshot(self) -> list[RequestState]:
-        """The present list, for a walk during which it changes."""
+        """Return a copy, for loops that preempt."""
         return self._states.copy()
 
     def from_tail(self) -> Iterator[RequestState]:
-        """The least important first."""
+        """Iterate from the least important request."""
         return reversed(self._states)
 
     def add(self, state: RequestState) -> None:
-        """Start running: most often behind all others."""
+        """Add a request in its order, most often at the end."""
         if not self._states or self._states[-1].order <= state.order:
             self._states.append(state)
         else:
             insort(self._states, state, key=lambda each: each.order)
 
     def remove(self, state: RequestState) -> None:
-        """Stop running."""
+        """Remove a request."""
         at = bisect_left(self._states, state.order, key=lambda each: each.order)
         assert self._states[at] is state
         del self._states[at]

@@ -1,17 +1,25 @@
-"""What the scheduler knows of one sample of a request.
+"""The state of one sample of a request in the scheduler.
 
     0 ............ computed ............ scheduled ............ known + expected
-      KV exists             in steps that                to be scheduled
-                            are planned
+      KV exists             in planned                 not in any
+                            steps                      step yet
 
-`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight `scheduled`
-equals `computed` and `expected` is 0. Only the scheduler changes a state.
+`known` is len(tokens); `expected` counts tokens that planned steps will sample. With no step in flight, `scheduled`
+equals `computed` and `expected` is 0.
+
+    WAITING ── admit ─▶ PREFILLING ── schedule (last known token) ─▶ DECODING      any ── finish ─▶ FINISHED
+       ◀──── preempt ───────┴──────────────── preempt ──────────────────┘
+
+Only the scheduler changes a state. Its two loops over all streams write five counters directly, because method calls
+there would make a step 7 % slower: `computed`, `scheduled`, `expected`, `num_in_flight` and `last_step`. All else
+changes in the methods below, and those that affect `is_plain_decode` also update it.
 """
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import InitVar, dataclass, field
+from enum import Enum
 
 from quire.cache.kv_cache import Hit, Lease
 from quire.types.errors import QuireError
@@ -21,60 +29,110 @@ from quire.types.step import Outcome, Part, TokenLogprobs
 NO_ROW = -1
 
 
+class Phase(Enum):
+    """Where a sample is between its arrival and its end."""
+
+    WAITING = "waiting"  # in the queue, without row or blocks; also after a preemption
+    PREFILLING = "prefilling"  # running; some known tokens are in no step yet, so nothing is sampled
+    DECODING = "decoding"  # running; only its newest tokens remain to be computed
+    FINISHED = "finished"
+
+
+NEXT_PHASES = {
+    Phase.WAITING: (Phase.PREFILLING, Phase.FINISHED),
+    Phase.PREFILLING: (Phase.DECODING, Phase.WAITING, Phase.FINISHED),
+    Phase.DECODING: (Phase.WAITING, Phase.FINISHED),
+    Phase.FINISHED: (),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Accounting:
+    """Queue time, prefix hit and charges of one sample. Planning does not depend on them."""
+
+    arrival_time: float
+    num_charged: int  # output tokens charged to its key
+    admission_time: float | None = None  # of the first admission
+    num_hit: int = 0  # prompt tokens found in the prefix tree at the first admission
+
+    def queue_seconds(self, now: float) -> float:
+        """Return the seconds in the queue before the first admission, or until now."""
+        return (now if self.admission_time is None else self.admission_time) - self.arrival_time
+
+
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """Prompt and output of one sample, and how far each has come."""
+    """Prompt and output of one sample, and how far each is computed."""
 
+    # identity and limits
     request: GenerateRequest
     sample: int
-    arrival: int  # order of arrival
-    arrived: float
-    max_total: int  # tokens, prompt and output, at which it ends
-    prompt: InitVar[array[int] | None] = None  # the request's, packed, if the caller has it: packing takes a while
-    tokens: array[int] = field(init=False)  # known: prompt, then output
+    arrival_index: int
+    max_total: int  # prompt and output tokens at which it ends
+    arrival_time: InitVar[float]
+    packed_prompt: InitVar[array[int] | None] = None  # the prompt as an array, if the caller has one: packing is slow
+    request_id: str = field(init=False)
+    sample_id: str = field(init=False)  # its id in plans
     num_prompt: int = field(init=False)
-    num_resumed: int = field(init=False)  # output tokens that it came with
-    id: str = field(init=False)  # of this sample, in plans
     stops: frozenset[int] = field(init=False)
-    urgency: int = field(init=False)  # its priority, or that of a more urgent request that waits for its blocks
+    urgency: int = field(init=False)  # its priority, or a more urgent one inherited from a request that waits for it
 
+    # progress
+    phase: Phase = Phase.WAITING
+    is_plain_decode: bool = False  # its next part is its row's last sampled token and nothing else; cached, read-only
+    tokens: array[int] = field(init=False)  # known: prompt, then output
     computed: int = 0
     scheduled: int = 0
     expected: int = 0
-    num_in_flight: int = 0  # parts in planned steps whose results have not come
-    num_stale: int = 0  # of those, how many to ignore: they were planned on an assumption that failed
-    last_step: int = 0  # number of the last step it is in
-    waits: bool = False  # for a result: what comes next depends on the tokens of the step in flight
-    is_streaming: bool = False  # it has nothing but its newest tokens to compute
-    is_on_device: bool = False  # the next token to compute is the one its row samples last
-    is_plain_decode: bool = False  # its next part is one sampled token and nothing else; kept by `refresh`
-    is_over: bool = False
+    num_in_flight: int = 0  # parts in planned steps whose results have not arrived
+    last_step: int = 0  # number of the newest step that it is in
+    _num_stale: int = 0  # results in flight to ignore: they were planned on an assumption that failed
+    _awaits_result: bool = False  # its next part depends on tokens that a step in flight samples
+    _is_next_on_device: bool = False  # the next token to compute is the last one that its row sampled
+    drafts: tuple[int, ...] = ()  # verified in the next step
 
+    # row and blocks
     row: int = NO_ROW
-    hit: Hit | None = None  # of one that waits: what was found of it in the prefix tree last
     lease: Lease | None = None
-    capacity: int = 0  # tokens that its blocks have room for
-    num_sent_blocks: int = 0  # blocks that the runner knows of
-    seal_at: int = 0  # computed tokens at which there is something to seal
-    drafts: tuple[int, ...] = ()  # tried in the next step
-    num_hit: int = 0  # prompt tokens that came from the prefix tree when it was first admitted
-    num_charged: int = 0  # output tokens that its key has been charged for
-    num_scored: int = 0  # positions of the prompt whose next token's log probability has been told
-    admitted: float | None = None
+    hit: Hit | None = None  # while waiting: its last match in the prefix tree
+    capacity: int = 0  # tokens that its blocks can hold
+    num_sent_blocks: int = 0  # blocks already sent to the runner
+    seal_at: int = 0  # computed tokens at which there is a block to seal
 
-    def __post_init__(self, prompt: array[int] | None) -> None:
+    # reports
+    accounting: Accounting = field(init=False)
+    num_scored: int = 0  # prompt positions whose next token's log probability has been reported
+
+    def __post_init__(self, arrival_time: float, packed_prompt: array[int] | None) -> None:
         request = self.request
-        resumed = request.output_before(self.sample)
-        self.tokens = array("I", request.prompt) if prompt is None else prompt[:]
+        resumed = request.resumed_output(self.sample)
+        self.tokens = array("I", request.prompt) if packed_prompt is None else packed_prompt[:]
         self.tokens.extend(resumed)
         self.num_prompt = len(request.prompt)
-        self.num_resumed = self.num_charged = len(resumed)
+        self.accounting = Accounting(arrival_time, num_charged=len(resumed))
         if resumed:
-            self.num_scored = self.num_prompt - 1  # it had output: all of its prompt was told
-        self.id = request.sample_id(self.sample)
+            self.num_scored = self.num_prompt - 1  # reported before it was resumed
+        self.request_id, self.sample_id = request.id, request.sample_id(self.sample)
         eos = () if request.sampling.ignore_eos else request.eos_token_ids
         self.stops = frozenset((*request.sampling.stop_token_ids, *eos))
         self.urgency = request.priority
+
+    # ── properties ──
+
+    @property
+    def is_running(self) -> bool:
+        """Does it have a row and blocks?"""
+        return self.lease is not None
+
+    @property
+    def awaits_result(self) -> bool:
+        """Does its next part depend on tokens that a step in flight samples?"""
+        return self._awaits_result
+
+    @property
+    def has_stale_results(self) -> bool:
+        """Is the next result to arrive one to ignore?"""
+        return self._num_stale > 0
 
     @property
     def remaining(self) -> int:
@@ -83,9 +141,9 @@ class RequestState:
 
     @property
     def must_score(self) -> bool:
-        """Are log probabilities of its prompt still to be told? One sample tells them for all."""
-        asked = self.request.sampling.prompt_logprobs is not None and not self.sample
-        return asked and self.num_scored < self.num_prompt - 1
+        """Are log probabilities of its prompt still to be reported? Only the first sample reports them."""
+        is_requested = self.request.sampling.prompt_logprobs is not None and not self.sample
+        return is_requested and self.num_scored < self.num_prompt - 1
 
     @property
     def num_output(self) -> int:
@@ -94,93 +152,186 @@ class RequestState:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Place among the running: walked from the head, preempted from the tail."""
-        return (self.urgency, self.arrival)
+        """Sort key among running requests: planned from the head, preempted from the tail."""
+        return (self.urgency, self.arrival_index)
 
-    def waited(self, now: float) -> float:
-        """Seconds in the queue before it first ran, or so far."""
-        return (now if self.admitted is None else self.admitted) - self.arrived
+    # ── transitions ──
 
-    def start(self, lease: Lease, row: int, block_tokens: int, now: float) -> None:
-        """It runs, from where its hit ends."""
+    def admit(self, lease: Lease, row: int, block_tokens: int, step_number: int, now: float) -> None:
+        """Start running in step `step_number`, from the end of the prefix hit."""
+        assert not self.num_in_flight, f"{self.sample_id} is admitted while a result is in flight"
+        self._enter(Phase.PREFILLING)
         self.lease, self.row, self.hit = lease, row, None
         self.computed = self.scheduled = lease.num_hit
-        self.capacity = len(lease.blocks) * block_tokens
+        self.last_step = step_number
+        self.update_capacity(block_tokens)
         self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
-        if self.admitted is None:
-            self.admitted = now
-            self.num_hit = 0 if self.num_resumed else min(lease.num_hit, self.num_prompt)  # told before it was resumed
+        accounting = self.accounting
+        if accounting.admission_time is None:
+            accounting.admission_time = now
+            if not self.request.resumed_output(self.sample):  # else its hit was reported before it was resumed
+                accounting.num_hit = min(lease.num_hit, self.num_prompt)
+
+    def schedule(self, end: int, step_number: int) -> None:
+        """Record a part of step `step_number` that computes the tokens up to `end`, and drafts after the last one."""
+        assert self.lease is not None, f"{self.sample_id} is scheduled while it is {self.phase.value}"
+        self.scheduled = end
+        self.num_in_flight += 1
+        self.last_step = step_number
+        if end == len(self.tokens):
+            if self.phase is Phase.PREFILLING:
+                self._enter(Phase.DECODING)
+            self.expected += 1
+            self._is_next_on_device = True
+            self._awaits_result = bool(self.drafts) or self.request.is_constrained
+            self.drafts = ()
+            self._update_plain_decode()
+
+    def preempt(self) -> None:
+        """Return to the queue. Its row and blocks must be released already."""
+        self._enter(Phase.WAITING)
+        self._clear_row()
+        self.urgency = self.request.priority
+        self._awaits_result = self._is_next_on_device = False
+        self.drafts = ()
+        self._update_plain_decode()
+
+    def finish(self) -> None:
+        """End. If it was running, its row and blocks must be released already."""
+        self._enter(Phase.FINISHED)
+        self._clear_row()
+        self._update_plain_decode()
+
+    def _enter(self, phase: Phase) -> None:
+        assert phase in NEXT_PHASES[self.phase], f"{self.sample_id} cannot go from {self.phase.value} to {phase.value}"
+        self.phase = phase
+
+    def _clear_row(self) -> None:
+        self.lease, self.row = None, NO_ROW
+        self.computed = self.scheduled = self.capacity = self.num_sent_blocks = 0
+
+    # ── results ──
 
     def advance(self, part: Part, num_accepted: int) -> None:
-        """A part of it was computed: all of it, less the drafts that did not hold."""
-        computed = part.start + (1 if part.tokens is None else len(part.tokens))
+        """Record that a part was computed, except for its rejected drafts."""
+        assert self.lease is None or part.start == self.computed, f"{self.sample_id}: parts arrived out of order"
+        computed = part.start + part.num_tokens
         if part.num_logits:
             self.expected -= 1
-            self.waits = False
+            self._awaits_result = False
             computed -= part.num_logits - max(num_accepted, 1)
-            if not num_accepted:  # no token came: what was planned on its account is void, and it is computed again
+            if not num_accepted:  # no token was sampled: later parts are void, and the last token is computed again
                 computed -= 1
-                self.void()
+                self.discard_in_flight()
                 self.scheduled = computed
-            self.refresh()
-        if self.lease is None:  # preempted meanwhile
+            self._update_plain_decode()
+        if self.lease is None:  # preempted while the part was in flight
             self.scheduled = 0
             return
         self.computed = computed
         self.scheduled = max(self.scheduled, computed)
 
-    def failure(self, error: QuireError) -> Outcome:
-        """It ends by this."""
-        return Outcome(self.request.id, self.sample, error=error, num_hit=self.num_hit)
+    def discard_in_flight(self) -> None:
+        """Ignore all results in flight: they were planned on an assumption that failed."""
+        self._num_stale, self.expected, self._is_next_on_device = self.num_in_flight, 0, False
+        self._update_plain_decode()
 
-    def void(self) -> None:
-        """What was planned for it came to nothing: the results that are still to come mean nothing."""
-        self.num_stale, self.expected, self.is_on_device = self.num_in_flight, 0, False
+    def drop_stale_result(self) -> None:
+        """Ignore one result that has arrived."""
+        self._num_stale -= 1
+        self._update_plain_decode()
 
-    def uncharged(self) -> int:
-        """Output tokens that were not charged for until now."""
-        unpaid = self.num_output - self.num_charged
-        self.num_charged += unpaid
-        return unpaid
-
-    def unscored(self, part: Part, scores: tuple[TokenLogprobs, ...]) -> tuple[TokenLogprobs, ...]:
-        """What is new in these: after a preemption a part may score positions a second time."""
-        news = scores[max(0, self.num_scored - part.start) :]
-        self.num_scored += len(news)
-        return news
-
-    def cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
-        """New output up to the first token that ends the request, and why that ends it."""
+    def accept(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Append output up to the first token that ends the request; return those tokens and the finish reason."""
         known = len(self.tokens)
-        least = self.num_prompt + self.request.sampling.min_tokens
+        min_total = self.num_prompt + self.request.sampling.min_tokens
+        finish = None
         for index, token in enumerate(tokens, 1):
-            if token in self.stops and known + index > least:
-                return tokens[:index], FinishReason.STOP
-            if known + index >= self.max_total:
-                return tokens[:index], FinishReason.LENGTH
-        return tokens, None
+            if token in self.stops and known + index > min_total:
+                finish = FinishReason.STOP
+            elif known + index >= self.max_total:
+                finish = FinishReason.LENGTH
+            if finish is not None:
+                tokens = tokens[:index]
+                break
+        self.tokens.extend(tokens)
+        return tokens, finish
 
-    def unsent_blocks(self) -> tuple[int, ...]:
-        """Blocks that the runner does not know of yet, and does from now on."""
+    def force(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Append output that was not sampled, as `accept` does: the next step computes it from the host's tokens."""
+        self._is_next_on_device = False
+        self._update_plain_decode()
+        return self.accept(tokens)
+
+    # ── drafts ──
+
+    def suggest(self, drafts: tuple[int, ...]) -> None:
+        """Set the drafts of the next step, none past the token limit. Ignored unless it is decoding."""
+        if self.phase is Phase.DECODING:
+            self.drafts = drafts[: max(0, self.max_total - len(self.tokens) - 1)]
+            self._update_plain_decode()
+
+    def limit_drafts(self, count: int) -> None:
+        """Keep at most `count` drafts."""
+        self.drafts = self.drafts[: max(0, count)]
+        self._update_plain_decode()
+
+    # ── blocks ──
+
+    def update_capacity(self, block_tokens: int) -> None:
+        """Recompute `capacity` after its lease was extended."""
+        assert self.lease is not None
+        self.capacity = len(self.lease.blocks) * block_tokens
+
+    def update_seal_at(self, block_tokens: int) -> None:
+        """Recompute `seal_at` after its full blocks were sealed."""
+        assert self.lease is not None
+        self.seal_at = (len(self.lease.path) + 1) * block_tokens
+
+    def take_unsent_blocks(self) -> tuple[int, ...]:
+        """Return the blocks that the runner does not have yet, and count them as sent."""
         assert self.lease is not None
         blocks = tuple(self.lease.blocks[self.num_sent_blocks :])
         self.num_sent_blocks += len(blocks)
         return blocks
 
-    def refresh(self) -> None:
-        """Recompute `is_plain_decode` after a change to what it depends on."""
-        is_plain = not (self.waits or self.drafts or self.num_stale or self.request.constrained)
-        self.is_plain_decode = is_plain and self.is_streaming and self.is_on_device
+    # ── reports ──
+
+    def failure(self, error: QuireError) -> Outcome:
+        """Return the outcome of ending with this error."""
+        return Outcome(self.request_id, self.sample, error=error, num_hit=self.accounting.num_hit)
+
+    def take_uncharged(self) -> int:
+        """Return how many output tokens are not charged yet, and count them as charged."""
+        num_uncharged = self.num_output - self.accounting.num_charged
+        self.accounting.num_charged += num_uncharged
+        return num_uncharged
+
+    def take_unreported(self, part: Part, scores: tuple[TokenLogprobs, ...]) -> tuple[TokenLogprobs, ...]:
+        """Return the scores not reported yet: after a preemption, a part may score positions a second time."""
+        unreported = scores[max(0, self.num_scored - part.start) :]
+        self.num_scored += len(unreported)
+        return unreported
+
+    # ── invariants ──
+
+    def _can_decode_plainly(self) -> bool:
+        is_special = self._awaits_result or self.drafts or self._num_stale or self.request.is_constrained
+        return self.phase is Phase.DECODING and self._is_next_on_device and not is_special
+
+    def _update_plain_decode(self) -> None:
+        self.is_plain_decode = self._can_decode_plainly()
 
     def check(self) -> None:
-        """The counts are in their order, and a row goes with a lease."""
-        assert 0 <= self.computed <= self.scheduled <= len(self.tokens) + self.expected, self.id
-        assert (self.row == NO_ROW) == (self.lease is None), self.id
-        assert self.num_in_flight > 0 or (self.expected == 0 and self.computed == self.scheduled), self.id
-        assert self.num_stale <= self.num_in_flight
-        was_plain_decode = self.is_plain_decode
-        self.refresh()
-        assert self.is_plain_decode == was_plain_decode and (not self.is_plain_decode or self.remaining == 1), self.id
+        """Assert that counts, phase, row and cached predicate agree."""
+        name = self.sample_id
+        assert 0 <= self.computed <= self.scheduled <= len(self.tokens) + self.expected, name
+        assert self.is_running == (self.phase in (Phase.PREFILLING, Phase.DECODING)) == (self.row != NO_ROW), name
+        assert self.is_running or self.scheduled == 0, name
+        assert self.num_in_flight > 0 or (self.expected == 0 and self.computed == self.scheduled), name
+        assert self._num_stale <= self.num_in_flight, name
+        assert self.is_plain_decode == self._can_decode_plainly(), name
+        assert not self.is_plain_decode or self.remaining == 1, name
         if self.lease is not None:
-            assert self.num_sent_blocks <= len(self.lease.blocks) and self.scheduled <= self.capacity, self.id
-            assert not self.is_plain_decode or self.num_sent_blocks == len(self.lease.blocks), self.id
+            assert self.num_sent_blocks <= len(self.lease.blocks) and self.scheduled <= self.capacity, name
+            assert not self.is_plain_decode or self.num_sent_blocks == len(self.lease.blocks), name

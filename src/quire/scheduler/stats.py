@@ -1,4 +1,4 @@
-"""What an operator can ask of the scheduler."""
+"""The scheduler's figures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Numbers for metrics."""
+    """Figures for metrics."""
 
     num_running: int
     num_waiting: int
     num_in_flight: int  # steps
     num_preemptions: int
-    promised_wait: float
+    promised_wait: float  # seconds

@@ -1,4 +1,4 @@
-"""What only a server says to a client: beside those of types/errors.py."""
+"""Errors of the server, in addition to those of types/errors.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_HOST_CHARS = 100
 
 
 class NoSuchPath(QuireError):
-    """Nothing answers here."""
+    """There is no endpoint at this path."""
 
     code = "not_found"
     status = 404
@@ -22,24 +22,24 @@ class NoSuchPath(QuireError):
 
 
 class WrongMethod(QuireError):
-    """The path is right, the verb is not."""
+    """The path exists, but not with this HTTP method."""
 
     code = "method_not_allowed"
     status = 405
 
     def __init__(self, method: str, allowed: str) -> None:
-        super().__init__(f"{method} is not possible here, only {allowed}.")
+        super().__init__(f"{method} is not allowed here, only {allowed}.")
         self.allowed = allowed
 
 
 class BodyTooLarge(QuireError):
-    """More bytes than the server takes."""
+    """The body has more bytes than the server accepts."""
 
     code = "body_too_large"
     status = 413
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__(f"The body is larger than {max_bytes:,} bytes, the most that this server takes.")
+        super().__init__(f"The body is larger than {max_bytes:,} bytes, the limit of this server.")
 
 
 class BodyTooSlow(QuireError):
@@ -53,33 +53,33 @@ class BodyTooSlow(QuireError):
 
 
 class ModelNotServed(InvalidRequest):
-    """The request names a model that is not here."""
+    """The request names a model that this server does not have."""
 
     code = "model_not_found"
     status = 404
 
     def __init__(self, name: str, served: Sequence[str]) -> None:
-        asked = f"The model {name!r} is not served here" if name else "The request names no model"
+        problem = f"The model {name!r} is not served here" if name else "The request names no model"
         shown = " or ".join(served[:MAX_SHOWN]) + (f" or one of {len(served)}" if len(served) > MAX_SHOWN else "")
         hint = did_you_mean(name, served)
-        rest = f"choose {shown}.{hint}" if served else "no model is here yet. Fetch one with `quire pull`."
-        super().__init__(f"{asked}: {rest}", field="model")
+        rest = f"choose {shown}.{hint}" if served else "there are no models yet. Fetch one with `quire pull`."
+        super().__init__(f"{problem}: {rest}", field="model")
 
 
 class NoLibrary(QuireError):
-    """The server serves what it was started with, and keeps nothing."""
+    """The server serves no store, so models cannot be changed."""
 
     code = "no_library"
     status = 501
 
     def __init__(self) -> None:
         super().__init__(
-            "This server cannot change what models there are: it serves the store not at all, or by several fronts."
+            "Models cannot be changed over HTTP: this server was started with --only, and serves no store."
         )
 
 
 class NoSuchBlob(QuireError):
-    """A file that nobody has sent."""
+    """A file that is not in the store."""
 
     code = "blob_not_found"
     status = 404
@@ -89,7 +89,7 @@ class NoSuchBlob(QuireError):
 
 
 class NoRequestLog(QuireError):
-    """Nobody has asked the server to remember its requests."""
+    """The server keeps no request log."""
 
     code = "no_request_log"
     status = 404
@@ -99,7 +99,7 @@ class NoRequestLog(QuireError):
 
 
 class ModelLoading(QuireError):
-    """The model will be there soon."""
+    """The model is being loaded."""
 
     code = "model_loading"
     status = 503
@@ -110,13 +110,13 @@ class ModelLoading(QuireError):
 
 
 class NoRoom(QuireError):
-    """Models that are in use take the memory that this one needs."""
+    """Models in use occupy the memory that this one needs."""
 
     code = "no_room"
     status = 503
 
     def __init__(self, name: str, seconds: float, retry_after: float) -> None:
-        public = f"The model {name} has waited {seconds:g} s for memory that others use."
+        public = f"The model {name} has waited {seconds:g} s for memory that other models use."
         super().__init__(f"{public} Try again in {retry_after:g} s.")
         self.retry_after = retry_after
 
@@ -130,53 +130,53 @@ class ModelTooLarge(QuireError):
 
     def __init__(self, name: str, need: tuple[int, int], budget: int, fits: int) -> None:
         context, num_bytes = need
-        way = f"A context of {fits} tokens would fit: set max_context to {fits}, or raise memory_budget."
+        advice = f"A context of {fits} tokens would fit: set max_context to {fits}, or raise memory_budget."
         if not fits:
-            way = "No context would fit: use a smaller model, or raise memory_budget."
+            advice = "No context would fit: use a smaller model, or raise memory_budget."
         super().__init__(
             f"The model {name} needs {num_bytes / 1e6:,.0f} MB with a context of {context} tokens, "
-            f"and the memory budget is {budget / 1e6:,.0f} MB. {way}"
+            f"and the memory budget is {budget / 1e6:,.0f} MB. {advice}"
         )
 
 
 class EngineBusy(QuireError):
-    """The engine does not answer a question: its step takes too long."""
+    """The engine did not answer in time: a step takes too long."""
 
     code = "engine_busy"
     status = 503
     retry_after = 5.0
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"The engine has not answered within {seconds:g} s. Try again later.")
+        super().__init__(f"The engine did not answer within {seconds:g} s. Try again later.")
 
 
 class ShuttingDown(QuireError):
-    """The server ends."""
+    """The server is shutting down."""
 
     code = "shutting_down"
     status = 503
     retry_after = 5.0
 
     def __init__(self) -> None:
-        super().__init__("The server is shutting down: send the request again to another one, or a little later.")
+        super().__init__("The server is shutting down: send the request to another server, or try again later.")
 
 
 class Unauthorized(QuireError):
-    """No key, or one that nobody has."""
+    """The API key is missing or unknown."""
 
     code = "invalid_api_key"
     status = 401
 
 
 class Forbidden(QuireError):
-    """The key may not do this."""
+    """The API key may not do this."""
 
     code = "forbidden"
     status = 403
 
 
 class HostNotAllowed(QuireError):
-    """The Host header has a name that is not this server's."""
+    """The Host header has a name that this server does not accept."""
 
     code = "host_not_allowed"
     status = 403
@@ -192,7 +192,7 @@ class HostNotAllowed(QuireError):
 
 
 class QuotaExceeded(QuireError):
-    """The key has had its share for now."""
+    """The API key has reached a limit."""
 
     code = "rate_limited"
     status = 429
@@ -203,16 +203,16 @@ class QuotaExceeded(QuireError):
 
 
 class FrontFailed(QuireError):
-    """A process of the server cannot be started."""
+    """A front process cannot be started."""
 
     code = "front_failed"
 
     def __init__(self, num_starts: int) -> None:
-        super().__init__(f"A front process has died {num_starts} times before it was ready; the log says why.")
+        super().__init__(f"A front process ended {num_starts} times before it was ready: see the log.")
 
 
 class InternalError(QuireError):
-    """A bug of ours. What it was, the log says beside the request's id."""
+    """A bug in the server. The log has details, with the request's id."""
 
     def __init__(self, request_id: str) -> None:
-        super().__init__(f"Something went wrong in the server; its log says what, under the request id {request_id}.")
+        super().__init__(f"An internal error occurred: see the server's log for the request id {request_id}.")

@@ -1,4 +1,4 @@
-"""What can go wrong between a model's name and its file. Every sentence ends with what the user can do."""
+"""Errors of the store. Every message ends with what the user can do."""
 
 from __future__ import annotations
 
@@ -25,68 +25,68 @@ class BadName(InvalidRequest):
     code = "bad_model_name"
 
     def __init__(self, text: str, problem: str) -> None:
-        super().__init__(f"{text!r} is not a model's name: {problem}", field="model")
+        super().__init__(f"{text!r} is not a valid model name: {problem}", field="model")
 
 
 class ModelNotFound(StoreError):
-    """No such model in the store, or no source that has it."""
+    """The model is not in the store, and no source has it."""
 
     code = "model_not_found"
     status = 404
 
 
 class Unreachable(StoreError):
-    """A source does not answer, or the connection broke more often than we retry. What came is kept."""
+    """A source does not respond, or the connection broke too often. What was fetched is kept."""
 
     code = "source_unreachable"
     status = 502
 
 
-class NotAsked(Unreachable):
-    """A setting forbids to ask this source. The next one may be asked instead."""
+class SourceDisabled(Unreachable):
+    """A setting forbids requests to this source. The next source is tried."""
 
 
 class WrongChecksum(StoreError):
-    """The bytes are not those that the source or our own list promises."""
+    """The content does not have the checksum that the source or our own list states."""
 
     code = "wrong_checksum"
     status = 502
 
 
 class DamagedModel(StoreError):
-    """A stored file is missing or has another size than its manifest says."""
+    """A stored file is missing, or its size is not the one in the manifest."""
 
     code = "model_damaged"
 
 
 class DiskFull(StoreError):
-    """There is no room for a file. Nothing half-written is visible under a model's name."""
+    """There is no space for a file. No partly written model becomes visible."""
 
     code = "disk_full"
     status = 507
 
 
 class Unwritable(StoreError):
-    """The store's folder cannot be written for another reason than a full disk."""
+    """The store's folder cannot be written, for a reason other than a full disk."""
 
     code = "store_unwritable"
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn the system's complaint about a write below `folder` into one that a user can act on."""
+def explain_write_errors(folder: Path) -> Iterator[None]:
+    """Turn the system's error about a write below `folder` into one that a user can act on."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             raise DiskFull(
-                f"The disk is full: {folder} cannot take the file. Free some space and run the same command again, "
-                "or move the store to another disk with QUIRE_HOME."
+                f"The disk of {folder} is full: free some space and run the same command again, or move the store to "
+                "another disk with QUIRE_HOME."
             ) from error
         if error.errno == TOO_LARGE:
             raise DiskFull(
-                f"The system allows no file of this size in {folder}: raise the limit (ulimit -f), "
-                "or move the store to another disk with QUIRE_HOME."
+                f"The file is larger than the system allows in {folder}: raise the limit (ulimit -f), or move the "
+                "store to another disk with QUIRE_HOME."
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise Unwritable(

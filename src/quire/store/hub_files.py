@@ -1,4 +1,4 @@
-"""Which files of a hub repository a name means: one quantization in GGUF, or else the safetensors."""
+"""Which files of a hub repository belong to a model: one quantization in GGUF, or else the safetensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from .errors import ModelNotFound, StoreError
+from .model_files import GGUF, INDEX, side_role
 from .names import DEFAULT_TAG, HUB, ModelName
-from .parts import GGUF, INDEX, side_role
 
 # Without a tag, the first of these that the repository has: good quality for the size, and fast everywhere.
 PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q4_1", "Q4_K_S", "IQ4_NL", "Q8_0", "Q6_K", "MXFP4", "BF16", "F16", "F32")
@@ -20,33 +20,33 @@ PART = re.compile(r"-\d{5}-of-\d{5}$")
 SHARD = re.compile(r"model(?:-\d{5}-of-\d{5})?\.safetensors")
 
 
-class Choice(NamedTuple):
+class HubModelFiles(NamedTuple):
     """The files of one model, in order, by their paths in the repository."""
 
     format: str  # gguf or safetensors
     files: tuple[str, ...]
-    quantization: str = ""  # of a GGUF file, as its name says
+    quantization: str = ""  # of GGUF: as in the file name
 
     def role(self, file: str) -> str:
-        """What a file of it is for."""
+        """The role of one of these files."""
         return "weights" if self.format == "gguf" else side_role(file) or "weights"
 
 
-def choose_files(name: ModelName, files: Sequence[str]) -> Choice:
-    """The model that the tag means, among all files of its repository. Raises with what there is to choose from."""
+def choose_files(name: ModelName, files: Sequence[str]) -> HubModelFiles:
+    """The files of the model that the tag selects. If there is none, the error lists the tags that there are."""
     by_tag = gguf_models(files)
     if not by_tag:
-        return Choice("safetensors", _safetensors(name, files))
+        return HubModelFiles("safetensors", _safetensors(name, files))
     if name.tag == DEFAULT_TAG:
         tag = next((each for each in PREFERRED if each in by_tag), next(iter(by_tag)))
     elif (tag := name.tag.upper()) not in by_tag:
-        raise ModelNotFound(f"{HUB}/{name.name} has no {name.tag}: choose a tag from {', '.join(sorted(by_tag))}.")
-    return Choice("gguf", by_tag[tag], tag)
+        raise ModelNotFound(f"{HUB}/{name.name} has no tag {name.tag}: choose one of {', '.join(sorted(by_tag))}.")
+    return HubModelFiles("gguf", by_tag[tag], tag)
 
 
 def gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The GGUF models of a repository by their tags; of one in parts, all of these in order."""
-    models: dict[tuple[str, str], list[str]] = {}  # (quantization, name without the part's number)
+    """The GGUF models of a repository by tag; the parts of a split one in order."""
+    models: dict[tuple[str, str], list[str]] = {}  # by (quantization, name without the part number)
     for file in sorted(files):
         if file.endswith(GGUF) and "mmproj" not in file.lower():
             models.setdefault((quantization_of(file), PART.sub("", file.removesuffix(GGUF))), []).append(file)
@@ -57,20 +57,20 @@ def gguf_models(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def quantization_of(file_name: str) -> str:
-    """The number format that a GGUF file's name says, in capitals; empty if it says none."""
-    found = QUANTIZATION.findall(PART.sub("", file_name.removesuffix(GGUF)))
-    last = found[-1].upper() if found else ""
+    """The number format in a GGUF file's name, in capitals; empty if there is none."""
+    matches = QUANTIZATION.findall(PART.sub("", file_name.removesuffix(GGUF)))
+    last = matches[-1].upper() if matches else ""
     return {"FP16": "F16", "FP32": "F32"}.get(last, last)
 
 
 def _safetensors(name: ModelName, files: Sequence[str]) -> tuple[str, ...]:
     if name.tag != DEFAULT_TAG:
-        raise ModelNotFound(f"{HUB}/{name.name} has no GGUF files to choose {name.tag} from: leave the tag out.")
+        raise ModelNotFound(f"{HUB}/{name.name} has no GGUF files, so it has no tag {name.tag}: leave the tag out.")
     shards = sorted(each for each in files if SHARD.fullmatch(each))
     if not shards or "config.json" not in files:
         raise StoreError(
             f"{HUB}/{name.name} has neither GGUF files nor model.safetensors with config.json: "
-            "look for a repository with the same model in one of these formats."
+            "choose a repository with the model in one of these formats."
         )
     if INDEX in files:
         shards = [INDEX, *(each for each in shards if each != "model.safetensors")]

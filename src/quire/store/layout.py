@@ -1,12 +1,12 @@
-"""Where things lie below QUIRE_HOME, and the two ways that a file gets there: whole or not at all.
+"""The folders below QUIRE_HOME, and two ways to write a file atomically.
 
-blobs/sha256-<hex>             the files of all models, by content; read-only once they are there
-manifests/<name>/<tag>.json    what a name stands for (of the hub: manifests/hf.co/<org>/<repo>/<tag>.json; of a
-                               registry: manifests/<host>+<port>/<space>/<name>/<tag>.json, "+" where none is said)
-views/<hex>/<file name>        a manifest's files under the names that they were published with: links to blobs
-partial/<key>                  downloads that are not finished; the next pull goes on with them
-locks/<key>.lock               held by the process that writes
-lowered/<file>-<key>.lowered   what devices made of weights: written by engines, removed here with its blob
+blobs/sha256-<hex>             the files of all models, by content; read-only
+manifests/<name>/<tag>.json    the files of one model (hub: manifests/hf.co/<org>/<repo>/<tag>.json; registry:
+                               manifests/<host>+<port>/<space>/<name>/<tag>.json, with "+" alone for no host)
+views/<hex>/<file name>        a manifest's files under their published names: links to blobs
+partial/<key>                  unfinished downloads; the next pull resumes them
+locks/<key>.lock               held by the process that is writing
+lowered/<file>-<key>.lowered   weights in a device's layout: written by engines, removed here with the blob
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from quire.types.lowered import FOLDER
 
-from .errors import writing
+from .errors import explain_write_errors
 
 CHUNK = 1 << 20
 DIGEST_PREFIX = "sha256-"
@@ -62,7 +62,7 @@ class Layout:
 
     def make(self) -> None:
         """Create the folders."""
-        with writing(self.home):
+        with explain_write_errors(self.home):
             for folder in (self.blobs, self.manifests, self.views, self.partial, self.locks):
                 folder.mkdir(parents=True, exist_ok=True)
 
@@ -79,17 +79,17 @@ def digest_of(path: Path, progress: Callable[[int], None] = lambda done: None) -
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Make a finished file visible: its bytes are on the disk before its name is."""
-    with writing(path.parent):
+    """Rename a finished file into place, after its content has reached the disk."""
+    with explain_write_errors(path.parent):
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old one or the new one, and nothing in between."""
-    with writing(path.parent):
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file atomically: a reader sees the old content or the new."""
+    with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
@@ -103,7 +103,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename survives a power cut only when the folder is written too; not every system lets us ask for that."""
+    """A rename survives a power cut only once the folder is synced too, which only POSIX systems allow."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

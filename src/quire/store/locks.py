@@ -1,4 +1,4 @@
-"""Locks between processes. The system gives a lock back when its holder dies, so none is ever left behind."""
+"""Locks between processes. The system releases a lock when its holder dies, so none is left behind."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import writing
+from .errors import explain_write_errors
 
-POLL_SECONDS = 0.05  # we ask again instead of sleeping in the system, so that Ctrl-C works
+POLL_SECONDS = 0.05  # polled, because a blocking flock would delay Ctrl-C
 
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock at `path`. `waiting` is called once if another process has it."""
-    said = False
-    with writing(path.parent):
+    has_waited = False
+    with explain_write_errors(path.parent):
         file = path.open("a")
     with file:
         while not _try(file.fileno(), shared):
-            if not said:
+            if not has_waited:
                 waiting()
-                said = True
+                has_waited = True
             time.sleep(POLL_SECONDS)
         yield
 
 
 @contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
-    """Hold the lock at `path` alone if it is free; says whether it was."""
-    with writing(path.parent):
+    """Hold the lock at `path` exclusively if it is free; yields whether it was."""
+    with explain_write_errors(path.parent):
         file = path.open("a")
     with file:
         yield _try(file.fileno(), shared=False)

@@ -1,4 +1,4 @@
-"""What a name stands for: the files of one model and where they came from. One JSON file for each name and tag."""
+"""Manifests: the files of one model and where they came from. One JSON file for each name and tag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from .errors import DamagedModel
 from .names import ModelName
 
-# What a file is for. From `template` on as in Ollama's layers: template (its Go dialect), system and license are text,
+# The roles of files. From `template` on as in Ollama's layers: template (in Go's dialect), system and license are text,
 # params is a JSON object of its parameters, messages a JSON list of {role, content}.
 ROLES = (
     *("weights", "config", "tokenizer"),
@@ -30,8 +30,8 @@ class StoredFile:
     role: str  # one of ROLES
     digest: str  # sha256, 64 hex digits
     size: int
-    file_name: str  # as it was published; no folders in it, and no other file of the model has it
-    origin: str = ""  # the user's own file, used where it lies instead of a copy
+    file_name: str  # as published: without folders, unique in the model
+    origin: str = ""  # a file outside the store that is used in place
     modified: int = 0  # when that file was last written, in ns
 
 
@@ -47,8 +47,8 @@ class Manifest:
     format: str  # gguf or safetensors
     quantization: str = ""
     licence: str = ""
-    num_parameters: str = ""  # as the model is spoken of: 135M
-    sampling: Mapping[str, float] = field(default_factory=dict)  # what its authors recommend
+    num_parameters: str = ""  # as in the model's name: 135M
+    sampling: Mapping[str, float] = field(default_factory=dict)  # recommended by its authors
 
     @property
     def size(self) -> int:
@@ -56,17 +56,17 @@ class Manifest:
         return sum(file.size for file in self.files)
 
     def of_role(self, role: str) -> tuple[StoredFile, ...]:
-        """The files that are there for one purpose, in order."""
+        """The files with this role, in order."""
         return tuple(file for file in self.files if file.role == role)
 
     @property
     def identity(self) -> str:
-        """64 hex digits that are the same for equal files under equal names, whatever the model is called."""
+        """64 hex digits, equal for equal files under equal file names, whatever the model is called."""
         facts = sorted((file.file_name, file.digest) for file in self.files)
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check(self) -> None:
-        """Refuse what could not be written as files. ValueError says why."""
+        """Raise ValueError if the files could not be written under these names."""
         if not self.files:
             raise ValueError("it has no files")
         if len({file.file_name for file in self.files}) < len(self.files):
@@ -75,7 +75,7 @@ class Manifest:
             if not DIGEST.fullmatch(file.digest):
                 raise ValueError("a digest is not 64 hex digits")
             if not file.file_name or Path(file.file_name).name != file.file_name or not file.file_name.isprintable():
-                raise ValueError("a file name in it leads elsewhere")
+                raise ValueError("a file name has folders or unprintable characters")
             if not _is_size(file.size):
                 raise ValueError("a size is not a number")
 
@@ -85,18 +85,18 @@ class Manifest:
 
 
 def manifest_path(folder: Path, name: ModelName) -> Path:
-    """Where the manifest of a name lies."""
+    """The path of a name's manifest."""
     return folder.joinpath(*name.folders, f"{name.tag}.json")
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read one; what a person or a crash left of it is judged, because file names in it become paths."""
+    """Read and check a manifest: it may have been edited or damaged, and its file names become paths."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.pop("version") != VERSION:
-            raise ValueError("it is of another version of Quire")
-        files = tuple(StoredFile(**each) for each in found.pop("files"))
-        manifest = Manifest(files=files, **found)
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields.pop("version") != VERSION:
+            raise ValueError("it was written by another version of Quire")
+        files = tuple(StoredFile(**each) for each in fields.pop("files"))
+        manifest = Manifest(files=files, **fields)
         manifest.check()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = str(error) or type(error).__name__

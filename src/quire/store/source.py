@@ -1,4 +1,4 @@
-"""What a place that models come from must do. Each is one file in sources/, found there, with a `SOURCE`."""
+"""The contract of a source of models. Each file in sources/ has one, named `SOURCE`."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Protocol
 
 from .names import ModelName
 
-# What is being done, bytes done, bytes in all if they are known. Called often, of several files in turn; the last call
-# for each has done == total. With 0 bytes and no total it is a sentence for the user, said once.
+# What is being done, bytes done, and bytes in total if known. Called often, for several files in turn; the last call
+# for each file has done == total. A call with 0 bytes and no total is a message for the user.
 Progress = Callable[[str, int, int | None], None]
 
 
-def silent(what: str, done: int, total: int | None) -> None:
-    """A progress that nobody watches."""
+def no_progress(what: str, done: int, total: int | None) -> None:
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file that a source can give."""
+class SourceFile:
+    """A file that a source offers."""
 
     role: str
     file_name: str
-    key: str  # names the unfinished download; the same key is the same bytes, today and tomorrow
-    place: str = ""  # where it is, in the source's own words
-    digest: str | None = None  # sha256 in hex if it is promised beforehand
+    key: str  # names the unfinished download: equal keys mean equal content, also across processes
+    location: str = ""  # where it is; only the source reads this
+    digest: str | None = None  # sha256 in hex, if the source states it
     size: int | None = None
-    wrapping: int = 0  # bytes on the disk beside the file while it is fetched: the archive that it comes in
+    archive_size: int = 0  # bytes of the archive that the file comes in, on the disk while it is fetched
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a source has under a name. `in_place`: it lies on this disk already and is used where it is."""
+class ModelOffer:
+    """What a source has under a name. `in_place`: the model is on this disk and is used there."""
 
     source: str
-    files: tuple[Wanted, ...] = ()
+    files: tuple[SourceFile, ...] = ()
     in_place: Path | None = None
     format: str = ""
     quantization: str = ""
@@ -48,16 +48,16 @@ class Offer:
 
 
 class Source(Protocol):
-    """One place that models come from."""
+    """Somewhere that models come from."""
 
     def claims(self, name: ModelName) -> bool:
-        """Is this the source to ask for that name? Decided by the name alone, without a network."""
+        """Is this the source for that name? Decided by the name alone, without the network."""
 
-    def offer(self, name: ModelName) -> Offer:
-        """What there is under the name. Raises ModelNotFound or Unreachable."""
+    def offer(self, name: ModelName) -> ModelOffer:
+        """What the source has under this name. Raises ModelNotFound or Unreachable."""
 
-    def fetch(self, wanted: Wanted, partial: Path, progress: Progress) -> None:
-        """Bring the file's bytes to `partial`, going on with what is there. The store judges the checksum."""
+    def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
+        """Download the file to `partial`, resuming what is there. The store verifies the checksum."""
 
 
 def all_sources() -> tuple[Source, ...]:

@@ -34,34 +34,34 @@ class DeclaredTokens:
 def declared_tokens(
     folder: Path, config: Mapping[str, Any], encoder: tokenizers.Tokenizer, defaults: Mapping[str, str]
 ) -> DeclaredTokens:
-    """What `config` (tokenizer_config.json) and its older companions in `folder` declare.
+    """Read the tokens that `config` (tokenizer_config.json) and the older files in `folder` declare.
 
     `encoder` is tokenizer.json as it was read; `defaults` are named tokens that the tokenizer's class implies.
     """
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     padding = {"pad_token": encoder.padding["pad_token"]} if encoder.padding and "pad_token" not in config else {}
-    said = {**padding, **defaults, **_tokens_of(config)} | (_tokens_of(extra) if isinstance(extra, dict) else {})
+    tokens = {**padding, **defaults, **_tokens_of(config)} | (_tokens_of(extra) if isinstance(extra, dict) else {})
     extras = [] if isinstance(extra, dict) else _listed(extra, CONFIG)
     if "added_tokens_decoder" in config:
         known = _decoder(config["added_tokens_decoder"])
     else:
         older = read_object(folder / SPECIAL_MAP)
-        said |= _tokens_of(older)
+        tokens |= _tokens_of(older)
         if "extra_special_tokens" in older:
             extras += [each for each in _listed(older["extra_special_tokens"], SPECIAL_MAP) if each not in extras]
-        known = _older_decoder(folder, {*map(_content, said.values()), *map(_content, extras)})
+        known = _older_decoder(folder, {*map(_content, tokens.values()), *map(_content, extras)})
         known |= encoder.get_added_tokens_decoder()
         extras = extras or _listed(older.get("additional_special_tokens") or [], SPECIAL_MAP)
     flags = {token.content: token for token in known.values()}
     present = {token.content for token in encoder.get_added_tokens_decoder().values()} | flags.keys()
-    ordered = _ordered(said)
+    ordered = _ordered(tokens)
     missing: dict[str, AddedToken] = {}
     for token in (*ordered.values(), *extras):
         if _content(token) and _content(token) not in present:
             missing.setdefault(_content(token), _special(token))
     named = {name: _content(token) for name, token in ordered.items()}
-    steering = set(named.values())
-    added = [_steering(token) if token.content in steering else token for _, token in sorted(known.items())]
+    named_texts = set(named.values())
+    added = [_make_special(token) if token.content in named_texts else token for _, token in sorted(known.items())]
     return DeclaredTokens(named, (*(token for token in added if token.content), *missing.values()))
 
 
@@ -74,9 +74,9 @@ def _tokens_of(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ordered(said: Mapping[str, Any]) -> dict[str, Any]:
+def _ordered(tokens: Mapping[str, Any]) -> dict[str, Any]:
     """The standard names first, as `transformers` adds them."""
-    return {name: said[name] for name in (*NAMES, *said) if name in said}
+    return {name: tokens[name] for name in (*NAMES, *tokens) if name in tokens}
 
 
 def _listed(given: Any, source: str) -> list[str | AddedToken]:
@@ -118,10 +118,10 @@ def _content(token: str | AddedToken) -> str:
 
 
 def _special(token: str | AddedToken) -> AddedToken:
-    return AddedToken(token, special=True) if isinstance(token, str) else _steering(token)
+    return AddedToken(token, special=True) if isinstance(token, str) else _make_special(token)
 
 
-def _steering(token: AddedToken) -> AddedToken:
-    """The same token, special: the ones that have a name never print."""
+def _make_special(token: AddedToken) -> AddedToken:
+    """Make a token special: tokens with a name are never printed."""
     token.special = True
     return token

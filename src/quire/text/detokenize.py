@@ -1,8 +1,8 @@
-"""Tokens to text while they are being made.
+"""Turns tokens into text as they are generated.
 
 Law: the texts of all pushes and the flush, joined, are `tokenizer.decode` of all tokens, cut at the first stop string
 that is complete only after the first `min_tokens` tokens.
-A character is given out when its last byte is there and no stop string can begin in it; every byte is looked at once.
+A character is returned when its last byte has come and no stop string can begin in it; every byte is read once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.text.stops import StopScanner, StopStrings
 
 
 class SpellsTokens(Protocol):
-    """What a detokenizer needs of a tokenizer."""
+    """The methods of a tokenizer that a detokenizer needs."""
 
     @property
     def special_ids(self) -> frozenset[int]: ...
@@ -24,9 +24,9 @@ class SpellsTokens(Protocol):
 
 
 class Detokenizer:
-    """One answer's text. `continues`: the answer goes on from other text, so its first space is its own.
+    """The text of one answer. `continues`: the answer continues a text, so a leading space is kept.
 
-    `shown` are special tokens whose names are part of the text all the same, such as the marks around tool calls.
+    `shown` are special tokens whose names are part of the text, such as the marks around tool calls.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Detokenizer:
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that was found; from then on no text comes out."""
+        """The stop string that was found; no text is returned after it."""
         return self._scanner.found
 
     def push(self, tokens: Iterable[int]) -> str:
-        """Text that has become certain."""
+        """Return the text that has become certain."""
         safe = []
         for token in tokens:
             if self._scanner.found is not None:
@@ -66,7 +66,7 @@ class Detokenizer:
         return "".join(safe)
 
     def flush(self) -> str:
-        """The rest, when no more tokens come: an unfinished character becomes U+FFFD, held text is let go."""
+        """Return the rest at the end: an unfinished character becomes U+FFFD, and held text is released."""
         if self._scanner.found is not None:
             return ""
         safe = self._scanner.feed(self._utf8.decode(b"", final=True), self._may_stop)

@@ -1,4 +1,4 @@
-"""What can be wrong with text: the model's own files, or the messages that a client sent."""
+"""Errors of text: in the model's own files, or in the messages that a client sent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class UnsupportedTokenizer(QuireError):
 
 
 class BrokenTemplate(QuireError):
-    """The model's chat template cannot be compiled, or does what no template needs to do. No message would pass it."""
+    """The model's chat template cannot be compiled, or tries to leave its sandbox. No conversation can be rendered."""
 
     code = "broken_chat_template"
 
 
 class BrokenPreset(QuireError):
-    """What a stored model brings beside its weights (parameters, messages) is not what it should be."""
+    """The files beside a stored model's weights (parameters, messages) are not valid."""
 
     code = "broken_preset"
 

@@ -27,7 +27,7 @@ _NAMED = {  # special tokens, as templates and as the container name them
 
 
 class TokenType(enum.IntEnum):
-    """What the container says of each token."""
+    """The type of each token in the container."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -39,7 +39,7 @@ class TokenType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a kind of tokenizer assumes where the file is silent."""
+    """Defaults of a kind of tokenizer."""
 
     bos_id: int | None = None
     eos_id: int | None = None
@@ -56,7 +56,7 @@ _KINDS = {
 
 
 class GgufTokens:
-    """The tokenizer's part of the metadata, checked, with the defaults of its kind."""
+    """The tokenizer's metadata, checked, with the defaults of its kind."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
@@ -86,7 +86,7 @@ class GgufTokens:
         return default if value is None else value
 
     def need(self, name: str, of: type) -> Any:
-        """A list that the kind cannot do without."""
+        """A list that the kind requires."""
         value = self.get(name, None)
         if value is None or len(value) == 0:
             raise self.broken(f"no {_KEY}{name}")
@@ -115,7 +115,7 @@ class GgufTokens:
         return UnsupportedTokenizer(f"The model file's tokenizer is incomplete: {what}. Download the file again.")
 
 
-def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
+def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that the metadata describes."""
     source = GgufTokens(metadata)
     add_bos = source.kind.add_bos
@@ -227,5 +227,5 @@ def _unigram(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
 
 
 def _marking(prefixed: bool) -> list[Any]:
-    """Spaces become marks, and a text gets one in front. The library's `Metaspace` would not where one is already."""
+    """Replace spaces by marks and put one before the text. `Metaspace` would not add it where there is one."""
     return [*([normalizers.Prepend(MARK)] if prefixed else []), normalizers.Replace(" ", MARK)]

@@ -1,8 +1,8 @@
-"""Conversations through a template in Go's dialect, as Ollama writes them.
+"""Renders conversations with a template in Go's dialect, as Ollama writes them.
 
-A template that speaks of .Messages is run once, with all of them. An older one, which speaks of .System, .Prompt and
-.Response, is run for each turn; of the last turn only what stands before the answer is written. Neither writes the
-token that begins a text: the tokenizer adds it if the model has it so.
+A template that reads .Messages is run once, with all of them. An older one, which reads .System, .Prompt and .Response,
+is run for each turn; of the last turn only what comes before the answer is written. Neither writes the token that
+begins a text: the tokenizer adds it if the model has one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from quire.text.errors import BrokenTemplate, RejectedMessages
 from quire.text.go_template.errors import GoRunError, GoSyntaxError, GoTooBig
-from quire.text.go_template.nodes import Action, Body, Call, Fields, If, Include, Pipeline, Range
+from quire.text.go_template.nodes import Action, Body, CallNode, FieldsNode, If, Include, Pipeline, Range
 from quire.text.go_template.parse import MAIN
 from quire.text.go_template.template import GoTemplate, fields_in
-from quire.text.go_template.values import Record
+from quire.text.go_template.values import GoStruct
 from quire.text.template_variables import NO_VARIABLES, check_names
 
-RESPONSE = Action(Pipeline((Call("", (Fields(None, ("Response",)),), 0),)))
+RESPONSE = Action(Pipeline((CallNode("", (FieldsNode(None, ("Response",)),), 0),)))
 Message = Mapping[str, Any]
 
 
 class GoChatTemplate:
-    """A stored model's template in place of its file's own. It is used like a `ChatTemplate`."""
+    """A stored model's template, which replaces its file's own. Has the methods of `ChatTemplate`."""
 
     is_default = False
     writes_bos = False
@@ -49,9 +49,9 @@ class GoChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> str:
-        """The prompt's text. These templates always end where the answer begins, so that is not asked of them."""
+        """The prompt's text. These templates always end where the answer begins: `add_generation_prompt` is ignored."""
         check_names(variables)
-        turns = _collated([_message(message) for message in messages])
+        turns = _join_neighbours([_message(message) for message in messages])
         try:
             if self._takes_all:
                 return self._whole.run(_data(turns, tools or (), variables))
@@ -72,14 +72,14 @@ class GoChatTemplate:
         words = messages[-1].get("content") or ""
         return self.render(messages[:-1], tools=tools, variables=variables) + str(words)
 
-    def _turn_by_turn(self, turns: Sequence[Record]) -> str:
+    def _turn_by_turn(self, turns: Sequence[GoStruct]) -> str:
         written: list[str] = []
         turn = {"System": "", "Prompt": "", "Response": ""}
         for message in turns:
             role, content = message.fields["Role"], message.fields["Content"]
             name = {"system": "System", "user": "Prompt", "assistant": "Response"}.get(role)
             if name is None or message.fields["ToolCalls"]:
-                raise GoRunError("it has no place for calls of tools and their results")
+                raise GoRunError("it has no place for tool calls and their results")
             is_begun = turn["Response"] or (name == "System" and turn["Prompt"])
             if name != "Response" and is_begun:
                 written.append(self._whole.run(turn))
@@ -94,18 +94,18 @@ def check_template(source: str) -> None:
 
 
 def up_to_answer(body: Body) -> Body:
-    """The template without all that follows the first .Response."""
+    """The template up to and including the first .Response."""
     kept: list[Any] = []
     for node in body:
         if not any("Response" in each.names for each in fields_in((node,))):
             kept.append(node)
             continue
         match node:
-            case If(condition, inner, orelse, moves_dot) if _speaks(inner):
+            case If(condition, inner, orelse, moves_dot) if _reads_response(inner):
                 kept.append(If(condition, up_to_answer(inner), (), moves_dot))
-            case If(condition, inner, orelse, moves_dot) if _speaks(orelse):
+            case If(condition, inner, orelse, moves_dot) if _reads_response(orelse):
                 kept.append(If(condition, inner, up_to_answer(orelse), moves_dot))
-            case Range(over, inner, orelse) if _speaks(inner):
+            case Range(over, inner, orelse) if _reads_response(inner):
                 kept.append(Range(over, up_to_answer(inner), ()))
             case Action() | Include():
                 kept.append(node)
@@ -113,11 +113,11 @@ def up_to_answer(body: Body) -> Body:
     return tuple(kept)
 
 
-def _speaks(body: Body) -> bool:
+def _reads_response(body: Body) -> bool:
     return any("Response" in each.names for each in fields_in(body))
 
 
-def _data(turns: list[Record], tools: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]) -> dict[str, Any]:
+def _data(turns: list[GoStruct], tools: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]) -> dict[str, Any]:
     thinks = extra.get("enable_thinking", extra.get("thinking"))
     return {
         "System": "\n\n".join(turn.fields["Content"] for turn in turns if turn.fields["Role"] == "system"),
@@ -132,7 +132,7 @@ def _data(turns: list[Record], tools: Sequence[Mapping[str, Any]], extra: Mappin
     }
 
 
-def _message(given: Message) -> Record:
+def _message(given: Message) -> GoStruct:
     role, content = given.get("role"), given.get("content")
     if not isinstance(role, str) or not isinstance(content, str | None):
         raise RejectedMessages("A message for this model has a role and a content, which are text.")
@@ -147,18 +147,18 @@ def _message(given: Message) -> Record:
         "ToolName": str(given.get("name") or ""),
         "ToolCallID": str(given.get("tool_call_id") or ""),
     }
-    return Record(fields, {"role": role, "content": content or ""})
+    return GoStruct(fields, {"role": role, "content": content or ""})
 
 
-def _call(given: Mapping[str, Any], place: int) -> Record:
+def _call(given: Mapping[str, Any], place: int) -> GoStruct:
     function = given.get("function") or {}
     plain = {"index": place, "name": str(function.get("name", "")), "arguments": _plain(function.get("arguments", {}))}
-    called = Record({"Index": place, "Name": plain["name"], "Arguments": plain["arguments"]}, plain)
+    called = GoStruct({"Index": place, "Name": plain["name"], "Arguments": plain["arguments"]}, plain)
     whole = {"id": str(given.get("id") or ""), "function": plain}
-    return Record({"ID": whole["id"], "Function": called}, whole)
+    return GoStruct({"ID": whole["id"], "Function": called}, whole)
 
 
-def _tool(given: Mapping[str, Any]) -> Record:
+def _tool(given: Mapping[str, Any]) -> GoStruct:
     plain = _plain(given)
     function = plain.get("function", {})
     schema = function.get("parameters", {})
@@ -167,19 +167,19 @@ def _tool(given: Mapping[str, Any]) -> Record:
     described = {
         "Name": function.get("name", ""),
         "Description": function.get("description", ""),
-        "Parameters": Record(names, schema),
+        "Parameters": GoStruct(names, schema),
     }
-    return Record({"Type": plain.get("type", ""), "Function": Record(described, function)}, plain)
+    return GoStruct({"Type": plain.get("type", ""), "Function": GoStruct(described, function)}, plain)
 
 
-def _property(schema: Any) -> Record:
+def _property(schema: Any) -> GoStruct:
     known = schema if isinstance(schema, dict) else {}
     names = {"Type": "type", "Description": "description", "Enum": "enum", "Items": "items"}
-    return Record({name: known.get(key, "") for name, key in names.items()}, schema)
+    return GoStruct({name: known.get(key, "") for name, key in names.items()}, schema)
 
 
 def _plain(value: Any) -> Any:
-    """A copy out of JSON's own types."""
+    """A copy made of JSON's own types."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -187,9 +187,9 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
-def _collated(turns: Sequence[Record]) -> list[Record]:
-    """Neighbours of one role become one message, unless they are of tools."""
-    collated: list[Record] = []
+def _join_neighbours(turns: Sequence[GoStruct]) -> list[GoStruct]:
+    """Join consecutive messages of one role, except those of tools."""
+    collated: list[GoStruct] = []
     for turn in turns:
         last = collated[-1] if collated else None
         if (
@@ -203,5 +203,5 @@ def _collated(turns: Sequence[Record]) -> list[Record]:
             continue
         content = f"{last.fields['Content']}\n\n{turn.fields['Content']}"
         thinking = "\n\n".join(filter(None, (last.fields["Thinking"], turn.fields["Thinking"])))
-        collated[-1] = Record({**last.fields, "Content": content, "Thinking": thinking}, last.plain)
+        collated[-1] = GoStruct({**last.fields, "Content": content, "Thinking": thinking}, last.plain)
     return collated

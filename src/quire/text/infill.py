@@ -1,4 +1,4 @@
-"""Filling in the middle: the tokens that mark, for code models, the text before and after the gap.
+"""Fill in the middle: the tokens with which code models mark the text before and after the gap.
 
 <prefix> text before <suffix> text after <middle>   most models
 <suffix> text after <prefix> text before            Codestral
@@ -36,7 +36,7 @@ END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eot", "fim_pad"
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """The tokens of one model. `ends` end an answer beside the model's own."""
+    """The tokens of one model. `ends` end an answer, in addition to the model's own."""
 
     prefix: int
     suffix: int
@@ -44,14 +44,14 @@ class Infill:
     ends: tuple[int, ...]
 
     def prompt(self, before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
-        """The prompt that asks for what stands between."""
+        """The prompt that requests the text between the two."""
         if self.middle is None:
             return (self.suffix, *after, self.prefix, *before)
         return (self.prefix, *before, self.suffix, *after, self.middle)
 
 
 def find_infill(tokenizer: Tokenizer, metadata: Mapping[str, Any]) -> Infill | None:
-    """The tokens that a GGUF file declares, or those known by name. None: the model cannot fill in."""
+    """The tokens that a GGUF file declares, or those known by name. None: the model has none."""
     declared = ([metadata.get(key) for key in keys] for keys in KEYS)
     named = ([None if name is None else tokenizer.token_id(name) for name in names] for names in NAMES)
     for found, needs_middle in (*((ids, False) for ids in declared), *zip(named, map(all, NAMES), strict=True)):

@@ -1,4 +1,4 @@
-"""A vocabulary from a checkpoint's folder: `tokenizer.json`, with what the files beside it say of its tokens.
+"""A vocabulary from a checkpoint's folder: `tokenizer.json`, and the tokens that the files beside it declare.
 
 The reference is what `transformers` makes of the same files (`AutoTokenizer`): the ids of a text, and the text of ids.
 So the post-processor in `tokenizer.json` alone decides which tokens frame a text: `add_bos_token` and `add_eos_token`
@@ -28,15 +28,15 @@ _CLEANING = "clean_up_tokenization_spaces"
 _ANY_MODEL = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
 
-def vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
-    """`extra_eos`: ends that another file declares (a checkpoint's generation_config.json)."""
+def read_vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
+    """Read the vocabulary of a folder. `extra_eos`: ends that generation_config.json declares."""
     config = read_object(folder / CONFIG)
     encoder = _read(folder / TOKENIZER, config)
     is_llama = llama_class.is_used(folder, config, encoder)
     if is_llama:
         llama_class.apply(encoder, config)
     if isinstance(encoder.model, models.BPE):
-        encoder.model.dropout = None  # noise for training, with which a text would have other tokens each time
+        encoder.model.dropout = None  # for training: it makes encoding random
     special = {token.content for token in encoder.get_added_tokens_decoder().values() if token.special}
     declared = declared_tokens(folder, config, encoder, llama_class.NAMED if is_llama else {})
     encoder.add_tokens(list(declared.added))
@@ -75,9 +75,9 @@ def _read(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _take_frame(encoder: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Take the post-processor away; the tokens that it puts before and after a text.
+    """Remove the post-processor; return the tokens that it puts before and after a text.
 
-    They are found by encoding a text with and without it: one that has tokens, and none of those around it.
+    They are found by encoding a text, none of whose tokens they contain, with and without it.
     """
     post_processor, encoder.post_processor = encoder.post_processor, _NO_FRAME
     for text in chain(("a", "0", "."), map(encoder.id_to_token, range(encoder.get_vocab_size()))):
@@ -97,7 +97,7 @@ def _take_frame(encoder: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[i
 
 
 def _style(encoder: tokenizers.Tokenizer, config: Mapping[str, Any]) -> PieceStyle | WordStyle | str:
-    """The spelling of pieces, from the file's decoder; or why it cannot be reproduced token by token."""
+    """The spelling of pieces, from the file's decoder; or why tokens cannot be decoded one by one."""
     if config.get(_CLEANING) is True and (not isinstance(encoder.model, models.BPE) or config.get(_ANY_MODEL) is True):
         return f"{_CLEANING} in {CONFIG} rewrites text that has been streamed already. Set it to false"
     if encoder.decoder is None:

@@ -1,7 +1,7 @@
 """What `transformers` makes of a `tokenizer.json` whose configuration names `LlamaTokenizer`.
 
-That class takes no more than vocabulary, merges and post-processor from the file. It has its own way with spaces: each
-becomes a mark, and one is put before the text (`legacy`: before each part between special tokens).
+That class takes only vocabulary, merges and post-processor from the file, and handles spaces itself: each becomes a
+mark, and one is put before the text (`legacy`: before each part between special tokens).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_used(folder: Path, config: Mapping[str, Any], encoder: tokenizers.Tokeniz
 
 
 def apply(encoder: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
-    """Replace what the class does not take from the file."""
+    """Replace the parts that the class does not take from the file."""
     model = encoder.model
     model.fuse_unk, model.byte_fallback, model.unk_token, model.dropout = True, True, None, None
     prefixed = config.get("add_prefix_space") is not False

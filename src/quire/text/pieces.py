@@ -1,4 +1,4 @@
-"""A token's spelling in the vocabulary, and the bytes it stands for.
+"""A token's spelling in the vocabulary, and its bytes.
 
 Three kinds exist. *Byte-level* vocabularies (GPT-2 and after) write every byte as one printable character. *Marked*
 vocabularies (SentencePiece) write text as it is, with ▁ for a space and <0xNN> for a byte without a piece. Vocabularies
@@ -20,7 +20,7 @@ _TIDIED = (  # by the decoder of WordPiece, in this order
 
 
 class Lead(enum.Enum):
-    """What the beginning of a text loses when it is decoded: the space that encoding put there."""
+    """What decoding removes from the beginning of a text: the space that encoding has added."""
 
     NOTHING = "nothing"
     ONE_SPACE = "one space"
@@ -39,7 +39,7 @@ BYTE_OF = _byte_alphabet()
 
 @dataclass(frozen=True, slots=True)
 class PieceStyle:
-    """How pieces are spelled, and what their first one loses."""
+    """How pieces are spelled, and what is removed from the first one."""
 
     byte_level: bool
     byte_fallback: bool = False
@@ -47,7 +47,7 @@ class PieceStyle:
     marked: bool = True  # unless byte-level: ▁ is a space
 
     def piece_bytes(self, piece: str) -> bytes:
-        """The bytes that a token stands for."""
+        """The bytes of a token."""
         if self.byte_level:
             try:
                 return bytes([BYTE_OF[char] for char in piece])
@@ -58,7 +58,7 @@ class PieceStyle:
         return (piece.replace(MARK, " ") if self.marked else piece).encode()
 
     def opening_bytes(self, piece: str) -> bytes:
-        """The same for a token that begins a text."""
+        """The bytes of a token that begins a text."""
         if self.lead is Lead.MARKS:
             piece = piece.replace(MARK, "")
         data = self.piece_bytes(piece)
@@ -73,12 +73,12 @@ class WordStyle:
     tidy: bool = False  # no space before punctuation and contractions
 
     def piece_bytes(self, piece: str) -> bytes:
-        """The bytes that a token stands for."""
+        """The bytes of a token."""
         belongs = self.continuation and piece.startswith(self.continuation)
         return self._tidied(piece.removeprefix(self.continuation) if belongs else f" {piece}").encode()
 
     def opening_bytes(self, piece: str) -> bytes:
-        """The same for a token that begins a text."""
+        """The bytes of a token that begins a text."""
         return self._tidied(piece).encode()
 
     def _tidied(self, text: str) -> str:

@@ -1,13 +1,13 @@
-"""A model's preset on disk: files beside its weights, under names that no checkpoint has; and how it begins a talk."""
+"""A model's preset on disk: files beside its weights, under names that no checkpoint uses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from quire.config import Config
 from quire.text.errors import BrokenPreset
@@ -15,9 +15,7 @@ from quire.types.message import Message
 from quire.types.parameters import known_parameters
 from quire.types.preset import Preset
 
-T = TypeVar("T")
-
-# What a stored file is for -> what it is called in a folder that someone opens as a model.
+# Role of a stored file -> its name in the folder of a model.
 FILES: Mapping[str, str] = MappingProxyType(
     {
         "template": "preset.template",
@@ -28,7 +26,7 @@ FILES: Mapping[str, str] = MappingProxyType(
         "adapter": "preset.adapter",
     }
 )
-LICENCES = "preset*.license"  # from the second on with a number
+LICENCES = "preset*.license"  # numbered from the second on
 ROLES = ("system", "user", "assistant")
 MIN_CONTEXT = 2  # tokens: a num_ctx below it sets no limit
 
@@ -48,10 +46,10 @@ def preset_beside(path: Path) -> Preset:
 
 
 def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Preset:
-    """Out of what the files say, by what they are for."""
+    """Make a preset from the texts of its files, by role."""
     messages = _json(texts.get("messages"), list)
     if not all(isinstance(each, dict) and each.get("role") in ROLES for each in messages):
-        raise BrokenPreset("The messages that the model brings are not messages with a role and a content.")
+        raise BrokenPreset("The preset messages of the model must have a role and a content.")
     return Preset(
         template=texts.get("template", ""),
         system=texts.get("system", ""),
@@ -62,20 +60,18 @@ def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Prese
 
 
 def with_num_ctx(config: Config, preset: Preset) -> Config:
-    """The settings with the Modelfile's num_ctx for a context, unless max_context was given."""
+    """Use the Modelfile's num_ctx as the context, unless max_context is set."""
     num_ctx = preset.parameters.get("num_ctx", 0)
     if config.scheduler.context_is_set or num_ctx < MIN_CONTEXT:
         return config
     return replace(config, scheduler=replace(config.scheduler, max_context=num_ctx))
 
 
-def begun(
-    talk: Sequence[T], preset: Preset, role_of: Callable[[T], object], made: Callable[[Message], T]
-) -> tuple[T, ...]:
-    """A conversation after what the model brings: its system message unless the talk has one, and its examples."""
-    num_own = 1 if talk and role_of(talk[0]) == "system" else 0
-    system = talk[:num_own] or ([made(Message("system", preset.system))] if preset.system else [])
-    return (*system, *map(made, preset.messages), *talk[num_own:])
+def with_preset_messages(messages: Sequence[Message], preset: Preset) -> tuple[Message, ...]:
+    """Add what the preset begins conversations with: its system message, unless they have one, and its examples."""
+    num_own = 1 if messages and messages[0].role == "system" else 0
+    system = messages[:num_own] or ([Message("system", preset.system)] if preset.system else [])
+    return (*system, *preset.messages, *messages[num_own:])
 
 
 def _text(path: Path) -> str:
@@ -91,7 +87,7 @@ def _json(text: str | None, kind: type) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BrokenPreset(f"What the model brings beside its weights is not JSON: {error}.") from error
+        raise BrokenPreset(f"A preset file of the model is not JSON: {error}.") from error
     if not isinstance(value, kind):
-        raise BrokenPreset("What the model brings beside its weights is JSON of another kind than it should be.")
+        raise BrokenPreset(f"A preset file of the model must hold a JSON {'list' if kind is list else 'object'}.")
     return value

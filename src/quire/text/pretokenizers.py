@@ -1,4 +1,4 @@
-"""How a byte-level BPE vocabulary cuts text into words before merging, by the name in `tokenizer.ggml.pre`.
+"""Rules that cut text into words before BPE merges, by their name in `tokenizer.ggml.pre`.
 
 A GGUF file holds the vocabulary and the merges but only the *name* of the cutting rule. The rules below are those of
 the `tokenizer.json` that each family of models was published with; "default" has no such file and means what the
@@ -41,7 +41,7 @@ _DEEPSEEK3 = (
 
 
 def _splits(*patterns: str) -> Any:
-    """Cut by each pattern in turn (what matches and what lies between are both words), then spell bytes."""
+    """Cut by each pattern in turn (both matches and gaps are words), then spell bytes."""
     cuts = [pre.Split(Regex(pattern), "isolated") for pattern in patterns]
     return pre.Sequence([*cuts, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
@@ -68,7 +68,7 @@ def _deepseek_coder() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """One rule. `whole_words`: a word that is a token is taken as it is, whatever the merges would make of it."""
+    """One rule. `whole_words`: a word that is a token is not merged from its parts."""
 
     build: Callable[[], Any]
     whole_words: bool = False

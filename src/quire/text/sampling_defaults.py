@@ -1,7 +1,7 @@
 """Read a model's sampling defaults: generation_config.json, `general.sampling.*` of a GGUF file, the Modelfile.
 
-A later one wins over an earlier one. What `SamplingParams` would refuse is left out: a model with a strange file is
-still served, and the value cannot have worked anywhere.
+A later one overrides an earlier one. Values that `SamplingParams` would refuse are ignored: a model with an invalid
+file is still served.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WHOLE = ("top_k", "max_tokens")
 def read_sampling_defaults(
     folder: Path, metadata: Mapping[str, Any], preset: Preset, *, of_model: bool = True
 ) -> SamplingDefaults:
-    """Read the defaults of the model in `folder`. Without `of_model`, only the Modelfile's parameters count."""
+    """Read the defaults of the model in `folder`. Without `of_model`, only the Modelfile's parameters apply."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     own = ((GENERATION_CONFIG, _of_generation_config(folder)), (GGUF, _renamed(metadata, OF_GGUF)))
@@ -77,7 +77,7 @@ def _renamed(found: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def _value(name: str, given: Any) -> float | int | None:
-    """One value as `SamplingParams` takes it; None: there is none, or none that could be used."""
+    """A value as `SamplingParams` takes it; None: it is missing or not valid."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         return None
     # GGUF stores 32-bit floats: 0.95 is read as 0.949999988.

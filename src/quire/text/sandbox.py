@@ -1,8 +1,8 @@
 """The jinja2 environment for chat templates: the same language as `transformers` gives them, inside bounds.
 
-A template comes with a model's file, so it is a stranger's program. The sandbox keeps it from reaching Python; the
-budget here keeps it from running or growing without end: steps are counted where generated code calls back into the
-environment, and operators and calls that can make big values out of small ones are checked before they do.
+A template comes with a model's file, so it is not trusted. The sandbox keeps it from reaching Python; the budget limits
+its time and memory: steps are counted where generated code calls the environment, and operators and calls that can make
+big values out of small ones are checked first.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class TemplateTooBig(Exception):
     """The template ran past its budget."""
 
 
-class Refused(jinja2.TemplateError):
-    """The template called `raise_exception`: the words are its author's, meant for whoever sent the messages."""
+class TemplateRefusal(jinja2.TemplateError):
+    """The template called `raise_exception`. The message is for the sender of the conversation."""
 
 
-class _Spent(threading.local):
-    """Steps of the rendering that this thread is doing; templates are shared between threads."""
+class _Steps(threading.local):
+    """Steps of the current rendering in this thread; templates are shared between threads."""
 
-    steps = 0
+    count = 0
 
 
 class _Checked(CodeGenerator):
-    """Sends `a ~ b` through the environment, which the stock compiler does not."""
+    """Compiles `a ~ b` to a call of the environment, so that its size is checked."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.join((")
@@ -56,7 +56,7 @@ class _Checked(CodeGenerator):
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training. Here it is its content."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training. It is replaced by its content."""
 
     tags = {"generation"}  # noqa: RUF012 (so the base class declares it)
 
@@ -67,7 +67,7 @@ class _Generation(Extension):
 
 
 class _PlainNamespace(Namespace):
-    """`namespace()` without the names that lead into Python's own workings."""
+    """`namespace()` without names that give access to Python's internals."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__()
@@ -81,18 +81,18 @@ class _PlainNamespace(Namespace):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """One for the process; `begin` before each rendering."""
+    """One for the process. Call `begin` before each rendering."""
 
     code_generator_class = _Checked
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        self._spent = _Spent()
+        self._steps = _Steps()
         self.filters["tojson"] = _tojson
         for name in ("center", "indent", "format"):
             self.filters[name] = _narrow(self.filters[name])
-        del self.globals["lipsum"]  # writes as much filler as it is told to
+        del self.globals["lipsum"]  # writes any amount of filler
         self.globals |= {
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
@@ -102,11 +102,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         }
 
     def begin(self) -> None:
-        self._spent.steps = 0
+        self._steps.count = 0
 
     def spend(self, steps: int = 1) -> None:
-        self._spent.steps += steps
-        if self._spent.steps > MAX_STEPS:
+        self._steps.count += steps
+        if self._steps.count > MAX_STEPS:
             raise TemplateTooBig(f"it takes more than {MAX_STEPS:,} steps")
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -127,7 +127,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **named)
 
     def wrap_str_format(self, value: Any) -> Any:
-        """Where jinja2 takes hold of `str.format`, before it is called."""
+        """Called by jinja2 before `str.format`."""
         wrapped = super().wrap_str_format(value)
         if wrapped is not None:
             _check_format(str(value.__self__))
@@ -159,7 +159,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def _range(self, *bounds: int) -> range:
         numbers = range(*bounds)
         if len(numbers) > MAX_COUNT:
-            raise TemplateTooBig(f"it asks for a range of {len(numbers):,} numbers")
+            raise TemplateTooBig(f"it makes a range of {len(numbers):,} numbers")
         self.spend(len(numbers))
         return numbers
 
@@ -176,15 +176,15 @@ def _check_counts(values: Iterable[Any]) -> None:
 
 
 def _check_format(template: str) -> None:
-    """A width in a format makes text out of nothing."""
+    """Refuse wide formats: they make text of any size."""
     if _WIDE_FORMAT.search(template):
         raise TemplateTooBig("it formats with a width that is too large or not written out")
 
 
 def _narrow(function: Any) -> Any:
-    """The filter, refusing large numbers and wide formats."""
+    """Wrap a filter: refuse large numbers and wide formats."""
 
-    @functools.wraps(function)  # carries jinja2's mark of what else the filter wants to be passed
+    @functools.wraps(function)  # keeps jinja2's mark of the filter's extra arguments
     def bounded(*args: Any, **named: Any) -> Any:
         _check_counts((*args, *named.values()))
         if function.__name__ == "do_format":
@@ -195,7 +195,7 @@ def _narrow(function: Any) -> Any:
 
 
 def _raise_exception(message: str) -> None:
-    raise Refused(str(message))
+    raise TemplateRefusal(str(message))
 
 
 def _strftime_now(format: str) -> str:
@@ -205,7 +205,7 @@ def _strftime_now(format: str) -> str:
 def _tojson(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Plain JSON: jinja2's own filter escapes for HTML, which no model was trained on."""
+    """Plain JSON. jinja2's own filter escapes for HTML, which no model was trained on."""
     if isinstance(indent, int):
         _check_counts((indent,))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,7 +1,7 @@
 """Finds stop strings in a text that arrives in pieces.
 
 One automaton (Aho-Corasick) reads every character once, whatever the number and length of the stop strings. Its state
-is the longest end of the text that begins some stop string: exactly what must be held back.
+is the longest suffix of the text that begins a stop string: exactly what must be held back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from quire.types.errors import InvalidRequest
 class _Node:
     depth: int
     next: dict[str, _Node] = field(default_factory=dict)
-    fallback: _Node | None = None  # the longest proper end of this node's text that is a node too
+    fallback: _Node | None = None  # the longest proper suffix of this node's text that is a node too
     stop: str | None = None  # the longest stop string that ends here
 
 
 class StopStrings:
-    """The compiled set; frozen after construction, so one may serve many streams."""
+    """The compiled set. Not changed after construction, so streams may share it."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         if not all(isinstance(stop, str) and stop for stop in stops):
@@ -34,7 +34,7 @@ class StopStrings:
                 node = node.next.setdefault(char, _Node(node.depth + 1))
             node.stop = stop
         self._link()
-        # Most text holds no character that begins a stop string: it is skipped at the speed of a native search.
+        # Most text has no character that begins a stop string: a native search skips it.
         self.first = re.compile("[" + "".join(map(re.escape, self.root.next)) + "]") if stops else None
 
     def _link(self) -> None:
@@ -57,10 +57,10 @@ class StopStrings:
 
 
 class StopScanner:
-    """One stream. `feed` returns text that no stop string can take back any more.
+    """One stream. `feed` returns text that cannot be part of a stop string any more.
 
-    The first stop string is the one that ends first and, of those that end together, the longest. So the answer does
-    not depend on how the text was cut into pieces.
+    The stop string that ends first wins and, of those that end together, the longest. So the result does not depend on
+    how the text is cut into pieces.
     """
 
     def __init__(self, stops: StopStrings) -> None:
@@ -92,7 +92,7 @@ class StopScanner:
         return text[: len(text) - node.depth]
 
     def finish(self) -> str:
-        """What was held back: no stop string came of it."""
+        """Return the held text at the end: it is not a stop string."""
         held, self._held, self._node = self._held, "", self._stops.root
         return held
 

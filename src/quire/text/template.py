@@ -1,4 +1,4 @@
-"""A conversation to the one text that the model was trained to continue."""
+"""Renders a conversation as the text that the model was trained to continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from quire.text.errors import BrokenTemplate, RejectedMessages
-from quire.text.sandbox import MAX_TEXT, ChatEnvironment, Refused, TemplateTooBig
+from quire.text.sandbox import MAX_TEXT, ChatEnvironment, TemplateRefusal, TemplateTooBig
 from quire.text.template_files import template_sources
 from quire.text.template_variables import KWARGS_FIELD, NO_VARIABLES, check_names
 from quire.types.errors import InvalidRequest
@@ -25,7 +25,7 @@ CHATML = (
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _ENVIRONMENT = ChatEnvironment()
 _COMPILING = threading.Lock()
-_TAG = "<<the last message goes on here>> "  # its space shows whether the template trims what it writes
+_TAG = "<<the last message goes on here>> "  # its space shows whether the template trims its text
 
 NO_TOKENS: Mapping[str, str] = MappingProxyType({})
 
@@ -33,13 +33,13 @@ Message = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """A model's template, compiled at first use. Without one (`source` None) conversations are written as ChatML.
+    """A model's template, compiled at first use. Without one (`source` is None) conversations are written as ChatML.
 
     A model may have several by name; "tool_use" is taken when there are tools, else "default". `tokens` are special
     tokens by the names that templates have for them, such as `bos_token`.
     """
 
-    writes_bos = True  # with their own hands: nothing is put before what they write
+    writes_bos = True  # the tokenizer adds nothing before its text
 
     def __init__(self, source: str | Mapping[str, str] | None, tokens: Mapping[str, str] = NO_TOKENS) -> None:
         self.is_default = not source
@@ -87,8 +87,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text up to the end of the last message's words, which the answer continues.
 
-        A tag behind these words shows where the template wrote them, as `transformers` does it. Where a template
-        leaves the message out, the words stand where an answer would begin.
+        A tag after these words shows where the template wrote them, as in `transformers`. If a template leaves the
+        message out, the words come where an answer would begin.
         """
         *before, last = _checked(messages)
         words = last.get("content") or ""
@@ -104,17 +104,17 @@ class ChatTemplate:
         _ENVIRONMENT.begin()
         try:
             return _bounded(template, scope)
-        except Refused as error:
+        except TemplateRefusal as error:
             raise RejectedMessages(f"The model's chat template refuses these messages: {error}") from error
         except TemplateTooBig as error:
             raise RejectedMessages(f"The chat template does not finish with these messages: {error}.") from error
         except jinja2.exceptions.SecurityError as error:
-            raise BrokenTemplate(f"The model's chat template does what templates may not: {error}") from error
+            raise BrokenTemplate(f"The model's chat template does something that templates may not: {error}") from error
         except RecursionError as error:
             raise BrokenTemplate("The model's chat template calls itself without end.") from error
-        except Exception as error:  # the template is a stranger's program: it may raise anything
+        except Exception as error:  # an untrusted template may raise anything
             raise RejectedMessages(
-                f"The model's chat template cannot write these messages: {_culprit(plain)}({error})"
+                f"The model's chat template cannot write these messages: {_suspect(plain)}({error})"
             ) from error
 
     def _template(self, with_tools: bool) -> jinja2.Template:
@@ -156,7 +156,7 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A copy out of JSON's own types: a template must never meet an object with methods of its own."""
+    """A copy made of JSON's own types: a template must never get an object with other methods."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
@@ -170,27 +170,27 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables out of JSON's own types. An error names the one that has another."""
+    """A copy of the variables made of JSON's own types. An error names the variable that has another type."""
     plain = {}
     for name, value in variables.items():
         field = f"{KWARGS_FIELD}.{name}"
         try:
             plain[name] = _plain(value)
         except RejectedMessages as error:
-            raise InvalidRequest(f"{field} holds what is not a JSON value.", field=field) from error
+            raise InvalidRequest(f"{field} is not a JSON value.", field=field) from error
         except RecursionError as error:
             raise InvalidRequest(f"{field} is nested too deeply.", field=field) from error
     return plain
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Reasoning has several names among clients and among templates: give it all of those that templates read."""
+    """Clients and templates have several names for reasoning: set all names that templates read."""
     found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     return message if found is None else {"thinking": found, **message, "reasoning_content": found}
 
 
-def _culprit(messages: Sequence[Message]) -> str:
-    """The first message that is unusual in the way templates stumble over."""
+def _suspect(messages: Sequence[Message]) -> str:
+    """Describe the first message with a property that templates often fail on."""
     for place, message in enumerate(messages):
         for name in ("role", "content"):
             if name not in message:

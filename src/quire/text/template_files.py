@@ -1,10 +1,10 @@
-"""Which chat templates the files of a checkpoint hold, by name.
+"""Reads the chat templates of a checkpoint, by name.
 
-Files of their own replace those in `tokenizer_config.json`, as `transformers` has it: `chat_template.jinja` is the
-default, and each file of `additional_chat_templates/` has its name. Only where these have no default, that of the
-configuration is used. Last comes `chat_template.json`, in which models with images used to keep theirs.
+As in `transformers`, template files replace those in `tokenizer_config.json`: `chat_template.jinja` is the default, and
+each file of `additional_chat_templates/` is named by its file name. If these have no default, that of the configuration
+is used, and last `chat_template.json`, where older models with images have theirs.
 
-A stored model has no folders: there `additional_chat_templates/rag.jinja` is called `chat_template.rag.jinja`.
+A stored model has no subfolders: there `additional_chat_templates/rag.jinja` is `chat_template.rag.jinja`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FLAT = re.compile(r"chat_template\.([^/]+)\.jinja")
 
 
 def flat_name(path: str) -> str:
-    """The name that a template's file has in a folder without folders; other paths as they are."""
+    """The name of a template's file in a stored model; other paths are unchanged."""
     folder, _, name = path.rpartition("/")
     return f"chat_template.{name}" if folder == MORE and name.endswith(".jinja") else path
 

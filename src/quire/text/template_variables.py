@@ -1,4 +1,4 @@
-"""The variables that a client may give to a chat template, and those that it may not."""
+"""Variables that a client may set for a chat template, and names that are reserved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESERVED: Mapping[str, str] = MappingProxyType(
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that a template reads from elsewhere, or cannot read at all."""
+    """Refuse reserved names, and names that no template can read."""
     for name in names:
         field = f"{KWARGS_FIELD}.{name}"
         if name in RESERVED:
@@ -44,3 +44,31 @@ def check_names(names: Iterable[str]) -> None:
                 f"{KWARGS_FIELD} has the name {name[:64]!r}, which no template can read: use letters and underscores."
             )
             raise InvalidRequest(public, field=KWARGS_FIELD)
+
+
+def take_switch(variables: dict[str, Any], name: str, beside: bool | None = None) -> bool | None:
+    """Remove a switch from the variables and return it; or `beside`, its value outside of them. They may not differ."""
+    value = variables.pop(name, None)
+    field = f"{KWARGS_FIELD}.{name}"
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(f"{field} must be a boolean.", field=field)
+    if value is not None and beside is not None and value != beside:
+        raise InvalidRequest(f"{field} and {name} differ: give one of them.", field=field)
+    return beside if value is None else value
+
+
+def take_thinking(variables: dict[str, Any], effort: str | None) -> bool | None:
+    """Remove the switch for thinking from the variables, and add the effort. None: the template decides.
+
+    A switch among the variables is nearer to the model than an effort, so it wins.
+    """
+    think = take_switch(variables, "enable_thinking")
+    check_names(variables)
+    if effort is not None:
+        variables.setdefault("reasoning_effort", effort)
+    return effort_thinks(effort) if think is None else think
+
+
+def effort_thinks(effort: str | None) -> bool | None:
+    """Whether an effort requests thoughts. None: the template decides."""
+    return None if effort is None else effort != "none"

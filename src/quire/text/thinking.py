@@ -1,4 +1,4 @@
-"""Which switches for thinking a chat template reads."""
+"""Finds the switches for thinking that a chat template reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEVEL = frozenset({"reasoning_effort", "ThinkLevel"})
 
 
 def thinking_switches(source: str) -> tuple[bool, bool]:
-    """Return whether a template (Jinja's or Go's dialect) can be told to think or not, and how much."""
+    """Return whether a template (Jinja or Go) has a switch for thinking, and whether it has a level of thinking."""
     names = _names_read(source)
     return bool(SWITCH & names), bool(LEVEL & names)
 

@@ -1,7 +1,7 @@
 """Text to tokens and back.
 
-Law: text from a user never becomes a special token unless the caller asks for it (`special=True`), and decoding is
-defined on bytes, token by token, so that a stream of tokens and the whole text can never disagree.
+Law: text from a user never becomes a special token unless the caller sets `special=True`, and decoding is defined on
+bytes, token by token, so that a stream of tokens and the whole text always agree.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from quire.text.pieces import Lead, PieceStyle, WordStyle
 from quire.text.vocabulary import Vocabulary
 from quire.types.errors import ContextTooLong, InvalidRequest
 
-LONG_TEXT = 4096  # characters from which on the GIL is released
+LONG_TEXT = 4096  # characters; from here on the GIL is released
 CHARS_PER_TOKEN = 8  # a text with more characters than this per allowed token is first counted in pieces
 PIECE_CHARS = 1 << 16
 NEIGHBOUR = "☺"  # merges with no other character in the vocabularies that begin texts with a space
 
 
 class Tokenizer:
-    """One model's tokenizer. Safe to share between threads: nothing is changed after construction but a memo."""
+    """One model's tokenizer. Threads may share it: only a memo changes after construction."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -45,12 +45,12 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """From the `tokenizer.ggml.*` keys of a GGUF file."""
-        return cls(gguf_vocab.vocabulary(metadata))
+        return cls(gguf_vocab.read_vocabulary(metadata))
 
     @classmethod
     def from_folder(cls, folder: str | Path, extra_eos: Iterable[int] = ()) -> Tokenizer:
-        """From `tokenizer.json` and what stands beside it, such as `tokenizer_config.json`."""
-        return cls(json_vocab.vocabulary(Path(folder), extra_eos))
+        """From `tokenizer.json` and the files beside it, such as `tokenizer_config.json`."""
+        return cls(json_vocab.read_vocabulary(Path(folder), extra_eos))
 
     def encode(
         self,
@@ -63,8 +63,8 @@ class Tokenizer:
     ) -> list[int]:
         """Tokens of `text`. With `special`, the names of special tokens in it are those tokens (a rendered template).
 
-        Before and after it come the tokens that the model's own rule puts there, unless `add_bos` or `add_eos` is
-        false. What a rendered template already begins with is not put there twice.
+        The tokens that the model's own rule puts before and after a text are added, unless `add_bos` or `add_eos` is
+        false. If a rendered template already begins with them, they are not added twice.
         A text that is far longer than `max_tokens` raises ContextTooLong before all of it is encoded.
         """
         encoder = self._searching if special else self._literal
@@ -80,7 +80,7 @@ class Tokenizer:
         return [*ids, *self._vocabulary.suffix] if self._vocabulary.suffix and add_eos else ids
 
     def encode_after(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Tokens of a text that other text stands before: without the space that SentencePiece begins a text with."""
+        """Tokens of a text that continues another: without the space that SentencePiece puts before a text."""
         style = self._vocabulary.style
         has_lead = isinstance(style, PieceStyle) and style.lead is not Lead.NOTHING
         before = self.encode(NEIGHBOUR, add_bos=False, add_eos=False) if has_lead else []
@@ -90,7 +90,7 @@ class Tokenizer:
         return self.encode(text, add_bos=False, add_eos=False, max_tokens=max_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False) -> str:
-        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD. `continues`: other text stands before it."""
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD. `continues`: other text comes before it."""
         skipped = self.special_ids if skip_special else frozenset()
         chunks = [self.token_bytes(i) for i in ids if i not in skipped]
         if not continues:
@@ -109,7 +109,7 @@ class Tokenizer:
         return found
 
     def opening_bytes(self, token: int) -> bytes:
-        """The same where the token is the first with any text: SentencePiece drops the space that it had put there."""
+        """The bytes of the first token with text: SentencePiece drops the space that it has added."""
         piece = self._piece(token)
         return piece if isinstance(piece, bytes) else self._style.opening_bytes(piece)
 
@@ -149,9 +149,9 @@ def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def _check_length(encoder: tokenizers.Tokenizer, text: str, max_tokens: int) -> None:
-    """Raise ContextTooLong once the pieces so far have twice the tokens that may be.
+    """Raise ContextTooLong once the pieces so far have twice the allowed tokens.
 
-    A cut changes the tokens next to it alone, and a piece has thousands: the factor of two is more than all cuts add.
+    A cut changes only the tokens next to it, and a piece has thousands: cuts add far less than the factor of two.
     """
     count = 0
     for start in range(0, len(text), PIECE_CHARS):
@@ -162,16 +162,16 @@ def _check_length(encoder: tokenizers.Tokenizer, text: str, max_tokens: int) -> 
 
 
 def _literal(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """A second front to the same native model, blind to special tokens; switching one front would not be thread-safe.
+    """A second encoder of the same native model that ignores special tokens; switching one would not be thread-safe.
 
-    A unigram model would still find a special token's name by its score, so there the names are hidden as well.
+    A unigram model would still find the name of a special token by its score, so there the names are changed too.
     """
     source = vocabulary.encoder
     model = source.model
     special = {name for i, name in vocabulary.added.items() if i in vocabulary.special}
     if isinstance(model, models.Unigram):
         state = json.loads(source.to_str())["model"]
-        # Added tokens beyond the model's own come along, or those that are not special would get other ids.
+        # Added tokens beyond the model's own are included, or those that are not special would get other ids.
         lowest = min((score for _, score in state["vocab"]), default=0.0)
         beyond = [(name, lowest) for i, name in sorted(vocabulary.added.items()) if i >= len(state["vocab"])]
         pieces = [(f"\uffff{name}" if name in special else name, score) for name, score in [*state["vocab"], *beyond]]

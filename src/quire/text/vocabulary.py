@@ -1,4 +1,4 @@
-"""All that a tokenizer knows of its model, whichever file it came from.
+"""The data of a tokenizer, whichever file it came from.
 
 `gguf_vocab` and `json_vocab` make one of these; `Tokenizer` needs nothing else.
 """
@@ -23,12 +23,12 @@ END_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`added` are the tokens that are found in text before anything else; `special` of them steer, and never print."""
+    """`added` tokens are found in text before all others; those that are `special` are never printed."""
 
     encoder: tokenizers.Tokenizer
     num_tokens: int
     piece: Callable[[int], str | None]
-    style: PieceStyle | WordStyle | str  # text: why tokens cannot be decoded one by one
+    style: PieceStyle | WordStyle | str  # a text says why tokens cannot be decoded one by one
     added: Mapping[int, str]
     special: frozenset[int]
     named: Mapping[str, str] = field(default_factory=dict)  # special tokens that templates read: bos_token, pad_token
@@ -36,7 +36,7 @@ class Vocabulary:
     bos_id: int | None = None
     eos_id: int | None = None
     eos_ids: frozenset[int] = field(default_factory=frozenset)
-    prefix: tuple[int, ...] = ()  # what the model's own rule puts before a text
+    prefix: tuple[int, ...] = ()  # tokens that the model's own rule puts before a text
     suffix: tuple[int, ...] = ()  # and after it
 
 

@@ -1,8 +1,8 @@
-"""What a client asks and is told, in our own words. Every dialect decodes into these, and encodes from them.
+"""Requests and answers, independent of any API. Every dialect decodes into these and encodes from them.
 
-A `ChatRequest` has messages, a `CompletionRequest` has prompts as they are; both are an `Ask`. What comes back are
-events, PromptEcho? (TextDelta | ReasoningDelta | ToolDelta)* Finish for each choice, interleaved as they come; or all
-of them gathered in an `Answered`. Events are tuples with names: there is one for every token of every stream.
+A `ChatRequest` has messages, a `CompletionRequest` has prompts; both are an `Ask`. The answer is a stream of events,
+PromptEcho? (TextDelta | ReasoningDelta | ToolDelta)* Finish for each choice, interleaved; or all of them collected
+in an `Answered`. Events are named tuples, since there is one for every token of every stream.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether the model may, must or must not call; `name` is the one that it must."""
+    """Whether the model may, must or must not call a tool; `name`: the tool that it must call."""
 
     mode: Literal["auto", "none", "required"] = "auto"
     name: str | None = None
-    parallel: bool = True  # more than one call in an answer; of required ones only if the client said so
+    parallel: bool = True  # more than one call in an answer; required calls: only if the client set it
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a request is to be treated, beside what it asks. An API key may tighten these."""
+    """How a request is scheduled, cached and limited. An API key may tighten these."""
 
-    id: str | None = None  # the client's own name for it
+    id: str | None = None  # the client's id for the request
     priority: int = 0  # lower is served first
     salt: str = ""  # separates cached prefixes
     session: str | None = None
@@ -50,8 +50,8 @@ class Terms:
     keep_rank: int = 50
     max_context: int | None = None  # tokens of prompt and answer together, if fewer than the model's
     keep_alive: float | None = None  # seconds that the model stays loaded afterwards; negative: for ever
-    user: str = ""  # on whose behalf the client asks, in the client's words
-    metadata: Mapping[str, str] = field(default_factory=dict)  # facts that rules of routes may look at
+    user: str = ""  # end user, as the client names them
+    metadata: Mapping[str, str] = field(default_factory=dict)  # for the rules of routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +61,34 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    said: frozenset[str] = frozenset()  # what of that the client said; the rest may be the model's own
+    sampling_fields: frozenset[str] = frozenset()  # that the client set; the others may take the model's defaults
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     constraint: Constraint | None = None
     stream: bool = False
-    think: bool | None = None  # None: as the template has it
-    continue_last: bool = False  # the last message is the assistant's and is to be gone on with
+    think: bool | None = None  # None: the template's default
+    continue_last: bool = False  # the last message is the assistant's, to be continued
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     terms: Terms = field(default_factory=Terms)
-    echo: bool = False  # tell the prompt first, in a PromptEcho
+    echo: bool = False  # send the prompt first, in a PromptEcho
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Go on with each prompt: a text, or token ids. Choice `i * n + s` is sample s of prompt i.
+    """Complete each prompt: text, or token ids. Choice `i * n + s` is sample s of prompt i.
 
-    No prompt at all asks for the model alone: that it is loaded, or with a `keep_alive` of 0 that it is not.
+    Without prompts it only loads the model, or with a `keep_alive` of 0 unloads it.
     """
 
     model: str
     prompts: tuple[str | tuple[int, ...], ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    said: frozenset[str] = frozenset()  # what of that the client said; the rest may be the model's own
+    sampling_fields: frozenset[str] = frozenset()  # that the client set; the others may take the model's defaults
     constraint: Constraint | None = None
     stream: bool = False
-    echo: bool = False  # tell the prompt first, in a PromptEcho; whether it becomes part of the text is the writer's
+    echo: bool = False  # send the prompt first, in a PromptEcho; the dialect may make it part of the text
     terms: Terms = field(default_factory=Terms)
-    suffix: str = ""  # what stands after the answer, which is to fill the gap between the prompt and this
+    suffix: str = ""  # text after the gap that the answer fills
 
 
 Ask = ChatRequest | CompletionRequest
@@ -97,7 +97,7 @@ Ask = ChatRequest | CompletionRequest
 class Ending(StrEnum):
     """Why a choice ended."""
 
-    STOP = "stop"  # the model's own end
+    STOP = "stop"  # the model's end token
     STOP_TEXT = "stop_text"  # a stop string or stop token of the request
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
@@ -105,7 +105,7 @@ class Ending(StrEnum):
 
 
 class ScoredToken(NamedTuple):
-    """A token with its log probability, and the likeliest at its place."""
+    """A token with its log probability, and the likeliest alternatives at its position."""
 
     id: int
     text: str
@@ -133,7 +133,7 @@ class TextDelta(NamedTuple):
 
 
 class ReasoningDelta(NamedTuple):
-    """More of what the model thinks before it answers."""
+    """More of the model's reasoning."""
 
     choice: int
     text: str
@@ -142,10 +142,10 @@ class ReasoningDelta(NamedTuple):
 
 
 class ToolDelta(NamedTuple):
-    """A call begins (it has an id and a name), or its arguments go on."""
+    """The start of a tool call (with id and name), or more of its arguments."""
 
     choice: int
-    call: int  # its place among the calls of its choice
+    call: int  # index among the calls of its choice
     arguments: str = ""
     id: str | None = None
     name: str | None = None
@@ -158,7 +158,7 @@ class Finish(NamedTuple):
 
     choice: int
     ending: Ending
-    stop: str | int | None = None  # the stop string or token that was met
+    stop: str | int | None = None  # the stop string or token that ended it
 
 
 Event = PromptEcho | TextDelta | ReasoningDelta | ToolDelta | Finish
@@ -166,7 +166,7 @@ Event = PromptEcho | TextDelta | ReasoningDelta | ToolDelta | Finish
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One whole answer."""
+    """One complete answer."""
 
     index: int
     text: str
@@ -182,7 +182,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """All choices, in their order."""
+    """All choices, in order."""
 
     choices: tuple[Choice, ...]
     usage: Usage
@@ -190,7 +190,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a server says of a model that it serves."""
+    """What a server reports about a model that it serves."""
 
     name: str
     created: float = 0.0  # seconds since 1970
@@ -203,16 +203,16 @@ class ModelCard:
     max_context: int = 0
     template: str = ""
     system: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # in Ollama's words
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # with Ollama's names
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    messages: tuple[Message, ...] = ()  # that conversations begin with
-    modelfile: str = ""  # that makes it again
+    messages: tuple[Message, ...] = ()  # at the start of every conversation
+    modelfile: str = ""  # that recreates it
     license: str = ""
     capabilities: tuple[str, ...] = ("completion",)  # and "tools", "thinking"
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file, as far as it is plain
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file: plain values only
     is_loaded: bool = True
-    loaded_bytes: int = 0  # that its engine may use
-    used_bytes: int = 0  # of those, that it uses now; 0: it does not say
-    accelerator_bytes: int = 0  # of those that it may use, in the memory of an accelerator
-    shares_with: str = ""  # the model whose engine answers for this one too: their bytes are the same
+    loaded_bytes: int = 0  # memory that its engine may use
+    used_bytes: int = 0  # memory that it uses now; 0: unknown
+    accelerator_bytes: int = 0  # of loaded_bytes, in the memory of an accelerator
+    shares_with: str = ""  # the model whose engine serves this one too; their memory is the same
     expires: float | None = None  # when it will be unloaded; None: never

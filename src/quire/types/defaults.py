@@ -1,4 +1,4 @@
-"""Sampling parameters that hold where a request gives none: the Modelfile's, then those that the model came with."""
+"""Default sampling parameters of a model: those of its Modelfile, then those of its own files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SamplingDefaults:
         """Return `sampling` with these values in every field that is not in `given`."""
         own = {name: value for name, value in self.values.items() if name not in given}
         if "max_tokens" in own and (own["max_tokens"] or sampling.min_tokens) < sampling.min_tokens:
-            del own["max_tokens"]  # the request wants a longer answer than the model's default allows
+            del own["max_tokens"]  # the request's min_tokens exceeds the model's default
         return replace(sampling, **own) if own else sampling
 
     def describe(self) -> str:

@@ -1,6 +1,6 @@
-"""Everything that can be said to a user who cannot be served: a stable code, an HTTP status, and a sentence.
+"""Errors that users see: a stable code, an HTTP status, and a message.
 
-`public` is safe to show to any client; what only an operator may read goes into the log, not in here.
+`public` is safe to show to any client; details for the operator go to the log.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class QuireError(Exception):
-    """The root of the tree. A subclass fixes `code` and `status`; an instance carries the sentence."""
+    """Base of all errors. A subclass sets `code` and `status`; an instance has the message."""
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
@@ -20,7 +20,7 @@ class QuireError(Exception):
 
 
 class InvalidRequest(QuireError):
-    """The request itself is wrong: no retry will help until it is changed."""
+    """The request is invalid: a retry fails until it is changed."""
 
     code = "invalid_request"
     status = 400
@@ -31,7 +31,7 @@ class InvalidRequest(QuireError):
 
 
 class ContextTooLong(InvalidRequest):
-    """The prompt leaves no room for a single new token. We never truncate silently: both numbers are in the answer."""
+    """The prompt leaves no room for a single new token. Prompts are never truncated."""
 
     code = "context_too_long"
 
@@ -48,7 +48,7 @@ class ContextTooLong(InvalidRequest):
 
 
 class CacheTooSmall(InvalidRequest):
-    """Even alone on the device this request would not fit into the KV cache."""
+    """The request does not fit into the KV cache even alone."""
 
     code = "cache_too_small"
 
@@ -63,7 +63,7 @@ class CacheTooSmall(InvalidRequest):
 
 
 class DuplicateRequest(InvalidRequest):
-    """A live request has this id already."""
+    """A live request already has this id."""
 
     code = "duplicate_request"
     status = 409
@@ -73,7 +73,7 @@ class DuplicateRequest(InvalidRequest):
 
 
 class Overloaded(QuireError):
-    """The queue is full, or the wait we would have to promise is longer than the limit. Try again later."""
+    """The queue is full, or the expected wait exceeds the limit."""
 
     code = "overloaded"
     status = 503
@@ -84,7 +84,7 @@ class Overloaded(QuireError):
 
 
 class DeadlineExceeded(QuireError):
-    """The request's own deadline passed before it was finished."""
+    """The request's deadline passed before it finished."""
 
     code = "deadline_exceeded"
     status = 504
@@ -101,7 +101,7 @@ class StepFailed(QuireError):
 
 
 class OutOfDeviceMemory(StepFailed):
-    """The device has no memory for a step. Of its requests, the one with the most tokens in it ends with this."""
+    """A step did not fit into the device's memory. Its request with the most tokens in the step fails with this."""
 
     code = "out_of_device_memory"
     status = 503
@@ -110,5 +110,5 @@ class OutOfDeviceMemory(StepFailed):
     def __init__(self) -> None:
         super().__init__(
             "The device had no memory left to compute this request beside the others. Send it again later, or with a "
-            "shorter prompt; who runs the server can give steps more room with a lower memory_share or max_step_tokens."
+            "shorter prompt. The operator can free memory for steps with a lower memory_share or max_step_tokens."
         )

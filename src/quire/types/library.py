@@ -1,4 +1,4 @@
-"""What can be done to the models of a server, in our own words: whoever keeps them does it, and a dialect says it."""
+"""Changes to the models of a server (create, copy, delete, pull, push), independent of any API."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from quire.types.preset import Preset
 
 
 class Step(NamedTuple):
-    """What is being done, and how far it is."""
+    """Progress of a change."""
 
     what: str
     num_done: int = 0  # bytes
-    num_bytes: int | None = None  # in all, if that is known
+    num_bytes: int | None = None  # in total, if known
     digest: str = ""  # of the file, if it has one: sha256, 64 hex digits
 
 
-Progress = Callable[[Step], None]  # may raise, to end what is being done
+Progress = Callable[[Step], None]  # may raise, to end the change
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a model out of another one or of blobs that were sent before, with what the preset says put over it."""
+    """Create a model from another one or from uploaded blobs, with the preset applied to it."""
 
     name: str
     base: str = ""
@@ -34,7 +34,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A second name for a model."""
+    """Give a model a second name."""
 
     name: str
     target: str
@@ -42,21 +42,21 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Forget a model."""
+    """Remove a model."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Fetch a model, or bring it up to date."""
+    """Download a model, or update it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send a model to the registry that its name says."""
+    """Upload a model to the registry in its name."""
 
     name: str
 
@@ -65,16 +65,16 @@ Change = Create | Copy | Delete | Pull | Push
 
 
 class Library(Protocol):
-    """Who keeps the models of a server. All of it may take long, and is called in threads."""
+    """The store of a server's models. All methods may take long, and are called in threads."""
 
     def modelfile(self, name: str) -> str:
-        """A Modelfile that makes a model again. Raises a QuireError if it is not kept here."""
+        """Return a Modelfile that recreates a model. Raises a QuireError if there is no such model."""
 
     def change(self, change: Change, progress: Progress) -> None:
-        """Do it. The progress may raise to end it."""
+        """Apply a change. `progress` may raise to end it."""
 
     def has_blob(self, digest: str) -> bool:
         """Is there a file with this digest (64 hex digits)?"""
 
     def add_blob(self, digest: str, chunks: Iterable[bytes]) -> None:
-        """Take in a file, for a model that is made of it later."""
+        """Store a file, for a model that is created from it later."""

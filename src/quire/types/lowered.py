@@ -1,4 +1,4 @@
-"""How files of lowered weights are named, so that removing a checkpoint also finds what devices made of it."""
+"""Names of files with lowered weights, so that removing a checkpoint can remove them too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ SUFFIX = ".lowered"
 NUM_DIGITS = 16
 
 
-def start_of(file: Path) -> str:
-    """The first part of the names of all that was made of this file, wherever links to it lie."""
+def file_prefix(file: Path) -> str:
+    """Prefix of the names of all files made from this checkpoint file, whatever links to it exist."""
     return f"{hashlib.sha256(str(file.resolve()).encode('utf-8', 'surrogateescape')).hexdigest()[:NUM_DIGITS]}-"

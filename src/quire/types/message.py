@@ -1,9 +1,10 @@
-"""One turn of a conversation. Apart from chat.py, because a model's preset has such too and none of the rest."""
+"""One turn of a conversation. Separate from chat.py because a model's preset has messages too."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -15,6 +16,15 @@ class ToolCall:
     id: str
     name: str
     arguments: str  # JSON text
+
+    @property
+    def parsed_arguments(self) -> dict[str, Any] | None:
+        """The arguments as a dictionary; None if they are not a JSON object, as in an answer that was cut off."""
+        try:
+            value = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""The parameters of a model in Ollama's words: their names, what each takes, and what each means in ours.
+"""Ollama's model parameters: their names, their types, and their meaning in `SamplingParams`.
 
-A Modelfile, the options of a request and the file `params` of a stored model all speak of these. num_ctx is a model's
-context (text/preset.py) or a request's limit. The others that choose how Ollama loads a model (num_gpu, num_thread, …)
-are known and checked, and change nothing here: a model is loaded once for everyone, on the device of the engine.
+They occur in a Modelfile, in the options of a request and in the file `params` of a stored model. num_ctx is a model's
+context (text/preset.py) or a request's limit. Parameters that choose how Ollama loads a model (num_gpu, num_thread, …)
+are checked and have no effect: a model is loaded once for all requests, on the engine's device.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ KINDS: Mapping[str, str] = {
     "use_mmap": "true or false",
     "stop": "text",
 }
-GONE = (  # which Ollama dropped
+DROPPED = (  # by Ollama
     *("mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline", "low_vram", "f16_kv", "logits_all"),
     *("vocab_only", "use_mlock", "numa", "embedding_only", "rope_frequency_base", "rope_frequency_scale", "num_gqa"),
 )
-TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false")  # in any case, as Go reads them
+TRUE, FALSE = ("1", "t", "true"), ("0", "f", "false")  # in upper or lower case, as in Go
 
 MAX_SEED = 2**63
 LIKELIEST_ONLY = 1e-6  # a top_p of 0: the smallest share that still has a token in it
 
 
 def parameter_of(name: str, text: str) -> Any:
-    """The value that a text spells. Of `stop`, one of its strings."""
+    """Parse the value of a parameter. For `stop`, one of its strings."""
     check_name(name)
     if name == "stop":
         return text
@@ -52,16 +52,16 @@ def parameter_of(name: str, text: str) -> Any:
         raise _wrong(name, text) from None
 
 
-def check_parameters(given: Mapping[str, Any], field: str = "parameters") -> dict[str, Any]:
-    """The parameters that JSON says: a number without its fraction where none is wanted, `stop` always a list."""
+def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check parameters from JSON: whole numbers lose their fraction, `stop` becomes a list."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        check_name(name, field)
+        check_name(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if name == "stop":
             stops = [value] if isinstance(value, str) else value
             if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-                raise _wrong(name, value, field)
+                raise _wrong(name, value)
             checked[name] = list(stops)
         elif name == "use_mmap" and isinstance(value, bool):
             checked[name] = value
@@ -70,13 +70,13 @@ def check_parameters(given: Mapping[str, Any], field: str = "parameters") -> dic
         elif is_number and name in WHOLE:
             checked[name] = int(value)
         else:
-            raise _wrong(name, value, field)
+            raise _wrong(name, value)
     sampling_of(checked)
     return checked
 
 
 def known_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a model that someone else made: what this version does not know is left out."""
+    """The valid ones among a stored model's parameters: those unknown to this version are left out."""
     known: dict[str, Any] = {}
     for name, value in given.items():
         try:
@@ -86,18 +86,18 @@ def known_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def check_name(name: str, field: str = "parameters") -> None:
-    """Refuse a name that is none."""
-    if name in GONE:
-        public = f"The parameter {name} is no longer known, to Ollama either: leave it out."
-        raise InvalidRequest(public, field=f"{field}.{name}")
+def check_name(name: str) -> None:
+    """Refuse an unknown name."""
+    if name in DROPPED:
+        public = f"The parameter {name} was dropped by Ollama and has no effect: leave it out."
+        raise InvalidRequest(public, field=f"parameters.{name}")
     if name not in KINDS:
         public = f"There is no parameter {name[:64]!r}: choose from {', '.join(sorted(KINDS))}."
-        raise InvalidRequest(public, field=f"{field}.{name[:64]}")
+        raise InvalidRequest(public, field=f"parameters.{name[:64]}")
 
 
-def spelled(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values as lines of a Modelfile have them; a list is several lines."""
+def modelfile_lines(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values as in the lines of a Modelfile; a list becomes several lines."""
     lines = []
     for name, value in sorted(parameters.items()):
         values: Sequence[Any] = value if isinstance(value, list) else [value]
@@ -106,33 +106,33 @@ def spelled(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def sampling_of(parameters: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """What these mean in `SamplingParams`, and no more than is said.
+    """The fields of `SamplingParams` that these parameters set.
 
-    Values beyond their range mean what llama.cpp makes of them: off, or only the likeliest token. `at` is where they
-    are said, for errors.
+    Values outside their range mean what llama.cpp makes of them: off, or only the likeliest token. `at` is their place
+    in the request, for errors.
     """
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in parameters.items():
         match name:
             case "num_predict":  # -1: no limit, -2: until the context is full
-                said["max_tokens"] = min(int(value), MAX_INT) if value >= 1 else None
+                fields["max_tokens"] = min(int(value), MAX_INT) if value >= 1 else None
             case "temperature":
-                said[name] = max(float(value), 0.0)
+                fields[name] = max(float(value), 0.0)
             case "top_k":
-                said[name] = min(max(int(value), 0), MAX_INT)
+                fields[name] = min(max(int(value), 0), MAX_INT)
             case "top_p" | "typical_p":
-                said[name] = min(max(float(value), LIKELIEST_ONLY), 1.0)
+                fields[name] = min(max(float(value), LIKELIEST_ONLY), 1.0)
             case "min_p":
-                said[name] = min(max(float(value), 0.0), 1.0)
+                fields[name] = min(max(float(value), 0.0), 1.0)
             case "repeat_penalty":
-                said["repetition_penalty"] = _within(name, value, 1e-6, 1e6)
+                fields["repetition_penalty"] = _within(name, value, 1e-6, 1e6)
             case "presence_penalty" | "frequency_penalty":
-                said[name] = _within(name, value, -2.0, 2.0)
+                fields[name] = _within(name, value, -2.0, 2.0)
             case "seed":
-                said[name] = None if int(value) == -1 else _seed(int(value), at)
+                fields[name] = None if int(value) == -1 else _seed(int(value), at)
             case "stop":
-                said[name] = tuple(stop for stop in value if stop)
-    return said
+                fields[name] = tuple(stop for stop in value if stop)
+    return fields
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:
@@ -157,6 +157,6 @@ def _number(value: Any) -> str:
     return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _wrong(name: str, value: Any, field: str = "parameters") -> InvalidRequest:
+def _wrong(name: str, value: Any) -> InvalidRequest:
     kind = "text or a list of texts" if name == "stop" else KINDS[name]
-    return InvalidRequest(f"{name} is {str(value)[:64]!r}; it must be {kind}.", field=f"{field}.{name}")
+    return InvalidRequest(f"{name} is {str(value)[:64]!r}; it must be {kind}.", field=f"parameters.{name}")

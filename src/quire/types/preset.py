@@ -1,4 +1,4 @@
-"""What belongs to a model beside its weights: how it is spoken to and sampled unless a request says otherwise."""
+"""A model's defaults beside its weights: template, system prompt and parameters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from quire.types.message import Message
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a Modelfile says of a model. Empty: nothing, and the model is as its weights' file has it."""
+    """What a Modelfile sets for a model. Empty fields: as in the weights' file."""
 
-    template: str = ""  # in Go's dialect, as Ollama's are
+    template: str = ""  # a Go template, as in Ollama
     system: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # in Ollama's words: types/parameters.py
-    messages: tuple[Message, ...] = ()  # that every conversation begins with
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # with Ollama's names: types/parameters.py
+    messages: tuple[Message, ...] = ()  # at the start of every conversation
     licences: tuple[str, ...] = ()

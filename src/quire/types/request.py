@@ -1,4 +1,4 @@
-"""What a user asks of the engine, after text has become tokens."""
+"""A request to the engine, with text already encoded as tokens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from quire.types.sampling_values import (
     refusal,
     seed_number,
     strings,
+    token_id_lists,
     token_ids,
     truth,
     whole,
-    words,
 )
-from quire.types.vllm_words import SAMPLING, translated
+from quire.types.vllm_words import SAMPLING, translate
 
 T = TypeVar("T")
 _set = object.__setattr__
 
-_COUNTS = (  # name, least, what it takes
+_COUNTS = (  # name, minimum, description of the allowed values
     ("max_tokens", 1, "at least 1"),
     ("min_tokens", 0, "from 0 to max_tokens"),
     ("n", 1, "at least 1"),
@@ -37,8 +37,8 @@ _COUNTS = (  # name, least, what it takes
     ("prompt_logprobs", 0, "0 or more"),
 )
 _ABOVE_0 = math.ulp(0.0)
-MAX_TEMPERATURE = 1e6  # above it the distribution is flat in 32-bit floats; no other parameter can be so large
-_NUMBERS = (  # name, least, most, what it takes
+MAX_TEMPERATURE = 1e6  # above it the distribution is flat in 32-bit floats; all other parameters have smaller maxima
+_NUMBERS = (  # name, minimum, maximum, description of the allowed values
     ("temperature", 0.0, math.inf, "0 (greedy) or a positive number"),
     ("top_p", _ABOVE_0, 1.0, "above 0 and at most 1"),
     ("min_p", 0.0, 1.0, "from 0 to 1"),
@@ -50,36 +50,39 @@ _NUMBERS = (  # name, least, most, what it takes
 
 
 class FinishReason(StrEnum):
-    """Why a request ended well."""
+    """Why a sample ended without an error."""
 
     STOP = "stop"  # an end-of-text or stop token, or a stop string
+    TOOL_CALLS = "tool_calls"  # the answer is tool calls; of answers only: to the engine it is a stop
     LENGTH = "length"  # max_tokens or the context limit
-    CANCELLED = "cancelled"  # the client went away or asked for it
+    CANCELLED = "cancelled"  # the client disconnected or cancelled it
 
 
 class _Given:
-    """Holds the names of the parameters that a user gave, apart from those that the request consists of."""
+    """A slot for the names of the parameters that were given. Not a dataclass field: it is no part of equality."""
 
     __slots__ = ("_given",)
     _given: frozenset[str]
 
 
-def _remembers_given(kind: type[T]) -> type[T]:
-    """Have a constructor note which of its parameters were given, and take vLLM's words for them."""
+def _records_given(kind: type[T]) -> type[T]:
+    """Wrap a constructor so that it records which parameters were given, and accepts vLLM's names for them."""
     declared = {each.name: each.default for each in fields(kind)}  # type: ignore[arg-type]
     make = kind.__init__
 
     @wraps(make)
     def __init__(self: Any, *values: Any, **named: Any) -> None:
         if len(values) > len(declared):
-            raise InvalidRequest(f"SamplingParams has {len(declared)} parameters; {len(values)} were given.")
+            raise InvalidRequest(
+                f"SamplingParams has {len(declared)} parameters; {len(values)} positional values were given."
+            )
         given = dict(zip(declared, values, strict=False))
-        if twice := given.keys() & named.keys():
-            raise InvalidRequest(f"{min(twice)} was given twice.", field=min(twice))
-        named = translated(SAMPLING, named)
-        if strange := named.keys() - declared.keys():
-            raise InvalidRequest(f"SamplingParams has no parameter {min(strange)!r}.", field=min(strange))
-        # None means "not given", but for parameters whose default it is: there it is a value.
+        if repeated := given.keys() & named.keys():
+            raise InvalidRequest(f"{min(repeated)} was given twice.", field=min(repeated))
+        named = translate(SAMPLING, named)
+        if unknown := named.keys() - declared.keys():
+            raise InvalidRequest(f"SamplingParams has no parameter {min(unknown)!r}.", field=min(unknown))
+        # None means "not given", except for parameters whose default is None: there it is a value.
         given = {name: value for name, value in (given | named).items() if value is not None or declared[name] is None}
         object.__setattr__(self, "_given", frozenset(given))
         make(self, **given)
@@ -88,13 +91,13 @@ def _remembers_given(kind: type[T]) -> type[T]:
     return kind
 
 
-@_remembers_given
+@_records_given
 @dataclass(frozen=True, slots=True)
 class SamplingParams(_Given):
-    """How the next token is chosen, and when to stop. A parameter that is not given is the model's own default.
+    """How tokens are sampled, and when to stop. A parameter that is not given has the model's default.
 
-    The defaults below hold where the model has none: they sample from its distribution. `dataclasses.replace` gives
-    every parameter; `updated` changes some and leaves the others as they were given or not.
+    The defaults below apply where the model has none: they sample from its distribution. `dataclasses.replace` counts
+    every parameter as given; `updated` only those that it changes.
     """
 
     max_tokens: int | None = None  # None: until the context is full
@@ -111,24 +114,24 @@ class SamplingParams(_Given):
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[Sequence[int]] = ()
-    stop: Sequence[str] = ()  # one string is one stop string; found in the text, not in the engine
+    stop: Sequence[str] = ()  # one string is one stop string; matched in the text, not in the engine
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     seed: int | None = None
-    logprobs: int | None = None  # alternatives per output token; 0: only the chosen token's
+    logprobs: int | None = None  # alternatives per output token; 0: only the sampled token's
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Bring every value into its one form; refuse what no sampler can do, naming the field and what it takes."""
-        for name, low, takes in _COUNTS:
+        """Convert every value to its normal form; raise for impossible ones, with the field and the allowed values."""
+        for name, minimum, takes in _COUNTS:
             value = getattr(self, name)
             if value is not None:
-                _set(self, name, whole(name, value, low, MAX_INT, takes))
+                _set(self, name, whole(name, value, minimum, MAX_INT, takes))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise refusal("min_tokens", self.min_tokens, "from 0 to max_tokens")
-        for name, least, most, takes in _NUMBERS:
+        for name, lowest, highest, takes in _NUMBERS:
             real = number(name, getattr(self, name), takes)
-            if not least <= real <= most:
+            if not lowest <= real <= highest:
                 raise refusal(name, real, takes)
             _set(self, name, min(real, MAX_TEMPERATURE))
         if self.seed is not None:
@@ -137,37 +140,37 @@ class SamplingParams(_Given):
         _set(self, "logit_bias", biases("logit_bias", self.logit_bias))
         _set(self, "stop", strings("stop", self.stop))
         _set(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
-        _set(self, "bad_words", words("bad_words", self.bad_words))
+        _set(self, "bad_words", token_id_lists("bad_words", self.bad_words))
         if self.allowed_token_ids is not None:
             _set(self, "allowed_token_ids", token_ids("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise refusal("allowed_token_ids", (), "at least one token id")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only what was given, so that a copy has the same gaps."""
-        return _made, ({name: getattr(self, name) for name in self.given},)
+        """Pickle only the given parameters, so that a copy has the same `given`."""
+        return _sampling_params, ({name: getattr(self, name) for name in self.given},)
 
     @property
     def given(self) -> frozenset[str]:
-        """The names of the parameters that were given. Those that came over a socket are complete."""
+        """The names of the parameters that were given. After transport over a socket: all names."""
         return self._given if hasattr(self, "_given") else frozenset(each.name for each in fields(self))
 
     def updated(self, **changes: Any) -> SamplingParams:
-        """A copy in which these were given too; all others stay as they are."""
+        """Return a copy with these parameters given too."""
         return SamplingParams(**({name: getattr(self, name) for name in self.given} | changes))
 
     @property
     def is_greedy(self) -> bool:
-        """Is the likeliest token chosen, and nothing left to chance?"""
+        """Is the most likely token always chosen?"""
         return self.temperature == 0.0 or self.top_k == 1
 
 
-def _made(given: Mapping[str, Any]) -> SamplingParams:
+def _sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**given)
 
 
 class ConstraintKind(StrEnum):
-    """The languages in which a form can be prescribed."""
+    """The languages of constraints."""
 
     JSON = "json_object"  # any JSON object
     SCHEMA = "json_schema"
@@ -179,12 +182,12 @@ class ConstraintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A form that the output must have. Equal ones are compiled once."""
+    """A form that the output must have. Equal constraints are compiled once."""
 
     kind: ConstraintKind
     text: str = ""  # the schema as JSON, the regular expression, the grammar
     choices: Sequence[str] = ()  # one string is one choice
-    strict: bool = False  # of a schema: its objects are closed whatever the setting `open_objects` says
+    strict: bool = False  # of a schema: its objects are closed, whatever the setting `open_objects`
 
     def __post_init__(self) -> None:
         if self.kind not in list(ConstraintKind):
@@ -200,15 +203,15 @@ class Constraint:
 
     @property
     def num_bytes(self) -> int:
-        """Its size, as limits count it."""
+        """Its size in bytes, for limits."""
         return sum(len(text.encode(errors="replace")) for text in (self.text, *self.choices))
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Whose prefixes these are. Blocks are shared only between requests with equal keys.
+    """The owner of cached prefixes. Blocks are shared only between requests with equal keys.
 
-    The salt separates tenants: without it, the time to the first token would tell one what another has asked.
+    The salt separates tenants: without it, the time to first token would reveal another tenant's prompts.
     """
 
     model: str = ""
@@ -220,7 +223,7 @@ class CacheKey:
 class Pin:
     """Keep the blocks of tokens [start, end) longer than others: a higher rank is evicted later.
 
-    With a `ttl` (seconds, renewed by every hit) the pin ends by itself, and its blocks are then the first to go.
+    With a `ttl` (seconds, renewed by every hit) the pin expires, and its blocks are then evicted first.
     """
 
     start: int
@@ -241,7 +244,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One request as the engine takes it."""
+    """One request to the engine."""
 
     id: str
     prompt: tuple[int, ...]
@@ -252,41 +255,41 @@ class GenerateRequest:
     weight: float = 1.0  # of that key's share
     deadline: float | None = None  # on the engine's clock
     cache: CacheKey = field(default_factory=CacheKey)
-    session: str | None = None  # its last context stays held between turns
+    session: str | None = None  # holds the last context between turns
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
-    # Of a request that an engine had accepted before it died: each sample's output so far; None: that sample is over.
+    # For a request whose engine died: the output of each sample so far; None: that sample is finished.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 
     @property
-    def constrained(self) -> bool:
-        """Does a grammar follow the output? Then no step is planned before the last one's token is known."""
+    def is_constrained(self) -> bool:
+        """Does a grammar constrain the output? Then a step is planned only after the previous token is known."""
         return self.constraint is not None
 
     def sample_id(self, sample: int) -> str:
-        """What one of its samples is called in plans."""
+        """Return the id of a sample in plans."""
         return self.id if self.sampling.n == 1 else f"{self.id}#{sample}"
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidRequest("The prompt is empty: send at least one token.", field="prompt")
         try:
-            array("I", self.prompt)  # takes a fifth of the time of min and max
+            array("I", self.prompt)  # five times as fast as min and max
         except (OverflowError, TypeError):
-            public = "A token id in the prompt is no whole number, negative or too large."
+            public = "A token id in the prompt is not a whole number from 0 to 4294967295."
             raise InvalidRequest(public, field="prompt") from None
         if not 0 < self.weight < float("inf"):
             raise InvalidRequest(f"The weight is {self.weight}; it must be a positive number.", field="weight")
-        if self.resumed and (len(self.resumed) != self.sampling.n or not self.open_samples):
+        if self.resumed and (len(self.resumed) != self.sampling.n or not self.unfinished_samples):
             raise InvalidRequest(
-                "What is resumed has an output for each sample, and one that goes on.", field="resumed"
+                "`resumed` must have an output for each sample, and at least one that is not None.", field="resumed"
             )
 
     @property
-    def open_samples(self) -> list[int]:
-        """The samples that are to be computed."""
+    def unfinished_samples(self) -> list[int]:
+        """The samples to compute."""
         return [s for s in range(self.sampling.n) if not self.resumed or self.resumed[s] is not None]
 
-    def output_before(self, sample: int) -> tuple[int, ...]:
-        """What a sample had said before it was resumed."""
+    def resumed_output(self, sample: int) -> tuple[int, ...]:
+        """Return the output that a resumed sample had before."""
         return (self.resumed[sample] or ()) if self.resumed else ()

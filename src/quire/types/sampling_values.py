@@ -1,6 +1,6 @@
-"""Turn what a user gives for a sampling parameter into the value that the engine takes, or refuse it by its name.
+"""Converts a user's values of sampling parameters to the engine's, or refuses them by name.
 
-One string is one stop string, one number is a list of one, a list becomes a tuple, numpy's numbers become Python's.
+One string becomes one stop string, one number a list of one, a list a tuple, a numpy number a Python number.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(map(int, found))
 
 
-def words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+def token_id_lists(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
     """Lists of token ids, none of them empty."""
     takes = "a list of lists of token ids, none of them empty: a text can be written in many tokens"
     found = _listed(name, value, takes)
@@ -100,7 +100,7 @@ def words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def biases(name: str, value: Any) -> dict[int, float]:
-    """What to add to the logit of each token; ids may be strings, as JSON has them."""
+    """Values to add to the logit of each token; ids may be strings, as in JSON."""
     if not isinstance(value, Mapping):
         raise refusal(name, value, "a mapping from token ids to numbers")
     takes = f"a mapping from token ids to numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}"
@@ -137,6 +137,6 @@ def _listed(name: str, value: Any, takes: str) -> tuple[Any, ...]:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # whatever a user's class does
+    except Exception:  # of a user's class
         text = f"a {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

@@ -1,4 +1,4 @@
-"""One declared setting: how it is spelled, what values it takes, and what its help says."""
+"""One declared setting: its names, the values that it takes, and its help."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from quire.types.errors import InvalidRequest
 
 
 class BadSetting(InvalidRequest):
-    """A setting has a value that it cannot have. The message names the setting, the value and what it takes."""
+    """A setting has an invalid value. The message has the setting, the value and what it takes."""
 
     code = "bad_setting"
 
 
-MOST = 2**31 - 1  # of a number that declares no `high`: what any part of the engine can count
+MOST = 2**31 - 1  # default `high` of numbers: the largest 32-bit integer
 BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 DECLARED = {"choices": (), "low": None, "high": MOST, "secret": False}  # a secret is never printed
 TYPES: dict[type, Any] = {bool: bool, int: Integral, float: Real, str: str}
-WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text without a NUL character"}
+TAKES = {int: "a whole number", float: "a number", bool: "true or false", str: "text without a NUL character"}
 
 
 def setting(default: Any, help: str, **more: Any) -> Any:
@@ -42,39 +42,39 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """How it is spelled on the command line."""
+        """Its flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """How it is spelled in the environment."""
+        """Its environment variable."""
         return "QUIRE_" + self.name.upper()
 
     @property
     def kind(self) -> type:
-        """The type of its value, None aside."""
+        """The type of its value, other than None."""
         return next(
             (each for each in (bool, int, float, str) if each in (self.type, *getattr(self.type, "__args__", ()))), str
         )
 
     @property
     def may_be_none(self) -> bool:
-        """Can it be left to the engine?"""
+        """Does it take None, which leaves it to the engine?"""
         return type(None) in getattr(self.type, "__args__", ())
 
     def parse(self, text: str) -> Any:
-        """The value that a flag or a variable spells."""
+        """Parse the text of a flag or a variable."""
         if self.may_be_none and text.lower() in ("", "none", "auto"):
             return None
         if self.kind is bool:
-            return BOOLS.get(text.lower(), text)  # what is neither is refused by `check`
+            return BOOLS.get(text.lower(), text)  # other text is refused by `check`
         try:
             return self.kind(text)
         except ValueError:
             raise self._wrong(text) from None
 
     def check(self, value: Any) -> None:
-        """Refuse a value of another type, or outside of the declared choices or range."""
+        """Refuse a value of another type, or outside the declared choices or range."""
         if value is None and self.may_be_none:
             return
         is_right = isinstance(value, TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
@@ -89,4 +89,4 @@ class Setting(NamedTuple):
             raise BadSetting(f"{self.name} is {value!r}; it must be at most {self.high:.10g}.", field=self.name)
 
     def _wrong(self, value: Any) -> BadSetting:
-        return BadSetting(f"{self.name} is {value!r}; it must be {WANTED[self.kind]}.", field=self.name)
+        return BadSetting(f"{self.name} is {value!r}; it must be {TAKES[self.kind]}.", field=self.name)

@@ -1,6 +1,6 @@
-"""vLLM's words: what each is called here, which values change nothing here, and what to do about any other.
+"""vLLM's parameter names: what each is called in Quire, which values have no effect, and the answer to any other.
 
-One row for each word. `docs/VLLM.md` is made from these; a word that is not here gets the usual error of its place.
+One row for each name. `docs/VLLM.md` is generated from these; an unlisted name gets the usual error.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PARALLEL = "a model runs on one device; to use several GPUs, start a server for 
 
 
 class Word(NamedTuple):
-    """One of them."""
+    """One parameter of vLLM."""
 
     name: str
     places: tuple[str, ...]
-    ours: str = ""  # takes its value; without one, no value but the harmless ones is taken
-    values: Mapping[Any, Any] = NO_VALUES  # which of its values are spelled otherwise here
-    harmless: tuple[Any, ...] = ()  # values that change nothing, beside None
-    is_harmless: bool = False  # whatever the value
-    answer: str = ""  # why, or what to do instead
+    ours: str = ""  # our parameter that takes its value; empty: only harmless values are accepted
+    values: Mapping[Any, Any] = NO_VALUES  # vLLM's values that have another name here
+    harmless: tuple[Any, ...] = ()  # values without an effect here, beside None
+    is_harmless: bool = False  # every value is
+    answer: str = ""  # the reason, or what to do instead
 
 
 def _word(name: str, places: tuple[str, ...], ours: str = "", **more: Any) -> Word:
@@ -125,8 +125,8 @@ BY_PLACE: Mapping[str, Mapping[str, Word]] = MappingProxyType(
 )
 
 
-def translated(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments in our words. Raises for a value that cannot be honoured, and where a word and ours are both given."""
+def translate(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with our names. Raises for an unsupported value, and if a name is given together with ours."""
     made: dict[str, Any] = {}
     for name, value in given.items():
         word, ours = BY_PLACE[place].get(name), name
@@ -143,7 +143,7 @@ def translated(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_to_flag(arguments: Iterable[str], known: Iterable[str]) -> str | None:
-    """The answer to the first of vLLM's flags among these. `known` are the flags that there are."""
+    """The answer to the first vLLM flag among these arguments. `known` are Quire's own flags."""
     ours = set(known)
     for argument in arguments:
         flag = argument.partition("=")[0]
@@ -155,8 +155,8 @@ def answer_to_flag(arguments: Iterable[str], known: Iterable[str]) -> str | None
     return None
 
 
-def reference() -> str:
-    """`docs/VLLM.md`."""
+def vllm_page() -> str:
+    """Return the text of `docs/VLLM.md`."""
     lines = ["# For users of vLLM", "", INTRODUCTION, ""]
     for place in PLACES:
         lines += [f"## {place}", "", "| vLLM | here |", "|---|---|"]
@@ -194,7 +194,7 @@ def _is_harmless(word: Word, value: object) -> bool:
 
 
 def _is_among(value: object, known: Iterable[object]) -> bool:
-    """Where a boolean is no number."""
+    """Is the value among these? True is not equal to 1 here."""
     plain = isinstance(value, str | int | float)
     return plain and any(value == each for each in known if isinstance(each, bool) == isinstance(value, bool))
 

@@ -1,4 +1,4 @@
-"""Containers of weights, read through memory maps: nothing is loaded until a tensor is looked at.
+"""Readers of weight files, through memory maps: nothing is loaded until a tensor is accessed.
 
-The way in is `checkpoint.open_checkpoint`; every complaint about a file is one of `errors`.
+The entry point is `checkpoint.open_checkpoint`; every error about a file is one of `errors`.
 """

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from .container import Container, Tensor
 from .errors import CheckpointNotFound, CorruptCheckpoint, UnsupportedCheckpoint
 from .gguf import MAGIC, read_gguf
-from .mapped import MappedFile, map_file, read_text
+from .mapped_file import MappedFile, map_file, read_text
 from .safetensors import parse_object, read_safetensors
 
 CONFIG = "config.json"
@@ -30,23 +30,24 @@ NUM_SAMPLES, SAMPLE_BYTES = 64, 4096
 class Checkpoint:
     """A model's weights and what the files say about them."""
 
-    path: Path  # as the user gave it
-    container: Literal["gguf", "safetensors", "dummy"]  # dummy: a configuration alone, whose model gets random weights
+    path: Path  # as the user specified it
+    container: Literal["gguf", "safetensors", "dummy"]  # dummy: config.json alone; the model gets random weights
     metadata: Mapping[str, Any]  # GGUF: the file's keys, arrays as tuples; else config.json, {} if there is none
     tensors: Mapping[str, Tensor]
     files: tuple[Container, ...]
 
-    def let_go(self) -> None:
-        """A device has what it needs of the weights: the files' pages need not stay in memory beside it."""
+    def release_pages(self) -> None:
+        """Release the files' pages from memory, once a device holds its own copy of the weights."""
         for part in self.files:
-            part.file.let_go()
+            part.file.release_pages()
 
     def digest(self) -> str:
-        """An identity for caches of what is made from these weights, in milliseconds: 64 hex digits.
+        """Return a cache key for anything derived from these weights, in milliseconds: 64 hex digits.
 
-        Of every file: size, time of change, the whole header, 64 samples of 4 KB; and config.json. The header does not
-        tell a model from its fine-tune, samples do; the time catches an edit between samples. Names and folders do not
-        count. It is no proof against someone who wants two files to look the same.
+        It covers, for every file, the size, the modification time, the whole header and 64 samples of 4 KB; and
+        config.json. The header alone does not distinguish a model from its fine-tune, the samples do; the time detects
+        an edit between samples. File and folder names are not included. It is not collision-resistant against an
+        attacker.
         """
         state = hashlib.sha256(b"quire checkpoint 1")
         for part in self.files:
@@ -54,17 +55,17 @@ class Checkpoint:
             state.update(FILE_FACTS.pack(file.num_bytes, file.modified_ns, start))
             state.update(file.buffer[:start])
             stride = max(SAMPLE_BYTES, (file.num_bytes - start) // NUM_SAMPLES)
-            for place in range(start, file.num_bytes, stride):
-                state.update(file.buffer[place : place + SAMPLE_BYTES])
+            for offset in range(start, file.num_bytes, stride):
+                state.update(file.buffer[offset : offset + SAMPLE_BYTES])
         if self.container != "gguf":
             state.update(repr(self.metadata).encode("utf-8", "backslashreplace"))
         return state.hexdigest()
 
 
 def open_checkpoint(path: str | Path, load_format: str = "auto") -> Checkpoint:
-    """Open what lies at `path`. Reads headers only; every error is a CheckpointError.
+    """Open the file or folder at `path`. Reads headers only; every error is a CheckpointError.
 
-    "dummy": config.json alone is read, whatever else is there; `models` makes random tensors of it.
+    "dummy": only config.json is read; `models` makes random tensors for it.
     """
     path = Path(path)
     if load_format == "dummy":
@@ -86,7 +87,7 @@ def _is_gguf(file: MappedFile) -> bool:
 
 
 def _is_safetensors(file: MappedFile) -> bool:
-    """By name, or, for a file of a content-addressed store, by the brace that opens the header."""
+    """Recognize the file by its name, or, in a content-addressed store, by the brace that opens the header."""
     return (file.path.suffix == ".safetensors" and not _is_pointer(file)) or file.buffer[8:10] == b'{"'
 
 
@@ -141,7 +142,7 @@ def _read_parts(one: Container, num_parts: int) -> tuple[Container, ...]:
 
 def _open_folder(folder: Path) -> Checkpoint:
     if not (folder / CONFIG).is_file():
-        raise CheckpointNotFound(folder, f"this folder has no {CONFIG}", _what_is_here(folder))
+        raise CheckpointNotFound(folder, f"this folder has no {CONFIG}", _suggestion(folder))
     config = _read_config(folder / CONFIG)
     if (folder / INDEX).is_file():
         return _open_shards(folder, config)
@@ -149,19 +150,18 @@ def _open_folder(folder: Path) -> Checkpoint:
     if len(candidates) == 1:
         return _safetensors(folder, read_safetensors(map_file(candidates[0])), config)
     problem = f"this folder has neither {SINGLE} nor {INDEX}"
-    raise CheckpointNotFound(folder, problem, _what_is_here(folder))
+    raise CheckpointNotFound(folder, problem, _suggestion(folder))
 
 
 def _open_shards(folder: Path, config: dict[str, Any]) -> Checkpoint:
     index = folder / INDEX
     weight_map = parse_object(index, read_text(index), "the index").get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CorruptCheckpoint(index, "it has no proper weight_map")
+        raise CorruptCheckpoint(index, "it has no valid weight_map")
     shards: dict[str, Container] = {}
     for name in sorted(set(weight_map.values())):
-        if (
-            not name or Path(name).name != name or "\0" in name
-        ):  # the index comes from outside: it may name files here only
+        # The index is untrusted: it may only name files in this folder.
+        if not name or Path(name).name != name or "\0" in name:
             raise CorruptCheckpoint(index, f"it names the file {name!r}, which is not in this folder")
         if not (folder / name).is_file():
             raise CheckpointNotFound(folder / name, f"this file, named in {INDEX}, is missing", "Download it again.")
@@ -170,7 +170,7 @@ def _open_shards(folder: Path, config: dict[str, Any]) -> Checkpoint:
     for name, shard in weight_map.items():
         if name not in shards[shard].tensors:
             advice = "The files are not of one version: download all of them again."
-            raise CorruptCheckpoint(folder / shard, f"tensor {name!r}, promised by {INDEX}, is not in it", advice)
+            raise CorruptCheckpoint(folder / shard, f"tensor {name!r}, listed in {INDEX}, is not in it", advice)
         tensors[name] = shards[shard].tensors[name]
     return Checkpoint(folder, "safetensors", config, tensors, tuple(shards.values()))
 
@@ -183,7 +183,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return parse_object(path, read_text(path), "the file")
 
 
-def _what_is_here(folder: Path) -> str:
+def _suggestion(folder: Path) -> str:
     files = sorted(path.name for path in folder.glob("*.gguf"))
     if files:
         return f"Give the path of a file in it: {', '.join(files[:5])}."

@@ -1,4 +1,4 @@
-"""What a reader makes of a file: tensors that point into it. Both readers place theirs through `tensor_at`."""
+"""The result of reading a file: tensors that are views of it. Both readers create them with `tensor_at`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from quire.quant.format import QuantFormat
 from quire.quant.registry import all_formats
 
 from .errors import CorruptCheckpoint, TruncatedCheckpoint
-from .mapped import MappedFile
+from .mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CHUNK_WEIGHTS = 1 << 18  # dequantized at a time: what a format needs in between then stays in the CPU's cache
+CHUNK_WEIGHTS = 1 << 18  # dequantized at a time, so that temporary arrays stay in the CPU's cache
 MAX_DIMS = 32
-MAX_WEIGHTS = 1 << 60  # of any shape, its zeros taken as ones: beyond, numpy cannot even describe an empty array
+MAX_WEIGHTS = 1 << 60  # product of a shape, zeros counted as ones; numpy cannot describe larger arrays, even empty ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A named array inside a mapped file. Nothing is read until `data` is touched."""
+    """A named array inside a mapped file. Nothing is read until `data` is accessed."""
 
     name: str
     shape: tuple[int, ...]  # row-major: the last axis is contiguous, and blocks lie along it
@@ -42,7 +42,7 @@ class Tensor:
         blocks = self.data.reshape(-1, fmt.block_bytes)
         weights = np.empty((len(blocks), fmt.block_weights), np.float32)
         step = CHUNK_WEIGHTS // fmt.block_weights
-        with np.errstate(all="ignore"):  # what is infinite or NaN in the file is so in the result; that is no event
+        with np.errstate(all="ignore"):  # infinities and NaN of the file are passed on without a warning
             for start in range(0, len(blocks), step):
                 weights[start : start + step] = fmt.dequantize(blocks[start : start + step])
         return weights.reshape(self.shape)
@@ -50,7 +50,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Container:
-    """One file, read. The first `header_bytes` say everything but the weights themselves."""
+    """One file. The first `header_bytes` hold everything but the weights."""
 
     file: MappedFile
     header_bytes: int
@@ -59,7 +59,7 @@ class Container:
 
 
 def tensor_at(file: MappedFile, name: str, fmt: QuantFormat, shape: tuple[int, ...], start: int) -> Tensor:
-    """The tensor whose bytes begin at `start`. What cannot be in the file is refused before anything is allocated."""
+    """Return the tensor whose bytes begin at `start`. Raises before allocating if the file cannot hold it."""
     if len(shape) > MAX_DIMS or math.prod(size or 1 for size in shape) > MAX_WEIGHTS:
         raise CorruptCheckpoint(file.path, f"tensor {name!r} has the impossible shape {_brief(shape)}")
     row = shape[-1] if shape else 1
@@ -71,7 +71,7 @@ def tensor_at(file: MappedFile, name: str, fmt: QuantFormat, shape: tuple[int, .
     end = start + fmt.bytes_for(math.prod(shape))
     if end > file.num_bytes:
         raise TruncatedCheckpoint(
-            file.path, f"tensor {name!r} ends at byte {end:,} and the file has {file.num_bytes:,}"
+            file.path, f"tensor {name!r} ends at byte {end:,}, but the file has {file.num_bytes:,} bytes"
         )
     return Tensor(name, shape, fmt.name, file.data[start:end])
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint. The sentence names the file, but not its folder, and says what to do."""
+"""Errors about checkpoints. A message names the file without its folder, and says what to do."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ MAX_PROBLEM = 500
 
 
 class CheckpointError(QuireError):
-    """The root of this package's errors: `problem` names the tensor or key, `advice` is what the user can do."""
+    """Base of this package's errors: `problem` names the tensor or key, `advice` is what the user can do."""
 
     code = "checkpoint_error"
 
     def __init__(self, path: Path, problem: str, advice: str) -> None:
-        if len(problem) > MAX_PROBLEM:  # names in a damaged file can be megabytes of noise
+        if len(problem) > MAX_PROBLEM:  # names in a damaged file can be megabytes long
             problem = f"{problem[:MAX_PROBLEM]}…"
         super().__init__(f"{path.name or path}: {problem}. {advice}")
         self.path = path
 
 
 class CheckpointNotFound(CheckpointError):
-    """There is no such file, or the folder lacks one that it must have."""
+    """The file does not exist, or a folder lacks a required file."""
 
     code = "checkpoint_not_found"
     status = 404
 
 
 class CheckpointUnreadable(CheckpointError):
-    """The file is there and the system does not let us read it."""
+    """The file exists, but the system does not let us read it."""
 
     code = "checkpoint_unreadable"
 
 
 class TruncatedCheckpoint(CheckpointError):
-    """The file ends before what its header promises."""
+    """The file is shorter than its header says."""
 
     code = "checkpoint_truncated"
 
@@ -53,7 +53,7 @@ class CorruptCheckpoint(CheckpointError):
 
 
 class UnsupportedCheckpoint(CheckpointError):
-    """The file may be fine, but it uses something that Quire does not read."""
+    """The file may be valid, but it uses something that Quire does not read."""
 
     code = "checkpoint_unsupported"
     status = 501

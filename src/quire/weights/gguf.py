@@ -15,8 +15,8 @@ from quire.quant.registry import gguf_formats
 
 from .container import Container, Tensor, tensor_at
 from .errors import CorruptCheckpoint, TruncatedCheckpoint, UnsupportedCheckpoint
-from .gguf_metadata import U32, U64, Cursor, Metadata, StoredArray, Value
-from .mapped import MappedFile
+from .gguf_metadata import U32, U64, Cursor, GGUFMetadata, StoredArray, Value
+from .mapped_file import MappedFile
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -29,7 +29,7 @@ SMALLEST_TENSOR = 8 + 4 + 4 + 8
 
 
 def read_gguf(file: MappedFile) -> Container:
-    """The file's metadata and tensors. Reads the header only, and decodes arrays when they are looked at."""
+    """Return the file's metadata and tensors. Reads the header only, and decodes arrays when they are accessed."""
     cursor = Cursor(file, 0, "its header")
     num_tensors, num_keys = _read_counts(cursor)
     values = _read_metadata(cursor, num_keys)
@@ -46,7 +46,7 @@ def read_gguf(file: MappedFile) -> Container:
         tensors[name] = _place(file, name, shape, kind, data_start + offset)
         starts.append((offset, tensors[name]))
     _check_overlap(file, starts)
-    return Container(file, min(data_start, file.num_bytes), Metadata(values), tensors)
+    return Container(file, min(data_start, file.num_bytes), GGUFMetadata(values), tensors)
 
 
 def _read_counts(cursor: Cursor) -> tuple[int, int]:
@@ -59,14 +59,14 @@ def _read_counts(cursor: Cursor) -> tuple[int, int]:
     version = cursor.number(U32)
     if version not in VERSIONS:
         if version & 0xFFFF == 0 and version:
-            problem, advice = "it is big endian", "Get the little-endian file of this model: nearly all are."
+            problem, advice = "it is big endian", "Get the little-endian file of this model: almost all files are."
         else:
             problem, advice = f"it is GGUF version {version}", "Quire reads versions 2 and 3: get a newer file."
         raise UnsupportedCheckpoint(file.path, problem, advice)
     num_tensors, num_keys = cursor.number(U64), cursor.number(U64)
     if num_keys * SMALLEST_KEY + num_tensors * SMALLEST_TENSOR > file.num_bytes - cursor.at:
         raise TruncatedCheckpoint(
-            file.path, f"it claims {num_tensors:,} tensors and {num_keys:,} keys, more than it has room for"
+            file.path, f"its header counts {num_tensors:,} tensors and {num_keys:,} keys, more than the file can hold"
         )
     return num_tensors, num_keys
 
@@ -84,7 +84,7 @@ def _read_metadata(cursor: Cursor, num_keys: int) -> dict[str, Value | StoredArr
 
 
 def _read_description(cursor: Cursor, i: int) -> tuple[str, tuple[int, ...], int, int]:
-    """name, shape in row-major order, format number, offset"""
+    """Return name, shape in row-major order, format number, offset."""
     cursor.what = f"the description of tensor {i + 1}"
     name = cursor.string()
     cursor.what = f"the description of tensor {name!r}"

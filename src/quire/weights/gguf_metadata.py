@@ -1,5 +1,5 @@
-"""The typed values in a GGUF header. Arrays are stepped over when a file is opened and decoded at the first look: a
-vocabulary is most of the header, and many who open a file never need it.
+"""The typed values in a GGUF header. Arrays are skipped when a file is opened and decoded at first access: the
+vocabulary is most of the header, and many callers never need it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .errors import CorruptCheckpoint, TruncatedCheckpoint
-from .mapped import MappedFile
+from .mapped_file import MappedFile
 from .string_array import decode_strings, string_offsets
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Value: TypeAlias = bool | int | float | str | tuple[Any, ...]
 
 U8, U32, U64 = Struct("<B"), Struct("<I"), Struct("<Q")
-BOOL, STRING, ARRAY = 7, 8, 9  # the value types that are no plain numbers; the numbers:
+BOOL, STRING, ARRAY = 7, 8, 9  # the value types that are not plain numbers
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 10: "<Q", 11: "<q", 12: "<d"}
 SCALARS = {kind: Struct(code) for kind, code in NUMBERS.items()}
 DTYPES = {BOOL: np.dtype("|u1")} | {kind: np.dtype(code) for kind, code in NUMBERS.items()}
@@ -31,7 +31,7 @@ SMALLEST_ARRAY = U32.size + U64.size
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredArray:
-    """An array that is still bytes: of numbers (`numbers`), of strings (`offsets`) or of arrays (`arrays`)."""
+    """An array that is not decoded yet: of numbers (`numbers`), of strings (`offsets`) or of arrays (`arrays`)."""
 
     file: MappedFile
     what: str
@@ -51,7 +51,7 @@ class StoredArray:
         if not self.is_bool:
             return tuple(numbers.tolist())
         if (numbers > 1).any():
-            raise CorruptCheckpoint(self.file.path, f"{self.what} has a truth value that is neither 0 nor 1")
+            raise CorruptCheckpoint(self.file.path, f"{self.what} has a boolean that is neither 0 nor 1")
         return tuple((numbers != 0).tolist())
 
     def _decode_strings(self, offsets: NDArray[np.int64]) -> tuple[str, ...]:
@@ -61,11 +61,11 @@ class StoredArray:
             raise CorruptCheckpoint(self.file.path, f"{self.what} has a string that is not UTF-8") from error
 
 
-class Metadata(Mapping[str, Value]):
-    """Key to value; an array is a tuple. An array is decoded at the first look and kept."""
+class GGUFMetadata(Mapping[str, Value]):
+    """Key to value; an array is a tuple. Arrays are decoded at first access and cached."""
 
     def __init__(self, values: dict[str, Value | StoredArray]) -> None:
-        self._values = values  # changed by __getitem__ alone: a StoredArray gives way to its tuple
+        self._values = values  # only __getitem__ changes it: it replaces a StoredArray by its tuple
 
     def __getitem__(self, key: str) -> Value:
         value = self._values[key]
@@ -83,11 +83,11 @@ class Metadata(Mapping[str, Value]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"Metadata({len(self)} keys)"
+        return f"GGUFMetadata({len(self)} keys)"
 
 
 class Cursor:
-    """Reads the header from its start to its end. `what` is the thing being read, for the error's sentence."""
+    """Reads the header from start to end. `what` describes the item being read, for error messages."""
 
     def __init__(self, file: MappedFile, at: int, what: str) -> None:
         self.file = file
@@ -96,7 +96,7 @@ class Cursor:
         self.what = what
 
     def advance(self, num_bytes: int) -> int:
-        """Step over `num_bytes`; the place where they begin. Refused if the file does not have them."""
+        """Skip `num_bytes` and return where they begin. Raises if the file ends before."""
         start = self.at
         self.at = start + num_bytes
         if self.at > self.end:
@@ -117,7 +117,7 @@ class Cursor:
             raise CorruptCheckpoint(self.file.path, f"{self.what} is not UTF-8") from error
 
     def value(self) -> Value | StoredArray:
-        """A type number and a value of that type."""
+        """Read a type number and a value of that type."""
         kind = self.number(U32)
         if kind == STRING:
             return self.string()
@@ -152,9 +152,9 @@ class Cursor:
         raise self._unknown(kind)
 
     def _expect(self, count: int, smallest: int) -> None:
-        """Refuse a count that the rest of the file cannot hold, before anything is made of it."""
+        """Raise if the rest of the file cannot hold `count` items, before anything is allocated."""
         if count * smallest > self.end - self.at:
-            raise TruncatedCheckpoint(self.file.path, f"it ends inside {self.what}, which claims {count:,} items")
+            raise TruncatedCheckpoint(self.file.path, f"it ends inside {self.what}, which should have {count:,} items")
 
     def _unknown(self, kind: int) -> CorruptCheckpoint:
         return CorruptCheckpoint(self.file.path, f"{self.what} has the unknown or too deeply nested type {kind}")

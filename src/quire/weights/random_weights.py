@@ -1,6 +1,6 @@
-"""Tensors that no file has: random numbers of the right shapes, for measuring a model without its weights.
+"""Random tensors of the right shapes, for benchmarking a model without its weights.
 
-A device that sees a `RandomTensor` draws numbers of its own; only who asks for `data` has them made on the host.
+A device that recognizes a `RandomTensor` generates numbers itself; accessing `data` generates them on the host.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import numpy as np
 from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
 
-from .joined import GroupedInt4
+from .quantized_tensors import GroupedInt4
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-UNIFORM_SPREAD = math.sqrt((16**2 - 1) / 12)  # standard deviation of the whole numbers 0..15
+UNIFORM_STD = math.sqrt((16**2 - 1) / 12)  # of the integers 0..15, each equally likely
 
 
 @dataclass(frozen=True, slots=True)
 class RandomTensor:
-    """Normal numbers around `centre`. The same name gives the same ones on every host."""
+    """Normally distributed numbers. The same name gives the same numbers on every host."""
 
     name: str
     shape: tuple[int, ...]
-    spread: float  # standard deviation
-    centre: float = 0.0
+    std: float
+    mean: float = 0.0
     format: str = "bf16"
 
     @property
     def scale(self) -> float:
-        """What stored numbers are to be multiplied with: 8 bits have room for seven times the spread on either side."""
-        return self.spread / 64 if self.format == "f8_e4m3" else 1.0
+        """The factor of the stored numbers. 8-bit floats then hold up to seven standard deviations on either side."""
+        return self.std / 64 if self.format == "f8_e4m3" else 1.0
 
     @property
     def num_bytes(self) -> int:
@@ -44,28 +44,28 @@ class RandomTensor:
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """Made anew at every call."""
+        """Generated at every access."""
         fmt = all_formats()[self.format]
         numbers = self._draw() / np.float32(self.scale)
         return np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights))).reshape(-1)
 
     def dequantize(self) -> NDArray[np.float32]:
-        """What `data` holds, as a new array."""
+        """Return the numbers in `data` as a new float32 array."""
         fmt = all_formats()[self.format]
         return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape) * np.float32(self.scale)
 
     def _draw(self) -> NDArray[np.float32]:
         numbers = _generator(self.name).standard_normal(self.shape, np.float32)
-        numbers *= np.float32(self.spread)
-        numbers += np.float32(self.centre)
+        numbers *= np.float32(self.std)
+        numbers += np.float32(self.mean)
         return numbers
 
 
-def random_int4(name: str, shape: tuple[int, ...], spread: float, group: int) -> GroupedInt4:
-    """The same in 4 bits, each of the 16 values as likely as the others. A group of -1 is a whole row."""
+def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4:
+    """Return a random 4-bit matrix, uniform over the 16 values. A group of -1 is a whole row."""
     rows, columns = shape
     group = columns if group == -1 else group
-    scale = np.float32(spread / UNIFORM_SPREAD)
+    scale = np.float32(std / UNIFORM_STD)
 
     def draw() -> Int4:
         packed = _generator(name).integers(0, 256, (rows, columns // 2), np.uint8)

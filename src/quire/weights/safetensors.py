@@ -14,14 +14,14 @@ from quire.quant.registry import safetensors_formats
 
 from .container import Container, Tensor, tensor_at
 from .errors import CorruptCheckpoint, TruncatedCheckpoint, UnsupportedCheckpoint
-from .mapped import MappedFile
+from .mapped_file import MappedFile
 
 U64 = Struct("<Q")
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit: a length beyond it is noise, not a header
+MAX_HEADER_BYTES = 100_000_000  # the format's limit: with a larger length, the file is not safetensors
 
 
 def read_safetensors(file: MappedFile) -> Container:
-    """The file's tensors. Reads the header only."""
+    """Return the file's tensors. Reads the header only."""
     if file.num_bytes < U64.size:
         raise TruncatedCheckpoint(file.path, "it ends inside its header")
     (header_bytes,) = U64.unpack_from(file.buffer, 0)
@@ -29,7 +29,9 @@ def read_safetensors(file: MappedFile) -> Container:
     if header_bytes > MAX_HEADER_BYTES:
         raise CorruptCheckpoint(file.path, "it does not begin with the length of a safetensors header")
     if data_start > file.num_bytes:
-        raise TruncatedCheckpoint(file.path, f"its header has {header_bytes:,} bytes and the file {file.num_bytes:,}")
+        raise TruncatedCheckpoint(
+            file.path, f"its header should have {header_bytes:,} bytes, but the file has {file.num_bytes:,}"
+        )
     header = parse_object(file.path, file.buffer[U64.size : data_start], "its header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
@@ -54,11 +56,11 @@ def read_safetensors(file: MappedFile) -> Container:
 
 
 def parse_object(path: Path, text: bytes | str, what: str) -> dict[str, Any]:
-    """A JSON object in which no key comes twice."""
+    """Parse a JSON object without duplicate keys."""
     try:
         value = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of 10,000 digits, nested too deeply
-        raise CorruptCheckpoint(path, f"{what} is not proper JSON ({_reason(error)})") from error
+        raise CorruptCheckpoint(path, f"{what} is not valid JSON ({_reason(error)})") from error
     if not isinstance(value, dict):
         raise CorruptCheckpoint(path, f"{what} is not a JSON object")
     return value
@@ -67,7 +69,7 @@ def parse_object(path: Path, text: bytes | str, what: str) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("duplicate key")
     return value
 
 
@@ -78,14 +80,14 @@ def _reason(error: Exception) -> str:
 def _read_range(path: Path, name: str, entry: Any) -> tuple[int, int]:
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CorruptCheckpoint(path, f"tensor {name!r} has no proper data_offsets in the header")
+        raise CorruptCheckpoint(path, f"tensor {name!r} has no valid data_offsets in the header")
     return offsets[0], offsets[1]
 
 
 def _place(file: MappedFile, name: str, entry: dict[str, Any], start: int) -> Tensor:
     dtype, shape = entry.get("dtype"), entry.get("shape")
     if not isinstance(dtype, str) or not _are_sizes(shape):
-        raise CorruptCheckpoint(file.path, f"tensor {name!r} has no proper dtype and shape in the header")
+        raise CorruptCheckpoint(file.path, f"tensor {name!r} has no valid dtype and shape in the header")
     fmt = safetensors_formats().get(dtype)
     if fmt is None:
         supported = ", ".join(safetensors_formats())
@@ -98,5 +100,5 @@ def _place(file: MappedFile, name: str, entry: dict[str, Any], start: int) -> Te
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:
-    """A list of non-negative integers; JSON's true and 1.0 are none."""
+    """Whether the value is a list of non-negative integers; JSON's true and 1.0 are not."""
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

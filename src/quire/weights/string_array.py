@@ -1,9 +1,9 @@
-"""Where each string of a GGUF array begins. The array is a chain (u64 length, bytes, u64 length, ...): to find its end
-one must walk it, and a vocabulary has 50,000 to 500,000 links.
+"""Finds where each string of a GGUF array begins. The array is a chain (u64 length, bytes, u64 length, ...): finding
+its end means walking it, and a vocabulary has 50,000 to 500,000 links.
 
-Almost all strings are shorter than 256 bytes and hold no zero byte, so their length field is a byte and seven zeros,
-which numpy finds everywhere at once. What it finds is a guess until it is seen to be a chain: each place plus its
-length is the next place. Where the chain breaks (a long or empty string, a zero byte), a plain loop walks on.
+Almost all strings are shorter than 256 bytes and hold no zero byte, so their length field is one byte and seven zeros,
+which numpy finds in the whole window at once. The candidates are accepted while they form a chain: each offset plus its
+length is the next offset. Where the chain breaks (a long or empty string, a zero byte), a plain loop continues.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .mapped import MappedFile
+from .mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MIN_WINDOW, MAX_WINDOW = 1 << 12, 1 << 18  # bytes looked at by a guess: few after a poor one, more after a good one
-WALK_STRINGS = 256  # walked after a poor guess, so that odd strings cost little more than in a plain loop
-GOOD_GUESS = 64  # links; fewer do not pay for the guess
+MIN_WINDOW, MAX_WINDOW = 1 << 12, 1 << 18  # bytes scanned by a guess: few after a poor one, more after a good one
+WALK_STRINGS = 256  # walked after a poor guess, so that unusual strings cost little more than in a plain loop
+GOOD_GUESS = 64  # links; a guess that finds fewer costs more than it saves
 
 U64 = Struct("<Q")
 
 
 def string_offsets(file: MappedFile, start: int, count: int) -> NDArray[np.int64]:
-    """The places of `count` length fields, and of the array's end: [count + 1]. Fewer, if the file ends before."""
+    """Return the offsets of `count` length fields and of the end: [count + 1]. Fewer if the file ends early."""
     parts: list[NDArray[np.int64]] = []
     position, left, window = start, count, MAX_WINDOW
     while left and position + U64.size <= file.num_bytes:
@@ -43,12 +43,12 @@ def string_offsets(file: MappedFile, start: int, count: int) -> NDArray[np.int64
 
 
 def decode_strings(file: MappedFile, offsets: NDArray[np.int64]) -> tuple[str, ...]:
-    """The strings whose places `string_offsets` found. UnicodeDecodeError if one is not UTF-8."""
+    """Decode the strings at the offsets of `string_offsets`. Raises UnicodeDecodeError if one is not UTF-8."""
     places, text = offsets[:-1] - offsets[0], file.data[offsets[0] : offsets[-1]].copy()
     if not len(places):
         return ()
-    # One zero byte instead of each length field: then all strings are decoded and split at once, twice as fast as one
-    # by one. A zero byte is a whole character of UTF-8, so what is valid stays so, and what is not stays not.
+    # Each length field is replaced by one zero byte. Then all strings are decoded and split at once, twice as fast as
+    # one by one. A zero byte is a whole UTF-8 character, so the validity of the strings does not change.
     text[places] = 0
     kept = np.ones(len(text), np.bool_)
     for i in range(1, U64.size):
@@ -62,7 +62,7 @@ def decode_strings(file: MappedFile, offsets: NDArray[np.int64]) -> tuple[str, .
 
 
 def _guess(window: NDArray[np.uint8], position: int, limit: int) -> NDArray[np.int64]:
-    """At most `limit` links in the window at `position`, and the place after them; only links that are proven."""
+    """Return at most `limit` verified links in the window at `position`, and the offset after them."""
     zero = window == 0
     pairs = zero[:-1] & zero[1:]
     fours = pairs[:-2] & pairs[2:]
@@ -77,7 +77,7 @@ def _guess(window: NDArray[np.uint8], position: int, limit: int) -> NDArray[np.i
 
 
 def _walk(file: MappedFile, position: int, limit: int) -> NDArray[np.int64]:
-    """As `_guess`, one string after another; at least one, for the first length field is inside the file."""
+    """Do the same as `_guess`, one string at a time; at least one, as the first length field is inside the file."""
     places = [position]
     for _ in range(limit):
         if position + U64.size > file.num_bytes:

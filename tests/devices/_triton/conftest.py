@@ -1,4 +1,4 @@
-"""Kernels run here, on an accelerator or through the interpreter."""
+"""Fixtures of tests whose kernels run on an accelerator or through the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paged caches on a device of torch, and attention over them as a program would ask for it."""
+"""Paged caches on a torch device, and attention over them as a program launches it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 import torch
 
 from quire.devices._triton import attention_work
-from quire.devices._triton.attention import Configs, Work, attend, configs_for
+from quire.devices._triton.attention import AttentionConfigs, AttentionWork, attend, configs_for
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import CacheSpec, PagedCache
+from quire.ops.cache import PagedCache
 
 BLOCK = 16
 
 
 @dataclass(frozen=True)
 class Text:
-    """One row: tokens in the cache already, tokens of this step, and how many blocks it has in common with row 0."""
+    """One row: tokens already in the cache, tokens of this step, and how many blocks it shares with row 0."""
 
     computed: int
     new: int = 1
@@ -28,7 +28,7 @@ class Text:
 
 
 def batch_of(texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Batch:
-    """Blocks lie anywhere. Rows with shared blocks are one group, together with row 0."""
+    """Build a batch with scattered blocks. Rows with shared blocks form one group with row 0."""
     free = iter(np.random.default_rng(seed).permutation(num_blocks).tolist())
     tables: list[list[int]] = []
     for text in texts:
@@ -65,7 +65,7 @@ class Step:
 
     @classmethod
     def random(cls, spec: CacheSpec, group: int, texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Step:
-        """What no row has written is not a number."""
+        """Make a random step; slots that no row has written are NaN."""
         rng = np.random.default_rng(seed)
         batch = batch_of(texts, num_blocks, seed)
         batch.check(num_blocks, BLOCK)
@@ -83,20 +83,20 @@ class Step:
         return float(self.spec.head_dim**-0.5)
 
     def rounded(self, dtype: torch.dtype, cache_dtype: torch.dtype) -> Step:
-        """As these number formats hold it."""
+        """Return the step rounded to these number formats."""
         q = torch.from_numpy(self.q).to(dtype).float().numpy()
         keys, values = (torch.from_numpy(x).to(cache_dtype).float().numpy() for x in (self.keys, self.values))
         return replace(self, q=q, keys=keys, values=values)
 
     def reference(self) -> np.ndarray:
-        """The op's answer, over the cache as it is."""
+        """Return the op's output over the cache."""
         token = (-1, self.spec.num_heads * self.spec.head_dim)
         written = [x.reshape(token)[self.batch.slots] for x in (self.keys, self.values)]
         cache = PagedCache(self.spec, self.keys.copy(), self.values.copy())
-        answer: np.ndarray = attention.reference(self.q, *written, cache, self.batch, scale=self.scale)
-        return answer
+        out: np.ndarray = attention.reference(self.q, *written, cache, self.batch, scale=self.scale)
+        return out
 
-    def limits(self, configs: Configs, fixed_chunk: int | None = None, num_ctas: int = 16) -> WorkLimits:
+    def limits(self, configs: AttentionConfigs, fixed_chunk: int | None = None, num_ctas: int = 16) -> WorkLimits:
         return WorkLimits(
             max_tokens=len(self.batch.positions) + 3,
             max_rows=len(self.batch.lengths) + 2,
@@ -117,9 +117,9 @@ class Answer:
     counts: WorkCounts
 
 
-def planned(step: Step, place: str, limits: WorkLimits) -> tuple[Work, WorkCounts]:
-    """The step's work on the device, with grids of the sizes that a captured launch has."""
-    buffer = np.full(attention_work.size_of(limits), -99, np.int32)
+def planned(step: Step, place: str, limits: WorkLimits) -> tuple[AttentionWork, WorkCounts]:
+    """Plan the step's work on the device, with the grids of a captured launch."""
+    buffer = np.full(attention_work.work_size(limits), -99, np.int32)
     counts = attention_work.plan_work(step.batch, limits, WorkViews.of(buffer, limits))
     capacity = Capacity.of(limits, len(step.batch.positions), len(step.batch.lengths))
     assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
@@ -129,7 +129,7 @@ def planned(step: Step, place: str, limits: WorkLimits) -> tuple[Work, WorkCount
         torch.full((capacity.partials, heads), torch.nan, device=place),
     )
     views = WorkViews.of(torch.from_numpy(buffer).to(place), limits)
-    return Work.of(views, capacity.narrow, capacity.wide, partials), counts
+    return AttentionWork.of(views, capacity.narrow, capacity.wide, partials), counts
 
 
 def run(
@@ -140,7 +140,7 @@ def run(
     fixed_chunk: int | None = None,
     num_ctas: int = 16,
 ) -> Answer:
-    """Plan and attend."""
+    """Plan the work and attend."""
     spec, cache_dtype = step.spec, cache_dtype or dtype
     configs = configs_for(spec.head_dim, cache_dtype, fixed=fixed_chunk is not None)
     work, counts = planned(step, place, step.limits(configs, fixed_chunk, num_ctas))

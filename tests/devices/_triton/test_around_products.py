@@ -1,4 +1,4 @@
-"""Norm, gate, rope and embedding kernels with all that they do besides their op (see test_ops.py)."""
+"""Norm, gate, rope and embedding kernels with all that is fused into them (see test_ops.py for the ops alone)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, Rounded, add_norm, to_fp8
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
-from quire.ops.norm import rms_norm, rms_norm_heads
+from quire.ops.norm import rms_norm
 from quire.ops.registry import find_op, relative_error
 from quire.ops.rope import rope
 from tests.devices.interpreted import in_interpreter
@@ -18,7 +18,7 @@ from tests.devices.interpreted import in_interpreter
 pytestmark = [pytest.mark.device]
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 EACH_DTYPE = pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
-FP8_ERROR = 2.0**-4  # half of the distance between two numbers with three bits behind the point
+FP8_ERROR = 2.0**-4  # half the distance between two numbers with three mantissa bits
 
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_a_gate_matches_its_reference(dim, rounds, place):
 @EACH_DTYPE
 @pytest.mark.parametrize("rotary", [8, *in_interpreter(16)])
 @pytest.mark.parametrize("has_norm", [True, *in_interpreter(False)])
-def test_heads_are_normed_turned_and_written_to_their_slots(has_norm, rotary, dtype, place):
+def test_heads_are_normed_rotated_and_written_to_their_slots(has_norm, rotary, dtype, place):
     rng = np.random.default_rng(rotary)
     heads, kv_heads, dim, block_tokens = 6, 2, 16, 16
     positions, slots = np.array([0, 3, 7, 100], np.int32), np.array([5, 16, 33, 63], np.int32)
@@ -91,14 +91,14 @@ def test_heads_are_normed_turned_and_written_to_their_slots(has_norm, rotary, dt
         parts[:2] = [rms_norm_heads(x, w, eps=1e-6) for x, w in zip(parts[:2], weights, strict=True)]
     expected = [rope(x, frequencies, positions, head_dim=dim) for x in parts[:2]]
     assert relative_error(numbers(q), expected[0]) <= rope.tolerance[dtype]
-    for kept, values in zip(cache, (expected[1], parts[2]), strict=True):
-        written = numbers(kept)[slots // block_tokens, :, slots % block_tokens].reshape(4, -1)
+    for tensor, values in zip(cache, (expected[1], parts[2]), strict=True):
+        written = numbers(tensor)[slots // block_tokens, :, slots % block_tokens].reshape(4, -1)
         assert relative_error(written, values) <= rope.tolerance[dtype]
-        assert np.count_nonzero(numbers(kept)) <= values.size, "nothing else is written"
+        assert np.count_nonzero(numbers(tensor)) <= values.size, "nothing else is written"
 
 
 @EACH_DTYPE
-def test_tokens_are_looked_up_also_those_that_only_the_device_knows(dtype, place):
+def test_embeddings_are_looked_up_also_for_tokens_sampled_on_the_device(dtype, place):
     op = find_op("embed")
     for args in op.example_args(dtype):
         table = torch.from_numpy(args["table"]).to(place, DTYPES[dtype])

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from quire.devices._triton.attend_few import attend_few
-from quire.devices._triton.attention import Work, attend, configs_for
+from quire.devices._triton.attention import AttentionWork, attend, configs_for
 from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.ops.attention import attention
-from quire.ops.cache import CacheSpec, PagedCache
-from quire.ops.norm import rms_norm_heads
+from quire.ops.cache import PagedCache
 from quire.ops.registry import relative_error
 from quire.ops.rope import rope
 from tests.devices._triton.paged import BLOCK, Step, Text, planned
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.device]
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 PAGED = CacheSpec("paged", 2, 32)
 EPS = 1e-5
-# the first token of all; ends of blocks, of tiles and of chunks, and what follows them; rows in several parts
+# the very first token; ends of blocks, tiles and chunks, and the tokens after them; rows in several parts
 TEXTS = [Text(n) for n in (0, 15, 64, 127, 128, 255, 256, 300)]
 
 
@@ -38,7 +37,7 @@ def rounded(x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """A step of single tokens, as it stands before the newest keys are written: their slots are not numbers."""
+    """A step of single tokens, before the newest keys are written: their slots are NaN."""
 
     step: Step  # without q
     raw: np.ndarray  # [T, (heads + 2 * kv_heads) * dim]
@@ -74,7 +73,7 @@ class Case:
         return replace(self, step=self.step.rounded(dtype, cache_dtype), raw=rounded(self.raw, dtype))
 
     def reference(self, cache_dtype: torch.dtype) -> tuple[np.ndarray, PagedCache]:
-        """The ops' answer, and the cache with the newest keys in it."""
+        """Return the ops' output, and the cache with the newest keys."""
         heads, kv_heads, dim = self.heads
         whole = self.raw if self.scales is None else self.raw * self.scales[0][:, None] * self.scales[1]
         q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=1)
@@ -104,7 +103,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Placed:
-    """All that the kernel takes."""
+    """All arguments of the kernel."""
 
     case: Case
     product: Product
@@ -112,7 +111,7 @@ class Placed:
     where: TokenPlacement
     cache: tuple[torch.Tensor, torch.Tensor]
     norm: HeadNorm | None
-    work: Work
+    work: AttentionWork
     num_partials: int
 
     @property
@@ -120,7 +119,7 @@ class Placed:
         return torch.from_numpy(self.case.step.batch.block_tables).to(self.product.raw.device)
 
     def run(self) -> torch.Tensor:
-        """[T, heads * dim]"""
+        """Run the kernel: [T, heads * dim]."""
         heads, raw = self.case.heads, self.product.raw
         out = torch.full((len(raw), heads.num_heads * heads.dim), torch.nan).to(raw)
         arrived = torch.zeros(len(raw) * heads.kv_heads, dtype=torch.int32, device=raw.device)
@@ -128,11 +127,11 @@ class Placed:
             self.product, heads, self.turns, self.where, self.cache, self.tables, self.work, arrived, out,
             scale=self.case.step.scale, window=self.case.step.spec.window, norm=self.norm,
         )  # fmt: skip
-        assert not arrived.any(), "the counters are ready for the next layer"
+        assert not arrived.any(), "the counters are reset for the next layer"
         return out
 
     def run_apart(self) -> torch.Tensor:
-        """The same by three kernels."""
+        """Compute the same with three kernels."""
         heads = self.case.heads
         q = rope_write(self.product, heads, self.turns, self.where, self.cache, self.norm)
         q = q.view(len(q), heads.num_heads, heads.dim)
@@ -146,7 +145,7 @@ class Placed:
 
 
 def assert_matches(case: Case, place: str, dtype: str = "f32", cache_dtype: torch.dtype | None = None) -> Placed:
-    """The answer, and the whole cache: keys in their slots, and nothing else written."""
+    """Compare the output and the whole cache: keys in their slots, and nothing else written."""
     kind = cache_dtype or DTYPES[dtype]
     case = case.rounded(DTYPES[dtype], kind)
     placed = case.on(place, DTYPES[dtype], kind)
@@ -156,12 +155,12 @@ def assert_matches(case: Case, place: str, dtype: str = "f32", cache_dtype: torc
     assert relative_error(out, expected) <= tolerance
     slots = case.step.batch.slots
     before = (case.step.keys, case.step.values)
-    for kept, there, old in zip(placed.cache, (cache.keys, cache.values), before, strict=True):
-        kept, old = numbers(kept).transpose(0, 2, 1, 3), old.copy()
+    for actual, there, old in zip(placed.cache, (cache.keys, cache.values), before, strict=True):
+        actual, old = numbers(actual).transpose(0, 2, 1, 3), old.copy()
         at = slots // BLOCK, slots % BLOCK
-        assert relative_error(kept[at], there[at]) <= tolerance
-        kept[at] = old[at]
-        assert np.array_equal(kept, old, equal_nan=True), "nothing else is written"
+        assert relative_error(actual[at], there[at]) <= tolerance
+        actual[at] = old[at]
+        assert np.array_equal(actual, old, equal_nan=True), "nothing else is written"
     return placed
 
 
@@ -172,7 +171,7 @@ def test_it_matches_the_references(dtype, place):
 
 
 @pytest.mark.parametrize("rotary", [16, *in_interpreter(32)])
-def test_scales_norms_and_a_part_of_rope_come_before(rotary, place):
+def test_scales_norms_and_partial_rope_are_applied(rotary, place):
     assert_matches(Case.random(PAGED, 3, TEXTS[-4:], rotary=rotary, has_all=True), place)
 
 
@@ -188,26 +187,26 @@ def test_heads_have_any_size(head_dim, place):
 
 
 @pytest.mark.parametrize("window", [200, *in_interpreter(1)])
-def test_a_window_hides_what_is_behind_it(window, place):
+def test_a_window_hides_earlier_keys(window, place):
     assert_matches(Case.random(CacheSpec("window", 2, 32, window), 4, TEXTS), place)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32")])
-def test_a_cache_of_8_bits_is_read_as_it_was_rounded_the_newest_key_too(dtype, place):
+def test_an_8_bit_cache_is_read_as_rounded_including_the_newest_key(dtype, place):
     assert_matches(Case.random(PAGED, 4, [Text(0), Text(140)], 24), place, dtype, torch.float8_e4m3fn)
 
 
 @pytest.mark.interpreted
-def test_it_answers_what_three_kernels_answer(place):
+def test_it_equals_three_separate_kernels(place):
     case = Case.random(PAGED, 4, TEXTS, has_all=True)
     one, three = (case.on(place, torch.float32, torch.float32) for _ in range(2))
     assert relative_error(numbers(one.run()), numbers(three.run_apart())) <= 1e-5
-    for kept, there in zip(one.cache, three.cache, strict=True):
-        assert np.allclose(numbers(kept), numbers(there), atol=1e-5, equal_nan=True)
+    for here, there in zip(one.cache, three.cache, strict=True):
+        assert np.allclose(numbers(here), numbers(there), atol=1e-5, equal_nan=True)
 
 
-def test_it_does_not_matter_which_part_comes_last(place):
-    """Programs of the interpreter run in the order of their items."""
+def test_the_result_does_not_depend_on_which_part_finishes_last(place):
+    """The interpreter runs programs in the order of their items, so the items are permuted."""
     case, rng = Case.random(PAGED, 4, [Text(400), Text(200)], 60), np.random.default_rng(0)
     placed = case.on(place, torch.float32, torch.float32)
     outs = [placed.run()]
@@ -225,8 +224,8 @@ def test_more_parts_than_are_loaded_together_are_merged(place):
     assert placed.num_partials > 8
 
 
-def test_rows_that_only_fill_a_bucket_are_left_alone(place):
-    """A captured launch has room for more tokens and items than there are."""
+def test_padding_rows_are_skipped(place):
+    """A captured launch has a larger grid than its tokens and items need."""
     case = Case.random(PAGED, 4, TEXTS[-3:])
     alone, padded = (case.on(place, torch.float32, torch.float32) for _ in range(2))
     extra = torch.zeros((2, alone.product.raw.shape[1]), device=place)

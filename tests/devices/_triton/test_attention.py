@@ -10,7 +10,6 @@ import torch
 
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import CacheSpec
 from quire.ops.registry import relative_error
 from tests.devices._triton.paged import BLOCK, Answer, Step, Text, run
 from tests.devices.interpreted import in_interpreter
@@ -31,7 +30,7 @@ def assert_matches(step: Step, place: str, dtype: str = "f32", num_ctas: int = 1
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
 def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
     examples = list(attention.example_args(dtype))
-    if dtype != "f32":  # all of them in one number format are enough, and that in the interpreter
+    if dtype != "f32":  # all examples run in one number format only
         examples = examples[::10]
     for args in examples:
         cache, batch = args["cache"], args["batch"]
@@ -61,29 +60,29 @@ def test_heads_have_any_size(head_dim, place):
 
 
 @pytest.mark.interpreted
-def test_a_long_row_is_cut_and_merged(place):
+def test_a_long_row_is_split_and_merged(place):
     answer = assert_matches(Step.random(PAGED, 4, [Text(900), Text(5)], 80), place)
     assert answer.counts.narrow > 2 and answer.counts.partials > 1
 
 
 @pytest.mark.interpreted
-def test_drafts_are_cut_and_merged_together(place):
+def test_drafts_are_split_and_merged_together(place):
     answer = assert_matches(Step.random(PAGED, 4, [Text(900, 4), Text(700, 3)], 110), place)
     assert answer.counts.wide == 0 and answer.counts.partials > 7
 
 
-def test_a_few_tokens_behind_a_long_text_are_cut_and_merged(place):
+def test_a_few_tokens_after_a_long_text_are_split_and_merged(place):
     answer = assert_matches(Step.random(PAGED, 4, [Text(1100, 20)], 80), place, num_ctas=8)
     assert answer.counts.wide > 2 and answer.counts.partials > 20
 
 
 @pytest.mark.interpreted
-def test_many_rows_are_not_cut(place):
+def test_many_rows_are_not_split(place):
     answer = assert_matches(Step.random(PAGED, 2, [Text(300 + n) for n in range(12)], 260), place, num_ctas=4)
     assert answer.counts == (12, 0, 0)
 
 
-def test_a_group_reads_what_it_shares_once(place):
+def test_a_group_reads_its_shared_blocks_once(place):
     texts = [Text(603), *(Text(600 + 9 * n, 1 + n % 3, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
     answer = assert_matches(Step.random(PAGED, 3, texts, 120), place)
     assert answer.counts.wide > 0 and answer.counts.partials > 0
@@ -91,14 +90,14 @@ def test_a_group_reads_what_it_shares_once(place):
 
 @pytest.mark.interpreted
 def test_the_last_block_of_a_group_may_be_unfinished(place):
-    """Rows share a block that one of them has not filled: it sees none of the others' tokens."""
+    """Rows share a block that one of them has not filled: it does not see the others' tokens."""
     texts = [Text(602), *(Text(n, 1, 38) for n in (597, 593, 600, 601, 592))]  # the last of 38 blocks begins at 592
     answer = assert_matches(Step.random(PAGED, 2, texts, 60), place)
     assert answer.counts.narrow == 0 and answer.counts.wide > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *in_interpreter(torch.float32)])
-def test_a_cache_of_8_bits_is_read_as_it_was_rounded(dtype, place):
+def test_an_8_bit_cache_is_read_as_rounded(dtype, place):
     step = Step.random(PAGED, 4, [Text(300), Text(0, 23)], 40).rounded(dtype, torch.float8_e4m3fn)
     answer = run(step, place, dtype, torch.float8_e4m3fn)
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]
@@ -108,7 +107,7 @@ FIXED = 128
 
 
 def alone(step: Step, row: int, first: int) -> Step:
-    """The same cache and the same tokens of one row from its `first` one on, and nobody else."""
+    """Return a step with the same cache and only one row, from its token `first` on."""
     batch, (begin, end) = step.batch, step.batch.starts[row : row + 2]
     new = int(end - begin) - first
     part = RowPart([0] * new, int(batch.lengths[row]) - new, batch.block_tables[row].tolist())
@@ -116,8 +115,8 @@ def alone(step: Step, row: int, first: int) -> Step:
 
 
 @pytest.mark.parametrize("window, dtype", [(150, "f32"), (None, "bf16")])
-def test_with_fixed_chunks_a_token_is_the_same_to_the_bit_in_any_company(window, dtype, place):
-    """In a batch and alone, as a prompt and as one token, cut into parts and folded in one item."""
+def test_with_fixed_chunks_a_token_is_bit_equal_in_any_batch(window, dtype, place):
+    """In a batch and alone, as a prompt and as one token, split into parts and folded in one item."""
     spec = CacheSpec("paged" if window is None else "window", 2, 32, window)
     step = Step.random(spec, 3, [Text(120, 24), Text(3), Text(255, 2), Text(450)], 80)
     together = run(step, place, TORCH_NAMES[dtype], fixed_chunk=FIXED, num_ctas=4).out
@@ -130,7 +129,7 @@ def test_with_fixed_chunks_a_token_is_the_same_to_the_bit_in_any_company(window,
 
 
 @pytest.mark.interpreted
-def test_with_fixed_chunks_long_rows_are_cut_and_others_folded(place):
+def test_with_fixed_chunks_long_rows_are_split_and_others_folded(place):
     step = Step.random(PAGED, 2, [Text(480), Text(180), Text(280), Text(20)], 70)
     limits = {"fixed_chunk": FIXED, "num_ctas": 6}
     answer = run(step, place, torch.float32, **limits)

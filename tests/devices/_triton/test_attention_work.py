@@ -1,4 +1,4 @@
-"""The cutting of attention's work: whatever a step holds, every token attends to each of its keys exactly once."""
+"""Planning of attention work: in any step, every token attends to each of its keys exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews, plan_work, size_of
+from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews, plan_work, work_size
 from quire.ops.batch import Batch, RowPart
 
 pytestmark = pytest.mark.pure
@@ -22,7 +22,7 @@ LIMITS = WorkLimits(
 
 
 def batch_of(texts: list[tuple[int, int]], shared: int = 0) -> Batch:
-    """(computed, new) of every row; the first rows that have so many blocks at their head form groups of up to 7."""
+    """Build a batch of rows with (computed, new) tokens; rows with `shared` full blocks form groups of up to 7."""
     parts, groups = [], []
     for row, (computed, new) in enumerate(texts):
         num_blocks = -(-(computed + new) // BLOCK)
@@ -30,17 +30,17 @@ def batch_of(texts: list[tuple[int, int]], shared: int = 0) -> Batch:
         if shared and computed >= shared * BLOCK:
             groups.append((row // 7, row, shared))
     sizes = {group: sum(g == group for g, _, _ in groups) for group, _, _ in groups}
-    kept = [each for each in groups if sizes[each[0]] > 1]
-    return replace(Batch.of(parts, BLOCK), groups=np.array(kept, np.int32).reshape(-1, 3))
+    groups = [each for each in groups if sizes[each[0]] > 1]
+    return replace(Batch.of(parts, BLOCK), groups=np.array(groups, np.int32).reshape(-1, 3))
 
 
 def planned(batch: Batch, limits: WorkLimits) -> tuple[WorkCounts, WorkViews]:
-    views = WorkViews.of(np.full(size_of(limits), -99, np.int32), limits)
+    views = WorkViews.of(np.full(work_size(limits), -99, np.int32), limits)
     return plan_work(batch, limits, views), views
 
 
 def check(batch: Batch, limits: WorkLimits) -> WorkCounts:
-    """Walk all items as a kernel would, and count what every token has seen."""
+    """Process all items like a kernel, and count which keys every token has seen."""
     counts, views = planned(batch, limits)
     capacity = Capacity.of(limits, len(batch.positions), len(batch.lengths))
     assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
@@ -86,33 +86,33 @@ def test_one_long_row_fills_the_device():
     assert check(batch_of([(8000, 1)]), LIMITS).narrow == 11  # of a budget of 12, in chunks of 768 keys
 
 
-def test_many_rows_are_left_whole():
+def test_many_rows_are_not_split():
     assert check(batch_of([(640, 1)] * 64), LIMITS) == (64, 0, 0)
 
 
-def test_a_row_that_is_longer_than_others_is_cut_alone():
+def test_only_a_row_that_is_longer_than_others_is_split():
     counts, views = planned(batch_of([(100, 1)] * 3 + [(7000, 1)]), LIMITS)
     assert counts.narrow > 10
     lengths = views.narrow[: counts.narrow, 4] - views.narrow[: counts.narrow, 3]
     assert lengths.max() < 1000 and (np.diff(lengths >> 4) <= 0).all()  # and the longest items come first
 
 
-def test_a_group_is_read_once_and_its_rows_go_on_from_there():
+def test_a_group_is_read_once_and_its_rows_read_only_the_rest():
     counts, views = planned(batch_of([(1100 + n, 1) for n in range(7)], shared=64), LIMITS)
     assert counts.wide == 2 and counts.narrow == 7
     assert views.wide[: counts.wide, 1].tolist() == [7, 7] and set(views.narrow[:7, 3].tolist()) == {1024}
 
 
-def test_a_group_that_saves_too_little_is_left_alone():
+def test_a_group_that_saves_too_little_is_not_used():
     assert check(batch_of([(200, 1), (210, 1)], shared=4), LIMITS).wide == 0
 
 
-def test_a_token_of_a_fixed_chunk_has_its_parts_at_multiples_of_it():
+def test_with_fixed_chunks_parts_begin_at_multiples_of_the_chunk():
     counts, views = planned(batch_of([(2000, 1), (30, 90)]), replace(LIMITS, fixed_chunk=512, wide_queries=64))
     assert counts.narrow == 0 and (views.wide[: counts.wide, 3] % 512 == 0).all()
 
 
 def test_work_that_does_not_fit_is_refused():
     small: Any = replace(LIMITS, max_rows=1, max_tokens=4, num_ctas=2, wide_ctas=2)
-    with pytest.raises(ValueError, match="room for"):
+    with pytest.raises(ValueError, match="the buffer holds"):
         planned(batch_of([(3, 1)] * 4), small)

@@ -1,4 +1,4 @@
-"""Products with 4-bit weights, with all that can stand around them, against float64 over the numbers that they mean."""
+"""Products with 4-bit weights, with everything fused into them, against float64 over the dequantized weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.devices.interpreted import in_interpreter
 
 pytestmark = [pytest.mark.device]
 COLUMNS, ROWS = 512, 24
-# how the product is divided, tokens, group, are zeros whole values; is it a gate, has it a norm, a bias, is it added
+# tile, tokens, group, whether zeros are integers, (is a gate, has a norm, has a bias, is added to a residual)
 CASES = [
     (Tile(32, 0, 16, shares=1, stages=2), 1, 64, True, (False, False, False, False)),
     (Tile(16, 0, 16, shares=2, stages=2), 20, 32, False, (False, True, True, True)),
@@ -28,7 +28,7 @@ BF16_ERROR = 2e-2
 
 
 def make(rows: int, columns: int, group: int, seed: int, whole: bool = True) -> Int4:
-    """Scales of very different sizes, zeros off the middle, which are whole values or not."""
+    """Make a matrix with scales of very different sizes, and zeros that are integers or not."""
     rng = np.random.default_rng(seed)
     scales = np.exp(rng.uniform(-9, -4, (rows, columns // group))).astype(np.float16).astype(np.float32)
     values = rng.integers(0, 16, scales.shape) if whole else rng.uniform(0, 16, scales.shape)
@@ -41,7 +41,7 @@ def placed(parts: Int4, place: str) -> Int4Weight:
 
 
 @pytest.mark.parametrize("case", [1, 2, *in_interpreter(0, 3, 4, 5)])
-def test_a_streamed_product_is_what_the_numbers_mean(case, place):
+def test_a_streamed_product_equals_that_of_the_dequantized_weights(case, place):
     tile, num_tokens, group, whole, around = CASES[case]
     rng, scratch = np.random.default_rng(num_tokens), Scratch(torch.device(place))
     is_gate, has_norm, has_bias, adds = around
@@ -54,27 +54,27 @@ def test_a_streamed_product_is_what_the_numbers_mean(case, place):
     add_to = None if residual is None else on_device[2].bfloat16()
     weight = placed(parts, place)
     assert (weight.points is not None) == whole
-    wanted = expected(x.float().numpy(), parts.dequantize(), norm, bias, is_gate, residual)
+    exact = expected(x.float().numpy(), parts.dequantize(), norm, bias, is_gate, residual)
     around = Around(on_device[0], 1e-5, on_device[1], is_gate, add_to)
     out = stream_int4(x.to(place), weight, around, tile, scratch, torch.bfloat16).float().cpu().numpy()
-    assert relative_error(out, wanted) <= BF16_ERROR
-    assert not scratch.arrived.any(), "the counters are ready for the next product"
+    assert relative_error(out, exact) <= BF16_ERROR
+    assert not scratch.arrived.any(), "the counters are reset for the next product"
 
 
 @pytest.mark.parametrize("group", [64, *in_interpreter(16, 128, 512)])
-def test_the_whole_matrix_can_be_written_as_bfloat16(group, place):
+def test_a_matrix_can_be_dequantized_to_bfloat16(group, place):
     parts = make(ROWS, COLUMNS, group, seed=1)
     weight = placed(parts, place)
     assert weight.shape == (ROWS, COLUMNS)
-    room = torch.empty(ROWS * COLUMNS + 100, dtype=torch.bfloat16, device=place)
-    out = dequantize(weight, room).float().cpu().numpy()
+    buffer = torch.empty(ROWS * COLUMNS + 100, dtype=torch.bfloat16, device=place)
+    out = dequantize(weight, buffer).float().cpu().numpy()
     numbers = parts.dequantize()
-    # of zeros, 11 bits are kept: where a weight is nearly zero, its error is theirs
+    # zeros have 11 bits: where a weight is nearly zero, their error dominates
     allowed = 2.0**-8 * np.abs(numbers) + 2.0**-11 * np.abs(parts.zeros.repeat(group, 1))
     assert out.shape == numbers.shape and (np.abs(out - numbers) <= allowed).all()
 
 
-def test_rows_without_weight_and_tiny_scales_come_out_as_numbers(place):
+def test_rows_of_zeros_and_tiny_scales_are_dequantized(place):
     parts = make(ROWS, COLUMNS, 128, seed=2)
     parts.scales[0], parts.zeros[0] = 0, 0
     parts.scales[1] *= np.float32(1e-7)  # far below what float16 holds
@@ -86,7 +86,7 @@ def test_rows_without_weight_and_tiny_scales_come_out_as_numbers(place):
     assert relative_error(out[1], numbers[1]) < 1e-2
 
 
-def test_groups_that_no_kernel_takes_are_known():
+def test_unsupported_group_sizes_have_no_span():
     assert span_of(4096, 128) == 32 and span_of(4096, 32) == 32 and span_of(4096, 4096) == 32
     assert span_of(4096, 16) == 16 and span_of(128, 128) == 16
     assert span_of(4096, 8) is None and span_of(96, 32) is None and span_of(1536, 96) is None

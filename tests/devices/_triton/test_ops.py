@@ -1,10 +1,10 @@
-"""Every kernel that implements an op, against the op's reference on the op's own examples.
+"""Every kernel that implements an op, against the op's reference on the op's examples.
 
 add, rms_norm, embed, linear, linear_split, silu_gate, logits, rms_norm_heads, rope     here
 attention            test_attention.py (items of work), test_attend_few.py (with rope and the KV write, of few rows)
-what stands around a product in the same kernel, FP8                    test_stream.py, test_around_products.py
+steps fused into a product, FP8                                         test_stream.py, test_around_products.py
 products with 4-bit weights                                             test_int4.py
-choosing tokens, which is no op: against the host's own filters         test_sample.py
+sampling, which is not an op: against the host's filters                test_sample.py
 attention_work.py, which only plans: every token sees each key once     test_attention_work.py
 """
 
@@ -32,8 +32,8 @@ TILE = Tile(32, 32, 16, shares=1, stages=2)
 ELSEWHERE = {"attention"}
 
 
-class Here:
-    """Arrays become tensors of one number format in one place."""
+class ToDevice:
+    """Converts arrays to tensors of one number format on one device."""
 
     def __init__(self, dtype: str, place: str) -> None:
         self.dtype, self.place = DTYPES[dtype], place
@@ -42,7 +42,7 @@ class Here:
         return torch.from_numpy(array).to(self.place, dtype or self.dtype)
 
     def product(self, x: np.ndarray, weights: list[np.ndarray], biases: list[np.ndarray | None], **more: Any) -> Any:
-        """By the kernel for few tokens, of matrices that lie one below the other."""
+        """Multiply with concatenated matrices, by the kernel for few tokens."""
         bias = None if biases[0] is None else self(np.concatenate(biases))
         around, scratch = Around(bias=bias, **more), Scratch(torch.device(self.place))
         return stream(self(x), self(np.concatenate(weights)), None, around, TILE, scratch, self.dtype)
@@ -50,7 +50,7 @@ class Here:
     def heads(
         self, x: np.ndarray, dim: int, turns: RopeTables, positions: np.ndarray, norm: np.ndarray | None, eps: float
     ):
-        """What becomes of query heads [T, heads * dim], with one key head beside them."""
+        """Return query heads [T, heads * dim] after norm and rope, with one key head beside them."""
         raw = self(np.concatenate([x, x[:, :dim], x[:, :dim]], 1))
         cache = tuple(torch.zeros((5, 1, 16, dim), dtype=self.dtype, device=self.place) for _ in range(2))
         where = TokenPlacement(self(positions, torch.int32), self(np.arange(len(x)), torch.int32))
@@ -58,60 +58,62 @@ class Here:
         return rope_write(Product(raw), Heads(x.shape[1] // dim, 1, dim), turns, where, cache, head_norm)
 
 
-def _add(args: Args, here: Here) -> torch.Tensor:
-    x = here(args["x"])
-    add_norm(x, Product(here(args["y"])), torch.ones(x.shape[1], device=here.place), 1e-5)
+def _add(args: Args, to_device: ToDevice) -> torch.Tensor:
+    x = to_device(args["x"])
+    add_norm(x, Product(to_device(args["y"])), torch.ones(x.shape[1], device=to_device.place), 1e-5)
     return x
 
 
-def _rms_norm(args: Args, here: Here) -> torch.Tensor:
-    return add_norm(here(args["x"]), None, here(args["weight"], torch.float32), args["eps"])
+def _rms_norm(args: Args, to_device: ToDevice) -> torch.Tensor:
+    return add_norm(to_device(args["x"]), None, to_device(args["weight"], torch.float32), args["eps"])
 
 
-def _embed(args: Args, here: Here) -> torch.Tensor:
-    ids = here(args["token_ids"], torch.int32)
-    return embed(ids, torch.zeros(1, dtype=torch.int32, device=here.place), here(args["table"]), here.dtype)
+def _embed(args: Args, to_device: ToDevice) -> torch.Tensor:
+    ids = to_device(args["token_ids"], torch.int32)
+    return embed(
+        ids, torch.zeros(1, dtype=torch.int32, device=to_device.place), to_device(args["table"]), to_device.dtype
+    )
 
 
-def _linear(args: Args, here: Here) -> torch.Tensor:
-    return here.product(args["x"], [args["weight"]], [args["bias"]])
+def _linear(args: Args, to_device: ToDevice) -> torch.Tensor:
+    return to_device.product(args["x"], [args["weight"]], [args["bias"]])
 
 
-def _linear_split(args: Args, here: Here) -> tuple[torch.Tensor, ...]:
-    out = here.product(args["x"], list(args["weights"]), list(args["biases"]))
+def _linear_split(args: Args, to_device: ToDevice) -> tuple[torch.Tensor, ...]:
+    out = to_device.product(args["x"], list(args["weights"]), list(args["biases"]))
     return out.split([len(weight) for weight in args["weights"]], 1)
 
 
-def _silu_gate(args: Args, here: Here) -> torch.Tensor:
-    return here.product(args["x"], [args["gate"], args["up"]], [args["gate_bias"], args["up_bias"]], is_gate=True)
+def _silu_gate(args: Args, to_device: ToDevice) -> torch.Tensor:
+    return to_device.product(args["x"], [args["gate"], args["up"]], [args["gate_bias"], args["up_bias"]], is_gate=True)
 
 
-def _silu_gate_after_a_product(args: Args, here: Here) -> torch.Tensor:
+def _silu_gate_after_a_product(args: Args, to_device: ToDevice) -> torch.Tensor:
     raw = args["x"] @ np.concatenate([args["gate"], args["up"]]).T
     if args["gate_bias"] is not None:
         raw += np.concatenate([args["gate_bias"], args["up_bias"]])
-    out = silu_gate(Product(here(raw, torch.float32)), False, here.dtype)
+    out = silu_gate(Product(to_device(raw, torch.float32)), False, to_device.dtype)
     assert isinstance(out, torch.Tensor)
     return out
 
 
-def _logits(args: Args, here: Here) -> torch.Tensor:
-    return here.product(args["x"][args["logits_at"]], [args["weight"]], [None])
+def _logits(args: Args, to_device: ToDevice) -> torch.Tensor:
+    return to_device.product(args["x"][args["logits_at"]], [args["weight"]], [None])
 
 
-def _rms_norm_heads(args: Args, here: Here) -> torch.Tensor:
+def _rms_norm_heads(args: Args, to_device: ToDevice) -> torch.Tensor:
     x, dim = args["x"], len(args["weight"])
-    still = RopeTables(*(torch.full((1, dim // 2), value, device=here.place) for value in (1.0, 0.0)))
-    return here.heads(x, dim, still, np.zeros(len(x)), args["weight"], args["eps"])
+    still = RopeTables(*(torch.full((1, dim // 2), value, device=to_device.place) for value in (1.0, 0.0)))
+    return to_device.heads(x, dim, still, np.zeros(len(x)), args["weight"], args["eps"])
 
 
-def _rope(args: Args, here: Here) -> torch.Tensor:
+def _rope(args: Args, to_device: ToDevice) -> torch.Tensor:
     angles = (np.arange(4096, dtype=np.float32)[:, None] * args["frequencies"]).astype(np.float64)
-    turns = RopeTables(*(here(f(angles) * args["scaling"], torch.float32) for f in (np.cos, np.sin)))
-    return here.heads(args["x"], args["head_dim"], turns, args["positions"], None, 0.0)
+    turns = RopeTables(*(to_device(f(angles) * args["scaling"], torch.float32) for f in (np.cos, np.sin)))
+    return to_device.heads(args["x"], args["head_dim"], turns, args["positions"], None, 0.0)
 
 
-KERNELS: dict[str, tuple[Callable[[Args, Here], Any], ...]] = {
+KERNELS: dict[str, tuple[Callable[[Args, ToDevice], Any], ...]] = {
     "add": (_add,),
     "embed": (_embed,),
     "linear": (_linear,),
@@ -122,19 +124,19 @@ KERNELS: dict[str, tuple[Callable[[Args, Here], Any], ...]] = {
     "rope": (_rope,),
     "silu_gate": (_silu_gate, _silu_gate_after_a_product),
 }
-TOKENS_TAKEN = 8  # of an example, by the interpreter
+MAX_INTERPRETED = 8  # tokens of an example in the interpreter
 
 
 def examples(name: str, dtype: str, place: str) -> list[Args]:
-    """Rope in pairs has no kernel, nor have products of no tokens. The interpreter is spared those of many tokens; an
-    accelerator, that compiles kernels for the sizes of each, takes the one of most tokens and the last one."""
-    known = []
+    """Return the examples to run. Pairwise rope and products of no tokens have no kernel. The interpreter skips those
+    of many tokens; an accelerator, which compiles kernels for each size, runs the largest and the last one."""
+    supported = []
     for args in find_op(name).example_args(dtype):
         if not args.get("interleaved") and len(args.get("logits_at", "all")):
-            known.append((len(args.get("x", args.get("token_ids"))), args))
+            supported.append((len(args.get("x", args.get("token_ids"))), args))
     if place == "cuda":
-        return [max(known, key=lambda each: each[0])[1], known[-1][1]]
-    return [args for num_tokens, args in known if num_tokens <= TOKENS_TAKEN or name == "logits"]
+        return [max(supported, key=lambda each: each[0])[1], supported[-1][1]]
+    return [args for num_tokens, args in supported if num_tokens <= MAX_INTERPRETED or name == "logits"]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
@@ -144,10 +146,10 @@ def test_a_kernel_matches_its_reference(name, dtype, place):
     for args in examples(name, dtype, place):
         expected = op(**args)
         for kernel in KERNELS[name]:
-            actual = kernel(args, Here(dtype, place))
+            actual = kernel(args, ToDevice(dtype, place))
             both = zip(actual, expected, strict=True) if isinstance(expected, tuple) else [(actual, expected)]
-            for mine, theirs in both:
-                assert relative_error(mine.float().cpu().numpy(), theirs) <= op.tolerance[dtype]
+            for ours, theirs in both:
+                assert relative_error(ours.float().cpu().numpy(), theirs) <= op.tolerance[dtype]
 
 
 def test_every_op_has_a_kernel():

@@ -1,4 +1,4 @@
-"""Tokens chosen on the device: those that the host's own filters leave and a number of chance falls on."""
+"""Sampling on the device selects the same tokens as the host's filters and the same random numbers."""
 
 from __future__ import annotations
 
@@ -10,50 +10,56 @@ import pytest
 import torch
 
 from quire.devices._triton import sample
-from quire.devices._triton.sample import Rules, Sizes, Space, choose
+from quire.devices._triton.sample import DrawArrays, SampleBuffers, SampleSizes, sample_tokens
 from quire.ops.batch import Draws
 from quire.sampling.mask import blank
 from tests.devices.interpreted import in_interpreter
-from tests.sampling.drawn import drawn, kept
+from tests.sampling.device_reference import expected_token, kept_tokens
 
 pytestmark = pytest.mark.device
 
 VOCAB = 300
-SMALL, TINY = Sizes(block=64, num_candidates=128), Sizes(64, 16)  # the interpreter is slow
+SMALL, TINY = SampleSizes(block=64, num_candidates=128), SampleSizes(64, 16)  # the interpreter is slow
 OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "chance": 0.5}
 KINDS = {"rows": np.int32, "top_k": np.int32, "masked": np.bool_}
 
 
 def draws_of(*entries: dict[str, Any]) -> Draws:
-    """What each entry says differently from drawing among all; its row is its own number unless it says so."""
+    """Build draws from entries, each with its changes to OFF; its row is its index unless it has another."""
     rows = [{"rows": at, "masked": False, **OFF, **each} for at, each in enumerate(entries)]
     columns = {f.name: [row[f.name] for row in rows] for f in fields(Draws)}
     return Draws(**{name: np.array(column, KINDS.get(name, np.float32)) for name, column in columns.items()})
 
 
 def run(
-    logits: np.ndarray, draws: Draws, place: str, bits: np.ndarray | None = None, sizes: Sizes = SMALL, **more: Any
+    logits: np.ndarray,
+    draws: Draws,
+    place: str,
+    bits: np.ndarray | None = None,
+    sizes: SampleSizes = SMALL,
+    **more: Any,
 ) -> tuple[list[int], list[int]]:
-    """The tokens, and the table of last tokens, in which -7 was before."""
-    place_of = np.full(len(draws.rows), -1, np.int32)
-    place_of[draws.masked] = np.arange(draws.masked.sum())
+    """Return the tokens, and the table of last tokens, which was filled with -7."""
+    mask_of = np.full(len(draws.rows), -1, np.int32)
+    mask_of[draws.masked] = np.arange(draws.masked.sum())
 
-    def there(array: np.ndarray) -> Any:
+    def on_device(array: np.ndarray) -> Any:
         return torch.from_numpy(array).to(place)
 
-    words = None if bits is None else there(bits.view(np.int32))
-    rules = Rules(*(there(getattr(draws, name)) for name in Rules._fields[:6]), there(place_of), words)
+    words = None if bits is None else on_device(bits.view(np.int32))
+    params = (on_device(getattr(draws, name)) for name in DrawArrays._fields[:6])
+    arrays = DrawArrays(*params, on_device(mask_of), words)
     tokens = torch.zeros(len(logits), dtype=torch.int32, device=place)
     last = torch.full((16,), -7, dtype=torch.int32, device=place)
-    given = torch.from_numpy(logits).to(place, more.pop("dtype", torch.float32))
-    choose(given, rules, tokens, last, Space.of(len(logits), logits.shape[1], place, sizes), **more)
+    tensor = torch.from_numpy(logits).to(place, more.pop("dtype", torch.float32))
+    sample_tokens(tensor, arrays, tokens, last, SampleBuffers.of(len(logits), logits.shape[1], place, sizes), **more)
     return tokens.tolist(), last.tolist()
 
 
 def expected(logits: np.ndarray, draws: Draws, bits: np.ndarray | None = None) -> list[int]:
     masks = iter(() if bits is None else bits)
     mask_of = [next(masks) if is_masked else None for is_masked in draws.masked]
-    return [drawn(x, draws, at, mask_of[at]) if draws.rows[at] >= 0 else -1 for at, x in enumerate(logits)]
+    return [expected_token(x, draws, at, mask_of[at]) if draws.rows[at] >= 0 else -1 for at, x in enumerate(logits)]
 
 
 def normal(num_rows: int, spread: float = 3.0, vocab: int = VOCAB) -> np.ndarray:
@@ -72,13 +78,13 @@ def test_greedy_takes_the_likeliest_and_the_first_of_equals(place: str, dtype: A
     assert last == [tokens[1], -7, tokens[4], -7, tokens[0], *[-7] * 4, tokens[3], *[-7] * 6]
 
 
-def test_a_row_without_a_distribution_has_no_token_and_others_have(place: str) -> None:
+def test_a_row_with_invalid_logits_has_no_token_and_others_have(place: str) -> None:
     logits = normal(8)
     logits[[0, 5], 200], logits[1], logits[2, 17] = np.nan, -np.inf, np.inf
     logits[3, 250] = np.nan
     draws = draws_of(*[{"temperature": 0.0}] * 3, {"temperature": 0.0, "masked": True}, *[{"top_k": 5}] * 4)
     bits = blank(1, VOCAB)
-    bits[0, :3] = 0xFFFFFFFF  # what the grammar rules out may be no number
+    bits[0, :3] = 0xFFFFFFFF  # the NaN is at a token that the grammar rules out
     tokens, last = run(logits, draws, place, bits)
     assert tokens[:3] == [-1] * 3 == [tokens[5]] * 3 and last[:3] == [0] * 3
     assert tokens == expected(logits, draws, bits) and tokens[3] == logits[3, :96].argmax()
@@ -95,8 +101,8 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("few", [True, *in_interpreter(False)], ids=["all logits", "candidates"])
 @pytest.mark.parametrize("name", ["all", *in_interpreter(*(name for name in FILTERS if name != "all"))])
-def test_filters_keep_what_the_hosts_do_and_chance_falls_on_the_same_token(place: str, name: str, few: bool) -> None:
-    """With room for 16 candidates most rows have to be searched whole."""
+def test_filters_and_random_numbers_select_the_hosts_token(place: str, name: str, few: bool) -> None:
+    """With at most 16 candidates, all logits of most rows have to be searched."""
     entries = [{**each, "chance": chance} for each in FILTERS[name] for chance in ((0.81,) if few else (0.0, 0.999))]
     logits, draws = normal(len(entries)), draws_of(*entries)
     tokens, _ = run(logits, draws, place, sizes=TINY if few else SMALL)
@@ -110,14 +116,14 @@ def test_equal_logits_at_the_edge_are_kept_in_the_order_of_their_ids(place: str,
     entries = [{**cut, "chance": chance} for cut in ({"top_k": 25}, {"top_p": 0.37}) for chance in (0.0, 0.9999)]
     draws = draws_of(*entries)
     for entry in (0, 2):
-        ids, x = kept(logits[entry], draws, entry)
-        assert (x == x.min()).sum() < (logits[entry] == logits[entry, ids].min()).sum(), "the edge cuts equal ones"
+        ids, x = kept_tokens(logits[entry], draws, entry)
+        assert (x == x.min()).sum() < (logits[entry] == logits[entry, ids].min()).sum(), "some equal ones are dropped"
     assert run(logits, draws, place, sizes=TINY if few else SMALL)[0] == expected(logits, draws)
 
 
-def test_masks_are_those_of_their_entries_and_what_is_far_away_can_be_drawn(place: str) -> None:
+def test_entries_use_their_own_masks_and_very_unlikely_tokens_can_be_drawn(place: str) -> None:
     logits = normal(6)
-    logits[4, [70, 200]] = -300.0, -340.0  # the only two that are left, farther apart than any bin
+    logits[4, [70, 200]] = -300.0, -340.0  # the only two that are allowed, beyond the range of bins
     draws = draws_of(
         {"masked": True, "temperature": 0.0},
         {"top_k": 20},
@@ -131,17 +137,17 @@ def test_masks_are_those_of_their_entries_and_what_is_far_away_can_be_drawn(plac
     bits[3, 70 // 32], bits[3, 200 // 32] = 1 << (70 % 32), 1 << (200 % 32)
     tokens, _ = run(logits, draws, place, bits)
     assert tokens == expected(logits, draws, bits)
-    assert tokens[4] == 200 and tokens[5] == -1  # the last mask leaves nothing
+    assert tokens[4] == 200 and tokens[5] == -1  # the last mask allows nothing
 
 
 @pytest.mark.interpreted
 def test_tokens_are_drawn_as_often_as_they_are_likely(place: str) -> None:
-    """Chances spread evenly: each token's count is its share, but for the two ends of its stretch."""
+    """With evenly spaced random numbers, each token's count is its share, rounded."""
     num_draws, logits = 16, normal(1, vocab=40)
     entries = [{"top_k": 12, "top_p": 0.9, "rows": 0, "chance": (at + 0.5) / num_draws} for at in range(num_draws)]
     draws = draws_of(*entries)
-    tokens, _ = run(np.repeat(logits, num_draws, 0), draws, place, sizes=Sizes(32, 32))
-    ids, x = kept(logits[0], draws, 0)
+    tokens, _ = run(np.repeat(logits, num_draws, 0), draws, place, sizes=SampleSizes(32, 32))
+    ids, x = kept_tokens(logits[0], draws, 0)
     shares = np.zeros(40)
     shares[ids] = np.exp(x) / np.exp(x).sum()
     assert np.abs(np.bincount(tokens, minlength=40) - shares * num_draws).max() <= 1.0
@@ -160,14 +166,14 @@ def test_a_token_does_not_depend_on_how_many_programs_share_the_vocabulary(
 
 @pytest.mark.gpu
 def test_a_vocabulary_of_128256_on_an_accelerator(place: str) -> None:
-    """With the sizes that are served, also for distributions that are nearly flat."""
+    """With the default sizes, also for nearly flat distributions."""
     rng = np.random.default_rng(0)
     spread = np.where(np.arange(64) % 8 == 0, 0.01, 2.5).astype(np.float32)
     logits = rng.normal(0.0, 1.0, (64, 128_256)).astype(np.float32) * spread[:, None]
     cuts = [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 5000, "top_p": 0.95}, {"temperature": 0.0}]
     draws = draws_of(*[{**cuts[at % 6], "rows": at % 16, "chance": float(rng.random())} for at in range(64)])
-    tokens, _ = run(logits, draws, place, sizes=Sizes())
-    wanted = expected(logits, draws)
-    assert np.mean(np.array(tokens) == wanted) > 0.95  # a sum of 128,256 float32 decides between neighbours
+    tokens, _ = run(logits, draws, place, sizes=SampleSizes())
+    exact = expected(logits, draws)
+    assert np.mean(np.array(tokens) == exact) > 0.95  # rounding of a sum of 128,256 float32 may select a neighbour
     for at, token in enumerate(tokens):
-        assert token in kept(logits[at], draws, at)[0] if draws.temperature[at] else token == wanted[at]
+        assert token in kept_tokens(logits[at], draws, at)[0] if draws.temperature[at] else token == exact[at]

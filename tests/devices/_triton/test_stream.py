@@ -1,4 +1,4 @@
-"""Products of few tokens, with all that can stand around them, against float64."""
+"""Products of few tokens, with everything fused into them, against float64."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def expected(x, weight, norm, bias, is_gate, residual) -> np.ndarray:
 @pytest.mark.parametrize("tile", [TILES[0], *in_interpreter(*TILES[1:])])
 @pytest.mark.parametrize("fmt", ["bf16", "fp8"])
 @pytest.mark.parametrize("num_tokens", [20, *in_interpreter(1)])
-def test_a_streamed_product_is_what_it_says(num_tokens, fmt, tile, place):
+def test_a_streamed_product_matches_float64(num_tokens, fmt, tile, place):
     rng = np.random.default_rng(num_tokens)
     scratch = Scratch(torch.device(place))
     for is_gate, has_norm, has_bias, adds in product((False, True), repeat=4) if place == "cpu" else ON_GPU:
         if (adds and is_gate) or (has_norm and fmt == "fp8"):
-            continue  # what nobody asks for
+            continue  # combinations that programs do not use
         rows = 2 * ROWS if is_gate else ROWS
         x, weight = (
             rng.standard_normal((num_tokens, COLUMNS), np.float32),
@@ -70,7 +70,7 @@ def test_a_streamed_product_is_what_it_says(num_tokens, fmt, tile, place):
         out = stream(tokens, w, scales, around, tile, scratch, torch.bfloat16)
         error = relative_error(out.float().cpu().numpy(), expected(x, weight, norm, bias, is_gate, residual))
         assert error <= BF16_ERROR
-    assert not scratch.arrived.any(), "the counters are ready for the next product"
+    assert not scratch.arrived.any(), "the counters are reset for the next product"
 
 
 def test_the_sum_of_shares_is_always_the_same(place):

@@ -1,10 +1,10 @@
-// Every kernel of every variant that this CPU runs, against the portable one on random numbers, and against itself with
-// the work cut in another way. CMake builds it with -DQUIRE_COMPARE_VARIANTS=ON, for this architecture or another; what
-// it finds is a line each, and any failure makes its exit status 1. See test_variants.py.
+// Compares every kernel of every variant that this CPU runs with the portable one on random numbers, and with itself for
+// another split of work. CMake builds it with -DQUIRE_COMPARE_VARIANTS=ON, for this architecture or another. It prints a
+// line per comparison, and exits with 1 if any fails. See test_variants.py.
 //
-// Kernels without fused products must agree to the bit; the others may round sums differently, by far less than the
-// numbers' own rounding. Cut in another way, every kernel must agree with itself to the bit, and so must products of
-// variants that say they round alike.
+// Kernels without fused products must be bit-equal; the others may round sums differently, by far less than the rounding
+// of the numbers. For another split of work, every kernel must be bit-equal to itself, and so must products of variants
+// that round alike.
 
 #include <algorithm>
 #include <cmath>
@@ -40,7 +40,7 @@ struct Weights {
     Matrix matrix;
 };
 
-// Any bytes are quants and whole-number scales; floats must be numbers.
+// Any bytes are valid quants and integer scales; floats must not be NaN.
 void fill(const Matrix &m, uint8_t *panel) {
     for (size_t i = 0; i < m.panel_bytes; ++i) panel[i] = static_cast<uint8_t>(random_bits());
     uint16_t *halves = reinterpret_cast<uint16_t *>(panel);
@@ -84,7 +84,7 @@ struct Tokens {
     Output both() { return {rows(), quants()}; }
 };
 
-// In bf16 where weights are: a variant may round tokens to it.
+// Tokens in bf16 if weights are: a variant may round them.
 Tokens random_tokens(const Kernels &kernels, int count, int dim, bool in_bf16 = false) {
     Tokens t(count, dim);
     t.x = numbers(t.x.size());
@@ -97,7 +97,7 @@ Tokens random_tokens(const Kernels &kernels, int count, int dim, bool in_bf16 = 
 // --- comparison
 
 struct Found {
-    double worst = 0.0;  // difference, as a share of the largest number
+    double worst = 0.0;  // difference, relative to the largest number
     bool same = true;    // to the bit
 
     void floats(const std::vector<float> &a, const std::vector<float> &b) {
@@ -144,7 +144,7 @@ void report(const Kernels &kernels, const std::string &what, const Found &found,
 
 const Kernels *portable = nullptr;
 
-// One kernel's work, done by a table of kernels as a whole or in another cut, into the tokens that it returns.
+// One kernel's work, done by a table of kernels at once or split differently, into the tokens that it returns.
 using Work = std::function<Tokens(const Kernels &, bool cut)>;
 
 void compare(const Kernels &kernels, const std::string &what, const Work &work, bool exact) {
@@ -213,7 +213,7 @@ void compare_products(const Kernels &kernels, Format format) {
     compare(kernels, "embed " + name, embed, true);
 }
 
-// --- what is done to each token by itself
+// --- token-wise kernels
 
 void compare_token_wise(const Kernels &kernels) {
     constexpr int TOKENS = 5, DIM = 96;
@@ -257,7 +257,7 @@ struct Cache {
     KvCache cache;
 };
 
-// `slots` has the places that are written; elsewhere are numbers that nobody may look at.
+// `slots` are written; elsewhere are numbers that must not be read.
 Cache filled_cache(const Kernels &kernels, KvCache c, const std::vector<int32_t> &slots, Rows k, Rows v) {
     c.num_heads = HEADS, c.num_blocks = NUM_BLOCKS;
     Cache out{std::vector<uint8_t>(c.block_bytes() * NUM_BLOCKS), std::vector<uint8_t>(c.block_bytes() * NUM_BLOCKS), c};

@@ -11,13 +11,13 @@ import numpy as np
 from quire.devices import base
 from quire.devices.cpu.bindings import native
 from quire.models.config import read_config
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.models.names import stored_shapes
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch
 from quire.quant.registry import all_formats
 from tests.models.toys import BLOCK, VOCAB, MemoryCheckpoint, Session
-from tests.ops.stored import Stored
+from tests.ops.encoded_tensor import EncodedTensor
 
 HAS_NATIVE = native() is not None
 VARIANTS = native().variants() if HAS_NATIVE else []
@@ -27,28 +27,28 @@ LIMITS = base.Limits(
 )
 
 
-class Runs:
-    """A program where a session expects an interpreter."""
+class ProgramInterpreter:
+    """A program with the interface of an interpreter, for a session."""
 
     def __init__(self, program: base.Program) -> None:
         self.program = program
 
     def run(self, batch: Batch) -> np.ndarray:
-        output = self.program.launch(replace(batch, wanted=np.ones(len(batch.logits_at), np.int32))).result()
+        output = self.program.launch(replace(batch, num_top=np.ones(len(batch.logits_at), np.int32))).result()
         assert output.logits is not None
         if output.top_tokens is not None:
             assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
         return output.logits
 
 
-def lower(model: Model, limits: base.Limits = LIMITS, **options: Any) -> base.Program:
+def lower(model: DrawnModel, limits: base.Limits = LIMITS, **options: Any) -> base.Program:
     return base.open("cpu").lower(model.graph, model.weights, limits, **options)
 
 
-def session(program: base.Program, model: Model, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:
-    """Texts in blocks of that program's cache, all over it. Blocks of an earlier session hold what it left there."""
+def session(program: base.Program, model: DrawnModel, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:
+    """Return texts in scattered blocks of the program's cache, which may hold data of earlier sessions."""
     made = Session(model, num_blocks, seed)
-    made.interpreter = Runs(program)  # type: ignore[assignment]
+    made.interpreter = ProgramInterpreter(program)  # type: ignore[assignment]
     return made
 
 
@@ -61,14 +61,14 @@ SIZES = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
 }
-# Every part is a whole number of blocks, so that all matrices can be quantized: of blocks of 32, or of superblocks.
+# Every size is a whole number of blocks, so that all matrices can be quantized: blocks of 32, or superblocks.
 WIDTHS = {32: {"hidden_size": 128, "intermediate_size": 160}, 256: {"hidden_size": 256, "intermediate_size": 512}}
 FORMATS = {"embed_tokens": "q8_0", "v_proj": "q8_0", "down_proj": "q4_0"}  # the others have the format of the case
 
 
 @cache
-def quantized_model(fmt: str, head_dim: int = 32) -> Model:
-    """A Llama with quantized weights of several formats, as real files have them; norms are float32."""
+def quantized_model(fmt: str, head_dim: int = 32) -> DrawnModel:
+    """Make a Llama with quantized weights of several formats, like real files; norms are float32."""
     (arch,) = (arch for arch in all_architectures() if arch.name == "LlamaForCausalLM")
     widths = WIDTHS[max(32, all_formats()[fmt].block_weights)]
     metadata = {"architectures": [arch.name], **SIZES, **widths, "head_dim": head_dim}
@@ -82,9 +82,9 @@ def quantized_model(fmt: str, head_dim: int = 32) -> Model:
     return draw(MemoryCheckpoint("safetensors", metadata, tensors))  # type: ignore[arg-type]
 
 
-def stored(name: str, numbers: np.ndarray, fmt: str, seed: int) -> Stored:
-    """These numbers; in a format that is not written, random ones of their size."""
+def encode(name: str, numbers: np.ndarray, fmt: str, seed: int) -> EncodedTensor:
+    """Encode these numbers; in a format that cannot be written, random ones of the same shape."""
     try:
-        return Stored.of(name, numbers, fmt)
+        return EncodedTensor.of(name, numbers, fmt)
     except NotImplementedError:
-        return Stored.random(name, numbers.shape, fmt, seed)
+        return EncodedTensor.random(name, numbers.shape, fmt, seed)

@@ -1,4 +1,4 @@
-"""The native extension is optional: missing, it costs speed and one warning; built, it knows the CPU it runs on."""
+"""The native extension is optional: without it there is one warning; with it, the CPU's features are detected."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ def fresh_cache():
 
 @pytest.mark.pure
 def test_without_the_extension_one_warning_says_what_to_do(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, NATIVE, None)  # how Python remembers a module that is not there
+    monkeypatch.setitem(sys.modules, NATIVE, None)  # Python's entry for a module that does not exist
     assert bindings.native() is None
     assert bindings.native() is None
     [record] = caplog.records
@@ -62,8 +62,8 @@ def test_features_are_those_that_the_system_reports():
 @pytest.mark.slow
 @pytest.mark.device
 @pytest.mark.timeout(600)
-def test_a_machine_without_a_compiler_installs_and_is_told(tmp_path):
-    """A real installation, as a user does it, where no compiler is to be found. Needs the package index."""
+def test_installation_without_a_compiler_works_and_warns(tmp_path):
+    """A real installation, as a user does it, without a compiler. Needs the package index."""
     tree = tmp_path / "tree"
     skipped = shutil.ignore_patterns(".*", "build", "dist", "tests", "__pycache__")
     shutil.copytree(ROOT, tree, ignore=skipped)
@@ -88,7 +88,7 @@ def make_venv(folder: Path) -> Path:
 
 
 def without_compiler(folder: Path) -> dict[str, str]:
-    """An environment whose PATH holds the few tools that a build starts, and whose compiler is a lie."""
+    """Return an environment whose PATH has only the tools that a build starts, and whose compiler does not exist."""
     folder.mkdir()
     for tool in ("cmake", "ninja", "git", "sh", "uname", "env"):
         if found := shutil.which(tool):

@@ -1,4 +1,4 @@
-"""The extension by each compiler that it is made for: no warnings, and kernels that are those of the references."""
+"""The extension built by each supported compiler: no warnings, and kernels that match the references."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ TESTS = ["tests/ops/test_kernels.py", "tests/devices/cpu/test_program.py", "test
 def test_it_builds_without_a_warning_and_its_kernels_match_their_references(compiler, tmp_path):
     if not shutil.which("cmake") or not shutil.which(compiler):
         pytest.skip(f"needs cmake and {compiler}")
-    said = build_extension(tmp_path, f"-DCMAKE_CXX_COMPILER={compiler}")
-    assert "warning:" not in said, said[-6000:]
+    output = build_extension(tmp_path, f"-DCMAKE_CXX_COMPILER={compiler}")
+    assert "warning:" not in output, output[-6000:]
     run_tests(tmp_path, TESTS, "kernel or product or table or format or chunks or group")

@@ -1,4 +1,4 @@
-"""A second lowering takes the panels of the first: no weight is read or packed, and every bit is the same."""
+"""A second lowering uses the cached panels of the first: no weight is read or packed, and every bit is the same."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import sys
 import numpy as np
 import pytest
 
+from quire.devices import cpu
 from quire.devices.cpu import pack
-from quire.devices.cpu.choose import KEY
+from quire.devices.cpu.variant_choice import KEY
 from quire.weights.lowered import LoweredModel, LoweredStore
 from tests.devices.cpu.programs import HAS_NATIVE, VARIANTS, lower, quantized_model, session
 from tests.models.toys import some_tokens
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the
 
 @pytest.fixture
 def kept(tmp_path) -> LoweredModel:
-    return LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0).of("toy")
+    return LoweredStore(tmp_path / "lowered", 1 << 30, min_bytes=0).for_model("toy")
 
 
 def logits(program, model) -> np.ndarray:
@@ -30,18 +31,18 @@ def logits(program, model) -> np.ndarray:
 
 
 @pytest.mark.parametrize("precision", ["native", "float"])
-@pytest.mark.parametrize("fmt", sorted(pack.QUANTIZED | {"f16", "bf16"}))
+@pytest.mark.parametrize("fmt", sorted((*cpu.QUANTIZED, "f16", "bf16")))
 def test_logits_over_mapped_weights_are_bit_equal(fmt, precision, kept, monkeypatch):
     model = quantized_model(fmt)
     expected = logits(lower(model, precision=precision), model)
     first = logits(lower(model, kept=kept, precision=precision), model)
     kept.wait()
-    monkeypatch.setattr(pack, "packed_rows", None)  # whoever packs again fails
+    monkeypatch.setattr(pack, "packed_rows", None)  # packing again would fail
     second = logits(lower(model, kept=kept, precision=precision), model)
     assert np.array_equal(first, expected) and np.array_equal(second, expected)
 
 
-def test_mapped_weights_cost_the_program_no_memory_of_its_own(kept):
+def test_mapped_weights_take_no_memory_of_the_program(kept):
     model = quantized_model("q4_1")
     first = lower(model, kept=kept)
     kept.wait()
@@ -52,19 +53,19 @@ def test_mapped_weights_cost_the_program_no_memory_of_its_own(kept):
 
 
 def next_recipe(kept: LoweredModel) -> str:
-    """The recipe of the one file that is there."""
-    asked: list[str] = []
+    """Return the recipe of the only cached file."""
+    recipes: list[str] = []
 
-    class Listens:
+    class RecordingCache:
         def find(self, recipe: str) -> None:
-            asked.append(recipe)
+            recipes.append(recipe)
 
         def keep(self, recipe: str, arrays: object) -> None:
             pass
 
-    lower(quantized_model("q4_1"), kept=Listens())
-    assert kept.path(asked[0]).is_file()
-    return asked[0]
+    lower(quantized_model("q4_1"), kept=RecordingCache())
+    assert kept.path(recipes[0]).is_file()
+    return recipes[0]
 
 
 def test_all_variants_share_the_panels_of_a_precision(kept):
@@ -90,8 +91,8 @@ def test_a_program_keeps_its_mapped_weights_alive(kept):
     assert np.array_equal(logits(program, model), expected)
 
 
-class AtTheEdge:
-    """Keeps arrays so that each ends where readable memory ends: whoever reads beyond dies."""
+class GuardedCache:
+    """Stores each array directly before unreadable memory: a read beyond its end crashes."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
@@ -104,23 +105,23 @@ class AtTheEdge:
             if name == KEY:
                 continue
             assert array.nbytes % 64 == 0
-            room = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            memory = np.frombuffer(mmap.mmap(-1, room + mmap.PAGESIZE), np.uint8)
-            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(memory.ctypes.data + room), mmap.PAGESIZE, 0) == 0
-            memory[room - array.nbytes : room] = array
-            self.arrays[name] = memory[room - array.nbytes : room]
+            size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            memory = np.frombuffer(mmap.mmap(-1, size + mmap.PAGESIZE), np.uint8)
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(memory.ctypes.data + size), mmap.PAGESIZE, 0) == 0
+            memory[size - array.nbytes : size] = array
+            self.arrays[name] = memory[size - array.nbytes : size]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the guard is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("fmt", sorted(pack.QUANTIZED | pack.FLOATS))
+@pytest.mark.parametrize("fmt", sorted((*cpu.QUANTIZED, *cpu.FLOATS)))
 def test_no_kernel_reads_beyond_the_last_panel(fmt, variant):
-    model, kept = quantized_model(fmt), AtTheEdge()
+    model, kept = quantized_model(fmt), GuardedCache()
     expected = logits(lower(model, kept=kept, variant=variant), model)
     assert np.array_equal(logits(lower(model, kept=kept, variant=variant), model), expected)
 
 
-def test_panels_of_another_size_are_refused_at_the_door():
+def test_panels_of_the_wrong_size_are_refused():
     program = lower(quantized_model("q4_1")).native
     panels = np.zeros(64 * 20, np.uint8)
     for shape in ((8, 33), (0, 32), (16, 32)):

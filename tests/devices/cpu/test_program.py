@@ -1,4 +1,4 @@
-"""A lowered model against the interpreter and transformers, and the promise that a token's company is no matter."""
+"""A lowered model against the interpreter and transformers, and its independence of other rows in the batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F32 = replace(LIMITS, kv_dtype="f32")
 READ_FORMATS = [(fmt, 32) for fmt in ("q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "mxfp4")]
 
 
-# --- the same as elsewhere
+# --- against other implementations
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -42,14 +42,14 @@ def test_logits_of_prompts_of_several_lengths_are_those_of_transformers(case, va
 def test_64_greedy_tokens_are_those_of_transformers(case):
     model, prompt = make_toy(case).draw(), some_tokens(9)
     texts = session(lower(model, F32, precision="float"), model)
-    chosen = [int(texts.step({"a": prompt})["a"][-1].argmax())]
-    while len(chosen) < 64:
-        chosen.append(int(texts.step({"a": chosen[-1:]})["a"][-1].argmax()))
-    assert chosen == make_toy(case).expected_greedy(prompt, 64)
+    tokens = [int(texts.step({"a": prompt})["a"][-1].argmax())]
+    while len(tokens) < 64:
+        tokens.append(int(texts.step({"a": tokens[-1:]})["a"][-1].argmax()))
+    assert tokens == make_toy(case).expected_greedy(prompt, 64)
 
 
 @pytest.mark.parametrize("kv_dtype, tolerance", [("f32", 1e-4), ("f16", 5e-3), ("bf16", 4e-2)])
-def test_a_smaller_cache_costs_what_its_numbers_cost(kv_dtype, tolerance):
+def test_the_error_of_a_smaller_cache_is_that_of_its_format(kv_dtype, tolerance):
     model, tokens = make_toy("qwen3").draw(), some_tokens(60)
     program = lower(model, replace(LIMITS, kv_dtype=kv_dtype))
     actual = session(program, model).step({"a": tokens})["a"]
@@ -107,7 +107,7 @@ def test_logits_do_not_depend_on_the_size_of_chunks(name, variant):
 
 @ALL_MODELS
 def test_logits_do_not_depend_on_31_others(name):
-    """Rows at different places in their texts, some with one token and some with many, in every step."""
+    """Every step has rows at different positions, some with one token and some with many."""
     model = MODELS[name]()
     program = lower(model)
     texts = {f"text {i}": some_tokens(3 + (i * 7) % 45) for i in range(32)}
@@ -131,7 +131,7 @@ def test_logits_do_not_depend_on_the_number_of_threads(name):
 
 
 def test_a_partly_matching_block_can_be_copied_and_continued():
-    """Partial reuse: the first 21 tokens of one text are the head of another, which computes only the rest."""
+    """Partial reuse: two texts share their first 21 tokens; the second computes only the rest."""
     model, tokens, rest = make_toy("llama").draw(), some_tokens(30), some_tokens(6)
     alone = session(lower(model), model).step({"b": tokens[:21] + rest})["b"]
     program = lower(model)
@@ -141,7 +141,7 @@ def test_a_partly_matching_block_can_be_copied_and_continued():
     assert np.array_equal(logits, alone[21:])
 
 
-# --- the edges
+# --- invalid and unusual steps
 
 
 STEP = Batch.of([RowPart([5, 1, 4], 0, [3, 1], num_logits=2), RowPart([9], 20, [6, 2])], 16)
@@ -153,7 +153,7 @@ def changed(**arrays: list) -> Batch:
 
 
 @pytest.mark.parametrize(
-    "batch, said",
+    "batch, message",
     [
         (changed(token_ids=[5, 1, 131, 9]), "token_ids"),
         (changed(token_ids=[5, -1, 4, 9]), "token_ids"),
@@ -179,10 +179,10 @@ def changed(**arrays: list) -> Batch:
         (Batch.of([RowPart([1], 0, range(9))], 16), "more blocks"),
     ],
 )
-def test_a_step_that_contradicts_itself_is_refused_and_harms_nothing(batch, said):
+def test_an_inconsistent_step_is_refused_and_changes_nothing(batch, message):
     program = lower(make_toy("llama").draw())
     before = program.launch(STEP).result().logits
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         program.launch(batch)
     assert np.array_equal(program.launch(STEP).result().logits, before)
 
@@ -192,35 +192,33 @@ def test_arrays_of_another_type_are_refused():
     for wrong in (STEP.token_ids.astype(np.int64), STEP.token_ids.astype(np.float32), STEP.token_ids[None]):
         with pytest.raises(TypeError):
             program.launch(replace(STEP, token_ids=wrong))
-    with pytest.raises(ValueError, match="KV cache cannot be q3"):
-        lower(make_toy("llama").draw(), replace(LIMITS, kv_dtype="q3"))
 
 
-def test_no_tokens_make_no_logits():
+def test_no_tokens_give_no_logits():
     program = lower(make_toy("llama").draw())
     assert program.launch(Batch.of([], 16)).result().logits.shape == (0, 131)
     mid_prompt = Batch.of([RowPart([1, 2], 0, [0], num_logits=0)], 16)
     assert program.launch(mid_prompt).result().logits.shape == (0, 131)
 
 
-@pytest.mark.parametrize("wanted", [(0, 0, 0), (1, 1, 1), (0, 5, 40), (131, 1, 97)])
-def test_the_likeliest_tokens_are_those_of_the_logits_in_their_order(wanted):
-    output = lower(make_toy("llama").draw()).launch(replace(STEP, wanted=np.array(wanted, np.int32))).result()
-    assert output.top_tokens.shape == output.top_logits.shape == (3, max(wanted))
-    for row, count in enumerate(wanted):
+@pytest.mark.parametrize("num_top", [(0, 0, 0), (1, 1, 1), (0, 5, 40), (131, 1, 97)])
+def test_the_top_tokens_are_those_of_the_logits_in_order(num_top):
+    output = lower(make_toy("llama").draw()).launch(replace(STEP, num_top=np.array(num_top, np.int32))).result()
+    assert output.top_tokens.shape == output.top_logits.shape == (3, max(num_top))
+    for row, count in enumerate(num_top):
         tokens = output.top_tokens[row, :count]
         assert np.array_equal(tokens, np.argsort(-output.logits[row], kind="stable")[:count])
         assert np.array_equal(output.top_logits[row, :count], output.logits[row, tokens])
 
 
-def test_more_likeliest_tokens_than_the_vocabulary_has_are_refused():
+def test_more_top_tokens_than_the_vocabulary_has_are_refused():
     program = lower(make_toy("llama").draw())
     for wrong in (132, -1):
-        with pytest.raises(ValueError, match="wanted"):
-            program.launch(replace(STEP, wanted=np.array([1, wrong, 1], np.int32)))
+        with pytest.raises(ValueError, match="num_top"):
+            program.launch(replace(STEP, num_top=np.array([1, wrong, 1], np.int32)))
 
 
-def test_an_op_without_a_kernel_sends_the_whole_graph_to_the_references(monkeypatch, caplog):
+def test_a_graph_with_an_op_without_a_kernel_runs_on_the_references(monkeypatch, caplog):
     monkeypatch.delitem(KERNELS, "silu_gate")
     model = make_toy("llama").draw()
     program = lower(model)

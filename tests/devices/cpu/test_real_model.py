@@ -1,4 +1,4 @@
-"""The real model: greedy text as the references write it in float32, and a quantized path bit-equal to itself."""
+"""The real model: greedy tokens equal those of the references in float32, and the quantized path is reproducible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from quire.devices import base
 from quire.graph.interpret import Interpreter
-from quire.models.draw import Model, draw
+from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.text.tokenizer import Tokenizer
 from quire.weights.checkpoint import open_checkpoint
@@ -29,18 +29,18 @@ BLOCKS = [9, 4, 30, 2, 17, 8, 11, 1]
 
 
 @pytest.fixture(scope="module")
-def model(model_file) -> Model:
+def model(model_file) -> DrawnModel:
     return draw(open_checkpoint(model_file))
 
 
 def greedy(run, num_steps: int) -> list[int]:
-    """Tokens by `run(batch) -> logits`, one row."""
-    chosen: list[int] = []
+    """Decode one row greedily by `run(batch) -> logits`."""
+    tokens: list[int] = []
     for _ in range(num_steps):
-        start = len(PROMPT) + len(chosen) - 1 if chosen else 0
-        part = RowPart(chosen[-1:] or PROMPT, start, BLOCKS)
-        chosen.append(int(run(Batch.of([part], LIMITS.block_tokens))[0].argmax()))
-    return chosen
+        start = len(PROMPT) + len(tokens) - 1 if tokens else 0
+        part = RowPart(tokens[-1:] or PROMPT, start, BLOCKS)
+        tokens.append(int(run(Batch.of([part], LIMITS.block_tokens))[0].argmax()))
+    return tokens
 
 
 def test_16_greedy_tokens_are_those_of_the_references(model):
@@ -57,15 +57,15 @@ def kl_divergence(logits: np.ndarray, expected: np.ndarray) -> float:
     return float((np.exp(p) * (p - q)).sum(1).mean())
 
 
-def test_the_quantized_path_stays_near_the_float_path(model):
+def test_the_quantized_path_is_close_to_the_float_path(model):
     tokens = np.random.default_rng(0).integers(300, 20000, 100).tolist()
     batch = Batch.of([RowPart(PROMPT + tokens, 0, BLOCKS, num_logits=len(tokens))], LIMITS.block_tokens)
     quantized, exact = (lower(model, LIMITS, precision=p).launch(batch).result().logits for p in ("native", "float"))
     assert kl_divergence(quantized, exact) < 0.02
 
 
-def test_a_q8_0_cache_costs_little_of_the_distribution(model, model_file):
-    """Over 500 positions of English, in float32: activations of 8 bits turn any change, the smallest too, into 4e-3."""
+def test_a_q8_0_cache_changes_the_distribution_little(model, model_file):
+    """Over 500 positions of English, in float32: 8-bit activations would turn even the smallest change into 4e-3."""
     text = (Path(__file__).resolve().parents[3] / "LICENSE").read_text()
     tokens = Tokenizer.from_gguf(open_checkpoint(model_file).metadata).encode(text)[:512]
     limits = replace(LIMITS, max_tokens=512, max_logits=512, max_blocks=32)
@@ -79,7 +79,7 @@ def test_a_q8_0_cache_costs_little_of_the_distribution(model, model_file):
     assert (q8_0.argmax(1) == exact.argmax(1)).mean() > 0.97
 
 
-def test_a_row_is_the_same_alone_in_chunks_and_among_32(model):
+def test_a_row_is_the_same_alone_in_chunks_and_in_a_batch_of_32(model):
     program = lower(model, LIMITS)
     tokens = np.random.default_rng(0).integers(300, 20000, 60).tolist()
     whole = program.launch(Batch.of([RowPart(tokens, 0, BLOCKS, num_logits=60)], 16)).result().logits
@@ -90,6 +90,6 @@ def test_a_row_is_the_same_alone_in_chunks_and_among_32(model):
             pieces.append(program.launch(Batch.of([part], 16)).result().logits)
         assert np.array_equal(np.concatenate(pieces), whole), chunk
     others = [RowPart(tokens[i : i + 2], 0, [40 + i]) for i in range(31)]
-    company = [*others[:9], RowPart(tokens[-1:], 59, BLOCKS), *others[9:]]
+    parts = [*others[:9], RowPart(tokens[-1:], 59, BLOCKS), *others[9:]]
     program.launch(Batch.of([RowPart(tokens[:-1], 0, BLOCKS)], 16))
-    assert np.array_equal(program.launch(Batch.of(company, 16)).result().logits[9], whole[-1])
+    assert np.array_equal(program.launch(Batch.of(parts, 16)).result().logits[9], whole[-1])

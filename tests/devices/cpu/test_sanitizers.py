@@ -12,34 +12,34 @@ from tests.devices.cpu.separate_build import build_extension, run_tests
 
 pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-# Without transformers: torch under a sanitizer is not what is tested here.
+# Without transformers: torch need not be tested under a sanitizer.
 TESTS = [
     "tests/ops/test_kernels.py",
     "tests/models/test_contract.py",
     "tests/devices/cpu/test_program.py",
     "tests/devices/cpu/test_shared_prefix.py",
 ]
-CHOSEN = "kernel or product or table or format or toy or quantized or q4_1 or q8_0"
+SELECTION = "kernel or product or table or format or toy or quantized or q4_1 or q8_0"
 
 
-def test_kernels_and_programs_touch_only_what_is_theirs(tmp_path):
+def test_kernels_and_programs_have_no_memory_errors(tmp_path):
     libraries = [_library(name) for name in ("libasan.so", "libubsan.so", "libstdc++.so")]
     if not shutil.which("cmake") or not all(libraries):
         pytest.skip("needs cmake and GCC with its sanitizers")
     build_extension(tmp_path, "-DQUIRE_SANITIZE=ON", "-DCMAKE_CXX_COMPILER=g++")
-    said = run_tests(
+    output = run_tests(
         tmp_path,
         TESTS,
-        CHOSEN,
+        SELECTION,
         LD_PRELOAD=" ".join(libraries),
         ASAN_OPTIONS="detect_leaks=0:abort_on_error=1",
         UBSAN_OPTIONS="print_stacktrace=1",
     )
-    assert "Sanitizer" not in said and "runtime error" not in said, said[-6000:]
+    assert "Sanitizer" not in output and "runtime error" not in output, output[-6000:]
 
 
 def _library(name: str) -> str:
-    """Where GCC has it; empty if it does not."""
+    """Return the path of GCC's library; empty if there is none."""
     gcc = shutil.which("g++")
     if not gcc:
         return ""

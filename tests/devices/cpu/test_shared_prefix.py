@@ -1,4 +1,4 @@
-"""Rows that begin with the same blocks: what they answer does not depend on whether a device is told so (law 8)."""
+"""Rows that begin with the same blocks: their logits do not depend on whether they are grouped (law 8)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from quire.devices import base
-from quire.models.draw import Model
+from quire.models.draw import DrawnModel
 from quire.ops.batch import Batch, RowPart
 from tests.devices.cpu.programs import HAS_NATIVE, LIMITS, VARIANTS, lower, quantized_model
 from tests.models.toys import make_toy, some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
-NUM_SHARED = 10  # blocks of 16 that every row begins with; what is read once is a stretch of 128 keys
+NUM_SHARED = 10  # blocks of 16 that every row begins with; shared keys are read in stretches of 128
 WIDE = replace(LIMITS, max_blocks=16)
 PREFIX = some_tokens(16 * NUM_SHARED)
 TAILS = [some_tokens(3 + (n * 11) % 37) for n in range(12)]
@@ -39,7 +39,7 @@ def program(name: str, kv_dtype: str, variant: str = VARIANTS[0] if VARIANTS els
 
 
 class Texts:
-    """The prefix in some of the first 20 blocks, and the texts that go on from it in blocks of their own."""
+    """The prefix in some of the first 20 blocks, and texts that continue it in their own blocks."""
 
     shared = (7, 3, 5, 11, 2, 13, 17, 9, 19, 15)
 
@@ -55,7 +55,7 @@ class Texts:
         return logits
 
     def step(self, counts: dict[int, int], num_blocks: int = NUM_SHARED, grouped: bool = True) -> dict[int, np.ndarray]:
-        """The next tokens of these texts, all yielding logits."""
+        """Compute the next tokens of these texts; return the logits of all of them."""
         parts = []
         for text, count in counts.items():
             tokens = TAILS[text][self.seen[text] : self.seen[text] + count]
@@ -76,33 +76,33 @@ def alone(of: base.Program) -> list[np.ndarray]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_row_is_the_same_in_a_group_and_alone(name, kv_dtype, variant):
     expected = alone(program(name, kv_dtype, variant))
-    for num_blocks in (NUM_SHARED, 8, 1):  # a group may share less than it could
-        answered = Texts(program(name, kv_dtype, variant)).step(dict.fromkeys(range(len(TAILS)), 99), num_blocks)
-        for n, logits in answered.items():
+    for num_blocks in (NUM_SHARED, 8, 1):  # a group may declare fewer shared blocks than there are
+        outputs = Texts(program(name, kv_dtype, variant)).step(dict.fromkeys(range(len(TAILS)), 99), num_blocks)
+        for n, logits in outputs.items():
             assert np.array_equal(logits, expected[n]), (num_blocks, n)
 
 
 @EACH_CASE
-def test_a_group_of_which_some_are_scheduled_answers_the_same_for_any_chunk(name, kv_dtype):
+def test_any_part_of_a_group_and_any_chunks_give_the_same_logits(name, kv_dtype):
     expected, rng = alone(program(name, kv_dtype)), np.random.default_rng(4)
     texts = Texts(program(name, kv_dtype))
     while any(seen < len(tail) for seen, tail in zip(texts.seen, TAILS, strict=True)):
         left = [n for n, tail in enumerate(TAILS) if texts.seen[n] < len(tail)]
-        chosen = rng.permutation(left)[: rng.integers(1, len(left) + 1)]  # in any order
+        scheduled = rng.permutation(left)[: rng.integers(1, len(left) + 1)]  # in any order
         before = list(texts.seen)
-        for n, logits in texts.step({int(n): int(rng.choice([1, 1, 2, 9])) for n in chosen}).items():
+        for n, logits in texts.step({int(n): int(rng.choice([1, 1, 2, 9])) for n in scheduled}).items():
             assert np.array_equal(logits, expected[n][before[n] : texts.seen[n]])
 
 
 @EACH_CASE
 @pytest.mark.parametrize("grouped", [False, True])
 def test_rows_read_what_another_row_writes_in_the_same_step(name, kv_dtype, grouped):
-    """Someone computes the prefix, and others go on from it: keys of all rows are written before any row reads."""
+    """One row computes the prefix, and others continue it: keys of all rows are written before any row reads."""
     of = program(name, kv_dtype)
-    expected, texts, chosen = alone(of), Texts(of), (4, 1, 9)
-    texts.run([RowPart(some_tokens(len(PREFIX) + 1)[1:], 0, Texts.shared)], ())  # another text lies there now
+    expected, texts, rows = alone(of), Texts(of), (4, 1, 9)
+    texts.run([RowPart(some_tokens(len(PREFIX) + 1)[1:], 0, Texts.shared)], ())  # overwrite the prefix
     parts = [
-        RowPart(TAILS[n], len(PREFIX), (*Texts.shared, *range(20 + 4 * n, 24 + 4 * n)), len(TAILS[n])) for n in chosen
+        RowPart(TAILS[n], len(PREFIX), (*Texts.shared, *range(20 + 4 * n, 24 + 4 * n)), len(TAILS[n])) for n in rows
     ]
     parts.insert(1, RowPart(PREFIX, 0, Texts.shared))
     logits = texts.run(parts, [(0, row, NUM_SHARED) for row in (0, 2, 3)] if grouped else ())
@@ -112,16 +112,16 @@ def test_rows_read_what_another_row_writes_in_the_same_step(name, kv_dtype, grou
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_group_answers_the_same_for_any_number_of_threads(num_threads):
-    """Threads decide how many rows of a group are taken together."""
-    model: Model = quantized_model("q4_1")
+def test_a_group_gives_the_same_logits_for_any_number_of_threads(num_threads):
+    """The number of threads determines how many rows of a group are computed together."""
+    model: DrawnModel = quantized_model("q4_1")
     expected = alone(program("q4_1", "f16"))
     texts = Texts(lower(model, WIDE, num_threads=num_threads))
     for n, logits in texts.step(dict.fromkeys(range(len(TAILS)), 1)).items():
         assert np.array_equal(logits, expected[n][:1])
 
 
-def test_two_groups_and_a_stranger_share_a_q4_1_step():
+def test_several_groups_and_an_ungrouped_row_share_a_q4_1_step():
     of = program("q4_1", "q8_0")
     expected, texts = alone(of), Texts(of)
     other, blocks = some_tokens(150), range(100, 109)
@@ -140,8 +140,8 @@ def test_two_groups_and_a_stranger_share_a_q4_1_step():
         assert np.array_equal(logits[row], last[0])
 
 
-def test_a_copied_block_of_a_q8_0_cache_is_continued_as_if_it_were_its_own():
-    """The first 21 tokens of one text are the head of another: the scales of tokens are copied with their numbers."""
+def test_a_copied_block_of_a_q8_0_cache_is_continued_like_a_computed_one():
+    """Two texts share their first 21 tokens: the scales of tokens are copied with their numbers."""
     of, tokens, rest = program("q4_1", "q8_0"), some_tokens(30), some_tokens(6)
     whole = Batch.of([RowPart(tokens[:21] + rest, 0, [40, 41], num_logits=6)], 16)
     expected = of.launch(whole).result().logits
@@ -152,7 +152,7 @@ def test_a_copied_block_of_a_q8_0_cache_is_continued_as_if_it_were_its_own():
 
 
 @pytest.mark.parametrize(
-    "groups, said",
+    "groups, message",
     [
         ([(0, 0, 1), (0, 3, 1)], "no such row"),
         ([(0, 0, 1), (0, -1, 1)], "no such row"),
@@ -164,16 +164,16 @@ def test_a_copied_block_of_a_q8_0_cache_is_continued_as_if_it_were_its_own():
         ([(0, 2, 1), (0, 1, 1)], "begin with the same blocks"),
     ],
 )
-def test_a_group_that_is_none_is_refused_by_q4_1(groups, said):
+def test_an_invalid_group_is_refused_by_q4_1(groups, message):
     parts = [RowPart([1], 20, (4, 6)), RowPart([2], 20, (4, 5)), RowPart([3], 2, (8, 8))]
     batch = replace(Batch.of(parts, 16), groups=np.array(groups, np.int32))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         program("q4_1", "f16").launch(batch)
     with pytest.raises(AssertionError):
         batch.check(LIMITS.num_blocks, 16)
 
 
-def test_a_q8_0_cache_takes_half_of_an_f16_one_and_refuses_heads_that_are_no_whole_blocks():
+def test_a_q8_0_cache_takes_half_of_an_f16_one_and_refuses_heads_that_are_not_whole_blocks():
     sizes = {kv: program("q4_1", kv).num_bytes for kv in ("f32", "f16", "q8_0")}
     assert (sizes["f32"] - sizes["f16"]) * 30 == (sizes["f16"] - sizes["q8_0"]) * 64
     with pytest.raises(ValueError, match="no whole blocks of 32"):

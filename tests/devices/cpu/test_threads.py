@@ -1,4 +1,4 @@
-"""A step never uses more threads than the system grants, and survives what happens to threads."""
+"""A step never uses more threads than the system allows, and works with several Python threads and after a fork."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every variant of the kernels against the portable one, on the architecture that it is for.
+"""Every variant of the kernels against the portable one, on its architecture.
 
-Those of another architecture are built by a cross compiler and run by an emulator, which knows all their instructions.
-What is compared, and how closely, is in compare_variants.cpp.
+Variants of another architecture are built by a cross compiler and run by an emulator, which has all instructions. What
+is compared, and with which tolerances, is in compare_variants.cpp.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where variants are made for, and how they are run here."""
+    """The target of a build, and how its programs are run here."""
 
     compiler: str
     symbols: str = "nm"
     runner: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    variants: frozenset[str] = frozenset({"baseline"})  # which must be usable
+    variants: frozenset[str] = frozenset({"baseline"})  # that must be usable
 
     def missing(self) -> list[str]:
         return [tool for tool in ("cmake", self.compiler, self.symbols, *self.runner[:1]) if not shutil.which(tool)]
@@ -45,20 +45,20 @@ ARM = Machine(
 
 @pytest.fixture(scope="module", params=[Machine("g++"), Machine("clang++"), ARM], ids=lambda machine: machine.compiler)
 def built(request, tmp_path_factory) -> Iterator[tuple[Machine, Path]]:
-    """The program that compares variants, for a machine."""
+    """Build the program that compares variants, for a machine."""
     machine: Machine = request.param
     if machine.missing():
         pytest.skip(f"needs {', '.join(machine.missing())}")
     if machine is ARM and platform.machine() == "aarch64":
-        pytest.skip("g++ makes them here")
+        pytest.skip("g++ builds them here")
     folder = tmp_path_factory.mktemp("variants")
     compiler = f"-DCMAKE_CXX_COMPILER={machine.compiler}"
-    said = build(folder, "-DQUIRE_COMPARE_VARIANTS=ON", compiler, *machine.options)
-    assert "warning:" not in said, said[-6000:]
+    output = build(folder, "-DQUIRE_COMPARE_VARIANTS=ON", compiler, *machine.options)
+    assert "warning:" not in output, output[-6000:]
     yield machine, folder
 
 
-def test_variants_agree_with_the_portable_one_and_with_themselves_however_work_is_cut(built):
+def test_variants_agree_with_the_portable_one_and_with_themselves_for_any_split_of_work(built):
     machine, folder = built
     command = [*machine.runner, str(folder / "compare_variants")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -67,7 +67,7 @@ def test_variants_agree_with_the_portable_one_and_with_themselves_however_work_i
     assert machine.variants <= set(usable)
 
 
-def test_no_variant_brings_a_function_that_the_linker_could_give_to_another(built):
+def test_no_variant_has_a_weak_symbol_that_the_linker_could_merge(built):
     machine, folder = built
     objects = [str(path) for path in folder.rglob("kernels.cpp.o")]
     command = [machine.symbols, "--defined-only", *objects]

@@ -1,6 +1,6 @@
-"""Small models for a GPU, an engine around one, and steps of it by hand. On a CPU all of it is interpreted, and slow.
+"""Small models for a GPU, an engine around one, and steps launched by hand. On a CPU all is interpreted, and slow.
 
-The shapes are such that every path is taken: heads of 16, and matrices that a streamed product can divide.
+The shapes exercise every path: heads of 16, and matrices that a streamed product can divide.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
 from quire.graph.weight import Weight
 from quire.models.config import read_config
-from quire.models.draw import Model
+from quire.models.draw import DrawnModel
 from quire.models.names import stored_shapes
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch, Draws, RowPart
-from quire.quant.registry import all_formats
 from tests.engine.driver import Driver
 from tests.models.toys import BLOCK, MemoryCheckpoint, Toy, as_tensors, toy_of
-from tests.quant.blocks import weight_blocks
+from tests.ops.encoded_tensor import EncodedTensor
 
 SIZES = {
     "hidden_size": 64,
@@ -47,14 +46,14 @@ LIMITS = Limits(max_tokens=320, max_rows=12, max_logits=32, max_blocks=16, num_b
 
 @cache
 def small(name: str) -> Toy:
-    """A model of transformers."""
+    """Make a small model with transformers."""
     kind, different = KINDS[name]
     return toy_of(kind, {**SIZES, **different}, seed=len(name))
 
 
 @dataclass(frozen=True)
 class Placed(CudaDevice):
-    """The device on any `place`, with so many steps in flight."""
+    """The device on any `place`, with `max_in_flight` steps."""
 
     max_in_flight: int = 2
 
@@ -64,15 +63,15 @@ class Placed(CudaDevice):
         return program
 
 
-def lowered(model: Model, place: str, limits: Limits = LIMITS, **wishes: Any) -> CudaProgram:
-    """In number formats that are all the same, unless said otherwise."""
+def lowered(model: DrawnModel, place: str, limits: Limits = LIMITS, **wishes: Any) -> CudaProgram:
+    """Lower with one number format for all, unless `wishes` has others."""
     wishes = {"dtype": "bf16", **wishes}
     limits = replace(limits, kv_dtype=wishes.pop("kv_dtype", wishes["dtype"]))
     return CudaDevice(place).lower(model.graph, model.weights, limits, **wishes)
 
 
 class CudaDriver(Driver):
-    """An engine over the device; in bfloat16 and deterministic unless it is told otherwise."""
+    """An engine over the device; in bfloat16 and deterministic by default."""
 
     def __init__(self, place: str, checkpoint: Any, max_in_flight: int = 2, **settings: Any) -> None:
         self._device = Placed(place, max_in_flight=max_in_flight)
@@ -86,7 +85,7 @@ class CudaDriver(Driver):
 
 @dataclass
 class Texts:
-    """Rows of a program, each in blocks of its own, that grow by what they are given."""
+    """Rows of a program, each in its own blocks, that grow by chunks."""
 
     program: CudaProgram
     num_blocks: int = 4  # of each
@@ -95,12 +94,12 @@ class Texts:
         self.lengths: dict[int, int] = {}
 
     def blocks(self, row: int) -> list[int]:
-        """From the end of the cache, and not in order."""
+        """Return the row's blocks: from the end of the cache, shuffled."""
         start = self.program.num_blocks - (row + 1) * self.num_blocks
         return (start + np.random.default_rng(row).permutation(self.num_blocks)).tolist()
 
     def step(self, chunks: dict[int, Sequence[int]], num_logits: int = 1, **more: Any) -> np.ndarray:
-        """Logits [L, vocab] of the last tokens of each chunk."""
+        """Return the logits [L, vocab] of the last tokens of each chunk."""
         logits = self.program.launch(self.batch(chunks, num_logits, **more)).result().logits
         assert logits is not None
         return logits
@@ -117,7 +116,7 @@ class Texts:
 
 
 def draws_of(rows: Sequence[int], masked: Sequence[bool] | None = None, temperature: float = 0.0) -> Draws:
-    """Of the likeliest, for these rows of the device's table."""
+    """Draws of these rows of the device's table; greedy unless there is a temperature."""
     numbers = np.zeros(len(rows), np.float32)
     return Draws(
         rows=np.array(rows, np.int32),
@@ -130,8 +129,13 @@ def draws_of(rows: Sequence[int], masked: Sequence[bool] | None = None, temperat
     )
 
 
+def rms_error(logits: np.ndarray, exact: np.ndarray) -> float:
+    """Return the root mean square of the differences."""
+    return float(np.sqrt(np.mean((logits - exact) ** 2)))
+
+
 def random_llama(hidden: int = 512, num_layers: int = 4, vocab: int = 1024, context: int = 1024) -> MemoryCheckpoint:
-    """A Llama whose logits spread about as wide as 1, made without transformers."""
+    """Make a Llama whose logits have a standard deviation of about 1, without transformers."""
     (arch,) = (each for each in all_architectures() if each.name == "LlamaForCausalLM")
     metadata = {
         "architectures": [arch.name], "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": 2 * hidden,
@@ -146,26 +150,6 @@ def random_llama(hidden: int = 512, num_layers: int = 4, vocab: int = 1024, cont
     return MemoryCheckpoint("safetensors", metadata, as_tensors(arrays))
 
 
-@dataclass(frozen=True)
-class BlockTensor:
-    """A tensor of a GGUF file, in memory."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: str
-    data: np.ndarray
-
-    @property
-    def num_bytes(self) -> int:
-        return self.data.nbytes
-
-    def dequantize(self) -> np.ndarray:
-        fmt = all_formats()[self.format]
-        return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)
-
-
 def in_format(weight: Weight, name: str, seed: int) -> Weight:
-    """Another matrix in its place, in blocks of this format."""
-    fmt = all_formats()[name]
-    blocks = weight_blocks(fmt, weight.shape[0] * weight.shape[1] // fmt.block_weights, seed)
-    return replace(weight, format=name, source=BlockTensor(weight.name, weight.shape, name, blocks.reshape(-1)))
+    """Return a random matrix of this format in place of the weight."""
+    return replace(weight, format=name, source=EncodedTensor.random(weight.name, weight.shape, name, seed))

@@ -1,4 +1,4 @@
-"""An engine over the device: what a request answers depends on no other, on no chunk, on no hit, and on no overlap."""
+"""An engine over the device: a request's output does not depend on other requests, chunks, cache hits or overlap."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def alone(place: str) -> CudaDriver:
 
 
 def is_as_alone(driver: CudaDriver, place: str) -> bool:
-    """The same tokens, of logits that are equal to the bit: their logprobs are."""
-    found, wanted = driver.told["it", 0], alone(place).told["it", 0]
-    return found.tokens == wanted.tokens and found.logprobs == wanted.logprobs
+    """Return whether tokens and logprobs, and so the logits, equal those of the request alone, bit for bit."""
+    found, expected = driver.records["it", 0], alone(place).records["it", 0]
+    return found.tokens == expected.tokens and found.logprobs == expected.logprobs
 
 
 @pytest.mark.parametrize("name", ["llama", *on_gpu("mistral-window", "qwen3")])
@@ -54,7 +54,7 @@ def test_chunks_change_no_bit(place):
     assert is_as_alone(run_alone(place, max_step_tokens=7, max_rows=4), place)
 
 
-def test_company_and_a_hit_change_no_bit(place):
+def test_other_requests_and_a_cache_hit_change_no_bit(place):
     driver = CudaDriver(place, small(NAME).checkpoint)
     driver.submit("other", [*PROMPT[:16], 3, 1], GREEDY)
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_company_and_a_hit_change_no_bit(place):
     driver.submit("it", PROMPT, SCORED)
     driver.submit("third", some_tokens(6), GREEDY)
     driver.run()
-    assert is_as_alone(driver, place) and driver.told["it", 0].num_hit >= 16
+    assert is_as_alone(driver, place) and driver.records["it", 0].num_hit >= 16
 
 
 def test_a_preemption_changes_no_bit(place):
@@ -75,8 +75,8 @@ def test_a_preemption_changes_no_bit(place):
     assert is_as_alone(driver, place) and driver.core.counters().num_preemptions > 0
 
 
-def test_rows_of_the_host_and_of_the_device_say_one_by_one_and_in_flight_what_the_host_says(place):
-    """In float32, so that the references can be compared with."""
+def test_host_and_device_sampled_rows_equal_those_of_the_references_at_any_depth_in_flight(place):
+    """In float32, to be comparable with the references."""
     ways = {
         "greedy": GREEDY,
         "logprobs": SCORED,
@@ -93,5 +93,5 @@ def test_rows_of_the_host_and_of_the_device_say_one_by_one_and_in_flight_what_th
         driver.run()
     for name in ways:
         assert deep.tokens(name) == flat.tokens(name)
-        if name != "seeded":  # the device draws in the order of token ids, the host by likelihood
+        if name != "seeded":  # the device draws in the order of token ids, the host in the order of likelihood
             assert deep.tokens(name) == host.tokens(name)

@@ -1,4 +1,4 @@
-"""Steps of few rows with one token each take a kernel of their own, or one kernel for all of the step."""
+"""Steps of few rows with one token each: their attention kernel, and the one kernel for a whole step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
-from quire.devices.cuda.few_rows import MOST_ROWS, TILE_ROWS, WARPS, Model, Shape, tiles_of
+from quire.devices.cuda.few_rows import MAX_ROWS, TILE_ROWS, WARPS, ModelInstructions, ProductShape, tiles_of
 from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
-from tests.devices.cuda.models import draws_of, lowered, small
+from tests.devices.cuda.models import draws_of, lowered, rms_error, small
 from tests.models.toys import BLOCK, VOCAB, Session, Toy, make_toy, some_tokens, toy_of
 
 pytestmark = pytest.mark.device
@@ -23,7 +23,7 @@ FLOATS = base.Limits(
     max_tokens=256, max_rows=20, max_logits=256, max_blocks=16, num_blocks=60, block_tokens=BLOCK, kv_dtype="f32"
 )
 ROOMY = base.Limits(
-    max_tokens=4096, max_rows=MOST_ROWS, max_logits=64, max_blocks=24, num_blocks=24 * MOST_ROWS, block_tokens=BLOCK
+    max_tokens=4096, max_rows=MAX_ROWS, max_logits=64, max_blocks=24, num_blocks=24 * MAX_ROWS, block_tokens=BLOCK
 )
 SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 3, "max_position_embeddings": 512}
 HEADS: dict[str, tuple[str, dict[str, int]]] = {
@@ -32,21 +32,19 @@ HEADS: dict[str, tuple[str, dict[str, int]]] = {
     "heads of 128, with biases": ("Qwen2ForCausalLM", {"heads": 2, "kv": 2, "dim": 128}),
     "eight heads of 64 share a key": ("LlamaForCausalLM", {"heads": 8, "kv": 1, "dim": 64}),
 }
-NO_FARTHER = (
-    3  # times as far from float32 as the step of several kernels: where keys are nearly tied, a rounding is a lot
-)
+NO_FARTHER = 3  # times the error of the step in several kernels: where scores are nearly tied, rounding matters a lot
 
 
 @pytest.mark.gpu
-def test_decoding_goes_on_from_a_prompt(place):
-    """So long a prompt takes the interpreter too long."""
+def test_decoding_continues_a_prompt(place):
+    """The prompt is too long for the interpreter."""
     model = make_toy("qwen3").draw()
     program = CudaDevice(place).lower(model.graph, model.weights, FLOATS, dtype="f32")
     here, there = session(program, model, num_blocks=60), Session(model, 60)
     steps = [
         {"a": some_tokens(127), "b": some_tokens(15)},
         {"a": [3], "b": [5]},
-        {"a": [7, 11], "b": [2]},  # not of single tokens
+        {"a": [7, 11], "b": [2]},  # more than one token per row
         {"a": [9], "b": [4], "c": [6]},  # in two parts, in one, and a text's first token
     ]
     for step in steps:
@@ -77,12 +75,12 @@ class Rows:
         return RowPart(self.texts[row][start:], start, self.blocks[row])
 
     def add(self) -> None:
-        """A token to each text."""
+        """Append a token to each text."""
         for row, text in enumerate(self.texts):
             text.append((7 * row + len(text)) % VOCAB)
 
     def logits(self) -> np.ndarray:
-        """After the newest token, which is computed now."""
+        """Compute the newest token of each text; return its logits."""
         batch = Batch.of([self._part(row, len(text) - 1) for row, text in enumerate(self.texts)], BLOCK)
         logits = self.program.launch(batch).result().logits
         assert logits is not None
@@ -92,18 +90,14 @@ class Rows:
 def with_one_kernel(toy: Toy, place: str, **wishes: Any) -> CudaProgram:
     program = lowered(toy.draw(), place, ROOMY, **wishes)
     if program.few_rows is None:
-        pytest.skip("one kernel for a whole step is for Hopper")
+        pytest.skip("the kernel for a whole step needs Hopper")
     return program
-
-
-def distance(logits: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((logits - exact) ** 2)))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("quantize", [None, "fp8"])
 @pytest.mark.parametrize("name", HEADS)
-def test_one_kernel_comes_as_near_to_transformers_as_many_kernels_do(name, quantize, place):
+def test_one_kernel_is_as_close_to_transformers_as_several_kernels(name, quantize, place):
     toy = wide_toy(name)
     program = with_one_kernel(toy, place, quantize=quantize, captures=False)
     one_kernel = program.few_rows
@@ -115,9 +109,9 @@ def test_one_kernel_comes_as_near_to_transformers_as_many_kernels_do(name, quant
             plain = rows.logits()
             program.few_rows = one_kernel
             found = rows.logits()
-            assert np.array_equal(found, rows.logits()), "its sums are always made in one order"
+            assert np.array_equal(found, rows.logits()), "its sums have one order"
             exact = np.stack([toy.expected_logits(text)[-1] for text in rows.texts])
-            assert distance(found, exact) <= NO_FARTHER * distance(plain, exact), lengths
+            assert rms_error(found, exact) <= NO_FARTHER * rms_error(plain, exact), lengths
 
 
 @pytest.mark.gpu
@@ -133,7 +127,7 @@ def test_one_kernel_is_captured_and_padded_like_any_other_step(place):
 
 
 @pytest.mark.gpu
-def test_one_kernel_reads_tokens_that_only_the_device_knows(place):
+def test_one_kernel_reads_tokens_sampled_on_the_device(place):
     program = with_one_kernel(wide_toy("four heads of 64 share a key"), place)
     rows = Rows(program, [18, 40])
     rows.add()
@@ -144,19 +138,23 @@ def test_one_kernel_reads_tokens_that_only_the_device_knows(place):
         text.append(token)
     known = Batch.of([rows._part(row, len(text) - 1) for row, text in enumerate(rows.texts)], BLOCK)
     unknown = replace(known, token_ids=np.array([-4, -5], np.int32))
-    answers = [program.launch(replace(each, draws=draws_of([5, 6]))).result().tokens for each in (unknown, known)]
-    assert np.array_equal(*answers)
+    tokens = [program.launch(replace(each, draws=draws_of([5, 6]))).result().tokens for each in (unknown, known)]
+    assert np.array_equal(*tokens)
 
 
 @pytest.mark.parametrize("num_processors", [78, 114, 132])
 @pytest.mark.parametrize(
     "shape",
     [
-        Shape(6144, 4096, 2), Shape(4096, 14336, 1), Shape(14336, 4096, 2, is_gate=True), Shape(128256, 8192, 2),
-        Shape(28672, 8192, 1, is_gate=True), Shape(131, 256, 2),
+        ProductShape(6144, 4096, 2),
+        ProductShape(4096, 14336, 1),
+        ProductShape(14336, 4096, 2, is_gate=True),
+        ProductShape(128256, 8192, 2),
+        ProductShape(28672, 8192, 1, is_gate=True),
+        ProductShape(131, 256, 2),
     ],
-)  # fmt: skip
-def test_no_processor_has_many_more_rows_than_the_others(shape, num_processors):
+)
+def test_rows_are_balanced_over_processors(shape, num_processors):
     tiles = tiles_of(shape, num_processors)
     assert tiles <= WARPS and tiles % (2 if shape.is_gate else 1) == 0
     rows = tiles * TILE_ROWS // (2 if shape.is_gate else 1)
@@ -165,17 +163,17 @@ def test_no_processor_has_many_more_rows_than_the_others(shape, num_processors):
     assert most <= 1.25 * shape.rows / num_processors + TILE_ROWS
 
 
-def test_a_chain_of_layers_is_recognized(place):
+def test_the_instructions_of_layers_are_recognized(place):
     program = lowered(small("llama").draw(), place)
-    model = Model.of(program.instructions)
+    model = ModelInstructions.of(program.instructions)
     assert model is not None and len(model.layers) == 2
-    assert Model.of(program.instructions[1:]) is None
-    assert not model.is_known(program.caches.whole), "it is on no GPU, or its heads are too small"
+    assert ModelInstructions.of(program.instructions[1:]) is None
+    assert not model.is_supported(program.caches.whole), "it is not on a GPU, or its heads are too small"
 
 
-def test_layers_that_differ_are_left_to_several_kernels(place):
-    """The kernel takes what they have in common from the first of them."""
-    model = Model.of(lowered(small("llama").draw(), place).instructions)
+def test_layers_that_differ_run_as_several_kernels(place):
+    """The one kernel reads common attributes from the first layer."""
+    model = ModelInstructions.of(lowered(small("llama").draw(), place).instructions)
     assert model is not None and model._is_uniform
     first, second = model.layers
     for different in (
@@ -186,8 +184,8 @@ def test_layers_that_differ_are_left_to_several_kernels(place):
         assert not model._replace(layers=layers)._is_uniform
 
 
-def test_norms_of_heads_are_left_to_several_kernels(place):
+def test_models_with_norms_of_heads_run_as_several_kernels(place):
     program = lowered(small("qwen3").draw(), place)
-    model = Model.of(program.instructions)
-    assert model is not None and not model.is_known(program.caches.whole)
+    model = ModelInstructions.of(program.instructions)
+    assert model is not None and not model.is_supported(program.caches.whole)
     assert program.few_rows is None

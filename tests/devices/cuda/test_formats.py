@@ -1,4 +1,4 @@
-"""Quantized checkpoints on the device: what it computes is what their numbers mean, for few tokens and for many."""
+"""Quantized checkpoints on the device give the logits of their dequantized weights, for few tokens and for many."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 import torch
 
+from quire.config import BadSetting
 from quire.devices.base import Limits
+from quire.devices.cuda import FACTS
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.instructions import AddProduct, Attend, Gate
-from quire.devices.cuda.int4 import Int4Linear, joined_int4
+from quire.devices.cuda.int4 import Int4Linear, join_int4
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
-from quire.models.draw import Model, draw
+from quire.devices.facts import DeviceUnavailable
+from quire.graph.weight import Weight
+from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
@@ -26,6 +30,7 @@ from quire.weights.random_weights import RandomTensor
 from tests.devices.cuda.models import in_format
 from tests.models.quantized import WIDE_GROUP, write_checkpoint
 from tests.models.toys import MemoryCheckpoint, Session, Toy, as_tensors, some_tokens, to_gguf, toy_of
+from tests.ops.encoded_tensor import EncodedTensor
 
 pytestmark = [pytest.mark.device]
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -36,24 +41,24 @@ LIMITS = Limits(max_tokens=96, max_rows=4, max_logits=8, max_blocks=8, num_block
 
 @cache
 def wide() -> Toy:
-    """Rows of its matrices are long enough for kernels of 4 bits."""
+    """A toy with rows long enough for the 4-bit kernels."""
     return toy_of("LlamaForCausalLM", {**SIZES, "num_hidden_layers": 1}, seed=1)
 
 
 @cache
 def toy() -> MemoryCheckpoint:
-    """Its matrices neither grow nor shrink what goes through them: errors stay what they are where they arise."""
+    """A toy whose matrices keep the scale of activations, so that errors are not amplified."""
     whole = wide().checkpoint
     arrays = {name: tensor.array * (0.35 if tensor.array.ndim == 2 else 1) for name, tensor in whole.tensors.items()}
     return replace(whole, tensors=as_tensors(arrays))
 
 
-def lowered(model: Model, place: str, kv_dtype: str = "bf16", **wishes) -> CudaProgram:
+def lowered(model: DrawnModel, place: str, kv_dtype: str = "bf16", **wishes) -> CudaProgram:
     return CudaDevice(place).lower(model.graph, model.weights, replace(LIMITS, kv_dtype=kv_dtype), **wishes)
 
 
 def logits(program: CudaProgram) -> np.ndarray:
-    """Of the last token of a prompt, and of two that follow it: one step of many tokens, and two of few."""
+    """Return the logits of a prompt's last token and of two tokens after it: a step of many tokens, and two of few."""
     tokens, table, rows = some_tokens(PROMPT + 2), list(range(1, 7)), []
     for start, end in ((0, PROMPT), (PROMPT, PROMPT + 1), (PROMPT + 1, PROMPT + 2)):
         batch = Batch.of([RowPart(tokens[start:end], start, table)], 16)
@@ -62,7 +67,7 @@ def logits(program: CudaProgram) -> np.ndarray:
 
 
 def by_transformers(weights: dict[str, np.ndarray], kind: str) -> np.ndarray:
-    """The same with these weights: in float32 ("f32"), in bfloat16, or with FP8 for all that its layers multiply."""
+    """Return the same by transformers: in float32 ("f32"), in bfloat16, or with FP8 inputs of all linears."""
     model = copy.deepcopy(wide().torch_model)
     model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in weights.items()})
     for name, module in model.named_modules():
@@ -74,10 +79,10 @@ def by_transformers(weights: dict[str, np.ndarray], kind: str) -> np.ndarray:
 
 
 def assert_near(found: np.ndarray, weights: dict[str, np.ndarray], kind: str) -> None:
-    """About as far from what the weights mean as anyone is who computes in numbers of this kind."""
-    meant = by_transformers(weights, "f32")
-    allowed = 2 * relative_error(by_transformers(weights, kind), meant)
-    assert relative_error(found, meant) <= allowed
+    """Assert that the error is at most twice that of transformers in the same number format."""
+    exact = by_transformers(weights, "f32")
+    allowed = 2 * relative_error(by_transformers(weights, kind), exact)
+    assert relative_error(found, exact) <= allowed
 
 
 def as_fp8(x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +95,7 @@ def linears(program: CudaProgram) -> list[Linear | Int4Linear]:
 
 
 @pytest.mark.parametrize("way", ["awq", "gptq-act-order", "packed-zeros"])
-def test_a_checkpoint_of_4_bits_is_multiplied_as_it_is(way: str, tmp_path: Path, place: str):
+def test_a_4_bit_checkpoint_is_multiplied_without_conversion(way: str, tmp_path: Path, place: str):
     weights = write_checkpoint(way, tmp_path, toy())
     program = lowered(draw(open_checkpoint(tmp_path)), place)
     assert len(linears(program)) == 4 and all(isinstance(each, Int4Linear) for each in linears(program))
@@ -98,13 +103,13 @@ def test_a_checkpoint_of_4_bits_is_multiplied_as_it_is(way: str, tmp_path: Path,
     assert_near(logits(program), weights, "bf16")
 
 
-def test_matrices_of_4_bits_serve_steps_in_float32(tmp_path: Path, place: str):
+def test_4_bit_matrices_work_with_float32_activations(tmp_path: Path, place: str):
     weights = write_checkpoint("gptq-act-order", tmp_path, toy())
     program = lowered(draw(open_checkpoint(tmp_path)), place, "f32", dtype="f32")
     assert relative_error(logits(program), by_transformers(weights, "f32")) <= 2e-3  # scales are kept in 11 bits
 
 
-def test_deterministic_products_of_4_bits_do_not_depend_on_company(tmp_path: Path, place: str):
+def test_deterministic_4_bit_products_do_not_depend_on_other_rows(tmp_path: Path, place: str):
     write_checkpoint("awq", tmp_path, toy())
     program = lowered(draw(open_checkpoint(tmp_path)), place, deterministic=True)
     tokens = some_tokens(40)
@@ -135,8 +140,8 @@ def test_fp8_numbers_of_a_checkpoint_are_not_rounded_again(way: str, tmp_path: P
     np.testing.assert_array_equal(numbers, np.concatenate([model.weights[name].float32() for name in found]))
 
 
-def gguf(formats: dict[str, str]) -> Model:
-    """The toy as a GGUF file: each matrix in the format that the end of its name has here."""
+def gguf(formats: dict[str, str]) -> DrawnModel:
+    """Return the toy as a GGUF file: each matrix in the format listed for the end of its name."""
     model = draw(to_gguf(toy()))
     weights = {
         name: in_format(weight, formats[name.rpartition(".")[2]], seed)
@@ -147,11 +152,11 @@ def gguf(formats: dict[str, str]) -> Model:
     return replace(model, weights=weights)
 
 
-def by_references(model: Model) -> np.ndarray:
+def by_references(model: DrawnModel) -> np.ndarray:
     return Session(model).step({"text": some_tokens(PROMPT + 2)})["text"][PROMPT - 1 :]
 
 
-def test_a_gguf_file_of_4_bits_is_multiplied_as_it_is_and_the_rest_is_told_of_once(place: str, caplog):
+def test_4_bit_matrices_of_a_gguf_file_are_not_converted_and_others_are_logged_once(place: str, caplog):
     formats = {"q": "q4_0", "k": "q4_1", "v": "q4_0", "out": "q4_0", "gate": "q4_1", "up": "q4_0", "down": "q8_0"}
     model = gguf(formats)
     with caplog.at_level(logging.INFO, "quire.devices.cuda"):
@@ -159,46 +164,46 @@ def test_a_gguf_file_of_4_bits_is_multiplied_as_it_is_and_the_rest_is_told_of_on
     kinds = [type(each) for each in linears(program)]
     assert kinds == [Int4Linear, Int4Linear, Int4Linear, Linear]
     assert [record.message for record in caplog.records if "q8_0" in record.message] == [
-        "matrices in q8_0 become plain numbers: there is no kernel for them as they are stored"
+        "matrices in q8_0 are dequantized: there is no kernel for these formats"
     ]
     assert relative_error(logits(program), by_references(model)) <= BF16_ERROR
 
 
-def test_matrices_that_cannot_lie_in_one_become_plain_numbers(place: str):
+def test_matrices_of_different_formats_are_not_joined(place: str):
     weights = gguf(dict.fromkeys(("q", "k", "out", "gate", "up", "down"), "q4_0") | {"v": "q8_0"}).weights
     names = [next(name for name in weights if name.endswith(f".{part}")) for part in "qkv"]
     q, k, v = (weights[name] for name in names)
-    assert joined_int4([q, k]) is not None
-    assert joined_int4([q, k, v]) is None, "one is in a format that has no kernel"
+    assert join_int4([q, k]) is not None
+    assert join_int4([q, k, v]) is None, "one is in a format that has no kernel"
 
 
-def test_matrices_whose_columns_are_in_different_orders_become_plain_numbers(tmp_path: Path, place: str):
+def test_matrices_with_different_orders_of_columns_are_dequantized(tmp_path: Path, place: str):
     weights = write_checkpoint("gptq-act-order", tmp_path, toy())
     model = draw(open_checkpoint(tmp_path))
     name = next(name for name in model.weights if name.endswith(".up"))
-    parts = model.weights[name].source.parts()
+    parts = model.weights[name].source.load()
     moved = parts._replace(  # the same groups, the last of them first
         packed=np.roll(parts.packed, WIDE_GROUP // 2, 1),
         scales=np.roll(parts.scales, 1, 1),
         zeros=np.roll(parts.zeros, 1, 1),
         columns=np.roll(parts.columns, WIDE_GROUP),
     )
-    changed = replace(model.weights[name], source=replace(model.weights[name].source, parts=lambda: moved))
+    changed = replace(model.weights[name], source=replace(model.weights[name].source, load=lambda: moved))
     np.testing.assert_array_equal(changed.float32(), model.weights[name].float32())
     program = lowered(replace(model, weights={**model.weights, name: changed}), place)
     assert [isinstance(each, Int4Linear) for each in linears(program)].count(False) == 1
     assert_near(logits(program), weights, "bf16")
 
 
-def test_random_weights_of_fp8_are_drawn_and_rounded(place: str):
+def test_random_fp8_weights_have_the_right_deviation(place: str):
     model = draw(toy())
-    drawn = {
+    weights = {
         name: replace(weight, format="f8_e4m3", source=RandomTensor(name, weight.shape, 0.25, format="f8_e4m3"))
         if len(weight.shape) == 2 and "." in name
         else weight
         for name, weight in model.weights.items()
     }
-    program = lowered(replace(model, weights=drawn), place)
+    program = lowered(replace(model, weights=weights), place)
     for each in linears(program):
         assert isinstance(each, Linear) and each.scale is not None
         numbers = each.weight.float() * each.scale[:, None]
@@ -206,8 +211,8 @@ def test_random_weights_of_fp8_are_drawn_and_rounded(place: str):
     assert np.isfinite(logits(program)).all()
 
 
-def test_plain_numbers_are_had_by_wishing(tmp_path: Path, place: str, caplog):
-    """Of 4 bits and of FP8 alike: exactly what they mean, in float32."""
+def test_the_option_plain_dequantizes_everything(tmp_path: Path, place: str, caplog):
+    """4-bit and FP8 matrices give exactly their numbers, in float32."""
     write_checkpoint("fp8-blocks", tmp_path, toy())
     of_4_bits = gguf(dict.fromkeys(("q", "k", "v", "out", "gate", "up", "down"), "q4_1"))
     for model in (of_4_bits, draw(open_checkpoint(tmp_path))):
@@ -216,3 +221,32 @@ def test_plain_numbers_are_had_by_wishing(tmp_path: Path, place: str, caplog):
         assert all(isinstance(each, Linear) and not each.rounds for each in linears(program))
         assert relative_error(logits(program), by_references(model)) <= 1e-4
     assert "no kernel" not in caplog.text
+
+
+@pytest.mark.parametrize("kv_format", FACTS.kv_formats)
+def test_each_kv_format_of_the_facts_runs(kv_format, place):
+    found = logits(lowered(draw(toy()), place, kv_format))
+    assert relative_error(found, logits(lowered(draw(toy()), place))) < 2 * BF16_ERROR
+
+
+def test_formats_that_are_not_in_the_facts_are_refused_with_those_that_are(place):
+    model = draw(toy())
+    with pytest.raises(BadSetting, match=r"'q8_0', which the device 'cuda'.*bf16, f32, f16, f8_e4m3; .* is f8_e4m3"):
+        lowered(model, place, "q8_0")
+    with pytest.raises(BadSetting, match=r"quantize is 'q1_x'.*it has fp8, plain"):
+        lowered(model, place, quantize="q1_x")
+    name, weight = next(iter(model.weights.items()))
+    strange = replace(model, weights={**model.weights, name: replace(weight, format="q1_x")})
+    with pytest.raises(DeviceUnavailable, match=r"in the format 'q1_x', which the device 'cuda' does not have"):
+        lowered(strange, place)
+
+
+@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q8_0", "f8_e4m3", "f32", "f16"])
+def test_matrices_are_resident_as_the_facts_say(format, place):
+    model = draw(toy())
+    names = {name for name, weight in model.weights.items() if len(weight.shape) == 2 and "embed" not in name}
+    stored = {name: EncodedTensor.of(name, model.weights[name].float32(), format) for name in names - {"head"}}
+    weights = {name: Weight(name, each.shape, format, each) for name, each in stored.items()}
+    program = lowered(replace(model, weights={**model.weights, **weights}), place)
+    torch_names = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "int4": "int4"}
+    assert set(program.formats) == {"bfloat16", torch_names[FACTS.weight_formats[format]]}

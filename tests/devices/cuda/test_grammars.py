@@ -1,4 +1,4 @@
-"""Grammars over a program that chooses tokens by itself: masks come while it computes, and its choices keep to them."""
+"""Grammars over a program that samples on the device: masks arrive while it computes, and its tokens obey them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDS = (129, 130)
 WAYS = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=12),
     "seeded": SamplingParams(seed=3, temperature=1.3, top_k=50, top_p=0.95, max_tokens=12),
-    "penalties": SamplingParams(seed=7, repetition_penalty=1.3, max_tokens=12),  # the host chooses
+    "penalties": SamplingParams(seed=7, repetition_penalty=1.3, max_tokens=12),  # sampled on the host
 }
 
 
@@ -29,7 +29,7 @@ def text_of(tokens: list[int]) -> str:
     return "".join(chr(token) for token in tokens if token < 128)
 
 
-def test_constrained_answers_keep_their_form_beside_one_that_has_none(place, tmp_path):
+def test_constrained_outputs_match_their_grammar_beside_an_unconstrained_one(place, tmp_path):
     driver = CudaDriver(place, open_checkpoint(save_spelled(small("qwen3").torch_model, tmp_path)))
     form = Constraint(ConstraintKind.REGEX, FORM)
     for name, way in WAYS.items():
@@ -37,5 +37,5 @@ def test_constrained_answers_keep_their_form_beside_one_that_has_none(place, tmp
     driver.submit("free", some_tokens(5), WAYS["greedy"])
     driver.run()
     for name in WAYS:
-        assert re.fullmatch(FORM, text_of(driver.tokens(name))) and driver.told[name, 0].finish is FinishReason.STOP
-    assert not re.match(FORM, text_of(driver.tokens("free"))), "without a mask the model says something else"
+        assert re.fullmatch(FORM, text_of(driver.tokens(name))) and driver.records[name, 0].finish is FinishReason.STOP
+    assert not re.match(FORM, text_of(driver.tokens("free"))), "without a mask the output differs"

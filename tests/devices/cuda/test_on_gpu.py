@@ -1,4 +1,4 @@
-"""What only a GPU can show, or is fast enough for: captured steps, overlap, accuracy over many tokens, long use."""
+"""Tests that need a GPU, or its speed: captured steps, overlap, accuracy over many tokens, long use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 
 from quire.devices._triton import chain
 from quire.devices.base import Limits
-from quire.devices.cuda import warm
+from quire.devices.cuda import warm_up
 from quire.engine.messages import Cancel
 from quire.models.draw import draw
 from quire.types.request import FinishReason, SamplingParams
-from tests.devices.cuda.models import KINDS, CudaDriver, Texts, lowered, random_llama, small
+from tests.devices.cuda.models import KINDS, CudaDriver, Texts, lowered, random_llama, rms_error, small
 from tests.models.toys import Toy, some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.gpu]
@@ -28,7 +28,7 @@ SEEDED = SamplingParams(seed=3, temperature=0.9, top_k=50, top_p=0.95, min_p=0.0
 VOCAB = 1024
 ACCURACY = Limits(max_tokens=256, max_rows=4, max_logits=256, max_blocks=16, num_blocks=40)
 MAX_KL = 0.05  # nats
-NO_FARTHER = 1.5  # times as far: roundings fall differently
+NO_FARTHER = 1.5  # times the error: roundings differ
 
 
 @cache
@@ -48,18 +48,14 @@ def test_greedy_tokens_in_float32_are_those_of_transformers_on_the_same_gpu(name
         assert driver.tokens(each) == toy.expected_greedy(prompt, NUM_TOKENS), each
 
 
-def distance(logits: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((logits - exact) ** 2)))
-
-
 @pytest.mark.parametrize("name", KINDS)
-def test_logits_in_bfloat16_are_as_near_to_those_in_float32_as_transformers_come(name, place):
-    """Of a prompt, and of tokens that follow it in captured steps, in buckets that they do not fill."""
+def test_logits_in_bfloat16_are_as_close_to_float32_as_those_of_transformers(name, place):
+    """A prompt, and tokens after it in captured steps, in buckets that they do not fill."""
     toy, tokens = Toy(deepcopy(small(name).torch_model).to(place), small(name).checkpoint), some_tokens(60)
     exact, texts = toy.expected_logits(tokens), Texts(lowered(toy.draw(), place))
     theirs = replace(toy, torch_model=deepcopy(toy.torch_model).bfloat16()).expected_logits(tokens)
     of_prompt = texts.step({0: tokens[:32]}, 32)
-    assert distance(of_prompt, exact[:32]) <= NO_FARTHER * distance(theirs[:32], exact[:32])
+    assert rms_error(of_prompt, exact[:32]) <= NO_FARTHER * rms_error(theirs[:32], exact[:32])
     for row in range(1, 5):
         texts.step({row: tokens[:31]})
     after, steps = range(32, 60), []
@@ -67,12 +63,12 @@ def test_logits_in_bfloat16_are_as_near_to_those_in_float32_as_transformers_come
         steps.append(texts.step({row: [tokens[at - (row > 0)]] for row in range(5)}))
     for row, logits in enumerate(np.stack(steps, 1)):
         places = [at - (row > 0) for at in after]
-        assert distance(logits, exact[places]) <= NO_FARTHER * distance(theirs[places], exact[places]), row
+        assert rms_error(logits, exact[places]) <= NO_FARTHER * rms_error(theirs[places], exact[places]), row
 
 
 @pytest.mark.parametrize("quantize", [None, "fp8"])
-def test_captured_steps_are_the_same_to_the_bit_whatever_pads_them(quantize, place):
-    """In the deterministic mode, 5 rows in a bucket of 6; and what pads them writes to no block of theirs."""
+def test_padding_changes_no_bit_of_captured_steps(quantize, place):
+    """In deterministic mode, 5 rows in a bucket of 6; padding writes to none of their blocks."""
     prompts = {row: np.random.default_rng(row).integers(0, VOCAB, 9 + row).tolist() for row in range(5)}
     limits = replace(ACCURACY, max_rows=8)
 
@@ -88,10 +84,10 @@ def test_captured_steps_are_the_same_to_the_bit_whatever_pads_them(quantize, pla
 
 
 def test_every_kernel_is_loaded_before_the_first_step(place):
-    """A kernel that is compiled, or gets its launcher, when it is first launched makes the first requests wait."""
+    """Otherwise the first requests would wait for a compiler."""
     program = lowered(draw(checkpoint()), place)
     known = set(chain._COMPILED)
-    for batch in warm.steps(program.limits):
+    for batch in warm_up.warm_up_steps(program.limits):
         program.launch(batch).result()
     assert known and set(chain._COMPILED) == known
 
@@ -111,8 +107,8 @@ def test_graphs_share_the_memory_of_their_logits(place):
     assert len(captured) > 20 and torch.cuda.memory_allocated() - before < logits / 4
 
 
-def spoken(place: str, captures: bool, max_in_flight: int, **settings: Any) -> dict[str, list[int]]:
-    """The texts of 14 requests of every kind that arrive while others run. Four of them share a prompt's head."""
+def tokens_of_requests(place: str, captures: bool, max_in_flight: int, **settings: Any) -> dict[str, list[int]]:
+    """Return the tokens of 14 requests of every kind that arrive while others run. Some share a prefix."""
     settings = {"num_blocks": 60, "max_context": 512, "max_step_tokens": 96, "captures": captures, **settings}
     driver = CudaDriver(place, checkpoint(), max_in_flight, **settings)
     ways = [GREEDY, SEEDED, replace(GREEDY, logprobs=2), replace(GREEDY, frequency_penalty=0.3)]
@@ -124,10 +120,10 @@ def spoken(place: str, captures: bool, max_in_flight: int, **settings: Any) -> d
     return {str(n): driver.tokens(str(n)) for n in range(14)}
 
 
-def test_captures_overlap_company_and_preemption_change_no_token_in_the_deterministic_mode(place):
-    wanted = spoken(place, captures=False, max_in_flight=1, max_rows=1, num_blocks=200)  # one after the other
+def test_captures_overlap_batching_and_preemption_change_no_token_in_deterministic_mode(place):
+    expected = tokens_of_requests(place, captures=False, max_in_flight=1, max_rows=1, num_blocks=200)  # one at a time
     for captures, max_in_flight in ((True, 2), (True, 1), (False, 2)):
-        assert spoken(place, captures, max_in_flight) == wanted, (captures, max_in_flight)
+        assert tokens_of_requests(place, captures, max_in_flight) == expected, (captures, max_in_flight)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -137,7 +133,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 @cache
 def distributions(place: str, quantize: str | None, kv_dtype: str) -> np.ndarray:
-    """Log probabilities after each of 240 tokens of two prompts, and of 200 more that come one by one."""
+    """Return log probabilities after each of 240 tokens of two prompts, and of 200 more that are decoded one by one."""
     texts = Texts(lowered(draw(checkpoint()), place, ACCURACY, quantize=quantize, kv_dtype=kv_dtype), num_blocks=15)
     tokens = np.random.default_rng(0).integers(0, VOCAB, 440).tolist()
     found = [texts.step({0: tokens[:200]}, 200), texts.step({1: tokens[200:240]}, 40)]
@@ -156,8 +152,8 @@ def test_fp8_costs_little_accuracy(quantize, kv_dtype, place):
     assert 0 < divergence <= MAX_KL
 
 
-def crowd(place: str, checkpoint: Any, num_requests: int, **settings: Any) -> CudaDriver:
-    """Requests of random lengths and kinds, some of which are cancelled, in a cache that is too small for them."""
+def run_many(place: str, checkpoint: Any, num_requests: int, **settings: Any) -> CudaDriver:
+    """Run requests of random lengths and kinds, some cancelled, in a cache that is too small for all of them."""
     driver, rng = CudaDriver(place, checkpoint, deterministic=False, **settings), np.random.default_rng(1)
     heads = [rng.integers(0, 100, 48).tolist() for _ in range(4)]
     ways = [GREEDY, SEEDED, replace(GREEDY, logprobs=1), replace(SEEDED, repetition_penalty=1.1), replace(SEEDED, n=2)]
@@ -169,27 +165,27 @@ def crowd(place: str, checkpoint: Any, num_requests: int, **settings: Any) -> Cu
             way = replace(ways[int(rng.choice(5, p=[0.4, 0.3, 0.1, 0.1, 0.1]))], max_tokens=int(rng.integers(1, 60)))
             driver.submit(name, prompt, way, priority=int(rng.integers(0, 3)))
         if rng.random() < 0.2:
-            running = [name for (name, _), told in driver.told.items() if not told.is_over]
+            running = [name for (name, _), told in driver.records.items() if not told.has_ended]
             if running:
-                driver.say(Cancel(running[int(rng.integers(len(running)))]))
+                driver.handle(Cancel(running[int(rng.integers(len(running)))]))
         driver.step()
         if rng.random() < 0.02:
-            driver.core.prove()
+            driver.core.check()
     driver.run()
     return driver
 
 
-def test_2000_requests_come_and_go_and_leave_nothing_behind(place):
+def test_2000_requests_leave_no_blocks_or_memory_in_use(place):
     settings = {"num_blocks": 500, "max_rows": 96, "max_step_tokens": 768, "max_context": 512}
-    driver = crowd(place, checkpoint(), 2000, **settings)
+    driver = run_many(place, checkpoint(), 2000, **settings)
     counters = driver.core.counters()
-    failed = {name: told.error for name, told in driver.told.items() if told.error is not None}
-    assert not failed, failed  # a logit that is no number would fail its request
-    ends = [told.finish for told in driver.told.values()]
-    assert len({name for name, _ in driver.told}) == 2000 and ends.count(FinishReason.CANCELLED) >= 50
+    failed = {name: record.error for name, record in driver.records.items() if record.error is not None}
+    assert not failed, failed  # a NaN logit would fail its request
+    ends = [record.finish for record in driver.records.values()]
+    assert len({name for name, _ in driver.records}) == 2000 and ends.count(FinishReason.CANCELLED) >= 50
     assert counters.num_preemptions > 0 and counters.num_held_blocks == 0
     assert counters.num_running == counters.num_waiting == 0
-    assert max(driver.program.num_grouped) > 0, "some shared the head of their prompt"
+    assert max(driver.program.num_grouped) > 0, "some requests share a prefix"
     before = torch.cuda.memory_allocated()
     driver.submit("after", some_tokens(40), GREEDY)
     assert len(driver.run().tokens("after")) == NUM_TOKENS and torch.cuda.memory_allocated() - before < 32 << 20

@@ -1,4 +1,4 @@
-"""A lowered model: its logits against transformers, and everything that a step may hold."""
+"""A lowered model: its logits against transformers, and every kind of step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from quire.devices._triton.attention_work import WorkViews, plan_work, size_of
+from quire.devices._triton.attention_work import WorkViews, plan_work, work_size
 from quire.models.draw import draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
@@ -40,8 +40,8 @@ def test_a_gguf_file_of_the_same_model_has_the_same_logits(place):
 
 
 @pytest.mark.parametrize("name", ["llama-tied-biased", "qwen3"])
-def test_logits_in_bfloat16_are_near_those_of_transformers(name, place):
-    """Few tokens are streamed, many go to the library."""
+def test_logits_in_bfloat16_are_close_to_those_of_transformers(name, place):
+    """Few tokens are streamed, many are multiplied by the library."""
     program, exact = lowered(small(name).draw(), place), small(name).expected_logits(PROMPT)
     assert relative_error(Texts(program).step({0: PROMPT}, 21), exact) <= BF16_ERROR
     texts = Texts(program)
@@ -51,9 +51,9 @@ def test_logits_in_bfloat16_are_near_those_of_transformers(name, place):
 
 @pytest.mark.parametrize("name, tolerance", [("steady", 0.15), ("llama-tied-biased", 0.2)])
 def test_fp8_is_near_bfloat16(name, tolerance, place):
-    """Matrices, tokens and the cache. Errors are root mean squares, relative to that of logits.
+    """Matrices, tokens and the cache in FP8. Errors are root mean squares, relative to that of logits.
 
-    Numbers with three bits behind the point are off by 2.6 %; matrices of toys, unlike steady ones, make errors grow.
+    Three mantissa bits give errors of 2.6 %; the matrices of toys amplify errors, those of "steady" do not.
     """
     checkpoint = random_llama(128, num_layers=2, vocab=VOCAB) if name == "steady" else small(name).checkpoint
     plain = Texts(lowered(draw(checkpoint), place))
@@ -71,7 +71,7 @@ def test_a_step_without_logits_writes_its_keys(place):
 
 
 def test_blocks_are_copied_before_anything_else(place):
-    """Row 1 goes on from a copy of 5 tokens of row 0's block, though they are written in the same launch's past."""
+    """Row 1 continues from a copy of 5 tokens of row 0's block."""
     program = lowered(small("qwen3").draw(), place, dtype="f32")
     texts = Texts(program)
     texts.step({0: PROMPT[:9]})
@@ -84,7 +84,7 @@ def test_blocks_are_copied_before_anything_else(place):
 
 
 def test_rows_read_what_another_row_writes_in_the_same_step(place):
-    """Row 2 computes a prefix of two blocks; rows 0 and 1 go on from it, one with a single token."""
+    """Row 2 computes a prefix of two blocks; rows 0 and 1 continue from it, one with a single token."""
     program = lowered(small("qwen3").draw(), place, dtype="f32")
     prefix, tails, shared = some_tokens(2 * BLOCK), (PROMPT[:3], [7]), [9, 4]
     parts = [RowPart(tail, 2 * BLOCK, [*shared, 20 + row]) for row, tail in enumerate(tails)]
@@ -93,22 +93,22 @@ def test_rows_read_what_another_row_writes_in_the_same_step(place):
         assert relative_error(logits[row], small("qwen3").expected_logits([*prefix, *tail])[-1]) <= F32_ERROR
 
 
-def test_rows_that_share_blocks_have_the_same_logits_told_or_not(place):
-    """So many of them that their prefix is read once. What is in the cache is of no text, but not nothing."""
+def test_rows_that_share_blocks_have_the_same_logits_with_and_without_groups(place):
+    """Enough rows that their prefix is read once. The cache holds random numbers."""
     program, rows, depth = lowered(small("qwen3").draw(), place, dtype="f32"), 10, 15
     program.caches.whole.normal_(generator=torch.Generator(place).manual_seed(0))
     parts = [RowPart([5 + row], depth * BLOCK, [*range(depth), depth + row]) for row in range(rows)]
     alone = Batch.of(parts, BLOCK)
     together = replace(alone, groups=np.array([(0, row, depth) for row in range(rows)], np.int32))
     (limits,) = program.work.values()
-    counts = plan_work(together, limits, WorkViews.of(np.zeros(size_of(limits), np.int32), limits))
+    counts = plan_work(together, limits, WorkViews.of(np.zeros(work_size(limits), np.int32), limits))
     assert counts.wide > 0
-    told, untold = (program.launch(batch).result().logits for batch in (together, alone))
-    assert relative_error(told, untold) <= F32_ERROR
+    grouped, ungrouped = (program.launch(batch).result().logits for batch in (together, alone))
+    assert relative_error(grouped, ungrouped) <= F32_ERROR
 
 
-def test_the_device_chooses_and_goes_on_from_what_it_chose(place):
-    """The host chooses for one row among others, and only that one's logits come back."""
+def test_the_device_samples_and_continues_with_its_own_tokens(place):
+    """One of the rows is sampled on the host, and only its logits are returned."""
     program = lowered(small("qwen3").draw(), place, dtype="f32")
     plain, texts = Texts(program), Texts(program)
     chunks = {row: PROMPT[row : row + 4] for row in range(3)}
@@ -122,7 +122,7 @@ def test_the_device_chooses_and_goes_on_from_what_it_chose(place):
     assert after.result().tokens is not None and after.result().tokens.tolist() == logits.argmax(1).tolist()
 
 
-def test_masks_come_after_the_launch(place):
+def test_masks_arrive_after_the_launch(place):
     program = lowered(small("qwen3").draw(), place, dtype="f32")
     chunks = {row: PROMPT[row : row + 3] for row in range(3)}
     logits = Texts(program).step(chunks)
@@ -134,4 +134,8 @@ def test_masks_come_after_the_launch(place):
     pending.mask(bits)
     tokens = pending.result().tokens
     assert tokens is not None
-    assert tokens.tolist() == [allowed[logits[0, allowed].argmax()], logits[1].argmax(), -1]  # nothing is left to one
+    assert tokens.tolist() == [
+        allowed[logits[0, allowed].argmax()],
+        logits[1].argmax(),
+        -1,
+    ]  # the last mask allows nothing

@@ -1,4 +1,4 @@
-"""Timing the ways to multiply: which are tried, which is chosen, and that every one of them is right."""
+"""Tuning: which candidates are timed, which one is used, and that all of them are correct."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.bench.tune import tuned
+from quire.bench.tune import tune_model
 from quire.devices._triton.norm import Product, Rounded
 from quire.devices._triton.stream import Scratch, Tile
 from quire.devices.cuda.candidates import Candidate, candidates
-from quire.devices.cuda.capture import Captured, Kind
+from quire.devices.cuda.capture import CapturedStep, GraphKind
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import IDLE_ROWS, CudaProgram
-from quire.devices.cuda.tiles import BUCKETS, MEASURED, Key, Tiles
-from quire.devices.cuda.tune import Multiplying, Pass, Tuner, choose
-from quire.devices.cuda.tuned import MadeFor, TunedTable
+from quire.devices.cuda.tiles import BUCKETS, MEASURED, ProductKey, Tiles
+from quire.devices.cuda.tune import Multiplying, TimedPass, Tuner, fastest
+from quire.devices.cuda.tuned_table import TunedTable, TuningTarget
 from quire.models.draw import draw
 from quire.ops.registry import relative_error
 from tests.devices.cuda.models import Texts, lowered, random_llama, small
@@ -38,30 +38,30 @@ ERRORS = {None: 2e-2, "fp8": 5e-2}
 
 
 def table(folder: Path) -> TunedTable:
-    return TunedTable(folder, MadeFor.here("some GPU"))
+    return TunedTable(folder, TuningTarget.here("some GPU"))
 
 
-def product_of(key: Key) -> Linear:
-    """Without numbers."""
+def product_of(key: ProductKey) -> Linear:
+    """Return a product without numbers."""
     dtype = torch.bfloat16 if key.width == 2 else torch.float8_e4m3fn
     weight = torch.empty((key.rows, key.columns), dtype=dtype, device="meta")
     return Linear(weight, None, None, Tiles(NUM_PROCESSORS), Scratch(torch.device("meta")), key.is_gate)
 
 
-def choice_of(run: Pass) -> Tile | None:
+def choice_of(run: TimedPass) -> Tile | None:
     linear = run.instructions[0].linear
     assert isinstance(linear, Linear)
     return linear.tiles.find(linear.weight, len(run.x), linear.is_gate)
 
 
-def key_of(run: Pass) -> Key:
+def key_of(run: TimedPass) -> ProductKey:
     linear = run.instructions[0].linear
     assert isinstance(linear, Linear)
-    return Key.of(linear.weight, next(most for most in BUCKETS if len(run.x) <= most), linear.is_gate)
+    return ProductKey.of(linear.weight, next(most for most in BUCKETS if len(run.x) <= most), linear.is_gate)
 
 
 @pytest.mark.parametrize("key", MEASURED, ids=str)
-def test_what_won_on_an_h200_is_among_few_candidates(key):
+def test_the_shipped_tile_is_among_a_few_candidates(key):
     names = {each.choice: each.name for each in candidates(key, product_of(key))}
     assert names[None] == "library" and MEASURED[key] in names
     assert 5 <= len(names) <= 30 and len(set(names.values())) == len(names)
@@ -70,30 +70,32 @@ def test_what_won_on_an_h200_is_among_few_candidates(key):
         assert 5 <= len(more) <= 30 and all(tile is None or tile.tokens == tokens for tile in more)
 
 
-@pytest.mark.parametrize("key", [Key(6144, 4096, 2, False, 16), Key(576, 576, 2, False, 32), Key(96, 48, 1, True, 64)])
-def test_no_candidate_is_wrong_or_has_no_room_for_its_shares(key):
+@pytest.mark.parametrize(
+    "key", [ProductKey(6144, 4096, 2, False, 16), ProductKey(576, 576, 2, False, 32), ProductKey(96, 48, 1, True, 64)]
+)
+def test_every_candidate_is_supported_and_its_shares_fit_the_scratch_memory(key):
     linear = product_of(key)
     for each in candidates(key, linear):
-        made = each.make(linear)
+        made = each.apply(linear)
         assert made.tiles.find(made.weight, key.tokens, key.is_gate) == each.choice
         if each.choice is not None:
-            programs = -(-key.answers // each.choice.rows)
-            assert key.suits(each.choice) and (each.choice.shares == 1 or linear.scratch.fits(programs, each.choice))
+            programs = -(-key.outputs // each.choice.rows)
+            assert key.supports(each.choice) and (each.choice.shares == 1 or linear.scratch.fits(programs, each.choice))
 
 
 def test_more_than_few_tokens_are_streamed_only_if_that_is_clearly_faster():
     tile = Tile(64, 128)
 
     def chosen(tokens: int, streamed: float, library: float = 1.0) -> Any:
-        key = Key(6144, 4096, 2, False, tokens)
-        best = choose({Candidate(key, None): library, Candidate(key, tile): streamed})
+        key = ProductKey(6144, 4096, 2, False, tokens)
+        best = fastest({Candidate(key, None): library, Candidate(key, tile): streamed})
         return best and best.choice
 
     assert chosen(16, 0.99) == tile and chosen(16, 1.01) is None
     assert chosen(32, 0.98) is None and chosen(64, 0.98) is None and chosen(32, 0.96) == tile
     assert chosen(64, 5.0, math.inf) == tile, "the library does not run"
-    key = Key(6144, 4096, 2, False, 16)
-    assert choose({Candidate(key, None): math.inf, Candidate(key, tile): math.inf}) is None
+    key = ProductKey(6144, 4096, 2, False, 16)
+    assert fastest({Candidate(key, None): math.inf, Candidate(key, tile): math.inf}) is None
 
 
 @cache
@@ -101,19 +103,19 @@ def model() -> Any:
     return small("llama").draw()  # two layers
 
 
-def tuner(place: str, folder: Path, timer: Callable[[Pass], float], **wishes: Any) -> Tuner:
+def tuner(place: str, folder: Path, timer: Callable[[TimedPass], float], **wishes: Any) -> Tuner:
     return Tuner(lowered(model(), place, **wishes).instructions, table(folder), timer)
 
 
-def test_every_candidate_is_timed_over_all_matrices_and_the_fastest_is_kept(place, tmp_path):
-    """At each number of tokens, one candidate for each step of the walk; those that fail are skipped."""
-    timed: dict[Key, list[tuple[Tile | None, int]]] = defaultdict(list)
-    read: dict[Key, set[tuple[frozenset[int], frozenset[int]]]] = defaultdict(set)
+def test_every_candidate_is_timed_over_all_matrices_and_the_fastest_is_stored(place, tmp_path):
+    """At each number of tokens; one candidate per step of the walk; those that fail are skipped."""
+    timed: dict[ProductKey, list[tuple[Tile | None, int]]] = defaultdict(list)
+    read: dict[ProductKey, set[tuple[frozenset[int], frozenset[int]]]] = defaultdict(set)
 
     def speed(choice: Tile | None) -> float:
         return 1.0 if choice is None else math.inf if choice.stages == 4 else 0.5 if choice.rows == 32 else 0.9
 
-    def timer(run: Pass) -> float:
+    def timer(run: TimedPass) -> float:
         key, choice = key_of(run), choice_of(run)
         timed[key].append((choice, len(run.x)))
         linears = [each.linear for each in run.instructions]
@@ -132,17 +134,17 @@ def test_every_candidate_is_timed_over_all_matrices_and_the_fastest_is_kept(plac
     for key, each in timed.items():
         assert each[0][0] is None
         ((weights, ahead),) = read[key]
-        assert len(weights) == (1 if key.rows == VOCAB else 2) and ahead == weights, "each asks for the next one's"
+        assert len(weights) == (1 if key.rows == VOCAB else 2) and ahead == weights, "each prefetches the next one's"
         assert {count for _, count in each} == ({1, 16} if key.tokens == 16 else {key.tokens})
     found = table(tmp_path).read()
     assert set(found) == set(timed)
     assert found == {key: min((choice for choice, _ in each), key=speed) for key, each in timed.items()}
 
 
-def test_what_the_table_has_is_not_timed_again_in_idle_time(place, tmp_path):
-    timed: list[Key] = []
+def test_products_in_the_table_are_not_timed_again_in_idle_time(place, tmp_path):
+    timed: list[ProductKey] = []
 
-    def timer(run: Pass) -> float:
+    def timer(run: TimedPass) -> float:
         timed.append(key_of(run))
         return 1.0
 
@@ -155,7 +157,7 @@ def test_what_the_table_has_is_not_timed_again_in_idle_time(place, tmp_path):
     assert not tuner(place, tmp_path, timer).advance()
 
 
-def test_a_walk_that_is_cut_short_leaves_what_it_has_found(place, tmp_path):
+def test_an_interrupted_walk_keeps_its_results(place, tmp_path):
     walker = tuner(place, tmp_path, lambda run: 1.0)
     steps = walker.walk(walker.keys())
     for chosen in steps:
@@ -167,7 +169,7 @@ def test_a_walk_that_is_cut_short_leaves_what_it_has_found(place, tmp_path):
 def test_all_candidates_of_a_product_are_prepared_together_before_they_are_timed(place, tmp_path):
     events: list[str] = []
 
-    def timer(run: Pass) -> float:
+    def timer(run: TimedPass) -> float:
         events.append("timed")
         return 1.0
 
@@ -186,8 +188,8 @@ def test_products_of_float32_are_left_to_the_library(place, tmp_path):
     assert tuner(place, tmp_path, lambda run: 1.0, dtype="f32").keys() == []
 
 
-def numbers(answer: Tensor | Product | Rounded) -> np.ndarray:
-    match answer:
+def numbers(result: Tensor | Product | Rounded) -> np.ndarray:
+    match result:
         case Product(raw, of_tokens, of_columns):
             whole = raw.float()
             whole = whole if of_tokens is None else whole * of_tokens[:, None]
@@ -195,25 +197,25 @@ def numbers(answer: Tensor | Product | Rounded) -> np.ndarray:
         case Rounded(values, scale):
             whole = values.float() * scale[:, None]
         case _:
-            whole = answer.float()
+            whole = result.float()
     return whole.cpu().numpy()
 
 
-def expected(key: Key, program: CudaProgram) -> list[Candidate]:
-    """What is to be timed for a product of this program."""
+def expected(key: ProductKey, program: CudaProgram) -> list[Candidate]:
+    """Return the candidates that must be timed for a product of this program."""
     linears = [each.linear for each in program.instructions if isinstance(each, Multiplying)]
     plain = (each for each in linears if isinstance(each, Linear))
-    return candidates(key, next(each for each in plain if Key.of(each.weight, key.tokens, each.is_gate) == key))
+    return candidates(key, next(each for each in plain if ProductKey.of(each.weight, key.tokens, each.is_gate) == key))
 
 
 @pytest.mark.parametrize("quantize", [None, "fp8"])
 def test_every_candidate_gives_the_numbers_of_the_library(quantize, place, tmp_path):
-    """One layer, with biases. The streamed ones are then told to be the fastest, and the next program takes them."""
+    """One layer, with biases. The timer makes the streamed candidates the fastest, and the next program uses them."""
     drawn = small("llama-tied-biased").draw()
-    answers: dict[tuple[Key, int], list[tuple[Tile | None, np.ndarray]]] = defaultdict(list)
+    results: dict[tuple[ProductKey, int], list[tuple[Tile | None, np.ndarray]]] = defaultdict(list)
 
-    def timer(run: Pass) -> float:
-        answers[key_of(run), len(run.x)].append((choice_of(run), numbers(run())))
+    def timer(run: TimedPass) -> float:
+        results[key_of(run), len(run.x)].append((choice_of(run), numbers(run())))
         return 1.0 if choice_of(run) is None else 0.5
 
     plain = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
@@ -221,8 +223,8 @@ def test_every_candidate_gives_the_numbers_of_the_library(quantize, place, tmp_p
     walker = Tuner(plain.instructions, plain.table, timer)
     while walker.advance():
         pass
-    assert len(answers) == 5 * (len(BUCKETS) + 1)
-    for (key, _), ((by_library, exact), *streamed) in answers.items():
+    assert len(results) == 5 * (len(BUCKETS) + 1)
+    for (key, _), ((by_library, exact), *streamed) in results.items():
         assert by_library is None and exact.any()
         assert [None, *(choice for choice, _ in streamed)] == [each.choice for each in expected(key, plain)]
         for choice, here in streamed:
@@ -239,15 +241,15 @@ def test_every_candidate_gives_the_numbers_of_the_library(quantize, place, tmp_p
         assert relative_error(logits, small("llama-tied-biased").expected_logits(some_tokens(21))) <= 5e-2
 
 
-def test_idle_time_goes_to_captures_first_and_then_to_tuning_if_that_is_wished_for(place, tmp_path):
-    """As if all graphs were captured, and one was asked for."""
+def test_idle_time_is_used_for_captures_first_and_then_for_tuning_if_it_is_on(place, tmp_path):
+    """All graphs count as captured, and one was used."""
 
     def idle(**wishes: Any) -> tuple[CudaProgram, int]:
         program, steps = lowered(model(), place, tuned=tmp_path, **wishes), 0
-        assert not program.use_idle_time(), "nobody has asked for anything"
+        assert not program.use_idle_time(), "no step has run yet"
         program._tuner = Tuner(program.instructions, table(tmp_path), lambda run: 1.0)
         done = list(program._idle_captures())
-        program._captured.update(dict.fromkeys(done, Captured(None, torch.empty(0), 1)))
+        program._captured.update(dict.fromkeys(done, CapturedStep(None, torch.empty(0), 1)))
         program._uses[done[0]] += 1
         while program.use_idle_time():
             steps += 1
@@ -264,7 +266,7 @@ def test_idle_time_captures_shared_prefixes_too_and_few_rows_before_many(place):
     program = lowered(model(), place)
     captures = list(program._idle_captures())
     sizes = program._buckets.sizes
-    kinds = {Kind(has_groups, mode) for has_groups in (False, True) for mode in ("greedy", "any")}
+    kinds = {GraphKind(has_groups, mode) for has_groups in (False, True) for mode in ("greedy", "any")}
     assert len(captures) == len(set(captures))
     assert {size for size, _ in captures} == set(sizes)
     for size in sizes:
@@ -275,7 +277,7 @@ def test_idle_time_captures_shared_prefixes_too_and_few_rows_before_many(place):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("quantize", [None, "fp8"])
-def test_a_program_tunes_itself_on_a_gpu_and_the_next_one_computes_the_same(quantize, place, tmp_path, monkeypatch):
+def test_a_program_that_uses_tuned_tiles_on_a_gpu_computes_the_same(quantize, place, tmp_path, monkeypatch):
     monkeypatch.setattr("quire.devices.cuda.candidates.STAGES", (3,))  # half as many to compile
     drawn = draw(random_llama(vocab=1536))  # no two products are alike
     plain = lowered(drawn, place, quantize=quantize, tuned=tmp_path)
@@ -290,7 +292,7 @@ def test_a_program_tunes_itself_on_a_gpu_and_the_next_one_computes_the_same(quan
 
 
 @pytest.mark.gpu
-def test_a_server_that_is_idle_captures_and_tunes_and_answers_in_between(place, tmp_path, monkeypatch):
+def test_an_idle_program_captures_and_tunes_and_still_computes_the_same(place, tmp_path, monkeypatch):
     monkeypatch.setattr("quire.devices.cuda.candidates.STAGES", (3,))
     program = lowered(draw(random_llama(num_layers=2, vocab=1536)), place, tuned=tmp_path, tune=True)
     texts = Texts(program)
@@ -304,8 +306,8 @@ def test_a_server_that_is_idle_captures_and_tunes_and_answers_in_between(place, 
     assert relative_error(again.step({0: [7]}), first) <= 2e-2
 
 
-def test_the_command_tells_what_it_chose_for_each_product(place, tmp_path):
-    """Of random weights. The product of q, k and v and that of the head are alike."""
+def test_the_command_prints_the_fastest_tile_of_each_product(place, tmp_path):
+    """With random weights. The product of q, k and v and that of the head have the same key."""
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64, "hidden_size": 32,
         "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -313,8 +315,8 @@ def test_the_command_tells_what_it_chose_for_each_product(place, tmp_path):
         "torch_dtype": "bfloat16", "tie_word_embeddings": False, "initializer_range": 0.02,
     }  # fmt: skip
     tmp_path.joinpath("config.json").write_text(json.dumps(config))
-    first, *lines, last = tuned(tmp_path, CudaDevice(place), {"load_format": "dummy", "home": str(tmp_path)})
-    assert "placed" in first and str(tmp_path / "tuned") in last
+    first, *lines, last = tune_model(tmp_path, CudaDevice(place), {"load_format": "dummy", "home": str(tmp_path)})
+    assert "loaded" in first and str(tmp_path / "tuned") in last
     assert len(lines) == 4 * len(BUCKETS) and lines[0].startswith("64 x 32, 2 bytes, up to 16 tokens: ")
     (file,) = tmp_path.glob("tuned/*.json")
     assert len(json.loads(file.read_text())["products"]) == len(lines)

@@ -1,5 +1,5 @@
-"""The kernel for wide items of attention: its own source on a CPU, over words of the machine that fibers emulate; and
-on a GPU that it is for."""
+"""The kernel for wide items of attention: compiled for the CPU over GPU instructions that fibers emulate, and on a
+GPU that supports it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from quire.devices._triton.rope import Heads
 from quire.devices.cuda.instructions import AttendsWide, Run
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.tensor_map import MAP_BYTES
-from quire.devices.cuda.wide_attention import WideAttention, is_for
+from quire.devices.cuda.wide_attention import WideAttention, is_supported
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import CacheSpec
 from tests.devices._triton.paged import Step, Text
 from tests.devices.cuda.emulated.build import Emulated, built
 from tests.devices.cuda.models import lowered
@@ -37,13 +36,13 @@ SIZES = {
 LIMITS = base.Limits(
     max_tokens=32, max_rows=4, max_logits=4, max_blocks=4, num_blocks=8, block_tokens=BLOCK, kv_dtype="bf16"
 )
-NO_FARTHER = 2  # times as far from float32
+NO_FARTHER = 2  # times the error against float32
 SHARED_TEXT = [Text(703), *(Text(700 + 9 * n, 1 + n % 2, 37) for n in range(9)), Text(45), Text(720, 30, 37)]
 
 
 @dataclass(slots=True, eq=False)
 class EmulatedWide(WideAttention):
-    """The same launches, on this CPU."""
+    """The same launches, on the CPU."""
 
     folder: str = ""
 
@@ -52,8 +51,8 @@ class EmulatedWide(WideAttention):
 
     def _encode(self, whole: Tensor) -> bytes:
         bytes_of_line = 2 * self.heads.dim
-        facts = (whole.data_ptr(), whole.numel() // self.heads.dim, bytes_of_line, whole.shape[4], 1)
-        return struct.pack("<5Q", *facts).ljust(MAP_BYTES, b"\0")
+        fields = (whole.data_ptr(), whole.numel() // self.heads.dim, bytes_of_line, whole.shape[4], 1)
+        return struct.pack("<5Q", *fields).ljust(MAP_BYTES, b"\0")
 
 
 def step_of(heads: tuple[int, int, int], texts: list[Text], num_blocks: int, seed: int = 0) -> Step:
@@ -63,12 +62,12 @@ def step_of(heads: tuple[int, int, int], texts: list[Text], num_blocks: int, see
     return step.rounded(torch.bfloat16, torch.bfloat16)
 
 
-def farthest(actual: np.ndarray, step: Step) -> float:
-    """Of all heads of all tokens, the greatest distance from the op's answer, in lengths of that answer."""
+def largest_error(actual: np.ndarray, step: Step) -> float:
+    """Return the largest relative error of a head of a token against the op's output."""
     dim = step.spec.head_dim
     expected, found = (each.reshape(-1, dim) for each in (step.reference(), actual))
     distances = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
-    return float(distances.max())  # of no number: no number, which is less than nothing
+    return float(distances.max())  # NaN if any is, which fails every comparison
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
@@ -82,18 +81,18 @@ def farthest(actual: np.ndarray, step: Step) -> float:
         pytest.param((1, 1, 128), [Text(0, 130), Text(128, 128)], 1, id="a head for each key"),
     ],
 )
-def test_on_a_cpu_its_source_comes_to_the_answer_of_the_op(heads, texts, num_ctas, place, tmp_path):
+def test_the_emulated_kernel_matches_the_op(heads, texts, num_ctas, place, tmp_path):
     if place != "cpu":
-        pytest.skip("on a GPU it is no emulation")
+        pytest.skip("emulation is for the CPU")
     wide = WideStep.of(step_of(heads, texts, 200), place, num_ctas)
     assert wide.counts.wide
     kernel = EmulatedWide(wide.caches, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
-    assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
+    assert largest_error(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
 
 
 @dataclass(eq=False)
-class Noted:
-    """A kernel, and the layers that it was asked for."""
+class RecordedCalls:
+    """A kernel, and the layers that it was called for."""
 
     kernel: AttendsWide
     layers: list[int] = field(default_factory=list)
@@ -104,9 +103,9 @@ class Noted:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
-def test_prompts_of_a_program_come_as_near_to_float32_as_by_triton(place, tmp_path):
+def test_prompts_of_a_program_are_as_close_to_float32_as_with_triton(place, tmp_path):
     if place != "cpu":
-        pytest.skip("on a GPU it is no emulation")
+        pytest.skip("emulation is for the CPU")
     model = toy_of("LlamaForCausalLM", SIZES, seed=5).draw()
     batch = Batch.of([RowPart(some_tokens(20), 0, [7, 3]), RowPart([1], 20, [2, 4])], BLOCK)
 
@@ -119,9 +118,9 @@ def test_prompts_of_a_program_come_as_near_to_float32_as_by_triton(place, tmp_pa
     program = lowered(model, place, LIMITS)
     plain = np.linalg.norm(logits(program) - exact)
     emulated = EmulatedWide(program.caches, Heads(8, 2, 64), NUM_PROCESSORS, folder=str(tmp_path))
-    program.wide = noted = Noted(emulated)
+    program.wide = recorded = RecordedCalls(emulated)
     assert np.linalg.norm(logits(program) - exact) <= NO_FARTHER * plain
-    assert noted.layers == [0, 1]
+    assert recorded.layers == [0, 1]
 
 
 @pytest.mark.gpu
@@ -139,17 +138,17 @@ def test_it_matches_at_the_sizes_of_real_models(heads, texts, place):
     wide = WideStep.of(step_of(heads, texts, 600), place, 132)
     kernel = WideAttention.of(wide.caches, wide.heads)
     if kernel is None:
-        pytest.skip("it is for Hopper")
-    for _ in range(2):  # the second launch begins where the first one has ended
-        assert farthest(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
+        pytest.skip("it needs Hopper")
+    for _ in range(2):  # the second launch must not read state of the first
+        assert largest_error(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
 
 
-def test_other_caches_and_heads_are_left_to_triton():
+def test_other_caches_and_heads_run_in_triton():
     step = WideStep.of(step_of((1, 4, 128), [Text(0, 20)], 4), "cpu", 1)
     cache, heads = step.caches.whole, step.heads
-    assert is_for(cache, heads)
-    assert not is_for(cache.float(), heads)
-    assert not is_for(cache.to(torch.float8_e4m3fn), heads)
-    assert not is_for(cache, heads._replace(dim=80))
-    assert not is_for(cache, heads._replace(num_heads=129))
-    assert WideAttention.of(step.caches, heads) is None, "it is on no GPU"
+    assert is_supported(cache, heads)
+    assert not is_supported(cache.float(), heads)
+    assert not is_supported(cache.to(torch.float8_e4m3fn), heads)
+    assert not is_supported(cache, heads._replace(dim=80))
+    assert not is_supported(cache, heads._replace(num_heads=129))
+    assert WideAttention.of(step.caches, heads) is None, "it is not on a GPU"

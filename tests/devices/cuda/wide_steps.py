@@ -1,4 +1,4 @@
-"""Steps of paged attention for the kernel of wide items: a cache of several layers, work, and what a program gives."""
+"""Steps of paged attention for the kernel of wide items: a cache of several layers, the work, and a Run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.devices._triton.attention import Configs, attend, configs_for
+from quire.devices._triton.attention import AttentionConfigs, attend, configs_for
 from quire.devices._triton.attention_work import ROW, WorkCounts
 from quire.devices._triton.rope import Heads, TokenPlacement
 from quire.devices.cuda.instructions import AttendsWide, Caches, Run
 from tests.devices._triton.paged import Step, planned
 
-LAYERS, LAYER = 3, 1  # other layers have no numbers
+LAYERS, LAYER = 3, 1  # other layers are NaN
 
 
 @dataclass(frozen=True, eq=False)
 class WideStep:
-    """A step's tensors on a device, as a program has them."""
+    """A step's tensors on a device, as in a program."""
 
     step: Step
     caches: Caches
@@ -49,8 +49,8 @@ class WideStep:
     def heads(self) -> Heads:
         return Heads(self.q.shape[1], self.step.spec.num_heads, self.q.shape[2])
 
-    def attend(self, wide: AttendsWide | None, configs: Configs | None = None) -> np.ndarray:
-        """Narrow items by Triton, wide ones by another kernel if there is one. As float32 [T, heads * dim]."""
+    def attend(self, wide: AttendsWide | None, configs: AttentionConfigs | None = None) -> np.ndarray:
+        """Attend: narrow items by Triton, wide ones by `wide` if given. Return float32 [T, heads * dim]."""
         out, run, scale = torch.full_like(self.q, torch.nan), self.run, self.step.scale
 
         def by_kernel() -> None:

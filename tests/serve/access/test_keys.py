@@ -1,4 +1,4 @@
-"""API keys: read from a file or given as they are, asked for everywhere but by probes, and their limits."""
+"""API keys: from a file or a setting, required everywhere but for probes, and their limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from quire.config import BadSetting, ServeConfig, load
-from quire.serve.access.keys import EVERYBODY, Key, Keys, hash_of, new_key, read_keys, secret_of
+from quire.serve.access.keys import EVERYBODY, ApiKey, ApiKeys, hash_of, new_key, read_keys, secret_of
 from quire.serve.access.quota import Quotas
 from quire.serve.admin.routes import OWN_ROUTES
 from quire.serve.errors import QuotaExceeded, Unauthorized
@@ -26,12 +26,12 @@ def key_file(tmp_path, *lines: str) -> ServeConfig:
 @pytest.mark.pure
 def test_a_secret_opens_its_key_and_no_other():
     secret, key = new_key("alice")
-    keys = Keys([Key("bob", hash_of("b")), key])
+    keys = ApiKeys([ApiKey("bob", hash_of("b")), key])
     assert keys.find(secret) is key and secret not in repr(key)
     for wrong in (None, "", "x", secret[:-1], secret + " "):
         with pytest.raises(Unauthorized):
             keys.find(wrong)
-    assert Keys([]).find(None) is EVERYBODY
+    assert ApiKeys([]).find(None) is EVERYBODY
 
 
 @pytest.mark.pure
@@ -56,7 +56,7 @@ def test_keys_of_a_file_have_their_limits(tmp_path):
     config = key_file(tmp_path, "[[key]]", 'name = "a"', f'sha256 = "{digest.upper()}"', "weight = 2", "max_n = 3")
     key = read_keys(config).find("s")
     assert (key.name, key.weight, key.max_n, key.admin) == ("a", 2, 3, False)
-    assert key.cache_key("") != Key("b").cache_key("") != key.cache_key("x")
+    assert key.cache_key("") != ApiKey("b").cache_key("") != key.cache_key("x")
 
 
 @pytest.mark.pure
@@ -88,20 +88,20 @@ def test_a_file_that_is_not_there_is_refused():
 
 @pytest.mark.pure
 def test_a_bucket_of_requests_refills_with_time():
-    quotas, key = Quotas(), Key("a", requests_per_minute=2)
+    quotas, key = Quotas(), ApiKey("a", requests_per_minute=2)
     for _ in range(2):
         with quotas.running(key, 0.0):
             pass
     with pytest.raises(QuotaExceeded) as refused, quotas.running(key, 6.0):
         pass
     assert refused.value.retry_after == pytest.approx(24.0) and refused.value.status == 429
-    with quotas.running(key, 31.0), quotas.running(Key("b", requests_per_minute=2), 0.0):
+    with quotas.running(key, 31.0), quotas.running(ApiKey("b", requests_per_minute=2), 0.0):
         pass
 
 
 @pytest.mark.pure
 def test_tokens_are_paid_for_after_they_came():
-    quotas, key = Quotas(), Key("a", tokens_per_minute=60)
+    quotas, key = Quotas(), ApiKey("a", tokens_per_minute=60)
     with quotas.running(key, 0.0):
         quotas.charge(key, 100)
     with pytest.raises(QuotaExceeded, match="60 tokens a minute") as refused, quotas.running(key, 10.0):
@@ -112,8 +112,8 @@ def test_tokens_are_paid_for_after_they_came():
 
 
 @pytest.mark.pure
-def test_what_has_ended_makes_room_also_if_it_failed():
-    quotas, key = Quotas(), Key("a", max_concurrent=1)
+def test_an_ended_request_frees_its_place_even_if_it_failed():
+    quotas, key = Quotas(), ApiKey("a", max_concurrent=1)
     with pytest.raises(KeyError), quotas.running(key, 0.0):
         with pytest.raises(QuotaExceeded), quotas.running(key, 0.0):
             pass
@@ -167,7 +167,7 @@ def test_both_headers_and_both_kinds_of_keys_are_taken(server):
 
 
 @pytest.mark.e2e
-def test_only_admins_see_what_belongs_to_all(server):
+def test_only_admins_see_settings_and_the_whole_cache(server):
     for method, path in (("GET", "/props"), ("GET", "/v1/cache"), ("POST", "/v1/cache/flush")):
         refused = server.http.request(method, path, headers={"x-api-key": "secret-alice"})
         assert refused.status_code == 403 and refused.json()["error"]["code"] == "forbidden"
@@ -178,7 +178,7 @@ def test_only_admins_see_what_belongs_to_all(server):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("who, without, alice", [("all", 200, 200), ("keys", 401, 200), ("admins", 401, 403)])
-def test_metrics_are_for_whom_the_server_is_told(model_file, tmp_path, who, without, alice):
+def test_metrics_are_for_admins_or_for_all_as_set(model_file, tmp_path, who, without, alice):
     path = tmp_path / "keys.toml"
     path.write_text("\n".join([entry("alice"), entry("boss", admin=True)]))
     with running(model_file, api_keys=str(path), metrics_for=who, waits=False) as made:
@@ -190,14 +190,14 @@ def test_metrics_are_for_whom_the_server_is_told(model_file, tmp_path, who, with
 
 
 @pytest.mark.e2e
-def test_every_key_may_keep_what_is_its_own(server):
+def test_every_key_may_pin_its_own_prefixes(server):
     for path in ("/v1/cache/explain", "/v1/cache/pin", "/v1/cache/unpin"):
         body = {"prompt": "What alice has, and would like to keep."}
         assert server.http.post(path, json=body, headers={"x-api-key": "secret-alice"}).status_code == 200
 
 
 @pytest.mark.e2e
-def test_keys_do_not_find_each_others_prefixes_and_are_not_told_of_them(server):
+def test_keys_neither_find_nor_learn_of_each_others_prefixes(server):
     fresh = {"prompts": ["This prompt is long enough for a whole block of the cache, and it is only alice's own one."]}
     assert post(server, "alice", **fresh).json()["usage"]["cached"] == 0
     assert post(server, "alice", **fresh).json()["usage"]["cached"] > 0

@@ -1,4 +1,4 @@
-"""What people ask stays out of the log: in every dialect, at every level, answered or refused."""
+"""Prompts stay out of the log: in every dialect, at every level, answered or refused."""
 
 from __future__ import annotations
 

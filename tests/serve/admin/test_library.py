@@ -1,4 +1,4 @@
-"""The life of a model, driven by Ollama's own client: made, shown, asked, copied, forgotten; and who may do that."""
+"""The life of a model, driven by Ollama's client: created, shown, used, copied, deleted; and which keys may do that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from quire.serve.access.keys import new_key
-from quire.store.parts import parts_of
+from quire.store.model_files import files_at
 from quire.store.store import Store
 from tests.store.docker_registry import running_registry
 from tests.weights.file_bytes import gguf_bytes
@@ -97,8 +97,9 @@ def _with_base(folder: Path, model_file: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(home) -> Iterator[str]:
-    with serving(home) as url:
+def url(home, request) -> Iterator[str]:
+    """A server of the store; with several fronts where a test is parametrized so."""
+    with serving(home, "--fronts", getattr(request, "param", 1)) as url:
         yield url
 
 
@@ -112,7 +113,8 @@ def names(client) -> set[str]:
     return {model.model.removesuffix(":latest") for model in client.list().models}
 
 
-def test_a_model_is_made_shown_asked_copied_and_forgotten(client, url):
+@pytest.mark.parametrize("url", [1, 2], indirect=True, ids=["1-front", "2-fronts"])
+def test_a_model_is_created_shown_used_copied_and_deleted(client, url):
     made = client.create(model="pirate", from_="base", system=PIRATE, parameters=GREEDY, license="MIT")
     assert made.status == "success" and {"base", "pirate"} <= names(client)
 
@@ -143,7 +145,7 @@ def test_a_model_is_made_shown_asked_copied_and_forgotten(client, url):
     client.delete("corsair")
 
 
-def test_a_template_in_go_writes_what_the_models_own_does(client):
+def test_a_go_template_renders_like_the_models_own(client):
     client.create(model="go", from_="base", template=CHATML, parameters=GREEDY, system="Be brief.")
     assert client.show("go").template == CHATML
     talk = [*QUESTION, {"role": "assistant", "content": "Me."}, {"role": "user", "content": "Really?"}]
@@ -162,7 +164,7 @@ def test_messages_of_the_model_come_before_the_talk(client):
     client.delete("taught")
 
 
-def test_making_it_again_under_its_name_changes_what_is_asked(client):
+def test_creating_a_model_again_under_its_name_replaces_it(client):
     for system in ("You are a cat. Say miau.", PIRATE):
         client.create(model="again", from_="base", system=system, parameters=GREEDY)
         explicit = [{"role": "system", "content": system}, *QUESTION]
@@ -206,7 +208,7 @@ def test_wrong_requests_are_refused_with_a_sentence(client, url):
         ({"model": "/tmp/x", "from": "base"}, 400, "name"),
         ({"model": "x", "from": "base", "template": "{{ if }}"}, 400, "template"),
         ({"model": "x", "from": "base", "adapters": {"a": "sha256:" + "0" * 64}}, 400, "LoRA"),
-        ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "send it first"),
+        ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "upload it first"),
     ):
         for stream in (True, False):
             answer = httpx.post(f"{url}/api/create", json=wrong | {"stream": stream}, trust_env=False, timeout=60)
@@ -282,7 +284,10 @@ def unsupported(folder: Path) -> Path:
 
 def test_a_file_that_cannot_be_run_makes_no_model(home, tmp_path):
     done = quire(home, "create", "x", "-f", "-", stdin=f"FROM {unsupported(tmp_path)}\n")
-    assert done.returncode == 1 and "architecture rwkv9 is not supported. In gguf files these are: llama" in done.stderr
+    assert (
+        done.returncode == 1
+        and "architecture rwkv9 is not supported. Supported in gguf files are: llama" in done.stderr
+    )
     (tmp_path / "cut.gguf").write_bytes(b"GGUF and no more")
     done = quire(home, "create", "x", "-f", "-", stdin=f"FROM {tmp_path / 'cut.gguf'}\n")
     assert done.returncode == 1 and done.stderr.startswith("error: cut.gguf: ")
@@ -297,7 +302,7 @@ def test_a_file_that_was_sent_and_cannot_be_run_makes_no_model(client, tmp_path)
 
 
 def test_a_model_that_cannot_be_run_is_no_base(home, tmp_path):
-    Store(home).create("strange", parts_of(unsupported(tmp_path)))  # as a pull would bring it
+    Store(home).create("strange", files_at(unsupported(tmp_path)))  # as a pull would bring it
     done = quire(home, "create", "x", "-f", "-", stdin="FROM strange\nSYSTEM Hello\n")
     assert done.returncode == 1 and "rwkv9 is not supported" in done.stderr
     assert quire(home, "rm", "strange").returncode == 0 and "x:latest" not in quire(home, "list").stdout

@@ -1,10 +1,12 @@
-"""Endpoints of our own: tokens, settings, metrics, the description, and the cache as something to be asked and told."""
+"""Our own endpoints: tokenization, settings, metrics, the OpenAPI description, and the cache."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
 from quire import __version__
 from quire.serve.admin.routes import OWN_ROUTES, header_of, method_of
@@ -70,7 +72,7 @@ def test_messages_and_requests_of_any_dialect_are_tokenized_as_they_would_be_sen
         ("/v1/cache/explain", {"prompt": [3, -4]}),
     ],
 )
-def test_what_cannot_be_is_refused(server, path, body):
+def test_invalid_bodies_are_refused(server, path, body):
     response = server.http.post(path, json=body)
     assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_request", response.text
 
@@ -88,7 +90,7 @@ def test_the_settings_are_shown_without_secrets(server):
     assert said["limits"]["max_n"] == 128
 
 
-def test_the_cache_tells_why_a_prompt_hits_or_misses_it(server):
+def test_the_cache_explains_why_a_prompt_hits_or_misses(server):
     before = post(server, "/v1/cache/explain", prompt=TEXT)
     assert before["num_hit"] == 0 and before["cause"] == "unseen"
     complete(server)
@@ -101,7 +103,7 @@ def test_the_cache_tells_why_a_prompt_hits_or_misses_it(server):
     assert foreign["cause"] == "other_salt" and foreign["num_hit"] == 0
 
 
-def test_what_is_pinned_outlives_what_is_not_until_it_is_unpinned(server):
+def test_a_pinned_prefix_outlives_others_until_it_is_unpinned(server):
     post(server, "/v1/cache/flush")
     complete(server)
     pinned = post(server, "/v1/cache/pin", prompt=TEXT, seconds=600, rank=90)
@@ -148,14 +150,13 @@ def test_every_path_is_described_once_and_with_a_schema_that_is_one(server):
 
 
 def test_metrics_are_prometheus_text_under_our_names_and_vllms(server):
-    parser = pytest.importorskip("prometheus_client.parser")
     complete(server)
     complete(server)
     complete(server, model="nobody")
     deadline = time.monotonic() + 5
     while True:
         response = server.http.get("/metrics")
-        families = {family.name: family for family in parser.text_string_to_metric_families(response.text)}
+        families = {family.name: family for family in parse_metrics(response.text)}
         if "quire_requests_refused" in families or time.monotonic() > deadline:
             break
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -177,3 +178,7 @@ def test_metrics_are_prometheus_text_under_our_names_and_vllms(server):
     assert refused["model_not_found"] >= 1
     blocks = {s.labels["state"]: s.value for s in families["quire_kv_blocks"].samples}
     assert sum(blocks.values()) == NUM_BLOCKS
+    scraper = {"accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"}
+    response = server.http.get("/metrics", headers=scraper)
+    assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert families.keys() == {family.name for family in parse_openmetrics(response.text)}

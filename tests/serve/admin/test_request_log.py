@@ -1,11 +1,11 @@
-"""/v1/requests: what the server remembers of its requests, for admins, if it was told to."""
+"""/v1/requests: the request log, for admins, if the server keeps one."""
 
 from __future__ import annotations
 
 import pytest
 
 from quire.observe.request_log import RequestLog
-from quire.report.trace import trace_of
+from quire.report.trace import parse_trace
 from tests.serve.running import running
 
 pytestmark = pytest.mark.e2e
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 ASK = {"prompts": ["Once upon a time there was a village by the sea.", "Once upon a time"], "max_tokens": 3}
 
 
-def test_requests_are_told_as_they_were_counted(model_file, tmp_path):
+def test_logged_requests_match_the_counted_ones(model_file, tmp_path):
     path = tmp_path / "requests.jsonl"
     with running(model_file, request_log=str(path)) as server:
         log = RequestLog(path)
@@ -24,7 +24,7 @@ def test_requests_are_told_as_they_were_counted(model_file, tmp_path):
         path.unlink()
         assert server.http.get("/v1/requests").text == ""
     assert told.headers["content-type"] == "application/x-ndjson"
-    first, second = trace_of(told.text.splitlines(), "log").requests
+    first, second = parse_trace(told.text.splitlines(), "log").requests
     assert first.num_prompt + second.num_prompt == usage["prompt"] and first.tokens[:4] == second.tokens[:4]
     assert (first.model, first.num_output, first.status) == ("toy", 3, 200)
 

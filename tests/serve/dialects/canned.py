@@ -7,8 +7,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits, Lists, Reply, Shows, Tells
-from quire.serve.generation.response_collector import ResponseCollector
+from quire.serve.dialects.contract import (
+    CountEndpoint,
+    Decoded,
+    Dialect,
+    GenerateEndpoint,
+    ListEndpoint,
+    Reply,
+    RequestLimits,
+    ShowEndpoint,
+    VersionEndpoint,
+)
+from quire.text.answer_collector import AnswerCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
@@ -24,7 +34,7 @@ USAGE = Usage(prompt=100, cached=60, output=7, first_token_seconds=0.25, seconds
 
 def gather(events: Sequence[Event], usage: Usage = USAGE) -> Answered:
     """What the server makes of events for a client that does not stream."""
-    gathering = ResponseCollector()
+    gathering = AnswerCollector()
     gathering.take(events)
     return Answered(gathering.choices(), usage)
 
@@ -49,18 +59,18 @@ class Canned:
             if body:
                 self.bodies.append(json.loads(body))
             match endpoint:
-                case Generates():
-                    return self._generate(endpoint.decode(body, Limits()))
-                case Counts():
-                    self.asked.append(endpoint.decode(body, Limits()))
+                case GenerateEndpoint():
+                    return self._generate(endpoint.decode(body, RequestLimits()))
+                case CountEndpoint():
+                    self.asked.append(endpoint.decode(body, RequestLimits()))
                     whole = endpoint.encode(self.num_tokens)
-                case Lists():
+                case ListEndpoint():
                     whole = endpoint.encode([card for card in self.cards if card.is_loaded or not endpoint.only_loaded])
-                case Shows():
+                case ShowEndpoint():
                     assert endpoint.name_of
                     name = endpoint.name_of(body)
                     whole = endpoint.encode(next(card for card in self.cards if card.name == name))
-                case Tells():
+                case VersionEndpoint():
                     whole = endpoint.encode("1.2.3")
             return 200, "application/json", [whole]
         except QuireError as error:
@@ -103,11 +113,13 @@ async def _async(pieces: list[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-def refusal(decode: Callable[[bytes, Limits], Any], body: Any, limits: Limits | None = None) -> InvalidRequest | None:
+def refusal(
+    decode: Callable[[bytes, RequestLimits], Any], body: Any, limits: RequestLimits | None = None
+) -> InvalidRequest | None:
     """The error that a body is refused with; None if it is taken."""
     encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        decode(encoded, limits or Limits())
+        decode(encoded, limits or RequestLimits())
     except InvalidRequest as error:
         return error
     return None

@@ -7,10 +7,19 @@ from collections.abc import Iterator, Sequence
 import httpx2
 import openai
 
-from quire.serve.dialects.contract import Counts, Decoded, Generates, Limits, Lists, Reply, Shows, Writer
+from quire.serve.dialects.contract import (
+    AnswerWriter,
+    CountEndpoint,
+    Decoded,
+    GenerateEndpoint,
+    ListEndpoint,
+    Reply,
+    RequestLimits,
+    ShowEndpoint,
+)
 from quire.serve.dialects.openai import dialect as chat
 from quire.serve.dialects.responses import dialect as responses
-from quire.serve.generation.response_collector import ResponseCollector
+from quire.text.answer_collector import AnswerCollector
 from quire.types.answer import Usage
 from quire.types.chat import (
     Answered,
@@ -48,14 +57,14 @@ class Canned:
         path = request.url.path
         try:
             match PATHS.get(path) or PATHS["/v1/models/{name}"]:
-                case Generates(_, decode):
-                    return self._generate(decode(request.read(), Limits()))
-                case Counts(_, decode, encode):
-                    self.asked = decode(request.read(), Limits())
+                case GenerateEndpoint(_, decode):
+                    return self._generate(decode(request.read(), RequestLimits()))
+                case CountEndpoint(_, decode, encode):
+                    self.asked = decode(request.read(), RequestLimits())
                     return _json(encode(42))
-                case Lists(_, encode):
+                case ListEndpoint(_, encode):
                     return _json(encode(CARDS))
-                case Shows(_, encode):
+                case ShowEndpoint(_, encode):
                     named = {card.name: card for card in CARDS}
                     return _json(encode(named[path.removeprefix("/v1/models/")]))
         except QuireError as error:
@@ -70,7 +79,7 @@ class Canned:
             return httpx2.Response(200, headers={"content-type": writer.content_type}, content=pieces)
         return _json(writer.whole(gathered(self.events)))
 
-    def _stream(self, writer: Writer) -> Iterator[bytes]:
+    def _stream(self, writer: AnswerWriter) -> Iterator[bytes]:
         yield writer.open(USAGE)
         yield writer.write(self.events[:1])
         yield writer.write(self.events[1:])
@@ -83,6 +92,6 @@ def _json(body: bytes, status: int = 200) -> httpx2.Response:
 
 def gathered(events: Sequence[Event]) -> Answered:
     """What the events amount to."""
-    gathering = ResponseCollector()
+    gathering = AnswerCollector()
     gathering.take(events)
     return Answered(gathering.choices(), USAGE)

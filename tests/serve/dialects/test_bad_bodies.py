@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.serve.dialects.anthropic import dialect as anthropic
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.ollama import dialect as ollama
 from quire.types.errors import InvalidRequest
 
@@ -98,10 +98,14 @@ SHOW = {"model": "m", "verbose": True}
 
 Decode = Callable[[bytes], object]
 ENDPOINTS: dict[str, tuple[Decode, dict[str, Any], Any]] = {
-    "/v1/messages": (lambda body: anthropic.decode(body, Limits()), MESSAGES, anthropic.DIALECT),
-    "/v1/messages/count_tokens": (lambda body: anthropic.decode_count(body, Limits()), PROMPT, anthropic.DIALECT),
-    "/api/chat": (lambda body: ollama.decode_chat(body, Limits()), CHAT, ollama.DIALECT),
-    "/api/generate": (lambda body: ollama.decode_generate(body, Limits()), GENERATE, ollama.DIALECT),
+    "/v1/messages": (lambda body: anthropic.decode(body, RequestLimits()), MESSAGES, anthropic.DIALECT),
+    "/v1/messages/count_tokens": (
+        lambda body: anthropic.decode_count(body, RequestLimits()),
+        PROMPT,
+        anthropic.DIALECT,
+    ),
+    "/api/chat": (lambda body: ollama.decode_chat(body, RequestLimits()), CHAT, ollama.DIALECT),
+    "/api/generate": (lambda body: ollama.decode_generate(body, RequestLimits()), GENERATE, ollama.DIALECT),
     "/api/show": (ollama.name_to_show, SHOW, ollama.DIALECT),
 }
 EACH = pytest.mark.parametrize("path", ENDPOINTS)

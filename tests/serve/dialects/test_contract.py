@@ -8,7 +8,14 @@ import pytest
 
 from quire.serve import dialects
 from quire.serve.admin.routes import method_of
-from quire.serve.dialects.contract import Changes, Counts, Dialect, Generates, Limits, Shows
+from quire.serve.dialects.contract import (
+    ChangeEndpoint,
+    CountEndpoint,
+    Dialect,
+    GenerateEndpoint,
+    RequestLimits,
+    ShowEndpoint,
+)
 from quire.types.errors import InvalidRequest, StepFailed
 
 pytestmark = pytest.mark.pure
@@ -25,8 +32,10 @@ def dialect(name: str) -> Dialect:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_body_has_a_schema(name: str):
     one = dialect(name)
-    bodies = {each.path for each in one.endpoints if isinstance(each, Generates | Counts | Changes)}
-    bodies |= {each.path for each in one.endpoints if isinstance(each, Shows) and each.name_of}
+    bodies = {
+        each.path for each in one.endpoints if isinstance(each, GenerateEndpoint | CountEndpoint | ChangeEndpoint)
+    }
+    bodies |= {each.path for each in one.endpoints if isinstance(each, ShowEndpoint) and each.name_of}
     assert one.name == name and set(one.schemas) == bodies
     assert all(json.loads(json.dumps(schema)) for schema in one.schemas.values())
 
@@ -41,11 +50,11 @@ def test_every_error_is_json_with_its_sentence(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_body_is_too_odd_to_be_refused(name: str):
     for endpoint in dialect(name).endpoints:
-        if isinstance(endpoint, Generates | Counts):
+        if isinstance(endpoint, GenerateEndpoint | CountEndpoint):
             for body in (b"", b"null", b"[]", b"{}", b"\xff"):
                 with pytest.raises(InvalidRequest):
-                    endpoint.decode(body, Limits())
-        if isinstance(endpoint, Changes):
+                    endpoint.decode(body, RequestLimits())
+        if isinstance(endpoint, ChangeEndpoint):
             for body in (b"", b"null", b"[]", b"{}", b"\xff"):
                 with pytest.raises(InvalidRequest):
                     endpoint.decode(body)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.serve.dialects import strict_json
-from quire.serve.dialects.strict_json import MAX_DEPTH, check_depth, parse, shown, text_of
+from quire.serve.dialects.strict_json import MAX_DEPTH, check_depth, json_text, parse_json, quoted
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.pure
     ],
 )
 def test_good_json(body: bytes, value: Any):
-    assert parse(body) == value
+    assert parse_json(body) == value
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_good_json(body: bytes, value: Any):
 )
 def test_bad_json(body: bytes, said: str):
     with pytest.raises(InvalidRequest) as raised:
-        parse(body)
+        parse_json(body)
     assert said in raised.value.public
 
 
@@ -57,15 +57,15 @@ def test_depth_is_limited_where_a_value_is_passed_on():
         value = [value]
     check_depth(value, "x")
     with pytest.raises(InvalidRequest, match=r"^x is nested too deeply"):
-        text_of({"a": value}, "x")
+        json_text({"a": value}, "x")
 
 
 def test_text_is_compact_and_keeps_the_order():
-    assert text_of({"b": [1, "é"], "a": None}, "x") == '{"b":[1,"é"],"a":null}'
+    assert json_text({"b": [1, "é"], "a": None}, "x") == '{"b":[1,"é"],"a":null}'
 
 
 def test_what_is_quoted_is_short():
-    assert shown("a") == "'a'" and len(shown("a" * 1000)) < 100
+    assert quoted("a") == "'a'" and len(quoted("a" * 1000)) < 100
 
 
 READ_ALIKE = [
@@ -102,7 +102,7 @@ def test_both_decoders_read_the_same(text):
 
 def test_a_large_text_is_read_by_the_decoder_that_lets_other_threads_run(monkeypatch):
     monkeypatch.setattr(strict_json, "_JSON", None)
-    assert parse(b'["%b"]' % (b"a" * strict_json.LARGE_TEXT)) == ["a" * strict_json.LARGE_TEXT]
+    assert parse_json(b'["%b"]' % (b"a" * strict_json.LARGE_TEXT)) == ["a" * strict_json.LARGE_TEXT]
 
 
 @pytest.mark.parametrize("item", ["7", '{"role": "user"}', '"x"'])
@@ -111,6 +111,6 @@ def test_a_long_array_of_a_large_body_is_refused_before_anything_walks_through_i
     monkeypatch.setattr(strict_json, "LARGE_TEXT", 100)
     body = f'{{"prompt": [{", ".join([item] * 1001)}]}}'.encode()
     with pytest.raises(InvalidRequest, match="more than 1,000 items"):
-        strict_json.parse(body)
-    with strict_json.for_context(2000):
-        assert len(strict_json.parse(body)["prompt"]) == 1001
+        strict_json.parse_json(body)
+    with strict_json.allow_context(2000):
+        assert len(strict_json.parse_json(body)["prompt"]) == 1001

@@ -1,4 +1,4 @@
-"""News on their way to the task that writes: nothing is lost, nothing piles up, and everyone is woken in time."""
+"""The buffer between the engine and the task that writes: nothing is lost, and its size is bounded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from quire.engine.client import Client
-from quire.engine.messages import Accepted, Cancel, EngineDied, Failed, Finished, Inward, Ready, Submit, Tokens
-from quire.serve.generation.feed import MAX_PIECES, Feed, folded
+from quire.engine.messages import Accepted, Cancel, EngineDied, Failed, Inward, Ready, Submit
+from quire.serve.generation.feed import MAX_PIECES, Feed, merge_outputs
 from quire.serve.http.exchange import ClientGone
 from quire.types.errors import Overloaded
+from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import TokenLogprobs
 
@@ -55,17 +56,17 @@ def request(id: str = "a", n: int = 1) -> GenerateRequest:
     return GenerateRequest(id, (1, 2), SamplingParams(n=n, seed=1))
 
 
-def test_what_comes_while_nobody_looks_is_one_piece_for_each_sample():
+def test_output_is_merged_to_one_piece_for_each_sample():
     logprobs = tuple(TokenLogprobs(token, -1.0) for token in (5, 6, 7))
     news = [Tokens("a", 0, (5,), logprobs[:1], 4), Tokens("a", 1, (8,)), Tokens("a", 0, (6, 7), logprobs[1:])]
-    assert folded([*news, Finished("a", 1, STOP, (9,))]) == [
+    assert merge_outputs([*news, Finished("a", 1, STOP, (9,))]) == [
         Tokens("a", 0, (5, 6, 7), logprobs, 4),
         Tokens("a", 1, (8,)),
         Finished("a", 1, STOP, (9,)),
     ]
 
 
-def test_a_feed_hands_over_what_has_come_and_waits_for_more():
+def test_take_returns_the_buffered_output_and_then_waits():
     async def scene() -> None:
         world = World(request())
         world.say(Accepted("a"), Tokens("a", 0, (3,)), Tokens("a", 0, (4,)))
@@ -82,14 +83,14 @@ def test_a_feed_hands_over_what_has_come_and_waits_for_more():
     asyncio.run(scene())
 
 
-def test_patience_ends_with_nothing():
+def test_take_returns_nothing_after_its_timeout():
     async def scene() -> None:
         assert await World(request()).feed.take(0.01) == []
 
     asyncio.run(scene())
 
 
-def test_one_who_wants_it_whole_is_woken_once():
+def test_a_task_that_needs_the_whole_answer_is_woken_once():
     async def scene() -> None:
         world = World(request("a", n=2), request("b"), wakes_late=True)
         waiting = asyncio.ensure_future(world.feed.take())
@@ -106,7 +107,7 @@ def test_one_who_wants_it_whole_is_woken_once():
 
 
 @pytest.mark.parametrize("wakes_late", [False, True])
-def test_a_failure_is_raised_after_what_came_before_it_and_the_others_can_be_cancelled(wakes_late):
+def test_an_error_is_raised_after_earlier_output_and_the_other_requests_can_be_cancelled(wakes_late):
     async def scene() -> None:
         world = World(request("a"), request("b"), wakes_late=wakes_late)
         world.say(Tokens("b", 0, (3,)), Failed("a", None, Overloaded("Full.", 1.0)))
@@ -119,7 +120,7 @@ def test_a_failure_is_raised_after_what_came_before_it_and_the_others_can_be_can
     asyncio.run(scene())
 
 
-def test_an_engine_that_dies_is_the_failure_of_all():
+def test_the_death_of_the_engine_fails_all_requests():
     async def scene() -> None:
         world = World(request("a"), request("b"))
         world.client._on_engine_death(EngineDied("It is gone."))
@@ -129,7 +130,7 @@ def test_an_engine_that_dies_is_the_failure_of_all():
     asyncio.run(scene())
 
 
-def test_a_client_that_goes_takes_its_requests_with_it_at_once():
+def test_requests_of_a_disconnected_client_are_cancelled_at_once():
     async def scene() -> None:
         world = World(request("a"), request("b", n=2))
         waiting = asyncio.ensure_future(world.feed.take())
@@ -146,19 +147,19 @@ def test_a_client_that_goes_takes_its_requests_with_it_at_once():
     asyncio.run(scene())
 
 
-def test_what_piles_up_is_put_together():
+def test_output_that_accumulates_is_merged():
     async def scene() -> None:
         world = World(request("a"))
         for token in range(20 * MAX_PIECES):
             world.say(Tokens("a", 0, (token % 90,)))
-        assert len(world.feed._news) < MAX_PIECES
+        assert len(world.feed._outputs) < MAX_PIECES
         (piece,) = await world.feed.take()
         assert len(piece.tokens) == 20 * MAX_PIECES and piece.tokens[91] == 1
 
     asyncio.run(scene())
 
 
-def test_if_one_request_cannot_be_handed_in_none_is_left():
+def test_if_one_request_is_refused_the_others_are_cancelled():
     async def scene() -> None:
         world = World(request("a"))
         twice = Feed(world.client, [request("b"), request("a")], lambda seconds, count: None)

@@ -43,7 +43,7 @@ def offline(model_file):
         yield llm
 
 
-def test_a_stream_tells_what_the_whole_answer_and_the_offline_api_tell(server, offline):
+def test_a_stream_the_whole_answer_and_the_python_api_agree(server, offline):
     sampling = SamplingParams(temperature=0, max_tokens=24)
     (expected,) = offline.chat([{"role": "user", "content": QUESTION[0]["text"]}], sampling)
     (whole,) = lines(chat(server))
@@ -128,7 +128,7 @@ def test_scored_tokens_spell_the_text(server):
     assert all(each["logprob"] <= 0 and each["top"][0]["logprob"] >= each["logprob"] for each in choice["logprobs"])
 
 
-def test_what_is_kept_is_counted_once_and_then_found(server):
+def test_pinned_tokens_are_counted_once_and_then_hit(server):
     messages = [
         {"role": "system", "text": "You are a careful clerk. " * 20, "keep": 60},
         {"role": "user", "text": "Say yes."},
@@ -139,7 +139,7 @@ def test_what_is_kept_is_counted_once_and_then_found(server):
     assert second["usage"]["kept"] == 0 and second["usage"]["cached"] >= first["usage"]["kept"]
 
 
-def test_a_last_message_is_gone_on_with(server, offline):
+def test_the_last_message_is_continued(server, offline):
     begun = "The capital of France is the city of"
     question = [{"role": "user", "content": QUESTION[0]["text"]}]
     prompt = offline.tokenizer.encode(offline.template.render(question) + begun, special=True, add_bos=False)
@@ -149,7 +149,7 @@ def test_a_last_message_is_gone_on_with(server, offline):
     assert whole["choices"][0]["text"] == expected.text
 
 
-def test_another_salt_finds_nothing_of_what_is_cached(server):
+def test_another_salt_has_no_cache_hits(server):
     body = {"prompts": ["A quick brown fox jumps over the lazy dog, and then it jumps back again, twice. "]}
     (first,) = lines(complete(server, **body))
     (same,) = lines(complete(server, **body))
@@ -176,7 +176,7 @@ def test_long_prompts_are_tokenized_beside_the_loop_with_the_same_result(server,
     assert counted["count"] == len(offline.tokenizer.encode(rendered, special=True, add_bos=False))
 
 
-def test_an_answer_has_the_form_that_is_prescribed_and_what_was_forced_is_counted(server):
+def test_an_answer_follows_its_grammar_and_forced_tokens_are_counted(server):
     schema = {
         "type": "object",
         "properties": {"capital": {"type": "string", "maxLength": 12}, "is_large": {"type": "boolean"}},
@@ -227,12 +227,14 @@ def test_a_call_that_is_required_is_made_and_its_arguments_follow_the_schema(ser
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_served_is_refused_with_its_status_also_in_a_stream(server, more, status, code, stream):
+def test_a_request_that_cannot_be_served_gets_the_status_of_its_error_also_in_a_stream(
+    server, more, status, code, stream
+):
     response = complete(server, stream=stream, **more)
     assert (response.status_code, response.json()["plain_error"]) == (status, code)
 
 
-def test_a_deadline_in_the_middle_of_a_stream_is_its_last_word(server):
+def test_a_deadline_in_the_middle_of_a_stream_ends_it_with_an_error(server):
     said = lines(complete(server, stream=True, timeout=0.3, max_tokens=900, ignore_eos=True))
     assert said[-1] == {"error": "deadline_exceeded"} and text_of(said)
 

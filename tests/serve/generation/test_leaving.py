@@ -32,7 +32,7 @@ def ask(server: Running, body: dict[str, Any], receive_bytes: int | None = None)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_blocks(server, stream):
+def test_a_disconnect_frees_the_blocks_of_a_request(server, stream):
     before = server.counters()
     connection = ask(server, ENDLESS | {"stream": stream, "n": 3})
     wait_until(lambda: server.counters().num_held_blocks > 0)
@@ -46,7 +46,7 @@ def test_a_client_that_leaves_frees_its_blocks(server, stream):
     assert after.output_tokens - before.output_tokens < 3 * 1000
 
 
-def test_a_client_that_leaves_while_its_request_waits_is_forgotten(server):
+def test_a_disconnect_removes_a_waiting_request(server):
     crowd = [ask(server, ENDLESS | {"prompts": [f"{place} times"], "stream": True}) for place in range(20)]
     wait_until(lambda: server.counters().num_waiting >= 4)
     for connection in crowd:
@@ -54,7 +54,7 @@ def test_a_client_that_leaves_while_its_request_waits_is_forgotten(server):
     wait_until(lambda: server.counters().num_running + server.counters().num_waiting == 0)
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(server):
+def test_a_disconnect_in_the_middle_of_a_body_costs_nothing(server):
     where = urlsplit(server.url)
     before = server.counters().num_accepted
     with socket.create_connection((where.hostname, where.port)) as connection:
@@ -63,7 +63,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(server):
     assert server.counters().num_accepted == before
 
 
-def test_a_reader_that_does_not_read_holds_up_nobody_and_gets_all_of_it_later(server):
+def test_a_blocked_reader_delays_no_other_and_gets_everything_later(server):
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)  # the system's own would hold all of it
     many = {"n": 8, "logprobs": 20, "max_tokens": 60, "temperature": 1.0, "seed": 5, "stream": True}  # some 800 KB
     slow = ask(server, ENDLESS | many, receive_bytes=65_536)

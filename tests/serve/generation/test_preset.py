@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from quire.serve.dialects.anthropic import dialect as anthropic
-from quire.serve.dialects.contract import Generates, Limits
+from quire.serve.dialects.contract import GenerateEndpoint, RequestLimits
 from quire.serve.dialects.ollama import dialect as ollama
 from quire.serve.dialects.openai import dialect as openai
 from quire.serve.dialects.responses import dialect as responses
-from quire.serve.generation.prompts import with_defaults
+from quire.text.prompts import fill_defaults
 from quire.text.sampling_defaults import read_sampling_defaults
 from quire.types.chat import Ask
 from quire.types.defaults import SamplingDefaults
@@ -44,25 +44,27 @@ SAID = {
 
 def asked(path: str, more: dict) -> Ask:
     module, body = SILENT[path]
-    (endpoint,) = (each for each in module.DIALECT.endpoints if isinstance(each, Generates) and each.path == path)
-    return endpoint.decode(json.dumps(body | more).encode(), Limits()).ask
+    (endpoint,) = (
+        each for each in module.DIALECT.endpoints if isinstance(each, GenerateEndpoint) and each.path == path
+    )
+    return endpoint.decode(json.dumps(body | more).encode(), RequestLimits()).ask
 
 
 @pytest.mark.parametrize("path", SILENT)
-def test_what_a_request_does_not_say_the_model_says(path):
-    sampling = with_defaults(asked(path, {}), DEFAULTS).sampling
+def test_parameters_that_a_request_does_not_give_are_the_models(path):
+    sampling = fill_defaults(asked(path, {}), DEFAULTS).sampling
     assert (sampling.temperature, sampling.top_k, sampling.stop, sampling.min_p) == (0.25, 7, ("END",), 0.5)
     assert sampling.max_tokens == (5 if path == "/v1/messages" else 33)
 
 
 @pytest.mark.parametrize("path", SILENT)
-def test_what_a_request_says_holds(path):
+def test_parameters_of_a_request_win(path):
     ask = asked(path, SAID[path])
-    assert replace(with_defaults(ask, DEFAULTS).sampling, min_p=0.0) == ask.sampling
+    assert replace(fill_defaults(ask, DEFAULTS).sampling, min_p=0.0) == ask.sampling
     assert (ask.sampling.temperature, ask.sampling.max_tokens, ask.sampling.stop) == (1.0, 4, ("x",))
 
 
 @pytest.mark.parametrize("path", SILENT)
 def test_a_model_without_parameters_changes_nothing(path):
     ask = asked(path, {})
-    assert with_defaults(ask, SamplingDefaults()) is ask
+    assert fill_defaults(ask, SamplingDefaults()) is ask

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.gateway.policy import Facts
+from quire.gateway.policy import RequestFacts
 from quire.gateway.split import Split
 from quire.serve.http.app import all_dialects
-from quire.serve.residency.models import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from tests.serve.processes.test_process import SMALL, command, serving
 from tests.serve.running import Running, link_or_copy, running
 from tests.waiting import wait_until
@@ -68,17 +68,17 @@ classifiers:
 """
 
 
-class Shelf:
+class BrokenShelf:
     """One more model, whose file is not whole."""
 
     def __init__(self, path: Path) -> None:
-        self._wanted = Wanted("broken", lambda: path)
+        self._entry = ModelEntry("broken", lambda: path)
 
-    def find(self, text: str) -> Wanted | None:
-        return self._wanted if text == "broken" else None
+    def find(self, text: str) -> ModelEntry | None:
+        return self._entry if text == "broken" else None
 
-    def all(self) -> list[Wanted]:
-        return [self._wanted]
+    def all(self) -> list[ModelEntry]:
+        return [self._entry]
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +87,10 @@ def server(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (folder / "broken.gguf").write_bytes(model_file.read_bytes()[:5000])
     (folder / "routes.yaml").write_text(ROUTES)
     link_or_copy(model_file, folder / "large.gguf")  # names of one file would share an engine
-    wanted = [Wanted("small", lambda: model_file), Wanted("large", lambda: folder / "large.gguf")]
+    entries = [ModelEntry("small", lambda: model_file), ModelEntry("large", lambda: folder / "large.gguf")]
     settings: dict[str, Any] = {"max_rows": 1, "max_step_tokens": 64, "max_waiting": 1, "api_key": "one,two"}
     settings |= {"num_blocks": 64, "max_context": 512, "routes": str(folder / "routes.yaml")}
-    with running(wanted, all_dialects(), offers=Shelf(folder / "broken.gguf"), **settings) as started:
+    with running(entries, all_dialects(), shelf=BrokenShelf(folder / "broken.gguf"), **settings) as started:
         started.http.headers["authorization"] = "Bearer one"
         yield started
 
@@ -149,7 +149,7 @@ def test_a_model_by_its_own_name_is_not_routed(server: Running) -> None:
 def test_a_split_gives_each_user_one_model_in_exact_proportions(server: Running) -> None:
     split = Split({"small": 1, "large": 1}, "summer")
     users = [f"user-{n}" for n in range(12)]
-    expected = {user: split.choose(Facts(user=user)) for user in users}
+    expected = {user: split.choose(RequestFacts(user=user)) for user in users}
     assert Counter(expected.values()) == {"small": 6, "large": 6}
     for user in users:
         assert told(chat(server, "trial", user=user))[1] == expected[user]
@@ -158,7 +158,7 @@ def test_a_split_gives_each_user_one_model_in_exact_proportions(server: Running)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_model_that_cannot_be_loaded_is_stood_in_for(server: Running, stream: bool) -> None:
+def test_a_model_that_cannot_be_loaded_falls_back_to_the_next(server: Running, stream: bool) -> None:
     answer = chat(server, "careful", stream=stream)
     assert answer.status_code == 200 and answer.headers["x-quire-route"] == "careful/first"
     assert answer.headers["x-quire-model"] == "small"
@@ -167,13 +167,13 @@ def test_a_model_that_cannot_be_loaded_is_stood_in_for(server: Running, stream: 
     assert server.records[-1].model == "small"
 
 
-def test_if_nobody_can_answer_the_error_is_that_of_the_model_that_was_meant(server: Running) -> None:
+def test_if_no_model_can_answer_the_error_is_that_of_the_preferred_one(server: Running) -> None:
     answer = chat(server, "hopeless")
     assert answer.status_code >= 400 and "gguf" in answer.text
     assert answer.headers["x-quire-route"] == "hopeless/only" and "x-quire-model" not in answer.headers
 
 
-def test_a_model_with_a_full_queue_is_stood_in_for(server: Running) -> None:
+def test_a_model_with_a_full_queue_falls_back_to_the_next(server: Running) -> None:
     """One request runs in the large model, one waits: a third would be refused."""
     long: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "stream": True}
     messages = [{"role": "user", "content": "Count"}]
@@ -184,7 +184,7 @@ def test_a_model_with_a_full_queue_is_stood_in_for(server: Running) -> None:
         waiting = threading.Thread(target=lambda: chat(server, "large", max_tokens=1))
         waiting.start()
         deadline = time.monotonic() + 30
-        while 'quire_requests_waiting{model="large"} 1\n' not in server.http.get("/metrics").text:
+        while 'quire_requests_waiting{model="large"} 1.0\n' not in server.http.get("/metrics").text:
             assert time.monotonic() < deadline
         assert told(chat(server, "busy")) == ("busy/only", "small", "small")
         assert chat(server, "large").status_code == 503
@@ -223,7 +223,7 @@ def ask(url: str, model: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("fronts", ["1", "2"])
-def test_rules_are_read_again_at_sighup_and_a_bad_file_changes_nothing(
+def test_rules_are_reloaded_at_sighup_and_an_invalid_file_changes_nothing(
     model_file: Path, tmp_path: Path, fronts: str
 ) -> None:
     file = tmp_path / "routes.yaml"

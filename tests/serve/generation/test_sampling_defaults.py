@@ -36,7 +36,7 @@ def server(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_a_request_does_not_say_is_the_models_own(server, path):
+def test_parameters_that_a_request_does_not_give_are_the_models(server, path):
     answer = server.http.post(path, json=PATHS[path])
     assert answer.status_code == 200, answer.text
     sampling = server.records[-1].sampling
@@ -45,13 +45,13 @@ def test_what_a_request_does_not_say_is_the_models_own(server, path):
         assert answer.json()["temperature"] == 0.31
 
 
-def test_what_a_request_says_wins(server):
+def test_parameters_of_a_request_win(server):
     server.http.post("/v1/chat/completions", json=TALK | {"temperature": 1, "top_k": -1, "max_tokens": 2})
     sampling = server.records[-1].sampling
     assert (sampling.temperature, sampling.top_k, sampling.max_tokens) == (1.0, 0, 2)
 
 
-def test_the_server_tells_its_defaults_and_where_they_are_from(server):
+def test_the_server_shows_its_defaults_and_their_sources(server):
     (told,) = server.http.get("/props").json()["models"].values()
     assert told["sampling_defaults"] == {
         "temperature": {"value": 0.31, "source": "generation_config.json"},

@@ -1,4 +1,4 @@
-"""What comes over HTTP and is no proper question: every case has an answer, in the dialect of its path."""
+"""Malformed HTTP requests: each gets an answer, in the dialect of its path."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def head(path: str, *lines: str) -> bytes:
         ("POST", "/plain/chat", 400, "invalid_request"),
     ],
 )
-def test_errors_are_told_in_the_dialect_of_the_path(server, method, path, status, code):
+def test_errors_are_encoded_in_the_dialect_of_the_path(server, method, path, status, code):
     response = server.http.request(method, path, content=b"{" if method == "POST" else None)
     assert (response.status_code, response.json()["plain_error"]) == (status, code)
     assert response.headers["x-plain"] == "yes" and response.headers["content-type"] == "application/json"
@@ -61,7 +61,7 @@ def test_our_own_paths_have_errors_of_our_own(server, method, path, status):
     assert response.status_code == status and set(response.json()["error"]) == {"code", "message"}
 
 
-def test_a_method_that_is_not_allowed_is_told_which_are(server):
+def test_a_wrong_method_is_answered_with_the_allowed_ones(server):
     assert server.http.get("/plain/chat").headers["allow"] == "POST"
 
 
@@ -105,7 +105,7 @@ def test_bytes_that_are_not_http_are_answered_and_dropped(server):
     assert server.http.get("/health").status_code == 200
 
 
-def test_a_bug_is_told_with_the_request_id_and_no_more(server, caplog):
+def test_a_bug_is_reported_with_the_request_id_alone(server, caplog):
     broken = {"messages": [{"role": "user", "text": ["not text"]}]}
     response = server.http.post("/plain/chat", json=broken, headers={"x-request-id": "bug-7"})
     assert response.status_code in (400, 500)
@@ -151,7 +151,7 @@ def test_a_connection_serves_many_requests_one_after_another(server):
     connection.close()
 
 
-def test_requests_are_recorded_with_what_became_of_them(server):
+def test_requests_are_recorded_with_their_outcome(server):
     server.records.clear()
     server.http.get("/plain/nothing", headers={"x-request-id": "r-1"})
     deadline = time.monotonic() + 5

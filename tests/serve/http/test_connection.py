@@ -45,7 +45,7 @@ def test_headers_that_stop_halfway_are_answered_and_closed(server, sent):
     assert said.startswith(b"HTTP/1.1 408") and b"0.3 s" in said
 
 
-def test_a_connection_on_which_nothing_is_asked_is_closed(server):
+def test_a_connection_without_a_request_is_closed(server):
     with connected(server) as connection:
         assert rest(connection) == b""
 

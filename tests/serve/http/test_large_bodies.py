@@ -40,8 +40,8 @@ class Gate:
 
 
 def test_health_and_ordinary_requests_are_answered_while_a_large_body_is_prepared(server, monkeypatch):
-    gate = Gate(service.prompts_of)
-    monkeypatch.setattr(service, "prompts_of", gate)
+    gate = Gate(service.encode_prompts)
+    monkeypatch.setattr(service, "encode_prompts", gate)
     with ThreadPoolExecutor(1) as pool:
         large = pool.submit(server.http.post, "/plain/complete", json={"prompts": [LONG]})
         try:
@@ -60,8 +60,8 @@ def test_health_and_ordinary_requests_are_answered_while_a_large_body_is_prepare
 def test_a_large_body_is_decoded_beside_the_loop_too(server, monkeypatch):
     from quire.serve.dialects.openai import dialect as openai
 
-    gate = Gate(openai.messages_of)
-    monkeypatch.setattr(openai, "messages_of", gate)
+    gate = Gate(openai.read_messages)
+    monkeypatch.setattr(openai, "read_messages", gate)
     body = {"model": "toy", "messages": [{"role": "user", "content": LONG}]}
     with ThreadPoolExecutor(1) as pool:
         large = pool.submit(server.http.post, "/v1/chat/completions", json=body)
@@ -76,8 +76,8 @@ def test_a_large_body_is_decoded_beside_the_loop_too(server, monkeypatch):
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/cache/explain"])
 def test_our_own_endpoints_do_not_hold_up_the_loop_either(server, path, monkeypatch):
-    gate = Gate(service.prompts_of)
-    monkeypatch.setattr(service, "prompts_of", gate)
+    gate = Gate(service.encode_prompts)
+    monkeypatch.setattr(service, "encode_prompts", gate)
     with ThreadPoolExecutor(1) as pool:
         large = pool.submit(server.http.post, path, json={"prompt": LONG})
         try:

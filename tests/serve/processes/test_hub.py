@@ -1,4 +1,4 @@
-"""`quire serve --fronts 2`: two processes that speak HTTP, one engine, one server to whoever asks."""
+"""`quire serve --fronts 2`: two processes that serve HTTP for one engine, and act as one server."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_both_fronts_answer_the_same_and_count_together(server: Server) -> None:
             assert client.get("/ready").status_code == 200
 
 
-def test_what_a_key_may_use_holds_for_all_fronts_together(server: Server) -> None:
+def test_quotas_hold_for_all_fronts_together(server: Server) -> None:
     short = GREEDY | {"prompt": "One", "max_tokens": 1}
 
     def status(key: str) -> int:
@@ -189,13 +189,13 @@ def test_a_front_that_is_killed_is_replaced_and_only_its_own_are_cut_off(server:
         wait_until(lambda: len(fronts(server)) == 2 and dies not in fronts(server))
         assert lives in fronts(server)
         wait_until(lambda: metric(spared, "quire_requests_running") == 0)
-        assert f'quire_kv_blocks{{model="{server.model}",state="held"}} 0' in spared.get("/metrics").text
+        assert f'quire_kv_blocks{{model="{server.model}",state="held"}} 0.0' in spared.get("/metrics").text
     with both(server) as clients:
         assert set(clients) == set(fronts(server))
 
 
 @pytest.mark.parametrize("num_fronts", [1, 2])
-def test_what_was_accepted_is_finished_before_all_of_it_ends(model_file: Path, num_fronts: int) -> None:
+def test_accepted_requests_finish_before_all_processes_end(model_file: Path, num_fronts: int) -> None:
     with serving(model_file, *SMALL, "--fronts", num_fronts, "--drain-seconds", "120") as server:
         family = children(server.process.pid)
         answers: list[httpx.Response] = []
@@ -239,7 +239,7 @@ def test_nothing_outlives_the_hub(model_file: Path) -> None:
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
 
 
-def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
+def test_an_error_at_the_start_is_reported_once(tmp_path: Path) -> None:
     missing = command(tmp_path / "missing.gguf", "--port", "0", "--fronts", "3")
     done = subprocess.run(missing, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and done.stderr.count("error:") == 1 and "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`quire serve` as people start it: a process of its own, its signals, its log, its certificate."""
+"""`quire serve` as a process: its signals, its log, its certificate."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def children(pid: int) -> set[int]:
 
 def wait_for_running(server: Server, count: int) -> None:
     deadline = time.monotonic() + 30
-    while f'quire_requests_running{{model="{server.model}"}} {count}\n' not in server.get("/metrics").text:
+    while f'quire_requests_running{{model="{server.model}"}} {count}.0\n' not in server.get("/metrics").text:
         assert time.monotonic() < deadline
 
 
-def test_what_was_accepted_is_finished_before_the_server_ends(model_file):
+def test_accepted_requests_finish_before_the_server_ends(model_file):
     with serving(f"mine={model_file}", *SMALL) as server:
         assert server.model == "mine"
         engines = children(server.process.pid)
@@ -133,7 +133,7 @@ def test_what_was_accepted_is_finished_before_the_server_ends(model_file):
         assert engines and not any(Path(f"/proc/{pid}").exists() for pid in engines)
 
 
-def test_what_takes_longer_than_the_drain_is_told_so(model_file):
+def test_a_request_that_outlasts_the_drain_gets_an_error(model_file):
     with serving(model_file, *SMALL, "--drain-seconds", "0.3") as server:
         body = ASK | {"max_tokens": 1000, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False) as stream:
@@ -158,7 +158,7 @@ def test_a_second_signal_ends_it_at_once(model_file):
             assert server.process.wait(30) == 0
 
 
-def test_the_log_has_ids_and_costs_and_no_prompts_unless_they_are_asked_for(model_file):
+def test_the_log_has_ids_and_costs_and_prompts_only_if_set(model_file):
     for more, is_logged in (((), False), (("--log-prompts", "true"), True)):
         with serving(model_file, *SMALL, "--log-format", "json", *more) as server:
             body, head = ASK | {"max_tokens": 3}, {"x-request-id": "mine"}
@@ -178,7 +178,7 @@ def test_a_model_that_is_not_there_ends_the_server_with_a_sentence(tmp_path):
     assert done.returncode == 1 and "error:" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_told(model_file):
+def test_a_port_in_use_is_reported(model_file):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
@@ -211,12 +211,12 @@ def test_a_certificate_makes_it_speak_tls(model_file, tmp_path):
 
 
 def test_run_does_not_wait_for_the_packages_of_a_server():
-    script = "import sys, quire.cli.app as a; a.make_app(['run']); print(*sys.modules)"
+    script = "import sys, quire.cli.app as a; a.make_typer_app(['run']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
     assert {"starlette", "uvicorn", "zmq", "asyncio"} & set(done.stdout.split()) == set()
 
 
-def test_every_line_is_json_if_that_is_asked_for_and_the_last_says_how_it_ended(model_file):
+def test_every_line_is_json_if_set_and_the_last_says_how_the_server_ended(model_file):
     with serving(model_file, *SMALL, "--log-format", "json", "--drain-seconds", "1") as server:
         url = f"{server.url}/v1/completions"
         httpx.post(url, json={"prompt": "a", "max_tokens": 1, "n": 500}, timeout=60, trust_env=False)
@@ -233,7 +233,7 @@ def test_every_line_is_json_if_that_is_asked_for_and_the_last_says_how_it_ended(
     assert end["reason"] == "SIGTERM" and end["drained"] + end["cut_off"] == 1
 
 
-def test_a_start_that_fails_is_told_in_json_too(tmp_path):
+def test_a_failed_start_is_reported_in_json_too(tmp_path):
     words = command(tmp_path / "none.gguf", "--log-format", "json")
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     said = [json.loads(line) for line in done.stderr.splitlines()]

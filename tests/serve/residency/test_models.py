@@ -1,4 +1,4 @@
-"""Models on their way, several of them, and too many requests for one."""
+"""Loading models, several models, and too many requests for one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from quire.serve.residency.shelf import Wanted
+from quire.serve.residency.shelf import ModelEntry
 from tests.serve.running import Running, link_or_copy, running
 
 pytestmark = pytest.mark.e2e
@@ -19,14 +19,14 @@ def complete(server: Running, **more):
     return server.http.post("/plain/complete", json=BODY | more)
 
 
-def test_a_model_on_its_way_is_waited_for_and_the_server_lives_meanwhile(model_file):
+def test_requests_wait_for_a_loading_model_while_the_server_answers(model_file):
     may_load = threading.Event()
 
     def locate():
         assert may_load.wait(60)
         return model_file
 
-    with running([Wanted("toy", locate)], waits=False, load_patience=60) as server:
+    with running([ModelEntry("toy", locate)], waits=False, load_patience=60) as server:
         assert server.http.get("/health").status_code == 200
         early = server.http.get("/ready")
         assert early.status_code == 503 and int(early.headers["retry-after"]) >= 1
@@ -43,24 +43,24 @@ def test_a_model_on_its_way_is_waited_for_and_the_server_lives_meanwhile(model_f
         assert answers[0].status_code == 200 and server.http.get("/ready").status_code == 200
 
 
-def test_a_model_that_takes_too_long_is_refused_with_the_time_to_come_back(model_file):
+def test_a_model_that_loads_too_slowly_is_refused_with_retry_after(model_file):
     may_load = threading.Event()
 
     def locate():
         assert may_load.wait(60)
         return model_file
 
-    with running([Wanted("toy", locate)], waits=False, load_patience=0.1) as server:
+    with running([ModelEntry("toy", locate)], waits=False, load_patience=0.1) as server:
         refused = complete(server)
         assert (refused.status_code, refused.json()["plain_error"]) == (503, "model_loading")
         assert int(refused.headers["retry-after"]) >= 1
         may_load.set()
 
 
-def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
+def test_two_models_are_distinguished_by_their_names(model_file, tmp_path):
     other = tmp_path / "other.gguf"
     link_or_copy(model_file, other)
-    wanted = [Wanted("one", lambda: model_file, ("both", "first")), Wanted("two", lambda: other, ("both",))]
+    wanted = [ModelEntry("one", lambda: model_file, ("both", "first")), ModelEntry("two", lambda: other, ("both",))]
     with running(wanted, num_blocks=50) as server:
         assert server.http.get("/plain/models").json() == {"models": ["one", "two"]}
         for name, model in (("one", "one"), ("first", "one"), ("two", "two")):
@@ -71,11 +71,11 @@ def test_two_models_are_told_apart_by_their_names(model_file, tmp_path):
             refused = complete(server, model=name)
             assert refused.status_code == 404 and "one or two" in refused.json()["message"]
         text = server.http.get("/metrics").text
-        assert 'vllm:generation_tokens_total{model_name="one"} 6' in text
-        assert 'vllm:generation_tokens_total{model_name="two"} 3' in text
+        assert 'vllm:generation_tokens_total{model_name="one"} 6.0' in text
+        assert 'vllm:generation_tokens_total{model_name="two"} 3.0' in text
 
 
-def test_what_would_not_fit_into_the_queue_is_refused_with_the_time_to_come_back(model_file):
+def test_requests_beyond_the_queue_are_refused_with_retry_after(model_file):
     with running(model_file, max_rows=1, max_waiting=1) as server:
         statuses: list[int] = []
         retries: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Every model of the store, loaded when it is asked for: real engines, and Ollama's and OpenAI's own clients."""
+"""Every model of the store, loaded on request: real engines, and the clients of Ollama and OpenAI."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ import ollama
 import openai
 import pytest
 
-from quire.bench.models import resident_bytes
+from quire.bench.machine.processes import resident_bytes
 from quire.config import Config, load
-from quire.engine.need import Budget, Share, budget_of, measure, need_of
+from quire.devices.facts import device_facts
+from quire.engine.need import Budget, Share, budget_of, memory_need, need_of
 from quire.serve.http.app import all_dialects
-from quire.serve.residency.engines import Place
-from quire.serve.residency.shelf import Shelf
-from quire.store.layout import write_whole
+from quire.serve.residency.engines import EngineLauncher
+from quire.serve.residency.shelf import StoreShelf
+from quire.store.layout import write_atomically
 from quire.store.manifest import Manifest, StoredFile, manifest_path
 from quire.store.names import parse_name
 from quire.store.store import Store
@@ -37,6 +38,7 @@ TAGS = ("smol:a", "smol:b", "smol:c", "smol:d")
 SMALL = {"max_context": 512, "max_rows": 8, "max_step_tokens": 256}
 clients: dict[Running, ollama.Client] = {}
 GREEDY = {"temperature": 0, "num_predict": 8}
+BOTH = pytest.mark.parametrize("fronts", [1, 2])
 
 
 def make_store(home: Path, model_file: Path) -> Store:
@@ -48,7 +50,7 @@ def make_store(home: Path, model_file: Path) -> Store:
         link_or_copy(model_file, store.layout.blob(digest))
         file = StoredFile("weights", digest, model_file.stat().st_size, "model.gguf")
         made = Manifest(name.name, name.tag, (file,), "a test", "2026-01-01T00:00:00+00:00", "gguf", "Q4_1")
-        write_whole(manifest_path(store.layout.manifests, name), made.to_json())
+        write_atomically(manifest_path(store.layout.manifests, name), made.to_json())
     return store
 
 
@@ -57,14 +59,14 @@ def store(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_store(tmp_path_factory.mktemp("store"), model_file)
 
 
-class AsOnGpu(Place):
+class AsOnGpu(EngineLauncher):
     """Engines on the CPU, of which the server reckons as if they were on a GPU."""
 
     def budget(self, config: Config) -> Budget:
         return budget_of("cuda", config)
 
     def measure(self, path: Path, config: Config) -> Share:
-        found = measure(path, "cuda", config)
+        found = memory_need(path, "cuda", config)
         assert isinstance(found, Share)
         return found
 
@@ -72,7 +74,7 @@ class AsOnGpu(Place):
 @contextmanager
 def serving(store: Store, **settings: Any) -> Iterator[Running]:
     more = SMALL | {"num_blocks": None} | settings
-    with running([], all_dialects(), offers=Shelf(store), home=str(store.layout.home), **more) as server:
+    with running([], all_dialects(), shelf=StoreShelf(store), home=str(store.layout.home), **more) as server:
         clients[server] = ollama.Client(host=server.url, trust_env=False, timeout=120)
         try:
             yield server
@@ -97,9 +99,9 @@ def memory(server: Running) -> dict[str, Any]:
     return server.http.get("/props").json()["memory"]
 
 
-@pytest.fixture(scope="module")
-def server(store: Store) -> Iterator[Running]:
-    with serving(store) as started:
+@pytest.fixture(scope="module", params=[1, 2], ids=["1-front", "2-fronts"])
+def server(store: Store, request: pytest.FixtureRequest) -> Iterator[Running]:
+    with serving(store, fronts=request.param) as started:
         yield started
 
 
@@ -125,7 +127,7 @@ def test_a_models_life_as_ollamas_client_sees_it(server: Running):
     assert speaks.show(TAGS[0]).details.family == "llama" and loaded(server) == set()
 
 
-def test_openais_client_sees_which_are_loaded_and_what_is_not_in_the_store(server: Running):
+def test_openais_client_sees_loaded_models_and_gets_404_for_unknown_ones(server: Running):
     say(server, TAGS[3], keep_alive=60)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as speaks:
         facts = {each.id: each.loaded for each in speaks.models.list().data}  # type: ignore[attr-defined]
@@ -142,7 +144,7 @@ def test_a_model_that_is_pulled_or_changed_meanwhile_is_found(server: Running, s
         say(server, "new:tag")
 
 
-def test_many_who_come_at_once_cause_one_load(server: Running):
+def test_many_requests_at_once_cause_one_load(server: Running):
     client(server).generate(TAGS[1], keep_alive=0)
     before = memory(server)["num_loads"]
     with ThreadPoolExecutor(16) as pool:
@@ -154,8 +156,8 @@ def test_a_killed_engine_does_not_touch_the_others(server: Running):
     long = {"temperature": 0, "num_predict": 120}
     alone = say(server, TAGS[0], options=long)
     say(server, TAGS[1])
-    models = {model.name: model for model in server.service.models}
-    victim = models[TAGS[1]].engine.client._link.pid
+    clients = [server.client_of(tag) for tag in TAGS[:2]]
+    victim = clients[1]._link.pid
     texts: dict[str, list[str]] = {tag: [] for tag in TAGS[:2]}
 
     def ask(tag: str) -> None:
@@ -164,16 +166,16 @@ def test_a_killed_engine_does_not_touch_the_others(server: Running):
     threads = [threading.Thread(target=ask, args=(tag,)) for tag in TAGS[:2] for _ in range(3)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: models[TAGS[1]].engine.client.counters(60).num_running > 0 or any(texts.values()))
+    wait_until(lambda: clients[1].counters(60).num_running > 0 or any(texts.values()))
     os.kill(victim, signal.SIGKILL)
     for thread in threads:
         thread.join()
     assert texts == {tag: [alone] * 3 for tag in TAGS[:2]}
-    wait_until(lambda: models[TAGS[1]].engine.client.num_restarts == 1)
-    assert models[TAGS[0]].engine.client.num_restarts == 0
+    wait_until(lambda: clients[1].num_restarts == 1)
+    assert clients[0].num_restarts == 0
 
 
-def test_what_does_not_fit_is_refused_with_both_numbers_and_what_would_fit(store: Store):
+def test_a_model_that_does_not_fit_is_refused_with_both_numbers_and_a_context_that_would(store: Store):
     with serving(store, memory_budget=0.05) as server:
         refused = server.http.post("/api/generate", json={"model": TAGS[0], "prompt": "Hi"})
         assert refused.status_code == 507
@@ -186,7 +188,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers_and_what_would_fit(store
         assert say(server, TAGS[0])
 
 
-def test_a_context_is_fitted_to_the_memory_and_told(store: Store):
+def test_a_context_is_fitted_to_the_memory_and_reported(store: Store):
     with serving(store, memory_budget=0.25, max_context=8192, min_context=16) as server:
         say(server, TAGS[0])
         (told,) = client(server).ps().models
@@ -196,11 +198,12 @@ def test_a_context_is_fitted_to_the_memory_and_told(store: Store):
 
 def least_gb(model_file: Path) -> float:
     """What one model takes with a single context, from its header."""
-    return need_of(model_file, load(SMALL, {})).bytes_for(512) / 1e9
+    return need_of(model_file, load(SMALL, {}), device_facts("cpu")).bytes_for(512) / 1e9
 
 
-def test_an_idle_model_gives_up_memory_and_stays_when_another_needs_it(store: Store, model_file: Path):
-    with serving(store, memory_budget=2.1 * least_gb(model_file)) as server:
+@BOTH
+def test_an_idle_model_gives_up_memory_and_stays_when_another_needs_it(store: Store, model_file: Path, fronts: int):
+    with serving(store, memory_budget=2.1 * least_gb(model_file), fronts=fronts) as server:
         said = say(server, TAGS[0])
         alone = memory(server)["taken_bytes"][TAGS[0]]
         assert say(server, TAGS[1]) == said
@@ -220,8 +223,7 @@ def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store, mode
         asked = [pool.submit(say, server, TAGS[number % 4]) for number in range(48)]
         sizes = []
         while not all(each.done() for each in asked):
-            engines = [each.engine for each in server.service.models if each.engine is not None]
-            sizes.append(sum(resident_bytes(engine.client._link.pid) for engine in engines))
+            sizes.append(sum(resident_bytes(client._link.pid) or 0 for client in server.residency.clients()))
             time.sleep(0.05)
         assert len({each.result() for each in asked}) == 1
         told = memory(server)
@@ -230,8 +232,9 @@ def test_models_take_turns_in_a_memory_that_holds_two_of_them(store: Store, mode
         assert sum(told["taken_bytes"].values()) <= told["budget_bytes"]
 
 
-def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
-    with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16) as server:
+@BOTH
+def test_a_request_that_waits_too_long_for_memory_is_refused_with_retry_after(store: Store, fronts: int):
+    with serving(store, memory_budget=0.25, load_patience=0.5, min_context=16, fronts=fronts) as server:
         short = {"model": TAGS[0], "prompt": "Once", "raw": True, "options": GREEDY}
         wait_until(lambda: server.http.post("/api/generate", json=short).status_code == 200)
         endless = {"model": TAGS[0], "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -245,7 +248,7 @@ def test_who_waits_too_long_for_room_is_told_when_to_come_back(store: Store):
 
 @pytest.mark.parametrize("share, both", [(0.9, False), (0.4, True)])
 def test_on_a_gpu_as_many_models_are_loaded_as_their_shares_allow(share: float, both: bool, store: Store):
-    with serving(store, place=AsOnGpu("cpu"), memory_share=share, num_blocks=64) as server:
+    with serving(store, launcher=AsOnGpu("cpu"), memory_share=share, num_blocks=64) as server:
         said = say(server, TAGS[0])
         assert say(server, TAGS[1]) == said
         assert loaded(server) == ({TAGS[0], TAGS[1]} if both else {TAGS[1]})

@@ -1,4 +1,4 @@
-"""Names of the same file in one server: one engine answers for all of them, and each speaks as its own preset says."""
+"""Several names for one file: they share an engine, and each has its own preset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.serve.residency.model import weights_identity, weights_path
+from quire.serve.residency.roster import weights_identity, weights_path
 from tests.serve.admin.test_library import PIRATE, QUESTION, _with_base, quire, serving
 from tests.store.folders import ollama_model
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 SHORT = {"temperature": 0, "num_predict": 12}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def home(tmp_path_factory, model_file) -> Path:
     folder = _with_base(tmp_path_factory.mktemp("same"), model_file)
     made = quire(folder, "create", "pirate", "-f", "-", stdin=f"FROM base\nSYSTEM {PIRATE}\nPARAMETER top_k 7\n")
@@ -29,9 +29,9 @@ def home(tmp_path_factory, model_file) -> Path:
     return folder
 
 
-@pytest.fixture
-def url(home) -> Iterator[str]:
-    with serving(home) as url:
+@pytest.fixture(params=[1, 2], ids=["1-front", "2-fronts"])
+def url(home, request) -> Iterator[str]:
+    with serving(home, "--fronts", request.param) as url:
         yield url
 
 
@@ -81,7 +81,7 @@ def test_names_of_one_file_have_one_engine_and_texts_of_their_own(client, url, h
     assert quire(home, "list").stdout.count("\n") == 1
 
 
-def test_what_is_used_is_told_beside_what_is_allowed(model_file, tmp_path):
+def test_used_memory_is_reported_beside_the_allowed_memory(model_file, tmp_path):
     with serving(_with_base(tmp_path / "home", model_file)) as url, ollama.Client(host=url, timeout=120) as client:
         say(client, "base")
         first = running(url)["base"]

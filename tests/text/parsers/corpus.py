@@ -8,7 +8,7 @@ from typing import NamedTuple
 from quire.text.parsers.compose import parser_for
 from quire.text.parsers.reasoning import KNOWN
 from quire.text.parsers.registry import by_name
-from quire.text.parsers.style import Arguments, CallBegins, Parser, Piece, Text, Thought
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TextPiece, ThoughtPiece
 from quire.types.chat import Tool
 
 TOOLS = (Tool("weather"), Tool("get_time"), Tool("write_file"))
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 def call(name: str, arguments: str = "{}") -> list[Piece]:
-    return [CallBegins(name), Arguments(arguments)]
+    return [CallStart(name), ArgumentsPiece(arguments)]
 
 
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
@@ -39,7 +39,7 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
     out: list[Piece] = []
     for piece in pieces:
         last = out[-1] if out else None
-        if isinstance(piece, Arguments | Text | Thought) and type(piece) is type(last):
+        if isinstance(piece, ArgumentsPiece | TextPiece | ThoughtPiece) and type(piece) is type(last):
             out[-1] = type(piece)(last.text + piece.text)  # type: ignore[union-attr]
         else:
             out.append(piece)
@@ -66,18 +66,18 @@ SPREAD = '{\n    "city" : "Oslo"\n  }'
 MARK_WITHIN = '{"text": "</tool_call><tool_call>"}'
 
 HERMES = [
-    ("only text", "It is sunny.\n\nIs it?", [Text("It is sunny.\n\nIs it?")]),
-    ("whitespace at both ends of a text is text", "\n hi \n", [Text("\n hi \n")]),
+    ("only text", "It is sunny.\n\nIs it?", [TextPiece("It is sunny.\n\nIs it?")]),
+    ("whitespace at both ends of a text is text", "\n hi \n", [TextPiece("\n hi \n")]),
     ("one call", marked(written("weather", PARIS)), call("weather", PARIS)),
     (
         "two calls after a text",
         f"Let me see.\n\n{marked(written('weather', PARIS), written('get_time'))}",
-        [Text("Let me see."), *call("weather", PARIS), *call("get_time")],
+        [TextPiece("Let me see."), *call("weather", PARIS), *call("get_time")],
     ),
     (
         "text after a call",
         f"<tool_call>{written('get_time')}</tool_call>\n\nDone  <b>now</b>. ",
-        [*call("get_time"), Text("Done  <b>now</b>. ")],
+        [*call("get_time"), TextPiece("Done  <b>now</b>. ")],
     ),
     ("arguments before the name", marked(f'{{"arguments": {PARIS}, "name": "weather"}}'), call("weather", PARIS)),
     ("parameters", marked(written("weather", PARIS, "parameters")), call("weather", PARIS)),
@@ -148,7 +148,7 @@ LLAMA = written("weather", OSLO, "parameters")
 LLAMA3 = [
     ("one call", LLAMA, call("weather", OSLO)),
     ("after the tag", f"<|python_tag|>{LLAMA}", call("weather", OSLO)),
-    ("after text and the tag", f"Yes. <|python_tag|>{written('fly')}", [Text("Yes."), *call("fly")]),
+    ("after text and the tag", f"Yes. <|python_tag|>{written('fly')}", [TextPiece("Yes."), *call("fly")]),
     (
         "several",
         f"{LLAMA}; {written('get_time', key='parameters')}\n{written('get_time')}",
@@ -156,9 +156,9 @@ LLAMA3 = [
     ),
     ("with a type", LLAMA.replace("{", '{"type": "function", ', 1), call("weather", OSLO)),
     ("the name as function", LLAMA.replace("name", "function"), call("weather", OSLO)),
-    ("text after it", f"{LLAMA}\n\nThere.", [*call("weather", OSLO), Text("There.")]),
-    ("code after the tag", "<|python_tag|>print(1)", [Text("<|python_tag|>print(1)")]),
-    ("a tool that is not there and has no tag", written("fly"), [Text(written("fly"))]),
+    ("text after it", f"{LLAMA}\n\nThere.", [*call("weather", OSLO), TextPiece("There.")]),
+    ("code after the tag", "<|python_tag|>print(1)", [TextPiece("<|python_tag|>print(1)")]),
+    ("a tool that is not there and has no tag", written("fly"), [TextPiece(written("fly"))]),
 ]
 
 MISTRAL = [
@@ -174,53 +174,69 @@ MISTRAL = [
     (
         "two that are named, after a text",
         f"I look.[TOOL_CALLS]weather[ARGS]{NASTY}[TOOL_CALLS]get_time[ARGS]{{}}",
-        [Text("I look."), *call("weather", NASTY), *call("get_time")],
+        [TextPiece("I look."), *call("weather", NASTY), *call("get_time")],
     ),
     ("a list without a mark", f"[{written('weather', PARIS)}]", call("weather", PARIS)),
-    ("a list that is text", "[1, 2]", [Text("[1, 2]")]),
-    ("words after the mark", "[TOOL_CALLS] come later.", [Text("[TOOL_CALLS] come later.")]),
-    ("another tag", "[TOOL_CALLS]weather[NOTES]{}", [Text("[TOOL_CALLS]weather[NOTES]{}")]),
-    ("a name alone", "[TOOL_CALLS]weather", [Text("[TOOL_CALLS]weather")]),
-    ("half a mark", "a [TOOL", [Text("a [TOOL")]),
+    ("a list that is text", "[1, 2]", [TextPiece("[1, 2]")]),
+    ("words after the mark", "[TOOL_CALLS] come later.", [TextPiece("[TOOL_CALLS] come later.")]),
+    ("another tag", "[TOOL_CALLS]weather[NOTES]{}", [TextPiece("[TOOL_CALLS]weather[NOTES]{}")]),
+    ("a name alone", "[TOOL_CALLS]weather", [TextPiece("[TOOL_CALLS]weather")]),
+    ("half a mark", "a [TOOL", [TextPiece("a [TOOL")]),
 ]
 
 IN_CODE = f"```json\n{written('get_time')}\n```"
 GENERIC = [
     ("a block of code", IN_CODE, call("get_time")),
     ("a block without a language", f"{IN_CODE.replace('json', '')}\n", call("get_time")),
-    ("a block of other JSON", '```json\n{"a": 1}\n```', [Text('```json\n{"a": 1}\n```')]),
-    ("a block of code that calls nothing", "```python\nprint()\n```", [Text("```python\nprint()\n```")]),
-    ("a fence alone", "```js", [Text("```js")]),
-    ("a block after text is text", f"So:\n{IN_CODE}", [Text(f"So:\n{IN_CODE}")]),
+    ("a block of other JSON", '```json\n{"a": 1}\n```', [TextPiece('```json\n{"a": 1}\n```')]),
+    ("a block of code that calls nothing", "```python\nprint()\n```", [TextPiece("```python\nprint()\n```")]),
+    ("a fence alone", "```js", [TextPiece("```js")]),
+    ("a block after text is text", f"So:\n{IN_CODE}", [TextPiece(f"So:\n{IN_CODE}")]),
 ]
 
 CALL = marked(written("get_time"))
 THOUGHTS = [
-    ("a thought and a text", "<think>\nHm.\n\nSo.\n</think>\n\nYes.", [Thought("Hm.\n\nSo."), Text("Yes.")], False),
-    ("a thought and a call", f"<think>\nHm.\n</think>\n\n{CALL}", [Thought("Hm."), *call("get_time")], False),
-    ("a call within a thought", f"<think>{CALL}</think>No.", [Thought(CALL), Text("No.")], False),
-    ("no thought", " No <think> here", [Text(" No <think> here")], False),
+    (
+        "a thought and a text",
+        "<think>\nHm.\n\nSo.\n</think>\n\nYes.",
+        [ThoughtPiece("Hm.\n\nSo."), TextPiece("Yes.")],
+        False,
+    ),
+    ("a thought and a call", f"<think>\nHm.\n</think>\n\n{CALL}", [ThoughtPiece("Hm."), *call("get_time")], False),
+    ("a call within a thought", f"<think>{CALL}</think>No.", [ThoughtPiece(CALL), TextPiece("No.")], False),
+    ("no thought", " No <think> here", [TextPiece(" No <think> here")], False),
     ("no thought but a call", f"\n{CALL}", call("get_time"), False),
-    ("an empty thought", "<think>\n\n</think>\n\nYes.", [Text("Yes.")], False),
-    ("half a mark", " <thin", [Text(" <thin")], False),
-    ("a thought that has no end", "\n<think>Hm.\n</thi", [Thought("Hm.\n</thi")], False),
-    ("a second thought is text", "<think>a</think>b<think>c</think>", [Thought("a"), Text("b<think>c</think>")], False),
+    ("an empty thought", "<think>\n\n</think>\n\nYes.", [TextPiece("Yes.")], False),
+    ("half a mark", " <thin", [TextPiece(" <thin")], False),
+    ("a thought that has no end", "\n<think>Hm.\n</thi", [ThoughtPiece("Hm.\n</thi")], False),
+    (
+        "a second thought is text",
+        "<think>a</think>b<think>c</think>",
+        [ThoughtPiece("a"), TextPiece("b<think>c</think>")],
+        False,
+    ),
     (
         "the prompt opened it",
         f"\nHm <x>\n</think>\nYes.\n{CALL}",
-        [Thought("Hm <x>"), Text("Yes."), *call("get_time")],
+        [ThoughtPiece("Hm <x>"), TextPiece("Yes."), *call("get_time")],
         True,
     ),
-    ("the prompt opened it, and it is all", "Hm.\n ", [Thought("Hm.\n ")], True),
-    ("only whitespace follows", "Hm.</think>\n\n", [Thought("Hm.")], True),
+    ("the prompt opened it, and it is all", "Hm.\n ", [ThoughtPiece("Hm.\n ")], True),
+    ("only whitespace follows", "Hm.</think>\n\n", [ThoughtPiece("Hm.")], True),
 ]
 
 CORPUS = [
     *(Case(style, *case) for style in ("hermes", "generic") for case in HERMES),
-    *(Case(style, "no call", text, [Text(text)]) for style in ("hermes", "generic") for text in NO_CALLS),
+    *(Case(style, "no call", text, [TextPiece(text)]) for style in ("hermes", "generic") for text in NO_CALLS),
     *(Case("llama3", *case) for case in LLAMA3),
     *(Case("mistral", *case) for case in MISTRAL),
     *(Case("generic", *case) for case in GENERIC),
     *(Case("hermes", says, text, pieces, True, begins) for says, text, pieces, begins in THOUGHTS),
-    Case("mistral", "a bracketed thought", "[THINK]Hm.[/THINK]Yes [x].", [Thought("Hm."), Text("Yes [x].")], True),
+    Case(
+        "mistral",
+        "a bracketed thought",
+        "[THINK]Hm.[/THINK]Yes [x].",
+        [ThoughtPiece("Hm."), TextPiece("Yes [x].")],
+        True,
+    ),
 ]

@@ -11,7 +11,7 @@ from quire.text.errors import RejectedMessages
 from quire.text.parsers.compose import parser_for
 from quire.text.parsers.conversation import as_template_messages, as_template_tools
 from quire.text.parsers.registry import style_of
-from quire.text.parsers.style import Arguments, CallBegins
+from quire.text.parsers.style import ArgumentsPiece, CallStart
 from quire.text.template import ChatTemplate
 from quire.types.chat import Tool
 from quire.types.message import Message, ToolCall
@@ -91,7 +91,9 @@ def test_what_a_template_writes_the_parser_reads(family: str, source: str) -> No
     begin = min(place for mark in ("<tool_call>", "[TOOL_CALLS]", '{"name"') if (place := answer.find(mark)) >= 0)
     found = []
     for turn in answer[begin:].split("<|start_header_id|>assistant<|end_header_id|>"):  # one for each call, or all
-        found += [p for p in parsed(parser_for(style, None, TOOLS), [turn]) if isinstance(p, CallBegins | Arguments)]
+        found += [
+            p for p in parsed(parser_for(style, None, TOOLS), [turn]) if isinstance(p, CallStart | ArgumentsPiece)
+        ]
     assert [piece.name for piece in found[::2]] == ["weather", "get_time"]  # type: ignore[union-attr]
     assert [json.loads(piece.text) for piece in found[1::2]] == [json.loads(ODD), {}]  # type: ignore[union-attr]
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.text.parsers.registry import all_styles
-from quire.text.parsers.style import Arguments, CallBegins, Piece, Text, Thought
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, TextPiece, ThoughtPiece
 from tests.text.parsers.corpus import CORPUS, Case, call, merged, parsed
 
 pytestmark = pytest.mark.pure
@@ -54,11 +54,11 @@ def test_whatever_comes_is_cut_invariant_and_not_lost(
     for (
         piece
     ) in pieces:  # each piece is in the answer, in the same order; names and arguments may be decoded or made up
-        if not isinstance(piece, CallBegins) and not (isinstance(piece, Arguments) and piece.text not in rest):
+        if not isinstance(piece, CallStart) and not (isinstance(piece, ArgumentsPiece) and piece.text not in rest):
             assert piece.text in rest
             rest = rest[rest.index(piece.text) + len(piece.text) :]
-    if not thinks and not any(isinstance(piece, CallBegins) for piece in pieces):
-        assert pieces == ([Text(text)] if text else [])
+    if not thinks and not any(isinstance(piece, CallStart) for piece in pieces):
+        assert pieces == ([TextPiece(text)] if text else [])
 
 
 def is_beginning(pieces: list[Piece], whole: list[Piece]) -> bool:
@@ -68,26 +68,26 @@ def is_beginning(pieces: list[Piece], whole: list[Piece]) -> bool:
     if len(pieces) > len(whole) or pieces[:-1] != whole[: len(pieces) - 1]:
         return False
     last, full = pieces[-1], whole[len(pieces) - 1]
-    if isinstance(last, CallBegins) or isinstance(full, CallBegins):
+    if isinstance(last, CallStart) or isinstance(full, CallStart):
         return last == full
     return type(last) is type(full) and full.text.startswith(last.text.rstrip())
 
 
-WITH_CALLS = [case for case in CORPUS if any(isinstance(piece, CallBegins) for piece in case.pieces)]
+WITH_CALLS = [case for case in CORPUS if any(isinstance(piece, CallStart) for piece in case.pieces)]
 
 
 @pytest.mark.parametrize("case", WITH_CALLS, ids=lambda case: f"{case.style}: {case.says}")
 def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: Case) -> None:
     for end in range(len(case.text)):
         found = parsed(case.parser(), case.text[:end], is_cut_off=True)
-        blank = [piece for piece in found if isinstance(piece, CallBegins) or piece.text.strip()]
+        blank = [piece for piece in found if isinstance(piece, CallStart) or piece.text.strip()]
         assert is_beginning(blank, case.pieces), case.text[:end]
 
 
 @pytest.mark.parametrize(
     "style, text, pieces",
     [
-        ("hermes", '<tool_call>{"name": "weather"', [CallBegins("weather")]),
+        ("hermes", '<tool_call>{"name": "weather"', [CallStart("weather")]),
         ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Os', [*call("weather", '{"city": "Os')]),
         (
             "hermes",
@@ -95,18 +95,18 @@ def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: 
             call("weather", '{"city": "O'),
         ),
         ("hermes", '<tool_call>{"arguments": {"city": "Oslo"}, "na', []),
-        ("hermes", 'Well. <tool_call>{"name": "weath', [Text("Well.")]),
-        ("hermes", "Well. <tool_c", [Text("Well.")]),
-        ("hermes", "a < b", [Text("a < b")]),
-        ("llama3", '{"name": "weather", "parameters": ', [CallBegins("weather")]),
+        ("hermes", 'Well. <tool_call>{"name": "weath', [TextPiece("Well.")]),
+        ("hermes", "Well. <tool_c", [TextPiece("Well.")]),
+        ("hermes", "a < b", [TextPiece("a < b")]),
+        ("llama3", '{"name": "weather", "parameters": ', [CallStart("weather")]),
         ("llama3", '{"name": "we', []),
-        ("llama3", '{"name": "Bo', [Text('{"name": "Bo')]),
-        ("llama3", '{"ti', [Text('{"ti')]),
+        ("llama3", '{"name": "Bo', [TextPiece('{"name": "Bo')]),
+        ("llama3", '{"ti', [TextPiece('{"ti')]),
         ("mistral", "[TOOL_CALLS]weath", []),
-        ("mistral", "[TOOL_CALLS]weather[AR", [CallBegins("weather")]),
-        ("mistral", "[hello", [Text("[hello")]),
-        ("generic", '```json\n{"name": "get_time", ', [CallBegins("get_time")]),
-        ("generic", "```py", [Text("```py")]),
+        ("mistral", "[TOOL_CALLS]weather[AR", [CallStart("weather")]),
+        ("mistral", "[hello", [TextPiece("[hello")]),
+        ("generic", '```json\n{"name": "get_time", ', [CallStart("get_time")]),
+        ("generic", "```py", [TextPiece("```py")]),
     ],
 )
 def test_a_call_that_is_cut_off_comes_as_far_as_it_is_known(style: str, text: str, pieces: list[Piece]) -> None:
@@ -118,27 +118,30 @@ def test_a_call_that_is_cut_off_comes_as_far_as_it_is_known(style: str, text: st
 def test_half_a_mark_of_a_thought_that_is_cut_off_is_neither_thought_nor_text() -> None:
     case = Case("hermes", "", "", [], thinks=True)
     assert parsed(case.parser(), ["<thi"], is_cut_off=True) == []
-    assert parsed(case.parser(), ["<think>Hm.\n</thi"], is_cut_off=True) == [Thought("Hm.")]
-    assert parsed(case.parser(), ["<think>Hm.</think>Yes.<tool_"], is_cut_off=True) == [Thought("Hm."), Text("Yes.")]
+    assert parsed(case.parser(), ["<think>Hm.\n</thi"], is_cut_off=True) == [ThoughtPiece("Hm.")]
+    assert parsed(case.parser(), ["<think>Hm.</think>Yes.<tool_"], is_cut_off=True) == [
+        ThoughtPiece("Hm."),
+        TextPiece("Yes."),
+    ]
 
 
 def test_arguments_come_as_they_are_written() -> None:
     parser = Case("hermes", "", "", []).parser()
     assert parser.push('<tool_call>\n{"name": "weather", "argu') == []
-    assert parser.push('ments": {"ci') == [CallBegins("weather"), Arguments('{"ci')]
-    assert parser.push('ty": "Os') == [Arguments('ty": "Os')]
-    assert parser.push('lo"}') == [Arguments('lo"}')]
+    assert parser.push('ments": {"ci') == [CallStart("weather"), ArgumentsPiece('{"ci')]
+    assert parser.push('ty": "Os') == [ArgumentsPiece('ty": "Os')]
+    assert parser.push('lo"}') == [ArgumentsPiece('lo"}')]
     assert parser.push("}\n</tool_call>") == [] and parser.flush() == []
 
 
 def test_text_is_held_back_no_longer_than_it_may_become_a_mark() -> None:
     parser = Case("hermes", "", "", []).parser()
-    assert parser.push("a <too") == [Text("a")]
-    assert merged(parser.push("ls> b")) == [Text(" <tools> b")]
-    assert parser.push(" c\n") == [Text(" c")] and parser.push("d") == [Text("\nd")]
+    assert parser.push("a <too") == [TextPiece("a")]
+    assert merged(parser.push("ls> b")) == [TextPiece(" <tools> b")]
+    assert parser.push(" c\n") == [TextPiece(" c")] and parser.push("d") == [TextPiece("\nd")]
 
 
 def test_an_answer_in_json_is_not_kept_until_its_end() -> None:
     parser = Case("llama3", "", "", []).parser()
-    assert merged(parser.push('{"title":')) == [Text('{"title":')]
-    assert parser.push(' "x') == [Text(' "x')]
+    assert merged(parser.push('{"title":')) == [TextPiece('{"title":')]
+    assert parser.push(' "x') == [TextPiece(' "x')]

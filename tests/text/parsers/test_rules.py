@@ -11,9 +11,9 @@ import pytest
 
 from quire.text.detokenize import Detokenizer
 from quire.text.parsers.compose import constraint_for, parser_for
-from quire.text.parsers.reasoning import KNOWN, Reasoning
+from quire.text.parsers.reasoning import KNOWN, ReasoningMarks
 from quire.text.parsers.registry import all_styles, by_name
-from quire.text.parsers.style import Arguments, CallBegins, Piece, Thought
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, ThoughtPiece
 from quire.text.tokenizer import Tokenizer
 from quire.types.chat import Tool, ToolChoice
 from quire.types.errors import InvalidRequest
@@ -81,8 +81,8 @@ def read(guide: Guide, style: str, ids: list[int], **more: Any) -> list[Piece]:
 
 def check_calls(pieces: list[Piece]) -> list[str]:
     """Names of calls whose arguments keep to their schemas. There is nothing but calls."""
-    names = [piece.name for piece in pieces[::2] if isinstance(piece, CallBegins)]
-    texts = [piece.text for piece in pieces[1::2] if isinstance(piece, Arguments)]
+    names = [piece.name for piece in pieces[::2] if isinstance(piece, CallStart)]
+    texts = [piece.text for piece in pieces[1::2] if isinstance(piece, ArgumentsPiece)]
     assert names and len(names) == len(texts) and 2 * len(names) == len(pieces), pieces
     for name, text in zip(names, texts, strict=True):
         arguments = json.loads(text)
@@ -122,12 +122,12 @@ def test_a_model_that_thinks_may_think_before_it_calls(guides: dict[str, Guide],
         pieces = read(
             guide, "hermes", guide.walk(constraint, chance, thought), reasoning=THINK, begins_in_thought=begun
         )
-        assert pieces[0] == Thought("Hm <tool> {") and check_calls(pieces[1:])
+        assert pieces[0] == ThoughtPiece("Hm <tool> {") and check_calls(pieces[1:])
 
 
 @pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_kind_of_thought_has_its_grammar(guides: dict[str, Guide], way: str, marks: Reasoning) -> None:
+def test_every_kind_of_thought_has_its_grammar(guides: dict[str, Guide], way: str, marks: ReasoningMarks) -> None:
     guide, thought, call = guides[way], f"Hm [x].{marks.closing}", '{"name": "get_time", "parameters": {}}'
     for begun, opening in ((True, ""), (False, marks.opening)):
         constraint = constraint_for(by_name("llama3"), TOOLS, ToolChoice("required"), tokens_of(guide), marks, begun)

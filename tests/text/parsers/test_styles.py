@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from quire.text.parsers.reasoning import KNOWN, Reasoning, reasoning_of
+from quire.text.parsers.reasoning import KNOWN, ReasoningMarks, reasoning_of
 from quire.text.parsers.registry import all_styles, by_name, style_of
 from quire.types.errors import InvalidRequest
 
@@ -47,7 +47,7 @@ def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening)
-def test_thoughts_are_known_by_the_template(marks: Reasoning) -> None:
+def test_thoughts_are_known_by_the_template(marks: ReasoningMarks) -> None:
     assert reasoning_of(["plain", f"{{{{ content.split('{marks.closing}')[-1] }}}}"]) == marks
     assert reasoning_of(["plain"]) is None
 

@@ -1,1 +1,1 @@
-"""Kernels in Triton and their launchers, shared by devices that torch serves: tensors in, tensors out, no policy."""
+"""Triton kernels and their launchers, shared by devices that use torch: tensors in, tensors out, no policy."""

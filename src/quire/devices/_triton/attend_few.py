@@ -1,13 +1,13 @@
-"""Attention of few rows with one token each, in one kernel: from the product of q, k and v to the merged answer.
+"""Attention of few rows with one token each, in one kernel: from the product of q, k and v to the merged output.
 
-A program does one narrow item (see attention_work) for one key head, with the query heads that share it.
-    before   scales, norms of heads and rope, as rope_write does; every program turns its own queries
-    newest   the program whose item ends with the row's last key writes k and v to their slot, and takes them from its
-             registers: nobody reads in this launch what it writes to the cache
-    after    of a row in several parts, the program that comes last merges all of them, in their order: whichever it is,
-             the answer is the same. It leaves the counter at 0
-A load waits for those that it needs an address from. So what depends on nothing is loaded first, and keys are asked for
-while the queries are made.
+A program computes one narrow item (see attention_work) for one key head, with the query heads that share it.
+    before   scales, norms of heads and rope, as in rope_write; every program rotates its own queries
+    newest   the program whose item ends with the row's last key writes k and v to their slot, and uses them from its
+             registers: what it writes to the cache is not read in this launch
+    after    if a row has several parts, the program that finishes last merges all of them, in order, so the result does
+             not depend on which program that is. It resets the counter to 0
+A load waits for the loads that compute its address. So loads without dependencies come first, and keys are prefetched
+while the queries are computed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention import LOG2_E, Work, blocks, configs_for, fold, mean_of, padded, walk
-from .chain import Shape, fetch, follow, launch
+from .attention import LOG2_E, AttentionWork, blocks, configs_for, fold, mean_of, padded, walk
+from .chain import LaunchShape, fetch, follow, launch
 from .norm import Product
-from .rope import HeadNorm, Heads, RopeTables, TokenPlacement, numbers
+from .rope import HeadNorm, Heads, RopeTables, TokenPlacement, load_scaled
 
-MOST_ROWS = 16  # with more, the time that a kernel takes to start is a small part of the step
+MAX_ROWS = 16  # with more, the launch time of a kernel is a small part of the step
 BLOCK_M = tl.constexpr(16)  # queries of a program
 MERGED = tl.constexpr(8)  # parts that are loaded together
 LINE = tl.constexpr(128)  # bytes
@@ -33,10 +33,10 @@ def _turned(
     STRIDE: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr,
     NORM: tl.constexpr,
 ):  # fmt: skip
-    """A head for each row, normed and turned: float32 [M, dim]. The sines are negative where a number comes first."""
-    other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)  # what a number is turned with
-    x = numbers(raw, token_scale, column_scale, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN)
-    y = numbers(raw, token_scale, column_scale, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN)
+    """Return a head per row, normed and rotated: float32 [M, dim]. Sines are negated for the first half of a pair."""
+    other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)  # the other number of the pair
+    x = load_scaled(raw, token_scale, column_scale, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN)
+    y = load_scaled(raw, token_scale, column_scale, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN)
     if NORM:
         rms = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / DIM + eps)
         x *= rms * tl.load(norm + dims, mask=dims < DIM, other=0.0).to(tl.float32)
@@ -49,7 +49,7 @@ def _fetch_keys(
     keys, values, table, begin, end, KV: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Ask for the first two tiles of keys and values, block by block."""
+    """Prefetch the first two tiles of keys and values, block by block."""
     SIZE: tl.constexpr = BLOCK_TOKENS * DIM * keys.dtype.element_ty.primitive_bitwidth // 8
     LINES: tl.constexpr = triton.next_power_of_2(triton.cdiv(SIZE, LINE))
     at = begin // BLOCK_TOKENS + tl.arange(0, 2 * BLOCK_N // BLOCK_TOKENS)
@@ -64,7 +64,7 @@ def _merged(
     partial_out, partial_lse, first, count, head, HEADS: tl.constexpr, GROUP: tl.constexpr,
     GROUP_PADDED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """The heads of a program from all parts of a token: [group, dim]. Parts are read where others' writes are seen."""
+    """Merge a program's heads over all parts of a token: [group, dim]. Loads bypass L1 to see others' writes."""
     member, dims = tl.arange(0, GROUP_PADDED), tl.arange(0, DIM_PADDED)
     is_head = member < GROUP
     is_value = is_head[:, None] & (dims < DIM)[None, :]
@@ -72,7 +72,7 @@ def _merged(
     weight = tl.zeros([GROUP_PADDED], tl.float32)
     total = tl.zeros([GROUP_PADDED, DIM_PADDED], tl.float32)
     for begin in range(0, count, MERGED):
-        for step in tl.static_range(MERGED):  # one that is not there weighs nothing, and changes no bit
+        for step in tl.static_range(MERGED):  # a missing part has weight 0 and changes no bit
             part = begin + step
             at = (first + part) * HEADS + head + member
             is_part = is_head & (part < count)
@@ -99,7 +99,7 @@ def _attend_few(
     items += tl.program_id(0) // KV * 6
     token, row = tl.load(items), tl.load(items + 2)  # the first members are the tokens themselves
     begin, end, part = tl.load(items + 3), tl.load(items + 4), tl.load(items + 5)
-    # No number of an item is negative. Asking all of them here lets them come together with their count.
+    # No number of an item is negative. Testing all of them here makes the loads run together with that of the count.
     if (tl.program_id(0) // KV >= tl.load(num_items)) | ((token | row | begin | end | part) < 0):
         return
     token, row = token.to(tl.int64), row.to(tl.int64)
@@ -110,12 +110,12 @@ def _attend_few(
     if CHAINED:
         _fetch_keys(keys, values, table, begin, end, KV, DIM, BLOCK_TOKENS, BLOCK_N)
 
-    # all of one layout [M, dim], k and v in every row: what is needed together is in the same thread
+    # One layout [M, dim] for all, with k and v in every row: numbers that are combined are in the same thread.
     rows, dims = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, DIM_PADDED)[None, :] + tl.arange(0, BLOCK_M)[:, None] * 0
     is_dim = dims < DIM
     is_query = (rows < GROUP) & is_dim
     q_head = kv * GROUP + rows
-    v = numbers(
+    v = load_scaled(
         raw, token_scale, column_scale, token, (HEADS + KV + kv) * DIM + dims, is_dim,
         STRIDE, TOKEN, COLUMN,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def _attend_few(
     tl.store(v_cache + at, v, mask=is_dim & (rows == 0) & is_newest)
     score = tl.sum(query.to(tl.float32) * k.to(query.dtype).to(tl.float32), 1) * scale
     score = tl.where(is_newest, score, float("-inf"))
-    # Widened here and not after the walk: ptxas 12.8 loses bytes of FP8 numbers that are stored and kept for later.
+    # Widened here and not after `walk`: ptxas 12.8 corrupts FP8 numbers that are stored and used again later.
     newest = v.to(query.dtype)
 
     stop = tl.minimum(end, position)
@@ -151,9 +151,9 @@ def _attend_few(
     top, weight, total = fold(top, weight, total, score, newest.to(tl.float32))
     lse, mean = mean_of(top, weight, total)
 
-    answers = out + token * (HEADS * DIM)
+    outputs = out + token * (HEADS * DIM)
     if count == 1:
-        tl.store(answers + q_head * DIM + dims, mean.to(out.dtype.element_ty), mask=is_query)
+        tl.store(outputs + q_head * DIM + dims, mean.to(out.dtype.element_ty), mask=is_query)
         return
     place = (first + part) * HEADS + q_head
     tl.store(partial_lse + place, lse[:, None], mask=rows < GROUP)
@@ -165,18 +165,18 @@ def _attend_few(
     tl.store(counter, 0)
     mean = _merged(partial_out, partial_lse, first, count, kv * GROUP, HEADS, GROUP, GROUP_PADDED, DIM, DIM_PADDED)
     member, dims = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, DIM_PADDED)[None, :]
-    places = answers + (kv * GROUP + member) * DIM + dims
+    places = outputs + (kv * GROUP + member) * DIM + dims
     tl.store(places, mean.to(out.dtype.element_ty), mask=(member < GROUP) & (dims < DIM))
 
 
 def attend_few(
     product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
-    tables: Tensor, work: Work, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None,
+    tables: Tensor, work: AttentionWork, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None,
     norm: HeadNorm | None = None,
 ) -> None:  # fmt: skip
-    """Every token attends to its row, up to its own key, which goes into the cache: into `out` [T, num_heads * dim].
+    """Write every token's key and value to the cache, and its attention over its row to `out` [T, num_heads * dim].
 
-    The work has narrow items alone, of one member each. `arrived` is int32 [at least T * kv_heads], zeros before and
+    The work has only narrow items, of one member each. `arrived` is int32 [at least T * kv_heads], zeros before and
     after; other kernels of the stream may use it too.
     """
     raw, (k_cache, v_cache) = product.raw, cache
@@ -204,4 +204,4 @@ def attend_few(
         "BLOCK_N": config.block_n,
     }
     grid = (len(work.narrow) * heads.kv_heads,)
-    launch(_attend_few, grid, args, constants, Shape(config.num_warps, config.num_stages))
+    launch(_attend_few, grid, args, constants, LaunchShape(config.num_warps, config.num_stages))

@@ -1,8 +1,8 @@
 """Paged attention by items (see attention_work): one kernel for prompts, decoding and shared prefixes, and the merge.
 
-A program does one item for one key head. Its queries are those of all members, `group` heads each, one below the
-other: BLOCK_M rows of a matrix product, so that every key is read once for all of them. Softmax runs along the keys in
-tiles of BLOCK_N, in powers of two. Sums are float32.
+A program computes one item for one key head. Its queries are those of all members, `group` heads each: BLOCK_M rows of
+a matrix product, so that every key is read once for all of them. Softmax runs along the keys in tiles of BLOCK_N, with
+base 2. Sums are float32.
 
     cache    K and V [num_blocks, kv_heads, block_tokens, dim]: a block of one head is contiguous
     partial  a token with several parts: normalized values [parts, heads, dim] and log2 of their weight [parts, heads]
@@ -19,15 +19,15 @@ import triton.language as tl
 from torch import Tensor
 
 from quire.devices._triton.attention_work import WorkViews
-from quire.devices._triton.chain import Shape, follow, launch
+from quire.devices._triton.chain import LaunchShape, follow, launch
 
 LOG2_E = 1.4426950408889634
-RESIDENT = 4, 5  # programs of a processor: of narrow items in bfloat16 with heads of 128, and of the denser ones
-MERGED_HEADS = 8  # of a program that merges: few enough to fill the device, so many that a thousand idle ones are cheap
+RESIDENT = 4, 5  # programs per processor for narrow items in bfloat16 with heads of 128: `narrow`, and `denser`
+MERGED_HEADS = 8  # per merging program: few enough to fill the device, enough to keep a thousand idle programs cheap
 
 
-class Config(NamedTuple):
-    """How one launch runs."""
+class AttentionConfig(NamedTuple):
+    """Tile sizes and launch options of the attention kernel."""
 
     block_m: int
     block_n: int
@@ -35,13 +35,13 @@ class Config(NamedTuple):
     num_stages: int
 
 
-class Configs(NamedTuple):
-    narrow: Config
-    wide: Config
-    denser: Config | None = None  # for narrow items: more of its programs run at a time
+class AttentionConfigs(NamedTuple):
+    narrow: AttentionConfig
+    wide: AttentionConfig
+    denser: AttentionConfig | None = None  # for narrow items: more of its programs run at once
 
-    def for_narrow(self, num_programs: int, device: torch.device) -> Config:
-        """Whichever does all in fewer rounds."""
+    def for_narrow(self, num_programs: int, device: torch.device) -> AttentionConfig:
+        """Return the configuration for narrow items that needs fewer rounds."""
         if self.denser is None or device.type != "cuda":
             return self.narrow
         processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -49,8 +49,8 @@ class Configs(NamedTuple):
         return self.denser if denser < rounds else self.narrow
 
 
-class Work(NamedTuple):
-    """A step's work on the device. Grids have the sizes of `narrow` and `wide`, whatever the counts say."""
+class AttentionWork(NamedTuple):
+    """A step's attention work on the device. Grids have the sizes of `narrow` and `wide`, not of the counts."""
 
     counts: Tensor  # int32 [2] narrow and wide items
     narrow: Tensor  # int32 [capacity, 6]
@@ -62,8 +62,8 @@ class Work(NamedTuple):
     partial_lse: Tensor  # float32 [capacity, heads]
 
     @classmethod
-    def of(cls, views: WorkViews, narrow: int, wide: int, partials: tuple[Tensor, Tensor]) -> Work:
-        """Of the whole buffer's views, as many items as a launch is to have room for."""
+    def of(cls, views: WorkViews, narrow: int, wide: int, partials: tuple[Tensor, Tensor]) -> AttentionWork:
+        """Build the work from the views of the whole buffer, with grids for `narrow` and `wide` items."""
         return cls(
             views.counts,
             views.narrow[:narrow],
@@ -76,30 +76,32 @@ class Work(NamedTuple):
 
 
 def padded(head_dim: int) -> int:
-    """The size of a head in a matrix product: a power of two, and no less than tensor cores take."""
+    """Return the size of a head in a matrix product: a power of two, at least the minimum of tensor cores."""
     return max(16, triton.next_power_of_2(head_dim))
 
 
-def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_decode: bool = False) -> Configs:
-    """The fastest that we know for this size of heads and for this number format of the cache.
+def configs_for(head_dim: int, dtype: torch.dtype, *, fixed: bool = False, is_decode: bool = False) -> AttentionConfigs:
+    """Return the fastest known configurations for this head size and this format of the cache.
 
-    Wide items of prompts keep a processor busy by themselves; those of shared prefixes, in steps that only decode, are
-    few, and more warps finish each sooner.
+    Wide items of prompts are enough to keep processors busy; those of shared prefixes, in steps that only decode, are
+    few, and more warps finish each one sooner.
     """
     size, dim = dtype.itemsize, padded(head_dim)
     narrow = (
-        Config(16, 64, 4, 3)
+        AttentionConfig(16, 64, 4, 3)
         if dim * size < 256
-        else Config(16, 32, 2, 4)
+        else AttentionConfig(16, 32, 2, 4)
         if dim * size == 256
-        else Config(16, 32, 4, 2)
+        else AttentionConfig(16, 32, 4, 2)
     )
     if size == 4:
-        return Configs(narrow, Config(64, 32, 4, 2))
+        return AttentionConfigs(narrow, AttentionConfig(64, 32, 4, 2))
     if fixed:
-        return Configs(narrow, Config(64, 64, 4, 3))
-    denser = Config(16, 32, 2, 3) if dim * size == 256 else None
-    return Configs(narrow, Config(128, 64, 8, 3) if is_decode or size == 1 else Config(128, 64, 4, 2), denser)
+        return AttentionConfigs(narrow, AttentionConfig(64, 64, 4, 3))
+    denser = AttentionConfig(16, 32, 2, 3) if dim * size == 256 else None
+    return AttentionConfigs(
+        narrow, AttentionConfig(128, 64, 8, 3) if is_decode or size == 1 else AttentionConfig(128, 64, 4, 2), denser
+    )
 
 
 def attend(
@@ -108,30 +110,30 @@ def attend(
     v_cache: Tensor,
     tables: Tensor,
     positions: Tensor,
-    work: Work,
+    work: AttentionWork,
     out: Tensor,
     *,
     scale: float,
     window: int | None = None,
     fixed_chunk: int | None = None,
-    configs: Configs | None = None,
+    configs: AttentionConfigs | None = None,
     merges: bool = True,
     wide: Callable[[], None] | None = None,
 ) -> None:
-    """q [T, heads, dim] over the cache, into `out` like q. `merges=False`: it is known that no token has two parts.
-    `wide` starts another kernel than this one's for the wide items.
+    """Attend with q [T, heads, dim] over the cache, into `out`, of q's shape.
 
-    Strides between tokens of q and out, and between rows of `tables` [R, B], are free. All else is contiguous.
+    `merges=False`: no token has two parts. `wide` launches another kernel for the wide items. The strides between
+    tokens of q and out, and between rows of `tables` [R, B], are arbitrary. All else is contiguous.
     """
     configs = configs or configs_for(q.shape[2], k_cache.dtype, fixed=fixed_chunk is not None)
     narrow = configs.for_narrow(len(work.narrow) * k_cache.shape[1], q.device)
-    given = (q, k_cache, v_cache, tables, positions, work, out)
+    tensors = (q, k_cache, v_cache, tables, positions, work, out)
     if len(work.narrow):
-        _launch(*given, 0, work.narrow, narrow, scale, window, fixed_chunk)
+        _launch(*tensors, 0, work.narrow, narrow, scale, window, fixed_chunk)
     if len(work.wide) and wide is not None:
         wide()
     elif len(work.wide):
-        _launch(*given, 1, work.wide, configs.wide, scale, window, fixed_chunk)
+        _launch(*tensors, 1, work.wide, configs.wide, scale, window, fixed_chunk)
     if merges:
         parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, out, out.stride(0))
         constants = {
@@ -141,13 +143,13 @@ def attend(
             "BLOCK_HEADS": MERGED_HEADS,
             "AHEAD": 4,
         }
-        launch(_merge, (q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS)), parts, constants, Shape(2))
+        launch(_merge, (q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS)), parts, constants, LaunchShape(2))
 
 
 def _launch(
     q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, window, fixed_chunk
 ) -> None:
-    """One of the two launches."""
+    """Launch the narrow (index 0) or wide (index 1) items."""
     kv_heads, block_tokens, dim = k_cache.shape[1:]
     args = (
         q,
@@ -180,7 +182,7 @@ def _launch(
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
     }
-    launch(_attend, (len(items) * kv_heads,), args, constants, Shape(config.num_warps, config.num_stages))
+    launch(_attend, (len(items) * kv_heads,), args, constants, LaunchShape(config.num_warps, config.num_stages))
 
 
 @triton.jit
@@ -215,8 +217,8 @@ def _attend(
     CHAINED: tl.constexpr,
 ):
     item = tl.program_id(0) // KV_HEADS
-    head = tl.program_id(0) % KV_HEADS  # heads of an item run side by side: their keys are neighbours in memory
-    # What the host sent is loaded while the kernel before this one ends; beyond the last item it is nonsense.
+    head = tl.program_id(0) % KV_HEADS  # heads of an item run at the same time: their keys are adjacent in memory
+    # The host's arrays are loaded while the previous kernel ends; values beyond the last item are undefined.
     items += item * 6
     first, count, row = tl.load(items), tl.load(items + 1), tl.load(items + 2)
     begin, end, part = tl.load(items + 3), tl.load(items + 4), tl.load(items + 5)
@@ -291,41 +293,41 @@ def walk(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Softmax over the keys begin .. end - 1: the greatest score [M], the sum of weights [M] and of values [M, dim].
+    """Softmax over the keys begin .. end - 1: the largest score [M], the sum of weights [M] and of values [M, dim].
 
     `block` has the blocks of the first tile.
     """
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Of few queries, warps lie along the keys, where a sum costs barriers: each thread sums for itself until the end.
+    # With few queries, warps are laid out along the keys, where a sum needs barriers: each thread sums its own keys.
     FEW: tl.constexpr = BLOCK_M == 16
     weight = tl.zeros([BLOCK_M, BLOCK_N] if FEW else [BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, DIM_PADDED], tl.float32)
     masked = begin
-    if SPLITS_MASKS:  # tiles that every query sees whole need no mask
+    if SPLITS_MASKS:  # tiles that every query sees completely need no mask
         seen = tl.minimum(tl.min(tl.where(is_query, position, 1 << 30), 0) + 1, end)
         masked = begin + tl.maximum(seen - begin, 0) // BLOCK_N * BLOCK_N
         for tile in range(begin, masked, BLOCK_N):
-            coming = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
+            next_block = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
             top, weight, total = _tile(
                 query, keys, values, block, position, tile, end, scale, top, weight, total,
                 KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_N,
             )  # fmt: skip
-            block = coming
+            block = next_block
         block = blocks(table, masked, end, BLOCK_TOKENS, BLOCK_N)
     for tile in range(masked, end, BLOCK_N):
-        coming = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
+        next_block = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
         top, weight, total = _tile(
             query, keys, values, block, position, tile, end, scale, top, weight, total,
             KV_HEADS, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, True, BLOCK_N,
         )  # fmt: skip
-        block = coming
+        block = next_block
     return top, tl.sum(weight, 1) if FEW else weight, total
 
 
 @triton.jit
 def blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The block of each key of a tile. Loaded a tile ahead, so that the loads of keys depend on none of the same turn:
-    those that do would be started later by Triton's pipeline."""
+    """Return the block of each key of a tile. Loaded one tile ahead, so that the loads of keys depend on no load of the
+    same iteration: Triton's pipeline would start those later."""
     at = tile + tl.arange(0, BLOCK_N)
     return tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
 
@@ -351,12 +353,12 @@ def _tile(
     MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One tile of keys more."""
+    """Process one more tile of keys."""
     at = tile + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM_PADDED)
     slot = block.to(tl.int64) * (KV_HEADS * BLOCK_TOKENS * DIM) + (at % BLOCK_TOKENS) * DIM
     places = slot[:, None] + dims[None, :]
-    if MASKED or DIM != DIM_PADDED:  # what lies beyond the end may be no number, and 0 times that is none either
+    if MASKED or DIM != DIM_PADDED:  # numbers beyond the end may be NaN, and 0 times NaN is NaN
         is_there = (at < end)[:, None] & (dims < DIM)[None, :]
         key = tl.load(keys + places, mask=is_there, other=0.0)
         value = tl.load(values + places, mask=is_there, other=0.0)
@@ -371,7 +373,7 @@ def _tile(
         score = tl.where(is_seen, score, float("-inf"))
     new_top = tl.maximum(top, tl.max(score, 1) * scale)
     base = new_top
-    if MASKED:  # a query that has seen nothing yet
+    if MASKED:  # for a query that has seen no key yet
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
     share = tl.exp2(score * scale - base[:, None])
     decay = tl.exp2(top - base)
@@ -385,14 +387,14 @@ def _tile(
 
 @triton.jit
 def mean_of(top, weight, total):
-    """log2 of all weight, and the weighted mean; of nothing: minus infinity, and 0."""
+    """Return log2 of the total weight, and the weighted mean; without any key, minus infinity and 0."""
     divisor = tl.where(weight == 0.0, 1.0, weight)
     return top + tl.log2(divisor), total / divisor[:, None]
 
 
 @triton.jit
 def fold(top, weight, total, lse, mean):
-    """One more partial result. The roundings are spelled out: in every kernel they are the same."""
+    """Fold in one more partial result. The explicit fma makes roundings the same in every kernel."""
     new_top = tl.maximum(top, lse)
     base = tl.where(new_top == float("-inf"), 0.0, new_top)
     decay, share = tl.exp2(top - base), tl.exp2(lse - base)
@@ -414,7 +416,7 @@ def _merge(
     AHEAD: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """Some heads of one token: its partial results, in their order. AHEAD of them are loaded together."""
+    """Merge the partial results of some heads of one token, in order. AHEAD of them are loaded together."""
     token = tl.program_id(0)
     count = tl.load(num_parts + token)
     first = tl.load(first_part + token).to(tl.int64)
@@ -430,7 +432,7 @@ def _merge(
     weight = tl.zeros([BLOCK_HEADS], tl.float32)
     total = tl.zeros([BLOCK_HEADS, DIM_PADDED], tl.float32)
     for begin in range(0, count, AHEAD):
-        for step in tl.static_range(AHEAD):  # one that is not there weighs nothing, and changes no bit
+        for step in tl.static_range(AHEAD):  # a missing part has weight 0 and changes no bit
             part = begin + step
             at = (first + part) * HEADS
             lse = tl.load(partial_lse + at + heads, mask=is_head & (part < count), other=float("-inf"))

@@ -1,13 +1,13 @@
-"""What paged attention has to do in a step, cut into items of about equal cost. Numpy alone, no loop over rows.
+"""Plans the work of paged attention in a step: items of about equal cost. Numpy only, no loop over rows.
 
     item     first, count, row, begin, end, part: the tokens members[first : first + count] attend to the keys at the
              positions begin .. end - 1 of `row`'s block table; begin is the start of a block
     narrow   items of one row's few tokens (decoding, drafts): as many queries as the smallest matrix product has rows
-    wide     items of prompts, and of the tokens of many rows over the blocks that their tables begin with alike
-    part     a token that several items attend for has as many partial results; they are merged in the order of parts
+    wide     items of prompts, and of tokens of many rows over the blocks that their tables share
+    part     a token whose keys are split over several items has a partial result in each, merged in the order of parts
 
-With `fixed_chunk` a token's numbers depend on its own text alone: there are wide items only, every item has whole
-chunks of so many keys (or all there are), and a kernel folds chunks into one another as the merge does.
+With `fixed_chunk` a token's numbers depend on its own text only: all items are wide, every item has whole chunks of
+that many keys (or the row's last chunk), and the kernel folds chunks in the same way as the merge.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Array = NDArray[Any]
 
 FIRST, COUNT, ROW, BEGIN, END, PART = range(6)
 STEP = 128  # chunks are multiples of this many keys: no kernel has a larger tile
-MIN_NARROW_CHUNK = 128  # below this a chunk's own cost, and its merge, outweigh the balance that it brings
+MIN_NARROW_CHUNK = 128  # below this, the overhead of a chunk and its merge outweigh the better balance
 MIN_WIDE_CHUNK = 512
-MIN_SHARED = 2048  # keys that a group must save its members from reading, before it is worth its merge
+MIN_SHARED = 2048  # keys that a group must save its members from reading to be worth the merge
 
 
 @dataclass(frozen=True, slots=True)
 class WorkLimits:
-    """What is known before any step: the sizes that decide how work is cut, and the most of it that there can be."""
+    """What is known before any step: the sizes that determine how work is split, and its maximum."""
 
     max_tokens: int
     max_rows: int
     max_length: int  # tokens of a row
     kv_heads: int
     group: int  # query heads that share a key head
-    num_ctas: int  # narrow ones that the device runs at a time
+    num_ctas: int  # narrow programs that the device runs at once
     wide_ctas: int
     narrow_queries: int = 16  # BLOCK_M of the launches
     wide_queries: int = 128
@@ -49,7 +49,7 @@ class WorkLimits:
 
     @property
     def narrow_tokens(self) -> int:
-        """The most members of a narrow item."""
+        """Maximum members of a narrow item."""
         return 0 if self.fixed_chunk else max(1, self.narrow_queries // self.group)
 
     @property
@@ -58,7 +58,7 @@ class WorkLimits:
 
     @property
     def narrow_budget(self) -> int:
-        """Items that fill the device when rows alone do not."""
+        """Items that fill the device if there are fewer rows."""
         return -(-self.num_ctas // self.kv_heads)
 
     @property
@@ -67,12 +67,12 @@ class WorkLimits:
 
     @property
     def fixed_budget(self) -> int:
-        """Enough for the longest row to be cut into all its chunks."""
+        """Enough items to split the longest row into all its chunks."""
         return max(self.wide_budget, -(-self.max_length // (self.fixed_chunk or self.max_length)))
 
 
 class Capacity(NamedTuple):
-    """The most that a step of so many tokens and rows can need; grids of captured launches have these sizes."""
+    """The maximum that a step of some tokens and rows can need; grids of captured launches have these sizes."""
 
     narrow: int
     wide: int
@@ -80,7 +80,7 @@ class Capacity(NamedTuple):
 
     @classmethod
     def of(cls, limits: WorkLimits, num_tokens: int, num_rows: int) -> Capacity:
-        """For steps of up to so many tokens and rows. With as many tokens as rows, all rows decode."""
+        """Return the capacity for steps of up to these tokens and rows. If both are equal, all rows decode."""
         tokens = limits.wide_tokens
         if limits.fixed_chunk:
             wide = num_rows + (num_tokens - num_rows) // tokens + limits.fixed_budget
@@ -90,8 +90,8 @@ class Capacity(NamedTuple):
         shared = _max_shared(limits, few)
         prompts = 0 if num_tokens == num_rows else -(-num_tokens // tokens) + num_rows
         wide = max(prompts + shared, limits.wide_budget)
-        cut = narrow * (1 if num_tokens == num_rows else limits.narrow_tokens)
-        return cls(narrow, wide, cut + max(shared, limits.wide_budget) * tokens)
+        narrow_partials = narrow * (1 if num_tokens == num_rows else limits.narrow_tokens)
+        return cls(narrow, wide, narrow_partials + max(shared, limits.wide_budget) * tokens)
 
 
 class WorkViews(NamedTuple):
@@ -101,12 +101,12 @@ class WorkViews(NamedTuple):
     narrow: Any  # [capacity, 6]
     wide: Any  # [capacity, 6]
     members: Any  # [2 * max tokens] the tokens themselves, 0, 1, 2 …; then members of groups
-    first_part: Any  # [max tokens] place of a token's part 0 among all partial results; of one part: nowhere
+    first_part: Any  # [max tokens] index of a token's part 0 among all partial results; undefined for a single part
     num_parts: Any  # [max tokens]
 
     @classmethod
     def of(cls, buffer: Any, limits: WorkLimits) -> WorkViews:
-        """Views of a flat buffer of `size_of(limits)` numbers, for steps up to the limits."""
+        """Return views of a flat buffer of `work_size(limits)` numbers, for steps up to the limits."""
         views, begin = [], 0
         for shape in _shapes(limits):
             size = math.prod(shape)
@@ -118,16 +118,16 @@ class WorkViews(NamedTuple):
 class WorkCounts(NamedTuple):
     narrow: int
     wide: int
-    partials: int  # none: nothing has to be merged
+    partials: int  # 0: nothing has to be merged
 
 
-def size_of(limits: WorkLimits) -> int:
-    """How many int32 a step's work is, at most."""
+def work_size(limits: WorkLimits) -> int:
+    """Return the maximum size of a step's work, in int32."""
     return sum(aligned(math.prod(shape)) for shape in _shapes(limits))
 
 
 def aligned(size: int) -> int:
-    """So many int32, up to a multiple of 16 bytes: kernels are compiled anew for what begins elsewhere."""
+    """Round a number of int32 up to 16 bytes: kernels are specialized for aligned pointers."""
     return -(-size // 4) * 4
 
 
@@ -138,7 +138,7 @@ def _shapes(limits: WorkLimits) -> list[tuple[int, ...]]:
 
 
 def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
-    """Cut the step into items, and write them to `out`."""
+    """Split the step into items, and write them to `out`."""
     num_tokens = len(batch.positions)
     counts = batch.starts[1:] - batch.starts[:-1]
     is_few = counts <= limits.narrow_tokens
@@ -153,24 +153,24 @@ def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
         narrow, wide = _cut_both(spans, shared, is_few, limits, out)
     for view, items in ((out.narrow, narrow), (out.wide, wide)):
         if len(items) > len(view):
-            raise ValueError(f"{len(items)} items of attention, and room for {len(view)}")
+            raise ValueError(f"{len(items)} attention items, but the buffer holds {len(view)}")
         view[: len(items)] = _longest_first(items)
     out.counts[:] = len(narrow), len(wide)
     return WorkCounts(len(narrow), len(wide), _place_parts(out.num_parts[:num_tokens], out.first_part[:num_tokens]))
 
 
 def _place_parts(num_parts: Array, first_part: Array) -> int:
-    """Give each token's partial results their places; answers how many there are."""
+    """Assign indices to the partial results of each token; return how many there are."""
     if num_parts.max() == 1:
         return 0
-    held = num_parts * (num_parts > 1)
-    ends = held.cumsum(dtype=np.int32)
-    np.subtract(ends, held, out=first_part)
+    partials = num_parts * (num_parts > 1)
+    ends = partials.cumsum(dtype=np.int32)
+    np.subtract(ends, partials, out=first_part)
     return int(ends[-1])
 
 
 def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, out: WorkViews) -> tuple[Array, Array]:
-    """Narrow and wide items of the rows' own spans and of shared ones; tells `out` how many parts each token has."""
+    """Return narrow and wide items of the rows' own spans and of shared ones; write each token's parts to `out`."""
     few = None if is_few.all() else is_few[spans[:, ROW]]
     narrow = spans if few is None else spans[few]
     wide = shared if few is None else np.concatenate([shared, spans[~few]])
@@ -194,7 +194,7 @@ def _cut_both(spans: Array, shared: Array, is_few: Array, limits: WorkLimits, ou
 
 
 def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits: WorkLimits) -> Array:
-    """[S, 6] in the order of tokens: every token once, with the keys that nobody reads for it."""
+    """Return spans [S, 6] in the order of tokens: every token once, with the keys that no shared span covers."""
     num_rows, num_tokens = len(counts), len(batch.positions)
     if num_tokens == num_rows:
         spans = np.zeros((num_rows, 6), np.int32)
@@ -225,9 +225,9 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
 def _shared_spans(
     batch: Batch, counts: Array, is_few: Array, limits: WorkLimits, members: Array
 ) -> tuple[Array, Array]:
-    """[S, 6] over the blocks that groups share, and where the own keys of each row begin [R] (empty: all at 0).
+    """Return spans [S, 6] over the blocks that groups share, and where each row's own keys begin [R] (empty: all at 0).
 
-    Rows with many tokens are left out: they reuse what they read anyway. So are groups that save too little.
+    Rows with many tokens are left out: their tokens already share what they read. So are groups that save too little.
     """
     none = np.zeros((0, 6), np.int32), np.zeros(0, np.int32)
     if not len(batch.groups) or limits.window is not None or limits.fixed_chunk:
@@ -237,7 +237,7 @@ def _shared_spans(
         return none
     at = np.concatenate([[0], np.flatnonzero(np.diff(groups[:, 0])) + 1])
     tokens = np.add.reduceat(counts[groups[:, 1]], at)
-    # beyond the longest member nothing is written, though its last block may be shared
+    # blocks beyond the longest member are not written yet, though its last block may be shared
     ends = np.minimum(groups[at, 2] * limits.block_tokens, np.maximum.reduceat(batch.lengths[groups[:, 1]], at))
     sizes = np.diff(np.append(at, len(groups)))
     tiles = np.where((sizes - 1) * ends >= MIN_SHARED, -(-tokens // limits.wide_tokens), 0)
@@ -255,7 +255,7 @@ def _shared_spans(
 
 
 def _shared_tiles(rows: Array, tokens: Array, ends: Array, tiles: Array, place: int, limits: WorkLimits) -> Array:
-    """Groups of so many tokens, in so many tiles; members of the first stand at `place`."""
+    """Return the spans of groups with `tokens` in `tiles` each; the members of the first group begin at `place`."""
     tokens = np.where(tiles > 0, tokens, 0)
     group = np.arange(len(tiles)).repeat(tiles)
     tile = np.arange(len(group)) - np.repeat(tiles.cumsum() - tiles, tiles)
@@ -267,19 +267,19 @@ def _shared_tiles(rows: Array, tokens: Array, ends: Array, tiles: Array, place: 
 
 
 def _max_shared(limits: WorkLimits, num_tokens: int) -> int:
-    """Shared tiles of a step: as many as one group of so many tokens has, and as many small ones as fill the device."""
+    """Return the maximum of shared tiles: those of one group with all tokens, plus enough small ones for the device."""
     return -(-num_tokens // limits.wide_tokens) + limits.wide_budget
 
 
 def _chunk(spans: Array, most: int, least: int) -> int:
-    """A multiple of STEP, at least `least`, that cuts the spans into at most so many items: the smallest, or nearly."""
+    """Return about the smallest multiple of STEP, at least `least`, that splits the spans into up to `most` items."""
     if not len(spans):
         return least
     lengths = spans[:, END] - spans[:, BEGIN]
-    high = max(-(-int(lengths.max()) // STEP) * STEP, least)  # surely enough: nothing is cut
+    high = max(-(-int(lengths.max()) // STEP) * STEP, least)  # always enough: nothing is split
     if most <= len(spans):
         return high
-    low = max(int(lengths.sum()) // most // STEP * STEP, least)  # too small, or just right
+    low = max(int(lengths.sum()) // most // STEP * STEP, least)  # too small, or exact
     step = STEP << max(0, (low // (8 * STEP)).bit_length() - 1)  # not finer than an eighth
     while low < high:
         middle = low + (high - low) // 2 // step * step
@@ -296,7 +296,7 @@ def _pieces(spans: Array, chunk: int) -> Array:
 
 
 def _fixed_pieces(spans: Array, limits: WorkLimits) -> Array:
-    """1 for a span whose chunks one item folds, else their number: the longest are cut, as far as there is room."""
+    """Return 1 for a span that stays one item, else its number of chunks: the longest are split, within the budget."""
     chunks = _pieces(spans, limits.fixed_chunk or 1)
     order = np.argsort(-chunks, kind="stable")
     fits = np.cumsum(chunks[order] - 1) <= limits.fixed_budget
@@ -306,7 +306,7 @@ def _fixed_pieces(spans: Array, limits: WorkLimits) -> Array:
 
 
 def _cut(spans: Array, pieces: Array, chunk: int) -> Array:
-    """Every span in its number of pieces, a chunk each; a span of one piece stays whole, one of none vanishes."""
+    """Split every span into its number of pieces, one chunk each. A span with no pieces is dropped."""
     if not len(pieces) or pieces.min() == pieces.max() == 1:
         return spans
     items = spans.repeat(pieces, axis=0)
@@ -318,7 +318,7 @@ def _cut(spans: Array, pieces: Array, chunk: int) -> Array:
 
 
 def _longest_first(items: Array) -> Array:
-    """So that no long one starts when the others end. In units of 16 keys: numpy sorts 16 bits in linear time."""
+    """Sort items by length, so that no long one starts last. Units of 16 keys: numpy sorts 16 bits in linear time."""
     if not len(items):
         return items
     lengths = (items[:, END] - items[:, BEGIN]) >> 4

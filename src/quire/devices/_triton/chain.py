@@ -1,9 +1,9 @@
-"""Kernels one after another without gaps: each may start while the one before it ends (programmatic dependent launch).
+"""Launches kernels without gaps: each may start while the previous one ends (programmatic dependent launch).
 
-Law: before `follow` a kernel of a chain touches nothing but constants (weights) and what the host sent for the step,
-which is there before the step's first kernel starts; and every kernel calls it. So when one goes on, all before it are
-done. Where the hardware cannot, and in the interpreter, kernels start one by one. So do those of many programs: each of
-them would wait, and none but the first could start early.
+Law: before `follow`, a kernel of a chain reads only constants (weights) and the inputs that the host sent for the step,
+which are there before the step's first kernel starts; and every kernel calls `follow`. So when it returns, all earlier
+kernels are done. Without hardware support, and in the interpreter, kernels start one by one. So do kernels of many
+programs: they would all wait, and only the first ones could start early.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HOPPER = (9, 0)
-MOST_CHAINED = 2048  # programs
-NOTICEABLE = 0.02  # seconds: what was compiled ahead is loaded faster
+MAX_CHAINED = 2048  # programs
+NOTICEABLE = 0.02  # seconds: loading a kernel that was compiled ahead is faster than this
 
 logger = logging.getLogger("quire.devices.cuda")
 
 
 @triton.jit
 def follow(CHAINED: tl.constexpr):
-    """Let the next kernel start, and wait for the one before."""
+    """Let the next kernel start, and wait for the previous one."""
     if CHAINED:
         gdc_launch_dependents()
         gdc_wait()
@@ -39,7 +39,7 @@ def follow(CHAINED: tl.constexpr):
 
 @triton.jit
 def fetch(address):
-    """Ask for the cache lines at these addresses, int64, without waiting for them."""
+    """Prefetch the cache lines at these addresses, int64."""
     tl.inline_asm_elementwise(
         "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -50,8 +50,8 @@ def _can_chain(index: int | None) -> bool:
     return torch.cuda.get_device_capability(index) >= HOPPER
 
 
-class Shape(NamedTuple):
-    """How a kernel runs; its own constants aside."""
+class LaunchShape(NamedTuple):
+    """The warps and pipeline stages of a kernel."""
 
     warps: int = 4
     stages: int = 3
@@ -69,17 +69,20 @@ _RECORDED: dict[Any, _Job] = {}
 _IS_RECORDING: list[bool] = []
 
 
-def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any], shape: Shape) -> None:
-    """Start a kernel whose parameters are `args`, then `constants` in their order, then CHAINED.
+def launch(
+    kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any], shape: LaunchShape
+) -> None:
+    """Start a kernel whose parameters are `args`, then `constants` in order, then CHAINED.
 
-    Triton asks all arguments at each launch what they are, which takes ten times as long as the launch. Here it is
-    asked once for arguments of a kind.
+    Triton inspects all arguments at each launch, which takes ten times as long as the launch. Here it does so once for
+    arguments of the same kinds.
     """
     device = args[0].device
     if device.type != "cuda":
+        assert [*kernel.arg_names[len(args) :]] == [*constants, "CHAINED"], "on a GPU they are passed by position"
         kernel[grid](*args, **constants, CHAINED=False)
         return
-    can_chain = prod(grid) <= MOST_CHAINED and _can_chain(device.index)
+    can_chain = prod(grid) <= MAX_CHAINED and _can_chain(device.index)
     key = (kernel, shape, can_chain, *constants.values(), *map(_kind, args))
     found = _COMPILED.get(key)
     if found is None:
@@ -102,10 +105,10 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
 
 
 def compile_ahead(run: Callable[[], None]) -> int:
-    """Compile and load all kernels that `run` would launch, several at a time; none is launched. Return how many.
+    """Compile and load all kernels that `run` would launch, in parallel; none is launched. Return how many.
 
-    What was compiled once lies on disk, and is found there by the next process. Loading belongs to it: Triton builds a
-    launcher with the C compiler at a kernel's first launch, 0.2 s each on a machine that has none yet.
+    Compiled kernels are cached on disk for the next process. Loading is included: at a kernel's first launch Triton
+    builds a launcher with the C compiler, which takes 0.2 s each on a machine without cached ones.
     """
     _IS_RECORDING.append(True)
     try:
@@ -120,14 +123,14 @@ def compile_ahead(run: Callable[[], None]) -> int:
 
 
 def _compile(job: _Job) -> Any:
-    with torch.cuda.device(job.args[0].device):  # a thread begins without one
+    with torch.cuda.device(job.args[0].device):  # a new thread has no current device
         kernel = job.kernel.warmup(*job.args, **job.constants, **job.options, grid=(1,))
-        assert kernel.run is not None  # asking for it makes the launcher and loads the kernel
+        assert kernel.run is not None  # accessing it builds the launcher and loads the kernel
         return kernel
 
 
 def _kind(argument: Any) -> Any:
-    """What a compiled kernel depends on: of a tensor its format and whether it begins at a multiple of 16 bytes."""
+    """Return what a compiled kernel depends on: for a tensor, its dtype and whether it is aligned to 16 bytes."""
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.data_ptr() & 15 == 0
     if isinstance(argument, int):

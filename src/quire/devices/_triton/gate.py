@@ -7,17 +7,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import Shape, follow, launch
+from .chain import LaunchShape, follow, launch
 from .norm import FP8, Product, Rounded, fp8_scale, scaled
 
-PART = 1024  # columns of a program, unless the whole token's largest number is wanted
+PART = 1024  # columns of a program, unless the largest number of the whole token is needed
 
 
 @triton.jit
 def _gated(
     raw, token_scale, column_scale, token, columns, DIM: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr
 ):
-    """silu(gate) * up of some columns of one token; the row is gate [DIM], then up [DIM]."""
+    """Return silu(gate) * up for some columns of one token; its row is gate [DIM], then up [DIM]."""
     mask = columns < DIM
     row = raw + token * (2 * DIM)
     g = tl.load(row + columns, mask=mask, other=0.0)
@@ -54,7 +54,7 @@ def _silu_gate_round(
 
 
 def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None = None) -> Tensor | Rounded:
-    """silu(gate) * up, of a product [T, 2 * dim] that has both side by side; as FP8 if it `rounds`."""
+    """Return silu(gate) * up for a product [T, 2 * dim] that has both side by side; as FP8 if `rounds`."""
     raw, token_scale, column_scale = product
     tokens, dim = raw.shape[0], raw.shape[1] // 2
     out = torch.empty((tokens, dim), dtype=FP8 if rounds else dtype or raw.dtype, device=raw.device)
@@ -63,10 +63,14 @@ def silu_gate(product: Product, rounds: bool = False, dtype: torch.dtype | None 
     has = {"DIM": dim, "WIDTH": width, "TOKEN": token_scale is not None, "COLUMN": column_scale is not None}
     if not rounds:
         grid = (tokens, triton.cdiv(dim, width))
-        launch(_silu_gate, grid, (raw, token_scale, column_scale, out), has, Shape(4))
+        launch(_silu_gate, grid, (raw, token_scale, column_scale, out), has, LaunchShape(4))
         return out
     scale = torch.empty(tokens, dtype=torch.float32, device=raw.device)
     launch(
-        _silu_gate_round, (tokens,), (raw, token_scale, column_scale, out, scale), has, Shape(16 if width > 4096 else 4)
+        _silu_gate_round,
+        (tokens,),
+        (raw, token_scale, column_scale, out, scale),
+        has,
+        LaunchShape(16 if width > 4096 else 4),
     )
     return Rounded(out, scale)

@@ -1,11 +1,11 @@
-"""Products with weights of 4 bits that have a scale and a zero for each group of a row.
+"""Products with 4-bit weights that have a scale and a zero for each group of a row.
 
-Few tokens: the weights are streamed as in stream.py, half a byte each, with the same steps around the product. A word
-holds eight columns that lie `span` apart, so the i-th values of neighbouring words are neighbouring columns: both sides
-of a product are read as they lie, and no value has to change its place. A value q becomes the bfloat16 128 + q by
-setting bits, two at a time. Where zeros are whole values (AWQ, GPTQ), 128 + zero is taken off, which is exact, and the
-products with a group are summed and scaled. Else they are summed as they are, and zero and the 128 are taken off once
-for each group, by the sum of the tokens' numbers.
+Few tokens: the weights are streamed as in stream.py, half a byte each, with the same fused steps. A word holds eight
+columns that are `span` apart, so the i-th values of neighbouring words are neighbouring columns: both sides of a
+product are read in memory order, without shuffles. A value q becomes the bfloat16 128 + q by setting bits, two at a
+time. If zeros are integers (AWQ, GPTQ), 128 + zero is subtracted, which is exact, and the products of a group are
+summed and scaled. Otherwise they are summed as they are, and zero and the 128 are subtracted once per group, using the
+sum of the tokens' numbers.
 Many tokens: `dequantize` writes the matrix as bfloat16, and the library multiplies.
 """
 
@@ -18,29 +18,29 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import Shape, follow, launch
-from .stream import LINE, Around, Scratch, Tile, _fetch_ahead, finish
+from .chain import LaunchShape, follow, launch
+from .stream import Around, Operand, Scratch, Tile, _fetch_ahead, finish, stream_operand
 
-OFFSET = tl.constexpr(128.0)  # a bfloat16 from here on has whole numbers for its last bits
+OFFSET = tl.constexpr(128.0)  # from here on, the last bits of a bfloat16 are integers
 SPANS = (32, 16)
 PER_WORD = tl.constexpr(8)
-WHOLE = 1e-3  # so near to a whole number is whole: scales were rounded
-MOST = 64  # a zero up to this leaves 128 + zero exact
+INTEGER_TOLERANCE = 1e-3  # zeros this close to an integer count as integers: scales were rounded
+MAX_POINT = 64  # 128 + zero is exact up to this zero
 ROWS, WARPS = 64, 4  # of a program of `dequantize`
 
-# Two words ($8, $9) -> eight pairs: the i-th values of both, each in the low bits of a bfloat16 that is 128.
+# Two words ($8, $9) -> eight pairs: the i-th values of both, each in the low bits of the bfloat16 128.
 _CUTS = [f"prmt.b32 a, $8, $9, 0x0{4 + i // 2}0{i // 2};" if i % 2 == 0 else "shr.b32 a, a, 4;" for i in range(8)]
 _PAIRS = [f"{cut} lop3.b32 ${i}, a, 0x000F000F, 0x43004300, 0xEA;" for i, cut in enumerate(_CUTS)]
 WIDEN = tl.constexpr("{ .reg .b32 a;\n" + "\n".join(_PAIRS) + "\n}")
 
 
 class Int4Weight(NamedTuple):
-    """A matrix [rows, columns] as the kernels here read it."""
+    """A matrix [rows, columns] in the layout of these kernels."""
 
     words: Tensor  # int32 [rows, columns / 8]; of 8 * span columns, word w has w, w + span, …, the lowest bits first
-    scales: Tensor  # float16 [columns / group, rows], to be multiplied with the row's own
-    zeros: Tensor  # the same
-    points: Tensor | None  # bfloat16, the same: 128 + zero / scale, where these are whole numbers
+    scales: Tensor  # float16 [columns / group, rows], relative to row_scale
+    zeros: Tensor  # float16 [columns / group, rows], relative to row_scale
+    points: Tensor | None  # bfloat16 [columns / group, rows]: 128 + zero / scale, if all of these are integers
     row_scale: Tensor  # float32 [rows], powers of two
     group: int
     span: int
@@ -52,18 +52,18 @@ class Int4Weight(NamedTuple):
 
 
 def span_of(columns: int, group: int) -> int | None:
-    """How far apart the columns of a word lie. None: these kernels cannot take such groups."""
+    """Return how far apart the columns of a word are. None: these kernels do not support the group size."""
     return next((span for span in SPANS if _fits(columns, group, span)), None)
 
 
 def _fits(columns: int, group: int, span: int) -> bool:
-    """Blocks are whole, and a group is a whole number of blocks, or a block of groups, and these of spans."""
+    """Return whether columns are whole blocks, and groups whole blocks or blocks whole groups, of whole spans."""
     block = 8 * span
     return columns % block == 0 and group % span == 0 and (group % block == 0 or block % group == 0)
 
 
 def arrange(packed: Tensor, scales: Tensor, zeros: Tensor) -> Int4Weight:
-    """From columns in their order, two in a byte, with scales and zeros float32 [rows, groups]. Groups of `span_of`."""
+    """Rearrange columns that are in order, two per byte, with scales and zeros float32 [rows, groups]."""
     rows, columns = packed.shape[0], 2 * packed.shape[1]
     group = columns // scales.shape[1]
     span = span_of(columns, group)
@@ -80,8 +80,9 @@ def arrange(packed: Tensor, scales: Tensor, zeros: Tensor) -> Int4Weight:
 def _points(scales: Tensor, zeros: Tensor) -> Tensor | None:
     points = zeros / torch.where(scales == 0, 1.0, scales)
     whole = points.round()
-    is_whole = ((points - whole).abs() < WHOLE) & (whole.abs() <= MOST) & ((scales != 0) | (zeros == 0))
-    return (whole + OFFSET.value).t().contiguous().bfloat16() if bool(is_whole.all()) else None
+    is_integer = ((points - whole).abs() < INTEGER_TOLERANCE) & (whole.abs() <= MAX_POINT)
+    is_integer &= (scales != 0) | (zeros == 0)
+    return (whole + OFFSET.value).t().contiguous().bfloat16() if bool(is_integer.all()) else None
 
 
 @triton.jit
@@ -91,7 +92,7 @@ def _value(p, i: tl.constexpr):
 
 @triton.jit
 def _widen(p, NATIVE: tl.constexpr):
-    """128 + each of the eight values of words, in bfloat16."""
+    """Return 128 + each of the eight values of words, in bfloat16."""
     if NATIVE:
         return tl.inline_asm_elementwise(
             WIDEN,
@@ -113,7 +114,7 @@ def _widen(p, NATIVE: tl.constexpr):
 
 @triton.jit
 def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: tl.constexpr):
-    """[SPAN, BM] of the tokens, and the squares of their numbers on top of those before."""
+    """Return the tokens [SPAN, BM], and the accumulated squares of their numbers."""
     a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=is_there[None, :], other=0.0)
     if NORM:
         h = a.to(tl.float32)
@@ -124,7 +125,7 @@ def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: 
 
 @triton.jit
 def _less(b, points, at, POINTS: tl.constexpr, NATIVE: tl.constexpr):
-    """Widened values [BN, SPAN] less the points of their rows, if there are any."""
+    """Subtract the points of the rows from widened values [BN, SPAN], if there are any."""
     if POINTS:
         point = tl.load(points + at)[:, None]
         if NATIVE:
@@ -139,7 +140,7 @@ def _less(b, points, at, POINTS: tl.constexpr, NATIVE: tl.constexpr):
 
 @triton.jit
 def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
-    """acc + what the raw product with one group means, [BN, BM]; `sums` [SPAN, BM] are of the tokens' columns."""
+    """Add the scaled product of one group to acc [BN, BM]; `sums` [SPAN, BM] are of the tokens' columns."""
     scale = tl.load(scales + at).to(tl.float32)
     acc += raw * scale[:, None]
     if not POINTS:
@@ -151,9 +152,9 @@ def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream_int4(
     x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps,
-    K: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
-    STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
-    BIAS: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr, LINES: tl.constexpr,
+    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -207,37 +208,16 @@ def stream_int4(
 
     Shares must divide the columns into whole blocks: K % (8 * span * shares) == 0.
     """
-    tokens, columns = x.shape
-    assert x.dtype == torch.bfloat16 and columns % (8 * weight.span * tile.shares) == 0
-    num_rows = weight.words.shape[0] // (2 if around.is_gate else 1)
-    out = around.add_to
-    if out is None:
-        out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
-    grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
-    assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
-    num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
-    args = (
-        x, weight.words, weight.scales, weight.zeros, weight.points, weight.row_scale, around.norm, around.bias, out,
-        scratch.partial, scratch.arrived, around.ahead, tokens, num_rows, num_lines, around.eps,
-    )  # fmt: skip
+    assert x.dtype == torch.bfloat16 and x.shape[1] % (8 * weight.span * tile.shares) == 0
     constants = {
-        "K": columns,
         "GROUP": weight.group,
         "SPAN": weight.span,
-        "BM": tile.tokens,
-        "BN": tile.rows,
-        "SHARES": tile.shares,
-        "STAGES": tile.stages,
-        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
-        "NORM": around.norm is not None,
-        "GATE": around.is_gate,
-        "ADD": around.add_to is not None,
-        "BIAS": around.bias is not None,
         "POINTS": weight.points is not None,
         "NATIVE": x.is_cuda,
     }
-    launch(_stream_int4, grid, args, constants, Shape(tile.warps))
-    return out
+    args = (weight.words, weight.scales, weight.zeros, weight.points, weight.row_scale)
+    operand = Operand(_stream_int4, args, weight.words.shape[0], constants)
+    return stream_operand(x, operand, around, tile, scratch, dtype)
 
 
 @triton.jit
@@ -261,11 +241,11 @@ def _dequantize(
 
 
 def dequantize(weight: Int4Weight, out: Tensor) -> Tensor:
-    """The matrix in `out`, [rows, columns] or the beginning of something larger, and contiguous."""
+    """Write the matrix to the beginning of `out`, which is contiguous; return it as [rows, columns]."""
     rows, columns = weight.shape
     out = out.reshape(-1)[: rows * columns].view(rows, columns)
     grid = (triton.cdiv(rows, ROWS), columns // (8 * weight.span))
     args = (weight.words, weight.scales, weight.zeros, weight.row_scale, out, rows)
     constants = {"K": columns, "GROUP": weight.group, "SPAN": weight.span, "BN": ROWS}
-    launch(_dequantize, grid, args, constants, Shape(WARPS))
+    launch(_dequantize, grid, args, constants, LaunchShape(WARPS))
     return out

@@ -9,14 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import Shape, follow, launch
+from .chain import LaunchShape, follow, launch
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = tl.constexpr(448.0)
 
 
 class Product(NamedTuple):
-    """What a matrix product left: `raw` times the scale of its token and of its column, where there are any."""
+    """The result of a matrix product: `raw` times the scales of its token and of its column, if there are any."""
 
     raw: Tensor  # [T, N]
     token_scale: Tensor | None = None  # float32 [T]
@@ -32,7 +32,7 @@ class Rounded(NamedTuple):
 
 @triton.jit
 def scaled(x, token_scale, column_scale, token, columns, mask, TOKEN: tl.constexpr, COLUMN: tl.constexpr):
-    """Numbers of one token of a `Product`, in float32."""
+    """Return numbers of one token of a `Product`, in float32."""
     x = x.to(tl.float32)
     if TOKEN:
         x *= tl.load(token_scale + token)
@@ -43,7 +43,7 @@ def scaled(x, token_scale, column_scale, token, columns, mask, TOKEN: tl.constex
 
 @triton.jit
 def fp8_scale(largest):
-    """What to multiply FP8 numbers with so that they reach so far."""
+    """Return the scale that maps `largest` to the largest FP8 number."""
     return tl.maximum(largest, 1e-12) / FP8_MAX
 
 
@@ -74,19 +74,19 @@ def _add_norm(
 
 
 def add_norm(x: Tensor, delta: Product | None, weight: Tensor, eps: float, rounds: bool = False) -> Tensor | Rounded:
-    """x [T, dim] += delta, in place; answers its RMS norm times weight, as FP8 if it `rounds`."""
+    """Add delta to x [T, dim] in place; return its RMS norm times weight, as FP8 if `rounds`."""
     tokens, dim = x.shape
     out = torch.empty_like(x, dtype=FP8 if rounds else x.dtype)
     scale = torch.empty(tokens if rounds else 0, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(dim)
-    given = delta or Product(x)
-    args = (x, given.raw, given.token_scale, given.column_scale, weight, out, scale, eps)
+    product = delta or Product(x)
+    args = (x, product.raw, product.token_scale, product.column_scale, weight, out, scale, eps)
     constants = {
         "DIM": dim,
         "BLOCK": block,
         "ADD": delta is not None,
-        "TOKEN": given.token_scale is not None,
-        "COLUMN": given.column_scale is not None,
+        "TOKEN": product.token_scale is not None,
+        "COLUMN": product.column_scale is not None,
         "ROUND": rounds,
     }
     launch(_add_norm, (tokens,), args, constants, _shape(block))
@@ -106,7 +106,7 @@ def _round(x, out, out_scale, DIM: tl.constexpr, BLOCK: tl.constexpr, CHAINED: t
 
 
 def to_fp8(x: Tensor) -> Rounded:
-    """x [T, dim], each token with a scale of its own."""
+    """Round x [T, dim] to FP8, with a scale per token."""
     tokens, dim = x.shape
     out = torch.empty_like(x, dtype=FP8)
     scale = torch.empty(tokens, dtype=torch.float32, device=x.device)
@@ -115,6 +115,6 @@ def to_fp8(x: Tensor) -> Rounded:
     return Rounded(out, scale)
 
 
-def _shape(block: int) -> Shape:
-    """Of a program that has a whole token in its registers: sixteen numbers of each thread."""
-    return Shape(min(max(block // 512, 1), 16))
+def _shape(block: int) -> LaunchShape:
+    """Return the shape of a program that holds a whole token in registers, sixteen numbers per thread."""
+    return LaunchShape(min(max(block // 512, 1), 16))

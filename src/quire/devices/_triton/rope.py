@@ -1,6 +1,6 @@
-"""What happens to q, k and v between their product and attention: scales, norms of heads, rope, and the KV write.
+"""The kernel between the product of q, k and v and attention: scales, norms of heads, rope, and the KV write.
 
-One program does one key head of one token, with the query heads that share it.
+One program computes one key head of one token, with the query heads that share it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import Shape, follow, launch
+from .chain import LaunchShape, follow, launch
 from .norm import Product, scaled
 
 
 class Heads(NamedTuple):
-    """How the columns of a product of q, k and v are divided: num_heads, then kv_heads, then kv_heads again."""
+    """The heads in the columns of a product of q, k and v: num_heads, then kv_heads, then kv_heads again."""
 
     num_heads: int
     kv_heads: int
@@ -33,18 +33,18 @@ class HeadNorm(NamedTuple):
 
 
 class RopeTables(NamedTuple):
-    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled as yarn wants them."""
+    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled for yarn."""
 
     cos: Tensor
     sin: Tensor
 
 
 @triton.jit
-def numbers(
+def load_scaled(
     raw, token_scale, column_scale, token, columns, mask, STRIDE: tl.constexpr, TOKEN: tl.constexpr,
     COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """Of one token of the product, these columns, with all scales, in float32."""
+    """Load some columns of one token of the product, with all scales, in float32."""
     x = tl.load(raw + token * STRIDE + columns, mask=mask, other=0.0)
     return scaled(x, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
 
@@ -65,19 +65,19 @@ def _rope_write(
     member = tl.arange(0, GROUP)[:, None]
     is_q, is_k, is_v = member < MEMBERS, member == MEMBERS, member == MEMBERS + 1
     head = tl.where(is_q, kv * MEMBERS + member, tl.where(is_k, HEADS + kv, HEADS + KV + kv))
-    i = tl.arange(0, HALF)[None, :] + member * 0  # [GROUP, HALF], as stores want it
+    i = tl.arange(0, HALF)[None, :] + member * 0  # [GROUP, HALF], the shape of the stores
     used = (member < MEMBERS + 2) & (i < DIM // 2)
-    # first and second half of each head; a number beyond the rotary part stays
+    # first and second half of each head; numbers beyond the rotary part are not rotated
     if 2 * PAIRS == DIM:
         low, high = i, i + PAIRS
-    else:  # what is not turned comes after both turned halves
+    else:  # numbers that are not rotated come after both rotated halves
         low, high = tl.where(i < PAIRS, i, i + PAIRS), tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
     turns = (member <= MEMBERS) & (i < PAIRS)
     c = tl.load(cos + position * PAIRS + i, mask=turns, other=1.0)
     s = tl.load(sin + position * PAIRS + i, mask=turns, other=0.0)
     follow(CHAINED)
-    a = numbers(raw, token_scale, column_scale, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN)
-    b = numbers(raw, token_scale, column_scale, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN)
+    a = load_scaled(raw, token_scale, column_scale, token, head * DIM + low, used, STRIDE, TOKEN, COLUMN)
+    b = load_scaled(raw, token_scale, column_scale, token, head * DIM + high, used, STRIDE, TOKEN, COLUMN)
     if NORM:
         rms = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + eps)[:, None]
         rms = tl.where(is_v, 1.0, rms)
@@ -102,7 +102,7 @@ def _rope_write(
 
 
 class TokenPlacement(NamedTuple):
-    """Of the step's tokens."""
+    """Positions and cache slots of the step's tokens."""
 
     positions: Tensor  # int32 [T]
     slots: Tensor  # int32 [T]
@@ -112,7 +112,10 @@ def rope_write(
     product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
     norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """q [T, num_heads * dim], turned; k, turned, and v go into the cache [blocks, kv_heads, block_tokens, dim] each."""
+    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache.
+
+    The cache is [blocks, kv_heads, block_tokens, dim] for each of them.
+    """
     raw = product.raw
     tokens, pairs = raw.shape[0], turns.cos.shape[1]
     q = torch.empty((tokens, heads.num_heads * heads.dim), dtype=dtype or raw.dtype, device=raw.device)
@@ -134,5 +137,5 @@ def rope_write(
         "COLUMN": product.column_scale is not None,
         "NORM": norm is not None,
     }
-    launch(_rope_write, (tokens, heads.kv_heads), args, constants, Shape(2))
+    launch(_rope_write, (tokens, heads.kv_heads), args, constants, LaunchShape(2))
     return q

@@ -1,17 +1,17 @@
-"""Choosing tokens where their logits are: the likeliest, or drawn from what temperature, min-p, top-k and top-p leave.
+"""Sampling on the device: the likeliest token, or a draw after temperature, min-p, top-k and top-p.
 
     _scan    each block of the vocabulary: its largest logit, and the first token that has it
-    _count   of rows that draw, each block: the sum of weights, and how many tokens are how far below the likeliest
-    _gather  of rows with top-k or top-p: the likeliest tokens, as many bins of them as the buffer takes, by token id
-    _choose  each row: its token, and the same into the table of last tokens; _choose_likeliest where none draws
+    _count   rows that draw, each block: the sum of weights, and a histogram of distances from the likeliest token
+    _gather  rows with top-k or top-p: the likeliest tokens, as many bins as the buffer holds, in order of token ids
+    _choose  each row: its token, also stored in the table of last tokens; _choose_likeliest if no row draws
 
-Logits are read three times by many programs at once, a part of the vocabulary each; what is searched then is a few
-thousand candidates that lie in registers. A threshold is found by bisection of a float's bits, so it is exact, and
-equal logits at the threshold are kept in the order of their ids, as the host does. Where the candidates are too few
-(a nearly flat distribution), the row's program goes through all logits instead: slow, and the same.
+Logits are read three times by many programs, each with a part of the vocabulary; the search is then over a few
+thousand candidates in registers. A threshold is found by bisection of a float's bits, so it is exact, and equal logits
+at the threshold are kept in the order of their ids, as on the host. If there are too few candidates (a nearly flat
+distribution), the row's program searches all logits instead: slower, with the same result.
 
-Sums are made block by block in one order, whatever the grid: a row's token does not depend on its company. A row of -1
-is skipped, so that a captured launch may be larger than its step.
+Sums are computed block by block in one order, for any grid: a row's token does not depend on other rows. A row of -1 is
+skipped, so that a captured launch may be larger than its step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.devices._triton.chain import Shape, follow, launch
+from quire.devices._triton.chain import LaunchShape, follow, launch
 from quire.devices._triton.sample_search import (
     NUM_BINS,
     allowed,
@@ -32,28 +32,28 @@ from quire.devices._triton.sample_search import (
     draw_of_all,
     draw_of_candidates,
     is_finite,
-    largest,
+    largest_logit,
     likeliest,
-    most_distance,
+    max_distance,
 )
 
-NUM_PROGRAMS = 2112  # that a launch is shared out to: sixteen for each of 132 processors
+NUM_PROGRAMS = 2112  # of a launch: sixteen for each of 132 processors
 
 
-class Sizes(NamedTuple):
-    """What the kernels are compiled for."""
+class SampleSizes(NamedTuple):
+    """Compile-time sizes of the kernels."""
 
     block: int = 4096  # logits at a time
     num_candidates: int = 2048  # in registers of one program
 
 
-SERVED = Sizes()
+DEFAULT_SIZES = SampleSizes()
 
 
-class Rules(NamedTuple):
-    """How each of L entries chooses: `Draws`, on the device."""
+class DrawArrays(NamedTuple):
+    """The sampling parameters of L entries: `Draws`, on the device."""
 
-    rows: Any  # int32 [L] place in the table of last tokens; -1: not here
+    rows: Any  # int32 [L] entry of the table of last tokens; -1: not sampled here
     temperature: Any  # float32 [L]; 0: the likeliest
     top_k: Any  # int32 [L]; 0: all
     top_p: Any  # float32 [L]; 1: all
@@ -63,67 +63,69 @@ class Rules(NamedTuple):
     bits: Any  # int32 [M, words]; None: no entry has a mask
 
 
-class Space(NamedTuple):
-    """What the kernels tell each other; made once."""
+class SampleBuffers(NamedTuple):
+    """The buffers between the kernels, allocated once."""
 
-    tops: Any  # float32 [L, B] of every block the largest logit; infinity if one is not a number
+    tops: Any  # float32 [L, B] the largest logit of every block; infinity if one is NaN
     firsts: Any  # int32 [L, B] the first token that has it
-    sums: Any  # float32 [L, B] weights
-    bins: Any  # int32 [L, B, NUM_BINS] tokens by their distance from the likeliest
-    found: Any  # float32 [L, C] logits of candidates, below the largest by so much
+    sums: Any  # float32 [L, B] sums of weights
+    bins: Any  # int32 [L, B, NUM_BINS] counts of tokens by their distance from the likeliest
+    found: Any  # float32 [L, C] differences of the candidates' logits from the largest
     found_ids: Any  # int32 [L, C]
-    num_found: Any  # int32 [L, 2] candidates, and all that they are from
-    sizes: Sizes
+    num_found: Any  # int32 [L, 2] numbers of candidates, and of all tokens that are left
+    sizes: SampleSizes
 
     @classmethod
-    def of(cls, max_entries: int, vocab_size: int, place: str, sizes: Sizes = SERVED) -> Space:
-        """Room for so many entries."""
+    def of(cls, max_entries: int, vocab_size: int, place: str, sizes: SampleSizes = DEFAULT_SIZES) -> SampleBuffers:
+        """Allocate buffers for up to `max_entries`."""
         blocks = triton.cdiv(vocab_size, sizes.block)
 
-        def room(*shape: int, dtype: Any = torch.int32) -> Any:
+        def zeros(*shape: int, dtype: Any = torch.int32) -> Any:
             return torch.zeros(max_entries, *shape, dtype=dtype, device=place)
 
         return cls(
-            tops=room(blocks, dtype=torch.float32),
-            firsts=room(blocks),
-            sums=room(blocks, dtype=torch.float32),
-            bins=room(blocks, NUM_BINS.value),
-            found=room(sizes.num_candidates, dtype=torch.float32),
-            found_ids=room(sizes.num_candidates),
-            num_found=room(2),
+            tops=zeros(blocks, dtype=torch.float32),
+            firsts=zeros(blocks),
+            sums=zeros(blocks, dtype=torch.float32),
+            bins=zeros(blocks, NUM_BINS.value),
+            found=zeros(sizes.num_candidates, dtype=torch.float32),
+            found_ids=zeros(sizes.num_candidates),
+            num_found=zeros(2),
             sizes=sizes,
         )
 
 
-def choose(logits: Any, rules: Rules, tokens: Any, last_tokens: Any, space: Space, *, is_greedy: bool = False) -> None:
-    """tokens [L], and last_tokens at each entry's row, by logits [L, vocab] of float32 or bfloat16.
+def sample_tokens(
+    logits: Any, draws: DrawArrays, tokens: Any, last_tokens: Any, buffers: SampleBuffers, *, is_greedy: bool = False
+) -> None:
+    """Sample from logits [L, vocab], float32 or bfloat16, into `tokens` [L] and each entry's row of `last_tokens`.
 
-    A token of -1: there is none, because a logit is not a number or infinite, or no token is left; 0 is remembered for
-    its row. `is_greedy`: the caller knows that every temperature is 0, and two of the launches are left out.
+    A token of -1: a logit is NaN or infinite, or no token is left; its row gets the last token 0. `is_greedy`: every
+    temperature is 0, so two of the launches are left out.
     """
     num_entries, vocab_size = logits.shape
     if not num_entries:
         return
-    block = space.sizes.block
+    block = buffers.sizes.block
     num_blocks = triton.cdiv(vocab_size, block)
     width = triton.cdiv(num_blocks, max(1, min(num_blocks, NUM_PROGRAMS // num_entries)))  # blocks of one program
     grid = (num_entries, triton.cdiv(num_blocks, width))
-    bits = rules.mask_of[:, None] if rules.bits is None else rules.bits  # a place that nobody reads
-    text = (logits, logits.stride(0), vocab_size, rules.mask_of, bits, bits.stride(0))
-    one, many = Shape(1), Shape(8)
+    bits = draws.mask_of[:, None] if draws.bits is None else draws.bits  # a placeholder that is not read
+    source = (logits, logits.stride(0), vocab_size, draws.mask_of, bits, bits.stride(0))
+    one, many = LaunchShape(1), LaunchShape(8)
     shape = {"BLOCK": block, "BLOCKS": triton.next_power_of_2(num_blocks)}
-    launch(_scan, grid, (*text, rules.rows, space.tops, space.firsts, width), {"BLOCK": block}, many)
+    launch(_scan, grid, (*source, draws.rows, buffers.tops, buffers.firsts, width), {"BLOCK": block}, many)
     if is_greedy:
-        into = (rules.rows, space.tops, space.firsts, tokens, last_tokens, num_blocks)
+        into = (draws.rows, buffers.tops, buffers.firsts, tokens, last_tokens, num_blocks)
         launch(_choose_likeliest, (num_entries,), into, {"BLOCKS": shape["BLOCKS"]}, one)
     else:
-        shape = {"CANDIDATES": space.sizes.num_candidates} | shape
-        how = (rules.rows, rules.temperature, rules.min_p)
-        launch(_count, grid, (*text, *how, space.tops, space.sums, space.bins, width), shape, many)
-        cuts = (rules.top_k, rules.top_p, space.bins, space.found, space.found_ids, space.num_found)
-        launch(_gather, grid, (*text, *how, space.tops, *cuts, width), shape, many)
-        out = (*space[:3], *space[4:7], tokens, last_tokens)
-        launch(_choose, (num_entries,), (*text, *rules[:6], *out), shape, many)
+        shape = {"CANDIDATES": buffers.sizes.num_candidates} | shape
+        params = (draws.rows, draws.temperature, draws.min_p)
+        launch(_count, grid, (*source, *params, buffers.tops, buffers.sums, buffers.bins, width), shape, many)
+        cuts = (draws.top_k, draws.top_p, buffers.bins, buffers.found, buffers.found_ids, buffers.num_found)
+        launch(_gather, grid, (*source, *params, buffers.tops, *cuts, width), shape, many)
+        out = (*buffers[:3], *buffers[4:7], tokens, last_tokens)
+        launch(_choose, (num_entries,), (*source, *draws[:6], *out), shape, many)
 
 
 @triton.jit(do_not_specialize=["bits_stride", "width"])
@@ -153,7 +155,7 @@ def _choose_likeliest(
     follow(CHAINED)
     entry = tl.program_id(0)
     row = tl.load(rows + entry)
-    top = largest(tops, entry, num_blocks, BLOCKS)
+    top = largest_logit(tops, entry, num_blocks, BLOCKS)
     token = -1
     if (row >= 0) & is_finite(top):
         token = likeliest(tops, firsts, entry, num_blocks, top, BLOCKS)
@@ -170,10 +172,10 @@ def _count(
     entry = tl.program_id(0)
     heat = tl.load(temperature + entry)
     num_blocks = tl.cdiv(vocab, BLOCK)
-    top = largest(tops, entry, num_blocks, BLOCKS)
+    top = largest_logit(tops, entry, num_blocks, BLOCKS)
     if (tl.load(rows + entry) >= 0) & (heat > 0.0) & is_finite(top):
         mask_row = tl.load(mask_of + entry)
-        most = most_distance(tl.load(min_p + entry))
+        most = max_distance(tl.load(min_p + entry))
         for block in range(tl.program_id(1) * width, min((tl.program_id(1) + 1) * width, num_blocks)):
             ids = block * BLOCK + tl.arange(0, BLOCK)
             x = allowed(logits, stride, vocab, entry, mask_row, bits, bits_stride, ids)
@@ -196,10 +198,10 @@ def _gather(
     heat = tl.load(temperature + entry)
     is_cut = (tl.load(top_k + entry) > 0) | (tl.load(top_p + entry) < 1.0)
     num_blocks = tl.cdiv(vocab, BLOCK)
-    top = largest(tops, entry, num_blocks, BLOCKS)
+    top = largest_logit(tops, entry, num_blocks, BLOCKS)
     if (tl.load(rows + entry) >= 0) & (heat > 0.0) & is_cut & is_finite(top):
         mask_row = tl.load(mask_of + entry)
-        most = most_distance(tl.load(min_p + entry))
+        most = max_distance(tl.load(min_p + entry))
         counts, total, num_bins = bins_that_fit(bins, entry, num_blocks, CANDIDATES, BLOCKS)
         if tl.program_id(1) == 0:
             tl.store(num_found + entry * 2, tl.sum(counts, 0))
@@ -226,7 +228,7 @@ def _choose(
     token = -1
     if row >= 0:
         num_blocks = tl.cdiv(vocab, BLOCK)
-        top = largest(tops, entry, num_blocks, BLOCKS)
+        top = largest_logit(tops, entry, num_blocks, BLOCKS)
         heat = tl.load(temperature + entry)
         k, p = tl.load(top_k + entry), tl.load(top_p + entry)
         luck = tl.load(chance + entry)
@@ -235,17 +237,17 @@ def _choose(
                 token = likeliest(tops, firsts, entry, num_blocks, top, BLOCKS)
             else:
                 at = tl.arange(0, BLOCKS)
-                mask_row, most = tl.load(mask_of + entry), most_distance(tl.load(min_p + entry))
-                text = (logits, stride, vocab, entry, mask_row, bits, bits_stride, top, heat, most)
+                mask_row, most = tl.load(mask_of + entry), max_distance(tl.load(min_p + entry))
+                source = (logits, stride, vocab, entry, mask_row, bits, bits_stride, top, heat, most)
                 weights = tl.load(sums + entry * num_blocks + at, mask=at < num_blocks, other=0.0)
                 if (k <= 0) & (p >= 1.0):
-                    token = draw_in_block(text, weights, luck, BLOCK, BLOCKS)
+                    token = draw_in_block(source, weights, luck, BLOCK, BLOCKS)
                 else:
                     token = draw_of_candidates(
                         found + entry * CANDIDATES, found_ids + entry * CANDIDATES, tl.load(num_found + entry * 2),
                         tl.load(num_found + entry * 2 + 1), heat, k, p, tl.sum(weights, 0), luck, CANDIDATES,
                     )  # fmt: skip
                     if token < 0:
-                        token = draw_of_all(text, k, p, luck, BLOCK)
+                        token = draw_of_all(source, k, p, luck, BLOCK)
         tl.store(last_tokens + row, tl.maximum(token, 0))
     tl.store(tokens + entry, token)

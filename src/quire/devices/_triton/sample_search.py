@@ -1,12 +1,12 @@
-"""The search behind sample.py: which tokens the filters keep of one row, and which of them a number of chance falls on.
+"""The search of sample.py: which tokens the filters keep for one row, and which of them a random number selects.
 
-A token's distance is how far its logit, divided by the temperature, lies below the likeliest one's: 0 or more, so the
+A token's distance is how far its logit, divided by the temperature, is below the likeliest one's: 0 or more, so the
 bits of its float are in the order of likelihood, likeliest first, and its weight is exp(-distance). What top-k and
-top-p keep is told by two numbers: all tokens whose key, the distance's bits, is below `edge`, and of those at it the
-first `num_equal` by their ids.
+top-p keep is given by two numbers: all tokens whose key, the distance's bits, is below `edge`, and of those at the edge
+the first `num_equal` by id.
 
-`text` is what one row's logits are read by: (logits, stride, vocab, entry, mask row, bits, stride of bits, the largest
-logit, temperature, the distance that min-p allows).
+`source` is where one row's logits are read from: (logits, stride, vocab, entry, mask row, bits, stride of bits, the
+largest logit, temperature, the distance that min-p allows).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import triton
 import triton.language as tl
 
 NUM_BINS = tl.constexpr(256)
-BINS_OF_ONE = tl.constexpr(8.0)  # how many bins a difference of 1 between logits is
+BINS_PER_UNIT = tl.constexpr(8.0)  # bins for a difference of 1 between logits
 MANY = tl.constexpr(2147483647)
 INFINITE = tl.constexpr(0x7F800000)  # the bits of infinity
 
 
 @triton.jit
 def allowed(logits, stride, vocab, entry, mask_row, bits, bits_stride, ids):
-    """Logits of these tokens; minus infinity beyond the vocabulary, and where the grammar rules a token out."""
+    """Load the logits of these tokens; minus infinity beyond the vocabulary and if the grammar rules a token out."""
     is_token = ids < vocab
     x = tl.load(logits + entry.to(tl.int64) * stride + ids, mask=is_token, other=float("-inf")).to(tl.float32)
     is_masked = is_token & (mask_row >= 0)
@@ -31,15 +31,15 @@ def allowed(logits, stride, vocab, entry, mask_row, bits, bits_stride, ids):
 
 
 @triton.jit
-def largest(tops, entry, num_blocks, BLOCKS: tl.constexpr):
-    """Of a row."""
+def largest_logit(tops, entry, num_blocks, BLOCKS: tl.constexpr):
+    """Return the largest logit of a row."""
     at = tl.arange(0, BLOCKS)
     return tl.max(tl.load(tops + entry * num_blocks + at, mask=at < num_blocks, other=float("-inf")), 0)
 
 
 @triton.jit
 def likeliest(tops, firsts, entry, num_blocks, top, BLOCKS: tl.constexpr):
-    """The first token that has the row's largest logit."""
+    """Return the first token that has the row's largest logit."""
     at = tl.arange(0, BLOCKS)
     x = tl.load(tops + entry * num_blocks + at, mask=at < num_blocks, other=float("-inf"))
     return tl.min(tl.load(firsts + entry * num_blocks + at, mask=x == top, other=MANY), 0)
@@ -47,27 +47,27 @@ def likeliest(tops, firsts, entry, num_blocks, top, BLOCKS: tl.constexpr):
 
 @triton.jit
 def is_finite(top):
-    """Is there a distribution? The largest logit is infinite where one is not a number, or none is left."""
+    """Return whether the row has a distribution. The largest logit is infinite if one is NaN, or no token is left."""
     return (top > float("-inf")) & (top < float("inf"))
 
 
 @triton.jit
-def most_distance(min_p):
-    """What min-p allows."""
+def max_distance(min_p):
+    """Return the distance that min-p allows."""
     return tl.where(min_p > 0.0, -tl.log(tl.maximum(min_p, 1e-37)), float("inf"))
 
 
 @triton.jit
 def bin_of(difference):
-    """Of a difference between logits; the last bin has all that are far away."""
-    return tl.minimum(difference * BINS_OF_ONE, NUM_BINS - 1.0).to(tl.int32)
+    """Return the bin of a difference between logits; the last bin has all large ones."""
+    return tl.minimum(difference * BINS_PER_UNIT, NUM_BINS - 1.0).to(tl.int32)
 
 
 @triton.jit
 def bins_that_fit(bins, entry, num_blocks, CANDIDATES: tl.constexpr, BLOCKS: tl.constexpr):
-    """How many bins, from the likeliest on, hold no more tokens than there is room for.
+    """Find how many bins, from the likeliest on, hold at most CANDIDATES tokens.
 
-    Answers how many tokens of those bins each block has, all tokens of all bins, and the number of bins.
+    Return how many tokens of those bins each block has, the tokens of all bins, and the number of bins.
     """
     block, at = tl.arange(0, BLOCKS)[:, None], tl.arange(0, NUM_BINS)[None, :]
     counts = tl.load(bins + (entry * num_blocks + block) * NUM_BINS + at, mask=block < num_blocks, other=0)
@@ -78,35 +78,35 @@ def bins_that_fit(bins, entry, num_blocks, CANDIDATES: tl.constexpr, BLOCKS: tl.
 
 @triton.jit
 def weight_at(key):
-    """Of a token with this key."""
+    """Return the weight of a token with this key."""
     return tl.exp(-key.to(tl.float32, bitcast=True))
 
 
 @triton.jit
-def share_of(target, below, weight):
-    """How many tokens of this weight it takes to come from `below` to the target; one at least."""
+def num_needed_for(target, below, weight):
+    """Return how many tokens of this weight raise the sum from `below` to the target; at least one."""
     return tl.minimum(tl.maximum(tl.ceil((target - below) / tl.maximum(weight, 1e-37)), 1.0), 1e9).to(tl.int32)
 
 
 @triton.jit
 def first_passing(reached, weights, target, ids):
-    """The first token with any weight at which the running sum passes the target; MANY: there is none."""
+    """Return the first token with a weight at which the running sum passes the target; MANY: there is none."""
     return tl.min(tl.where((reached > target) & (weights > 0.0), ids, MANY), 0)
 
 
 @triton.jit
 def last_with_weight(weights, ids):
-    """-1: none has any."""
+    """Return the last token with a weight; -1: there is none."""
     return tl.max(tl.where(weights > 0.0, ids, -1), 0)
 
 
-# ── all that min-p leaves ──
+# ── without top-k and top-p ──
 
 
 @triton.jit
-def weights_of(text, block, BLOCK: tl.constexpr):
-    """One block of a row: tokens, keys, and weights, which are 0 where a token is ruled out."""
-    logits, stride, vocab, entry, mask_row, bits, bits_stride, top, heat, most = text
+def weights_of(source, block, BLOCK: tl.constexpr):
+    """Return tokens, keys and weights of one block of a row; the weight of a ruled-out token is 0."""
+    logits, stride, vocab, entry, mask_row, bits, bits_stride, top, heat, most = source
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = allowed(logits, stride, vocab, entry, mask_row, bits, bits_stride, ids)
     distance = (top - x) / heat
@@ -116,15 +116,15 @@ def weights_of(text, block, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def draw_in_block(text, sums, chance, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
-    """By the sums of blocks the block, by its weights the token."""
+def draw_in_block(source, sums, chance, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
+    """Find the block by the sums of blocks, and the token by its weights."""
     reached = tl.cumsum(sums, 0)
     target = chance * tl.sum(sums, 0)
     at = tl.arange(0, BLOCKS)
     block = first_passing(reached, sums, target, at)
     block = tl.where(block == MANY, last_with_weight(sums, at), block)
     before = tl.sum(tl.where(at == block, reached - sums, 0.0), 0)
-    ids, _, weights = weights_of(text, block, BLOCK)
+    ids, _, weights = weights_of(source, block, BLOCK)
     token = first_passing(before + tl.cumsum(weights, 0), weights, target, ids)
     return tl.where(token == MANY, last_with_weight(weights, ids), token)
 
@@ -136,7 +136,7 @@ def draw_in_block(text, sums, chance, BLOCK: tl.constexpr, BLOCKS: tl.constexpr)
 def draw_of_candidates(
     found, found_ids, num_found, num_all, heat, k, p, whole, chance, CANDIDATES: tl.constexpr
 ):  # fmt: skip
-    """The token, drawn from what top-k and top-p keep. -1: they may keep some that are no candidates.
+    """Draw a token from the candidates that top-k and top-p keep. -1: they may keep tokens that are not candidates.
 
     `whole` is the weight of all tokens, `num_all` their number.
     """
@@ -173,7 +173,7 @@ def draw_of_candidates(
                 low = tl.where(reaches, low, middle + 1)
                 high = tl.where(reaches, middle, high)
             below = tl.sum(tl.where(keys < high, weights, 0.0), 0)
-            num_needed = share_of(p * whole, below, weight_at(high))
+            num_needed = num_needed_for(p * whole, below, weight_at(high))
             num_equal = tl.where(high < edge, num_needed, tl.minimum(num_equal, num_needed))
             edge = high
         is_equal = keys == edge
@@ -186,53 +186,53 @@ def draw_of_candidates(
     return token
 
 
-# ── all logits, where candidates are too few ──
+# ── all logits, if there are too few candidates ──
 
 
 @triton.jit
-def up_to(text, key, BLOCK: tl.constexpr):
-    """How many tokens have at most this key, and their weight."""
+def up_to(source, key, BLOCK: tl.constexpr):
+    """Return how many tokens have at most this key, and their weight."""
     count, weight = 0, 0.0
-    for block in range(0, tl.cdiv(text[2], BLOCK)):
-        _, keys, weights = weights_of(text, block, BLOCK)
+    for block in range(0, tl.cdiv(source[2], BLOCK)):
+        _, keys, weights = weights_of(source, block, BLOCK)
         count += tl.sum((keys <= key).to(tl.int32), 0)
         weight += tl.sum(tl.where(keys <= key, weights, 0.0), 0)
     return count, weight
 
 
 @triton.jit
-def draw_of_all(text, k, p, chance, BLOCK: tl.constexpr):
-    """The token, drawn from what top-k and top-p keep."""
+def draw_of_all(source, k, p, chance, BLOCK: tl.constexpr):
+    """Draw a token from all that top-k and top-p keep."""
     edge, num_equal = tl.full((), INFINITE, tl.int32), tl.full((), MANY, tl.int32)
-    count, whole = up_to(text, edge, BLOCK)
+    count, whole = up_to(source, edge, BLOCK)
     if (k > 0) & (k < count):
         low = 0
         while low < edge:
             middle = low + (edge - low) // 2
-            count, _ = up_to(text, middle, BLOCK)
+            count, _ = up_to(source, middle, BLOCK)
             low = tl.where(count >= k, low, middle + 1)
             edge = tl.where(count >= k, middle, edge)
-        count, below = up_to(text, edge - 1, BLOCK)
+        count, below = up_to(source, edge - 1, BLOCK)
         num_equal = k - count
         whole = below + num_equal.to(tl.float32) * weight_at(edge)
     if p < 1.0:
         low, high = 0, edge
         while low < high:
             middle = low + (high - low) // 2
-            _, weight = up_to(text, middle, BLOCK)
+            _, weight = up_to(source, middle, BLOCK)
             low = tl.where(weight >= p * whole, low, middle + 1)
             high = tl.where(weight >= p * whole, middle, high)
-        _, below = up_to(text, high - 1, BLOCK)
-        num_needed = share_of(p * whole, below, weight_at(high))
+        _, below = up_to(source, high - 1, BLOCK)
+        num_needed = num_needed_for(p * whole, below, weight_at(high))
         num_equal = tl.where(high < edge, num_needed, tl.minimum(num_equal, num_needed))
         edge = high
-    num_below, below = up_to(text, edge - 1, BLOCK)
-    count, _ = up_to(text, edge, BLOCK)
+    num_below, below = up_to(source, edge - 1, BLOCK)
+    count, _ = up_to(source, edge, BLOCK)
     num_equal = tl.minimum(num_equal, count - num_below)
     target = chance * (below + num_equal.to(tl.float32) * weight_at(edge))
     token, last, passed, num_seen = tl.full((), MANY, tl.int32), -1, 0.0, 0
-    for block in range(0, tl.cdiv(text[2], BLOCK)):
-        ids, keys, weights = weights_of(text, block, BLOCK)
+    for block in range(0, tl.cdiv(source[2], BLOCK)):
+        ids, keys, weights = weights_of(source, block, BLOCK)
         is_equal = keys == edge
         is_kept = (keys < edge) | (is_equal & (num_seen + tl.cumsum(is_equal.to(tl.int32), 0) <= num_equal))
         weights = tl.where(is_kept, weights, 0.0)

@@ -1,44 +1,44 @@
-"""Products of few tokens: the weights are read once, as fast as memory gives them, and all else hides behind that.
+"""Products of few tokens: the weights are read once, at the speed of memory, and all else is hidden behind that.
 
 A program takes BN rows of the weight and a share of its columns; weights are the left side of the tensor cores'
-product, tokens the right. What a step does around a product happens in the same kernel:
-    NORM   RMS norm of the tokens before: their weight is multiplied in, the root mean square comes out of the same loop
-    GATE   the weight has gate rows, then up rows; answers silu(gate) * up
-    ADD    answers go on top of what is there (the residual)
-    FP8    weights are FP8 with a scale for each row, tokens are FP8 with a scale for each of them
-    AHEAD  a program that has read its weights asks for some of those that the next product will read: memory goes on
-           while small kernels run in between, and the next product finds its first weights in the cache
-Shares of columns are summed by the program that comes last, in the order of the shares: the sum is always the same.
+product, tokens the right. The steps around a product are fused into the kernel:
+    NORM   RMS norm of the tokens before: its weight is multiplied in, the root mean square is computed in the same loop
+    GATE   the weight has gate rows, then up rows; the result is silu(gate) * up
+    ADD    the result is added to `out` (the residual)
+    FP8    weights are FP8 with a scale per row, tokens are FP8 with a scale per token
+    AHEAD  a program that has read its weights prefetches some of those of the next product: memory stays busy while
+           small kernels run in between, and the next product finds its first weights in the cache
+Shares of columns are summed by the program that finishes last, in the order of the shares: the sum is always the same.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import Shape, fetch, follow, launch
+from .chain import LaunchShape, fetch, follow, launch
 
 LINE = 128  # bytes
 
 
 class Tile(NamedTuple):
-    """How a product is divided."""
+    """The tile of a product. The field names are keys on disk (cuda/tuned_table.py)."""
 
-    rows: int  # of the weight, of one program
+    rows: int  # of the weight, per program
     columns: int  # at a time
-    tokens: int = 16  # of one program
-    shares: int = 1  # of all columns
+    tokens: int = 16  # per program
+    shares: int = 1  # that the columns are divided into
     warps: int = 4
     stages: int = 4
 
 
 @triton.jit
 def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: tl.constexpr):
-    """[BK, BM] of the tokens, and the sum of their squares so far."""
+    """Return the tokens [BK, BM], and the accumulated sum of their squares."""
     a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=is_there[None, :], other=0.0)
     if NORM:
         h = a.to(tl.float32)
@@ -50,7 +50,7 @@ def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: 
 
 @triton.jit
 def _fetch_ahead(ahead, num_lines, LINES: tl.constexpr):
-    """This program's part of the next weights, in lines of 128 bytes."""
+    """Prefetch this program's part of the next weights, in lines of 128 bytes."""
     program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
     line = program * LINES + tl.arange(0, LINES)
     fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
@@ -63,7 +63,7 @@ def finish(
     ADD: tl.constexpr, BIAS: tl.constexpr, ROW: tl.constexpr, TOKEN: tl.constexpr,
 ):  # fmt: skip
     """What follows a program's own sums [BN, BM] of rows n and tokens m, and of squares [BM]: the shares of others,
-    norm, scales of rows and tokens, bias, gate and residual. A kernel's last call: whoever is not last ends here."""
+    norm, scales of rows and tokens, bias, gate and residual. The last call of a kernel: all programs but the last one end here."""
     if SHARES > 1:
         program = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         place = (program * SHARES).to(tl.int64)
@@ -115,10 +115,10 @@ def finish(
 
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream(
-    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, K: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr,
-    LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-    FP8: tl.constexpr, CHAINED: tl.constexpr,
+    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, BK: tl.constexpr,
+    FP8: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
+    BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -170,6 +170,15 @@ class Around(NamedTuple):
     ahead: Tensor | None = None  # weights to ask for, as bytes
 
 
+class Operand(NamedTuple):
+    """The weight side of a product, as its kernel takes it."""
+
+    kernel: Any
+    args: tuple[Tensor | None, ...]  # what the kernel reads of it, after the tokens
+    num_rows: int  # of a gate and its up matrix together
+    constants: dict[str, Any]  # that it takes before those that every such kernel has
+
+
 def stream(
     x: Tensor, weight: Tensor, scales: tuple[Tensor, Tensor] | None, around: Around, tile: Tile, scratch: Scratch,
     dtype: torch.dtype,
@@ -178,32 +187,38 @@ def stream(
 
     Of FP8 the scales of the weight's rows [N] and of the tokens [M].
     """
+    constants = {"BK": tile.columns, "FP8": scales is not None}
+    operand = Operand(_stream, (weight, *(scales or (None, None))), weight.shape[0], constants)
+    return stream_operand(x, operand, around, tile, scratch, dtype)
+
+
+def stream_operand(
+    x: Tensor, operand: Operand, around: Around, tile: Tile, scratch: Scratch, dtype: torch.dtype
+) -> Tensor:
+    """Launch a kernel that reads the weights once, and ends with `finish`."""
     tokens, columns = x.shape
-    num_rows = weight.shape[0] // (2 if around.is_gate else 1)
+    num_rows = operand.num_rows // (2 if around.is_gate else 1)
     out = around.add_to
     if out is None:
         out = torch.empty((tokens, num_rows), dtype=dtype, device=x.device)
     grid = (triton.cdiv(num_rows, tile.rows), tile.shares, triton.cdiv(tokens, tile.tokens))
     assert tile.shares == 1 or scratch.fits(grid[0] * grid[2], tile)
     num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
-    lines = triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0
     args = (
-        x, weight, *(scales or (None, None)), around.norm, around.bias, out, scratch.partial, scratch.arrived,
-        around.ahead, tokens, num_rows, num_lines, around.eps,
+        x, *operand.args, around.norm, around.bias, out, scratch.partial, scratch.arrived, around.ahead, tokens,
+        num_rows, num_lines, around.eps,
     )  # fmt: skip
-    constants = {
+    constants = operand.constants | {
         "K": columns,
         "BM": tile.tokens,
         "BN": tile.rows,
-        "BK": tile.columns,
         "SHARES": tile.shares,
         "STAGES": tile.stages,
-        "LINES": lines,
+        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
         "NORM": around.norm is not None,
         "GATE": around.is_gate,
         "ADD": around.add_to is not None,
         "BIAS": around.bias is not None,
-        "FP8": scales is not None,
     }
-    launch(_stream, grid, args, constants, Shape(tile.warps))
+    launch(operand.kernel, grid, args, constants, LaunchShape(tile.warps))
     return out

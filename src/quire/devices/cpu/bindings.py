@@ -15,7 +15,7 @@ REMEDY = (
 
 @cache
 def native() -> ModuleType | None:
-    """The extension, or None. Cached, so that its absence is told once in a process."""
+    """Return the extension, or None. Cached, so that its absence is logged once per process."""
     module, problem = find_native()
     if isinstance(problem, ModuleNotFoundError):
         logger.warning("quire was installed without its native CPU kernels. %s", REMEDY)
@@ -25,7 +25,7 @@ def native() -> ModuleType | None:
 
 
 def find_native() -> tuple[ModuleType | None, ImportError | None]:
-    """The extension, or why there is none: it was not built, or was built for another Python or C++ runtime."""
+    """Return the extension, or why it does not load: not built, or built for another Python or C++ runtime."""
     try:
         return import_module("quire.devices.cpu._native"), None
     except ImportError as error:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["rows", "quants"]
+BufferKind = Literal["rows", "quants"]
 Columns = tuple[int, int, int]  # buffer, first column, number of columns
-NOWHERE: Columns = (-1, 0, 0)
+NO_COLUMNS: Columns = (-1, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,7 @@ class Buffer:
     """One buffer of the program. Its width is that of the widest value that ever lies in it."""
 
     index: int  # among its kind
-    kind: Kind
+    kind: BufferKind
     for_logits: bool  # a row for each logit, not for each token
     dim: int
     num_live: int = 1  # values in it that are still to be read
@@ -27,7 +27,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferSlice:
     """Where a value is."""
 
     buffer: Buffer
@@ -47,40 +47,46 @@ class Buffers:
     quants: list[Buffer] = field(default_factory=list)
     _free: list[Buffer] = field(default_factory=list)
 
-    def take(self, dim: int, kind: Kind = "rows", *, for_logits: bool = False, num_values: int = 1) -> Place:
+    def allocate(
+        self, dim: int, kind: BufferKind = "rows", *, for_logits: bool = False, num_values: int = 1
+    ) -> BufferSlice:
         """Room for values of `dim` columns together. Of free buffers the narrowest that fits, else the widest grows."""
         free = [b for b in self._free if (b.kind, b.for_logits) == (kind, for_logits)]
         fitting = [b for b in free if b.dim >= dim]
         if not free:
-            return Place(self.own(dim, kind, for_logits=for_logits, num_values=num_values).buffer, 0, dim)
+            return BufferSlice(
+                self.allocate_new(dim, kind, for_logits=for_logits, num_values=num_values).buffer, 0, dim
+            )
         found = min(fitting, key=lambda b: b.dim) if fitting else max(free, key=lambda b: b.dim)
         self._free.remove(found)
         found.dim, found.num_live, found.has_parts = max(found.dim, dim), num_values, False
-        return Place(found, 0, dim)
+        return BufferSlice(found, 0, dim)
 
-    def own(self, dim: int, kind: Kind = "rows", *, for_logits: bool = False, num_values: int = 1) -> Place:
+    def allocate_new(
+        self, dim: int, kind: BufferKind = "rows", *, for_logits: bool = False, num_values: int = 1
+    ) -> BufferSlice:
         """A new buffer. One that is never released stays with its value."""
         of_kind = self.rows if kind == "rows" else self.quants
         of_kind.append(Buffer(len(of_kind), kind, for_logits, dim, num_values))
-        return Place(of_kind[-1], 0, dim)
+        return BufferSlice(of_kind[-1], 0, dim)
 
-    def part(self, whole: Place, start: int, dim: int) -> Place:
+    def part(self, whole: BufferSlice, start: int, dim: int) -> BufferSlice:
         """Some columns of a value, as a value of its own in the same buffer."""
         whole.buffer.num_live += 1
         whole.buffer.has_parts = True
-        return Place(whole.buffer, whole.offset + start, dim)
+        return BufferSlice(whole.buffer, whole.offset + start, dim)
 
-    def is_shared(self, place: Place) -> bool:
+    def is_shared(self, place: BufferSlice) -> bool:
         """May another value lie in the same columns?"""
         return place.buffer.has_parts
 
-    def release(self, place: Place) -> None:
+    def release(self, place: BufferSlice) -> None:
         """One value of this buffer has been read for the last time."""
         place.buffer.num_live -= 1
         if place.buffer.num_live == 0:
             self._free.append(place.buffer)
 
-    def make(self, program: Any) -> None:
+    def create(self, program: Any) -> None:
         """Create them, in the order of their indices."""
         for buffer in self.rows:
             program.rows(buffer.dim, buffer.for_logits)

@@ -1,31 +1,35 @@
-"""What `open("cpu")` answers: it lowers a graph to native kernels, or to the references where there are none."""
+"""The device "cpu": lowers a graph to native kernels, or to the references if they were not built."""
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TypedDict, Unpack
+from typing import Unpack
 
-from quire.devices.base import Description, KeptWeights, Limits, Peaks, Program
+from quire.devices.base import KernelReport, Limits, LoweringOptions, Peaks, Program, WeightCache
+from quire.devices.errors import NoKernel
+from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 
+from . import FACTS
 from .bindings import REMEDY, find_native, native
-from .choose import KEY, Choice, choose, from_bytes, to_bytes
-from .lower import NoKernel, lower_graph
+from .lower import lower_graph
+from .memory import host_memory
 from .pack import Packer, Precision
 from .program import ReferenceProgram
 from .threads import allowed_threads, pool_for
+from .variant_choice import KEY, VariantChoice, choose_variants, from_bytes, to_bytes
 
 logger = logging.getLogger("quire.devices.cpu")
 
 
-class CpuOptions(TypedDict, total=False):
-    """What a caller may want otherwise than this machine and the files suggest."""
+class CpuOptions(LoweringOptions, total=False):
+    """Choices that this device alone has."""
 
-    precision: Precision  # "native" (not given): weights stay in the format of their file, and quantized ones are
+    precision: Precision  # "native" (the default): weights stay in the format of their file, and quantized ones are
     # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
     fuse: bool  # False: plain kernels alone
     num_threads: int | None  # None: as many as this process may use; never more than that
@@ -36,54 +40,61 @@ class CpuOptions(TypedDict, total=False):
 class CpuDevice:
     """This machine's processors."""
 
-    name: str = "cpu"
+    name: str = FACTS.name
+
+    def facts(self) -> DeviceFacts:
+        """Its number formats, and the memory that this process may use."""
+        return replace(FACTS, memory=host_memory())
 
     def lower(
         self,
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        kept: KeptWeights | None = None,
-        **choices: Unpack[CpuOptions],
+        kept: WeightCache | None = None,
+        **options: Unpack[CpuOptions],
     ) -> Program:
-        """A program that runs a whole step in one native call. What was packed before is used where it lies."""
+        """Lower to a program that runs a whole step in one native call. Packed weights of `kept` are used in place."""
+        formats = {name: weight.format for name, weight in weights.items()}
+        FACTS.check(limits.kv_dtype, formats, options.get("quantize"))
         module = native()
         if module is None:
             return ReferenceProgram(graph, weights, limits)
-        variant, precision = choices.get("variant") or module.variants()[0], choices.get("precision", "native")
-        pool = pool_for(module, choices.get("num_threads"))
+        variant, precision = options.get("variant") or module.variants()[0], options.get("precision", "native")
+        pool = pool_for(module, options.get("num_threads"))
         program = module.Program(variant, pool, _sizes(limits))
         recipe = f"cpu layout {module.layout} precision {precision}"
         found = (kept.find(recipe) if kept is not None else None) or {}
         packer = Packer(program, weights, precision, found)
         try:
-            lowered = lower_graph(program, graph, packer, limits, choices.get("fuse", True))
+            lowered = lower_graph(program, graph, packer, limits, options.get("fuse", True))
         except NoKernel as missing:
             logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
             return ReferenceProgram(graph, weights, limits)
-        chosen = {} if choices.get("variant") else from_bytes(module, pool, found.get(KEY))
-        is_kept = chosen is not None and not packer.num_packed
-        if chosen is None:
-            chosen = choose(module, pool, variant, packer.matrices())
-        lowered.multiply_with({matrix.format: Choice(variant, {}) for matrix in packer.matrices()} | dict(chosen))
-        if kept is not None and not is_kept:
-            kept.keep(recipe, {**packer.panels(), KEY: to_bytes(module, pool, chosen)})
+        fastest = {} if options.get("variant") else from_bytes(module, pool, found.get(KEY))
+        is_cached = fastest is not None and not packer.num_packed
+        if fastest is None:
+            fastest = choose_variants(module, pool, variant, packer.matrices())
+        default = VariantChoice(variant, {})
+        lowered.multiply_with({matrix.format: default for matrix in packer.matrices()} | dict(fastest))
+        if kept is not None and not is_cached:
+            kept.keep(recipe, {**packer.panels(), KEY: to_bytes(module, pool, fastest)})
         return lowered
 
-    def describe(self) -> Description:
-        """The kernels that `lower` would choose, products aside, and the threads."""
+    def describe(self) -> KernelReport:
+        """Describe the kernels that `lower` would choose (apart from products) and the threads."""
         module, problem = find_native()
         processors = os.cpu_count() or 1
         if module is None:
             is_broken = not isinstance(problem, ModuleNotFoundError)
             why = f"the native module does not load: {problem}" if is_broken else "quire was installed without them"
-            return Description(None, why, (), 1, processors, is_broken, REMEDY)
-        chosen = module.variants()[0]
+            return KernelReport(None, why, (), 1, processors, is_broken, REMEDY)
+        variant = module.variants()[0]
         features = tuple(module.features())
-        return Description(chosen, _why(module, chosen), features, allowed_threads(), processors)
+        return KernelReport(variant, _why(module, variant), features, allowed_threads(), processors)
 
     def peaks(self, seconds: float = 1.0) -> Peaks | None:
-        """Measured now, with the threads and the kernels that `lower` would choose. None without native code."""
+        """Measure with the threads and the kernels that `lower` would choose. None without native code."""
         module = native()
         if module is None:
             return None
@@ -96,13 +107,13 @@ class CpuDevice:
         )
 
 
-def _why(module: ModuleType, chosen: str) -> str:
-    """Which kernels are better than the chosen, and what they lack here."""
-    has = set(module.features())
+def _why(module: ModuleType, variant: str) -> str:
+    """Say which kernels are wider than the variant, and what this CPU lacks for them."""
+    features = set(module.features())
     compiled = list(module.needs())
-    better = compiled[[name for name, _ in compiled].index(chosen) + 1 :]
-    lacks = [f"{name} needs {', '.join(f for f in needs if f not in has)}" for name, needs in better]
-    return f"the fastest that this CPU can run; {'; '.join(lacks)}" if lacks else "the fastest that there are"
+    wider = compiled[[name for name, _ in compiled].index(variant) + 1 :]
+    missing = [f"{name} needs {', '.join(f for f in needs if f not in features)}" for name, needs in wider]
+    return f"the fastest that this CPU can run; {'; '.join(missing)}" if missing else "the fastest that there are"
 
 
 def _sizes(limits: Limits) -> list[int]:

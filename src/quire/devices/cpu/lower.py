@@ -14,25 +14,19 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.devices.base import Limits
+from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_linears
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
 
-from .buffers import NOWHERE, Buffers, Columns, Place
+from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
 from .pack import BLOCK, Packer
 from .program import NativeProgram
 
 NO_QUANTS = NO_VECTOR = -1
 RULES = (fuse_head, fuse_gate, fuse_residual, merge_linears)
 FUSED = frozenset({"linear_split", "gated_linear", "linear_add", "head"})
-
-
-class NoKernel(Exception):
-    """An op of the graph has no native kernel."""
-
-    def __init__(self, op: str) -> None:
-        super().__init__(f"The op {op} has no native kernel on this device.")
 
 
 def supports(node: Node) -> bool:
@@ -46,17 +40,17 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     graph = rewrite(graph, RULES, supports) if fuse else graph
     for node in graph.nodes:
         if node.op.name not in KERNELS:
-            raise NoKernel(node.op.name)
+            raise NoKernel(f"The op {node.op.name} has no native kernel on this device.")
     for spec in graph.caches:
         dims = (spec.num_heads, spec.key_dim, spec.value_dim)
         program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
     lowering = _Lowering(graph, packer)
     lowering.walk()
-    lowering.buffers.make(program)
+    lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     vocab = graph.output.dim if "logits" in graph.outputs else 0
-    return NativeProgram(program, vocab, {**lowering.given, **lowering.places})
+    return NativeProgram(program, vocab, {**lowering.given, **lowering.places}, limits.num_blocks)
 
 
 class _Lowering:
@@ -66,21 +60,23 @@ class _Lowering:
         self.graph, self.packer = graph, packer
         self.buffers = Buffers()
         self.instructions: list[tuple[str, dict[str, Any]]] = []
-        self.given: dict[int, Place] = {}  # values that no node makes: what a test feeds
-        self.places: dict[int, Place] = {}  # float32, of values that are still read, or that nothing reads
-        self.quants: dict[int, Place] = {}
+        self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
+        self.places: dict[int, BufferSlice] = {}  # float32, of values that are still read, or that nothing reads
+        self.quants: dict[int, BufferSlice] = {}
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
                 self._readers.setdefault(value.id, []).append(node)
         self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
-        self._angles: dict[tuple[str, float], tuple[Place, Place]] = {}
+        self._angles: dict[tuple[str, float], tuple[BufferSlice, BufferSlice]] = {}
 
     def walk(self) -> None:
         made = {value.id for node in self.graph.nodes for value in node.outputs}
         given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
         for value in given.values():
-            self.places[value.id] = self.given[value.id] = self.buffers.own(value.dim, for_logits=_is_narrow(value))
+            self.places[value.id] = self.given[value.id] = self.buffers.allocate_new(
+                value.dim, for_logits=_is_narrow(value)
+            )
             self._ensure_quants(value)
         for node in self.graph.nodes:
             KERNELS[node.op.name](self, node)
@@ -121,24 +117,24 @@ class _Lowering:
                         self.buffers.release(placed.pop(value.id))
 
     def _place(self, value: Value) -> Columns:
-        self.places[value.id] = self.buffers.take(value.dim, for_logits=_is_narrow(value))
+        self.places[value.id] = self.buffers.allocate(value.dim, for_logits=_is_narrow(value))
         return self.places[value.id].columns
 
     def _place_both(self, value: Value) -> tuple[Columns, int]:
         """Rows, blocks or both, as its readers need it, from an instruction that can write both."""
         as_rows, as_blocks = self._needs(value)
-        out = self._place(value) if as_rows else NOWHERE
+        out = self._place(value) if as_rows else NO_COLUMNS
         return out, self._place_quants(value) if as_blocks else NO_QUANTS
 
     def _place_quants(self, value: Value) -> int:
-        self.quants[value.id] = self.buffers.take(value.dim, "quants", for_logits=_is_narrow(value))
+        self.quants[value.id] = self.buffers.allocate(value.dim, "quants", for_logits=_is_narrow(value))
         return self.quants[value.id].buffer.index
 
     def _ensure_quants(self, value: Value) -> None:
         """Blocks of a value whose instruction wrote rows alone."""
         if value.id not in self.quants and self._needs(value)[1]:
             x = self._read(value)
-            self._emit("gather", x=x, out=NOWHERE, quants=self._place_quants(value))
+            self._emit("gather", x=x, out=NO_COLUMNS, quants=self._place_quants(value))
 
     # --- ops
 
@@ -191,7 +187,7 @@ class _Lowering:
             both = [float(self.packer.numbers(_name(node, name))[0]) for name in ("positive", "negative")]
             values = [*both, float(node.attrs["beta"]), float(node.attrs["eps"])]
         columns, quants = self._place_both(out)
-        operands = {"x": self._read(x), "y": NOWHERE if y is None else self._read(y), "weight": weight}
+        operands = {"x": self._read(x), "y": NO_COLUMNS if y is None else self._read(y), "weight": weight}
         self._emit("map", kind=kind, **operands, numbers=values, out=columns, quants=quants)
         self._release(*node.inputs)
 
@@ -214,7 +210,7 @@ class _Lowering:
         frequencies, scaling = _name(node, "frequencies"), float(node.attrs["scaling"])
         if (frequencies, scaling) not in self._angles:
             pairs = self.packer.rows_of(frequencies)
-            cos, sin = self.buffers.own(pairs), self.buffers.own(pairs)
+            cos, sin = self.buffers.allocate_new(pairs), self.buffers.allocate_new(pairs)
             self._angles[frequencies, scaling] = cos, sin
             table = {"frequencies": self.packer.vector(frequencies), "scaling": scaling}
             self._emit("rope_table", **table, cos=cos.columns, sin=sin.columns)
@@ -247,12 +243,12 @@ class _Lowering:
         plural = "s" if node.op.name == "linear_split" else ""
         names, biases = _bound(node, f"weight{plural}"), _bound(node, "biases" if plural else "bias")
         width, value = sum(out.dim for out in node.outputs), node.outputs[0]
-        buffer = self.buffers.take(width, for_logits=_is_narrow(value), num_values=len(node.outputs))
+        buffer = self.buffers.allocate(width, for_logits=_is_narrow(value), num_values=len(node.outputs))
         offset = 0
         for out in node.outputs:
-            self.places[out.id] = Place(buffer.buffer, offset, out.dim)
+            self.places[out.id] = BufferSlice(buffer.buffer, offset, out.dim)
             offset += out.dim
-        self._emit_product(node.inputs[0], names, biases, buffer.columns, NOWHERE)
+        self._emit_product(node.inputs[0], names, biases, buffer.columns, NO_COLUMNS)
         for out in node.outputs:
             self._ensure_quants(out)
 

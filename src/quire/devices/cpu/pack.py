@@ -1,9 +1,7 @@
-"""Weights on their way into a native program: which of its formats each one takes, and its bytes in that format.
+"""Packs weights for a native program: chooses the format of each one, and converts its bytes.
 
-Formats with kernels of their own: f32, f16, bf16, and every block format that a GGUF file may hold. They are packed
-without touching a number: what a kernel multiplies is what quire.quant says, to the bit. Floats of 8 bits become f16,
-which holds every one of their values (times a scale it is rounded); so do 4 bits with scales in tensors of their own.
-What is left (integers, f64, f8_e8m0, rows of a part of a block) becomes f32.
+The table of formats is in the device's facts (`__init__.py`). Formats with native kernels are packed without loss: a
+kernel multiplies exactly the numbers of quire.quant. Rows that are not whole blocks become f32.
 """
 
 from __future__ import annotations
@@ -17,30 +15,25 @@ from numpy.typing import NDArray
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
 
+from . import FACTS, QUANTIZED
+
 Array = NDArray[Any]
 Precision = Literal["native", "float"]
 
 BLOCK = 32
-FLOATS = frozenset({"f32", "f16", "bf16"})
-SMALL = frozenset({"f8_e4m3", "f8_e5m2", "int4"})
-QUANTIZED = frozenset(
-    {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"}
-)
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
-    """The format that this weight has inside a program."""
+    """Return the format of this weight inside a program."""
     if precision == "float":
         return "f32"
-    if weight.format in SMALL:
-        return "f16"
-    has_kernel = weight.format in FLOATS | QUANTIZED
-    has_whole_blocks = weight.shape[-1] % all_formats()[weight.format].block_weights == 0
-    return weight.format if has_kernel and has_whole_blocks else "f32"
+    target = FACTS.weight_formats[weight.format]
+    has_whole_blocks = weight.shape[-1] % all_formats()[target].block_weights == 0
+    return target if has_whole_blocks else "f32"
 
 
 def packed_rows(weight: Weight, target: str) -> Array:
-    """Its bytes in that format, in the graph's order of rows: uint8 [rows, bytes of a row]."""
+    """Return the weight's bytes in that format, rows in the graph's order: uint8 [rows, bytes of a row]."""
     if weight.format == target:
         return np.ascontiguousarray(weight.raw())
     numbers = weight.float32()
@@ -50,7 +43,7 @@ def packed_rows(weight: Weight, target: str) -> Array:
 
 
 class Packed(NamedTuple):
-    """A matrix as it lies in a program."""
+    """A matrix as a program stores it."""
 
     format: str
     shape: tuple[int, int]
@@ -58,9 +51,9 @@ class Packed(NamedTuple):
 
 
 class Packer:
-    """Gives weights to a native program, each once: two names of one weight are one matrix.
+    """Adds weights to a native program, each once: two names of one weight are one matrix.
 
-    Panels that an earlier lowering made are taken as they are; what is missing is packed.
+    Panels of an earlier lowering are used as they are; missing ones are packed.
     """
 
     def __init__(self, program: Any, weights: Weights, precision: Precision, panels: Mapping[str, Array]) -> None:
@@ -73,26 +66,26 @@ class Packer:
         self.num_packed = 0  # matrices that were not found
 
     def is_quantized(self, name: str) -> bool:
-        """Whether products with this weight take quantized activations."""
+        """Return whether products with this weight take quantized activations."""
         return packed_format(self._weights[name], self._precision) in QUANTIZED
 
     def rows_of(self, name: str) -> int:
-        """Rows of a matrix, or numbers of a vector."""
+        """Return the rows of a matrix, or the length of a vector."""
         return self._weights[name].shape[0]
 
     def matrix(self, name: str) -> int:
-        """The program's index of a weight with two axes."""
+        """Return the program's index of a weight with two axes."""
         weight = self._weights[name]
         if id(weight) not in self._matrices:
             self._matrices[id(weight)] = self._add(weight)
         return self._matrices[id(weight)]
 
     def matrices(self) -> list[Packed]:
-        """All matrices, in the order in which they were added."""
+        """Return all matrices, in the order in which they were added."""
         return [Packed(target, shape, self._program.panels(index)) for target, shape, index in self._added]
 
     def panels(self) -> dict[str, Array]:
-        """All matrices as they lie in the program, for a later lowering to find."""
+        """Return the packed bytes of all matrices by label, for a later lowering."""
         return {label: self._program.panels(index) for label, index in self._labels.items()}
 
     def _add(self, weight: Weight) -> int:

@@ -1,4 +1,4 @@
-"""Programs of the CPU: one native call for a step, or the references where there is no native code."""
+"""Programs of the CPU: one native call per step, or the references without native code."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
-from .buffers import Place
-from .choose import Choice
+from .buffers import BufferSlice
+from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
 
 
-class Step:
-    """A step that has run."""
+class FinishedStep:
+    """A pending step that has already run: the CPU runs it in `launch`."""
 
     def __init__(self, output: StepOutput) -> None:
         self._output = output
 
     def result(self) -> StepOutput:
-        """What came of it."""
+        """Return its output."""
         return self._output
 
 
 class NativeProgram:
     """A graph lowered to native instructions. The native object owns weights, buffers and the KV cache."""
 
-    def __init__(self, native: Any, vocab: int, places: Mapping[int, Place]) -> None:
+    def __init__(self, native: Any, vocab: int, places: Mapping[int, BufferSlice], num_blocks: int) -> None:
         self.native = native
+        self.num_blocks = num_blocks
         self._vocab = vocab  # 0: the graph has no head
-        self._places = places  # of values that nobody in the graph reads or makes
-        self._choices: Mapping[str, Choice] = {}
+        self._places = places  # of values that no node reads or no node computes
+        self._choices: Mapping[str, VariantChoice] = {}
 
     @property
     def kernels(self) -> dict[str, dict[str, float]]:
         """Per number format: the variant that computes products, then others with their times relative to it."""
         return {format: {each.variant: 1.0, **each.relative_times} for format, each in self._choices.items()}
 
-    def multiply_with(self, choices: Mapping[str, Choice]) -> None:
+    def multiply_with(self, choices: Mapping[str, VariantChoice]) -> None:
         """Compute the products of each format with the chosen variant."""
         for format, choice in choices.items():
             self.native.multiply_with(format, choice.variant)
@@ -56,42 +57,47 @@ class NativeProgram:
         """Memory that the program asked for: weights, buffers, KV cache."""
         return int(self.native.num_bytes)
 
-    def launch(self, batch: Batch) -> Step:
-        """Run the step; it is over when this returns. What does not fit the limits, or itself, is a ValueError."""
+    def launch(self, batch: Batch) -> FinishedStep:
+        """Run the step to its end. Raises ValueError if the batch exceeds the limits or is inconsistent."""
         num_logits = len(batch.logits_at)
-        wanted = batch.wanted if len(batch.wanted) else np.zeros(num_logits, np.int32)
-        most = max(wanted.tolist(), default=0)
+        num_top = batch.num_top if len(batch.num_top) else np.zeros(num_logits, np.int32)
+        most = max(num_top.tolist(), default=0)
         logits = np.empty((num_logits, self._vocab), np.float32)
         top_tokens, top_logits = np.empty((num_logits, most), np.int32), np.empty((num_logits, most), np.float32)
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
-        self.native.launch(*of_tokens, *of_rows, wanted, logits, top_tokens, top_logits)
-        return Step(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
+        self.native.launch(*of_tokens, *of_rows, num_top, logits, top_tokens, top_logits)
+        return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
     def release_blocks(self, blocks: Array) -> int:
-        """Give the pages that hold nothing but these blocks back to the system; answers how many bytes that are."""
+        """Return pages that hold only these blocks to the system; return how many bytes were freed."""
         return int(self.native.release_blocks(blocks))
 
     def feed(self, value: int, numbers: Array) -> None:
-        """Set a value that no node makes: [tokens, dim]. For tests of single nodes."""
+        """Set a value that no node computes: [tokens, dim]. For tests of single nodes."""
         self.native.poke(self._places[value].columns, np.ascontiguousarray(numbers, np.float32))
 
     def fetch(self, value: int, num_rows: int) -> Array:
-        """A value that no node reads, [num_rows, dim]. For tests of single nodes."""
+        """Return a value that no node reads, [num_rows, dim]. For tests of single nodes."""
         out = np.empty((num_rows, self._places[value].dim), np.float32)
         self.native.peek(self._places[value].columns, out)
         return out
 
 
 class ReferenceProgram:
-    """The interpreter behind a program's face."""
+    """The interpreter as a Program."""
 
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
         self._interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
         self._limits = limits
 
-    def launch(self, batch: Batch) -> Step:
-        """Run the step; it is over when this returns."""
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache."""
+        return self._limits.num_blocks
+
+    def launch(self, batch: Batch) -> FinishedStep:
+        """Run the step to its end."""
         limits = self._limits
         if (
             len(batch.token_ids) > limits.max_tokens
@@ -99,4 +105,4 @@ class ReferenceProgram:
             or len(batch.logits_at) > limits.max_logits
         ):
             raise ValueError("the step is larger than the program was lowered for")
-        return Step(StepOutput(self._interpreter.run(batch)))
+        return FinishedStep(StepOutput(self._interpreter.run(batch)))

@@ -1,4 +1,4 @@
-"""How many threads a step may use: the processors that the system lets this process have, and no more."""
+"""Limits the threads of a step to the processors that the system allows this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def pool_for(native: ModuleType, num_threads: int | None) -> Any:
-    """The process's pool of that many threads, or of fewer if it may not have so many. Programs share it."""
+    """Return the process's pool of that many threads, or of fewer if fewer are allowed. Programs share it."""
     allowed = allowed_threads()
     return _pool(native, max(1, min(allowed, num_threads or allowed)))
 
@@ -24,14 +24,14 @@ def _pool(native: ModuleType, num_threads: int) -> Any:
 
 
 def allowed_threads() -> int:
-    """Processors by affinity (cpusets included), or by the quota of a control group, whichever is less."""
+    """Return the processors by affinity (cpusets included) or by the quota of a control group, whichever is less."""
     affinity = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, min(processors, int(cgroup_quota())))
 
 
 def cgroup_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Processors' worth of time that this process's control groups grant it; infinite where none limits it."""
+    """Return the CPU quota of this process's control groups, in processors; a huge number if there is no limit."""
     quotas = [float(1 << 20)]
     for line in _read(membership).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -44,7 +44,7 @@ def cgroup_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
 
 
 def _ancestors(base: Path, path: str) -> list[Path]:
-    """The group's folder and those above it: each may limit it. In a container the path may be one of the host's."""
+    """Return the group's folder and its parents: each may set a limit. In a container the path may be the host's."""
     folder = base / path.lstrip("/")
     return [folder, *(parent for parent in folder.parents if parent == base or base in parent.parents)]
 
@@ -58,7 +58,7 @@ def _quota_v1(folder: Path) -> float:
 
 
 def _share(quota: str, period: str) -> float:
-    """`max` and -1 mean no limit; so does what cannot be read."""
+    """Return quota / period. `max`, -1 and unreadable values mean no limit."""
     limited = quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0
     return int(quota) / int(period) if limited else float("inf")
 

@@ -1,4 +1,4 @@
-"""Captured steps: one graph for each bucket of rows, made when it is first needed."""
+"""CUDA graphs of steps: one for each bucket of rows and kind of step."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .inputs import Sizes
+from .inputs import StepSizes
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Kind(NamedTuple):
-    """What else tells two graphs of one bucket apart."""
+class GraphKind(NamedTuple):
+    """What distinguishes two graphs of one bucket."""
 
     has_groups: bool  # rows share a prefix
-    mode: str  # how tokens are chosen: none (not in the graph), greedy, any
+    mode: str  # how tokens are sampled: none (not in the graph), greedy, any
 
 
 class Buckets:
-    """Numbers of rows that steps are padded to: close together where a row is a large part of the step."""
+    """The numbers of rows that steps are padded to: dense where one row is a large part of the step."""
 
     def __init__(self, most: int) -> None:
         steps = ((1, 1, 4), (4, 2, 16), (16, 8, 64), (64, 16, 256), (256, 32, 512), (512, 64, 1 << 20))
@@ -32,39 +32,39 @@ class Buckets:
             sizes |= set(range(start, min(end, most), step))
         self.sizes = sorted(sizes)
 
-    def find(self, sizes: Sizes) -> int | None:
-        """The bucket of a step in which every row has one token and its logits; None for any other."""
+    def find(self, sizes: StepSizes) -> int | None:
+        """Return the bucket of a step in which every row has one token and its logits; None for any other step."""
         if not sizes.tokens == sizes.rows == sizes.logits:
             return None
         return self.sizes[bisect_left(self.sizes, sizes.rows)]
 
 
 @dataclass(slots=True, eq=False)
-class Captured:
-    """A graph that can be run again and again."""
+class CapturedStep:
+    """A graph that can be replayed."""
 
     graph: Any
     logits: Tensor
     num_rows: int
 
     def replay(self) -> Tensor:
-        """Start it."""
+        """Start the graph; return its logits."""
         self.graph.replay()
         return self.logits
 
 
-def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, num_rows: int) -> Captured:
-    """The graph of a step. All graphs of a program share `pool`: they never run at the same time.
+def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, num_rows: int) -> CapturedStep:
+    """Capture the graph of a step. All graphs of a program share `pool`: they never run at the same time.
 
-    They share the memory of their logits too, which are read before the next step. Held, those of all buckets up to
-    1,024 rows would take 6 GB for each kind (vocabulary of 128,256).
+    They share the memory of their logits too, which are read before the next step. Kept separately, the logits of all
+    buckets up to 1,024 rows would take 6 GB per kind (vocabulary of 128,256).
     """
     graph, logits = record(whole, stream, pool)
-    return Captured(graph, torch.as_tensor(_Unowned(logits), device=logits.device), num_rows)
+    return CapturedStep(graph, torch.as_tensor(_Unowned(logits), device=logits.device), num_rows)
 
 
 class _Unowned:
-    """A float32 tensor's memory, without a hold on it: what a graph writes there is there until another is replayed."""
+    """A view of a float32 tensor that does not keep its memory alive. Valid until another graph is replayed."""
 
     def __init__(self, tensor: Tensor) -> None:
         assert tensor.dtype == torch.float32 and tensor.is_contiguous()
@@ -72,14 +72,14 @@ class _Unowned:
         self.__cuda_array_interface__ = memory
 
 
-def record(run: Callable[[], Answer], stream: Any, pool: Any) -> tuple[Any, Answer]:
-    """Run once, so that all kernels are compiled and nothing is chosen for the first time; then record.
+def record(run: Callable[[], Result], stream: Any, pool: Any) -> tuple[Any, Result]:
+    """Run once, so that all kernels are compiled and all lazy choices are made; then record a graph.
 
-    Graphs of one pool share their memory. None: a new one.
+    Graphs of one pool share their memory. None: a new pool.
     """
     run()
     graph = torch.cuda.CUDAGraph()
     stream.synchronize()
     with torch.cuda.graph(graph, pool=pool, stream=stream):
-        answer = run()
-    return graph, answer
+        result = run()
+    return graph, result

@@ -1,4 +1,4 @@
-"""What `open("cuda")` answers: it lowers a graph for one GPU, and gives the memory that is left to the KV cache."""
+"""The device "cuda": lowers a graph for one GPU, and gives the remaining memory to the KV cache."""
 
 from __future__ import annotations
 
@@ -14,95 +14,108 @@ import torch
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
 from quire.devices._triton.chain import compile_ahead
-from quire.devices.base import Description, DeviceUnavailable, KeptWeights, Limits, LoweringOptions
+from quire.devices.base import KernelReport, Limits, LoweringOptions, Peaks, WeightCache
+from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
 
-from .choose import Chooser
+from . import ACTIVATIONS, FACTS
 from .few_rows import FewRows
 from .instructions import Caches
 from .lower import Lowering, fused
 from .program import CudaProgram
-from .tiles import Choice, Key, Tiles, shipped
-from .tuned import MadeFor, TunedTable
-from .warm import largest, steps
+from .sampler import DeviceSampler
+from .tiles import ProductKey, TileChoice, Tiles, shipped
+from .tuned_table import TunedTable, TuningTarget
+from .warm_up import largest_step, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
 
 logger = logging.getLogger("quire.devices.cuda")
 
-KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8_e4m3": torch.float8_e4m3fn}
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-FIXED_CHUNK = 512  # keys; of the deterministic mode
-HEADROOM = 1 << 30  # bytes left to the driver, to graphs and to fragments
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8_e4m3": torch.float8_e4m3fn}
+FIXED_CHUNK = 512  # keys, in deterministic mode
+HEADROOM = 1 << 30  # bytes left for the driver, graphs and fragmentation
 CTAS_PER_SM = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """One GPU. `place` is torch's name for it; a CPU serves to test all of this through Triton's interpreter."""
+    """One GPU. `place` is torch's name for it; with a CPU, all of this can be tested through Triton's interpreter."""
 
     place: str = "cuda"
-    name: str = "cuda"
-    kv_dtype: str = "bf16"
+    name: str = FACTS.name
+
+    def facts(self) -> DeviceFacts:
+        """Its number formats, and its memory where torch finds a GPU."""
+        if self.place != "cuda" or not torch.cuda.is_available():
+            return FACTS
+        free, total = torch.cuda.mem_get_info()
+        return replace(FACTS, memory=DeviceMemory(MemoryKind.OWN, total, free))
 
     def lower(
         self,
         graph: Graph,
         weights: Weights,
         limits: Limits,
-        kept: KeptWeights | None = None,
-        **wishes: Unpack[LoweringOptions],
+        kept: WeightCache | None = None,
+        **options: Unpack[LoweringOptions],
     ) -> CudaProgram:
-        """Place the weights, measure a step of the largest size, and fill what is left with KV blocks.
+        """Place the weights, measure a step of the largest size, and fill the remaining memory with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
+        formats = {name: weight.format for name, weight in weights.items()}
+        FACTS.check(limits.kv_dtype, formats, options.get("quantize"))
         device = self._device()
-        is_fixed = wishes.get("deterministic", False)
-        dtype = DTYPES[wishes.get("dtype") or "bf16"]
-        table = _table(device, wishes.get("tuned"))
+        is_fixed = options.get("deterministic", False)
+        dtype = DTYPES[options.get("dtype") or ACTIVATIONS]
+        table = _table(device, options.get("tuned"))
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
-        placer = Placer(weights, device, dtype, tiles, wishes.get("quantize"))
+        placer = Placer(weights, device, dtype, tiles, options.get("quantize"))
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         graph = fused(graph)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
-        chooser = Chooser(limits.max_rows, limits.max_logits, graph.output.dim, device)
+        sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
-        captures = wishes.get("captures", True) and device.type == "cuda"
+        captures = options.get("captures", True) and device.type == "cuda"
         instructions = lowering.walk()
-        if placer.widened:
-            kinds = ", ".join(sorted(placer.widened))
-            logger.info("matrices in %s become plain numbers: there is no kernel for them as they are stored", kinds)
+        if placer.dequantized:
+            kinds = ", ".join(sorted(placer.dequantized))
+            logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
         program = CudaProgram(
-            instructions, graph.output.id, lowering.caches, limits, work, chooser, device, captures,
-            table=None if is_fixed else table, tunes=wishes.get("tune", False),
+            instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
+            table=None if is_fixed else table, tunes=options.get("tune", False),
         )  # fmt: skip
         try:
             if device.type == "cuda":
                 program.few_rows = FewRows.of(instructions, lowering.caches)
                 with ThreadPoolExecutor(1) as side:  # while Triton compiles
-                    wide = side.submit(WideAttention.among, instructions, lowering.caches)
+                    wide = side.submit(WideAttention.for_instructions, instructions, lowering.caches)
                     _compile(program, limits)
                 program.wide = wide.result()
             if limits.num_blocks == 0:
-                num_blocks = self._fitting(program, graph, limits, wishes.get("memory_share", 0.9))
+                num_blocks = self._fitting(program, graph, limits, options.get("memory_share", 0.9))
                 lowering.caches.resize(num_blocks)
         except OutOfDeviceMemory:
             raise DeviceUnavailable(
-                "The GPU has no memory for the largest step beside this model. Use a smaller model, quantize it, or "
-                "lower max_step_tokens."
+                "The GPU has too little memory for this model and the largest step. Use a smaller model, quantize it, "
+                "or lower max_step_tokens."
             ) from None
         return program
 
-    def describe(self) -> Description:
-        """The GPU, by its own name."""
+    def describe(self) -> KernelReport:
+        """Describe the GPU."""
         if not torch.cuda.is_available():
-            return Description(None, "torch finds no GPU", (), 0, 0, remedy="Install torch with CUDA, and a driver.")
-        facts = torch.cuda.get_device_properties(0)
-        features = (f"sm_{facts.major}{facts.minor}", f"{facts.total_memory / 1e9:.0f} GB")
-        return Description("triton", facts.name, features, 1, facts.multi_processor_count)
+            return KernelReport(None, "torch finds no GPU", (), 0, 0, remedy="Install torch with CUDA, and a driver.")
+        gpu = torch.cuda.get_device_properties(0)
+        features = (f"sm_{gpu.major}{gpu.minor}", f"{gpu.total_memory / 1e9:.0f} GB")
+        return KernelReport("triton", gpu.name, features, 1, gpu.multi_processor_count)
+
+    def peaks(self, seconds: float = 1.0) -> Peaks | None:
+        """Not measured."""
+        return None
 
     def _device(self) -> torch.device:
         if self.place == "cuda" and not torch.cuda.is_available():
@@ -112,22 +125,22 @@ class CudaDevice:
         return torch.device("cuda", torch.cuda.current_device()) if self.place == "cuda" else torch.device(self.place)
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
-        """KV blocks for which there is room beside the largest step, which is run once to see what it takes."""
+        """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
         if program.device.type != "cuda":
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
-        program.launch(largest(limits)).result()
+        program.launch(largest_step(limits)).result()
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()
         probe = program.caches.whole.numel() * program.caches.whole.element_size()
-        room = min(int(total * share), total - others) - (peak - probe) - HEADROOM
+        available = min(int(total * share), total - others) - (peak - probe) - HEADROOM
         size = probe // program.caches.whole.shape[2]
-        num_blocks = room // size - 1
+        num_blocks = available // size - 1
         if num_blocks < limits.max_blocks:
             raise DeviceUnavailable(
-                f"The GPU has room for {max(num_blocks, 0)} KV blocks beside this model, and one context needs "
+                f"The GPU has room for {max(num_blocks, 0)} KV blocks beside this model, but one context needs "
                 f"{limits.max_blocks}. Use a smaller model, quantize it, or lower max_context."
             )
         logger.info("%.1f GB of KV cache: %d blocks", num_blocks * size / 1e9, num_blocks)
@@ -135,17 +148,17 @@ class CudaDevice:
 
 
 def _compile(program: CudaProgram, limits: Limits) -> None:
-    """All kernels, so that no request waits for a compiler."""
+    """Compile all kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
     program.captures = False
 
     def run() -> None:
-        for batch in steps(limits):
+        for batch in warm_up_steps(limits):
             program.launch(batch).result()
 
     num_new = compile_ahead(run)
     program.captures = captures
-    logger.info("%d kernels in %.1f s", num_new, time.monotonic() - began)
+    logger.info("compiled or loaded %d kernels in %.1f s", num_new, time.monotonic() - began)
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
@@ -154,13 +167,13 @@ def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device)
         raise DeviceUnavailable("Layers whose caches differ are not supported on this device.")
     heads, dim, _ = specs.pop()
     shape = (len(graph.caches), 2, num_blocks + 1, heads, limits.block_tokens, dim)
-    return Caches(torch.zeros(shape, dtype=KV_DTYPES[limits.kv_dtype], device=device))
+    return Caches(torch.zeros(shape, dtype=DTYPES[limits.kv_dtype], device=device))
 
 
 def _work(graph: Graph, limits: Limits, device: torch.device, is_fixed: bool) -> dict[int | None, WorkLimits]:
     spec = graph.caches[0]
     attention = next(node for node in graph.nodes if node.op.name == "attention")
-    configs = configs_for(spec.key_dim, KV_DTYPES[limits.kv_dtype], fixed=is_fixed)
+    configs = configs_for(spec.key_dim, DTYPES[limits.kv_dtype], fixed=is_fixed)
     one = WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,
@@ -186,11 +199,11 @@ def _chunk(is_fixed: bool) -> int | None:
 
 
 def _table(device: torch.device, folder: Path | None) -> TunedTable | None:
-    return None if folder is None else TunedTable(folder, MadeFor.here(_name(device)))
+    return None if folder is None else TunedTable(folder, TuningTarget.here(_name(device)))
 
 
-def _known(device: torch.device, table: TunedTable | None) -> dict[Key, Choice]:
-    """How products are multiplied here: what was timed on this machine wins over what is shipped."""
+def _known(device: torch.device, table: TunedTable | None) -> dict[ProductKey, TileChoice]:
+    """Return the known choices for products: those tuned on this machine override the shipped ones."""
     found = {} if table is None else table.read()
     if table is not None and found:
         logger.info("%d products are tuned: %s", len(found), table.path)

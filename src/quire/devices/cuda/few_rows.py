@@ -1,4 +1,4 @@
-"""A whole step of few rows in one kernel (`kernels/few_rows.cu`): for which models, its division, and its launch."""
+"""A whole step of few rows in one kernel (`kernels/few_rows.cu`): which models it supports, its tiling, its launch."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from torch import Tensor
 
 from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Run, Select
 from .linear import Linear
-from .nvrtc import CudaError, Kernel, Launch, compiled, stream_of
+from .nvrtc import CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
 from .tensor_map import BOX_BYTES, Box, tensor_map
 
 logger = logging.getLogger("quire.devices.cuda")
 
-MOST_GROUPED = 8  # heads that share a key head
+MAX_GROUPED = 8  # heads that share a key head
 HOPPER = 9
-WARPS = 16  # that multiply; and tiles of a slot
+WARPS = 16  # that multiply; also tiles per slot
 TILE_ROWS = 16
 SLOT = WARPS * TILE_ROWS * BOX_BYTES
-ROWS = (1, 8, 16)  # that there is a kernel for
-MOST_ROWS = ROWS[-1]
-TOKEN_ROOMS = {1: (9 << 10,), 8: (68 << 10, 52 << 10, 36 << 10), 16: (68 << 10, 52 << 10, 36 << 10)}
-BARRIERS = 8 * 2 * 8 + 4 * 64  # bytes, of tokens; and an item of attention
-MOST_SLOTS = 8
-ENOUGH_SLOTS = 4  # tokens that come early are worth more than weights that do
-FEWEST_SLOTS = 3
+ROWS = (1, 8, 16)  # one kernel for each of these maximum numbers of rows
+MAX_ROWS = ROWS[-1]
+# shared memory for tokens, by ROWS, in order of preference
+TOKEN_BYTES = {1: (9 << 10,), 8: (68 << 10, 52 << 10, 36 << 10), 16: (68 << 10, 52 << 10, 36 << 10)}
+BARRIERS = 8 * 2 * 8 + 4 * 64  # bytes of barriers for tokens, and of an attention item
+MAX_SLOTS = 8
+ENOUGH_SLOTS = 4  # with as many, shared memory is better spent on tokens than on more weights in flight
+MIN_SLOTS = 3
 ALIGNMENT = 1024
-UNUSED_COST = 0.1  # of a slot that stays empty, against one more round
+UNUSED_COST = 0.1  # cost of an unused part of a slot, relative to one more round
 
 
-class Shape(NamedTuple):
-    """Of a product: the rows that come out, the columns, and the bytes of a weight."""
+class ProductShape(NamedTuple):
+    """Output rows and columns of a product, and the bytes of a weight."""
 
     rows: int
     columns: int
@@ -45,8 +46,8 @@ class Shape(NamedTuple):
     is_gate: bool = False
 
 
-def tiles_of(shape: Shape, num_processors: int) -> int:
-    """Tiles of a block's group, so that no processor has many more rows than the others, and slots are full."""
+def tiles_of(shape: ProductShape, num_processors: int) -> int:
+    """Return the tiles of a block's group that balance rows over processors and fill slots."""
     halves = 2 if shape.is_gate else 1
     units = -(-shape.rows // TILE_ROWS)
 
@@ -54,51 +55,51 @@ def tiles_of(shape: Shape, num_processors: int) -> int:
         groups = -(-units // unit)
         longest = -(-groups // num_processors) * unit
         used = unit * halves * _parts(shape, unit * halves) / WARPS
-        tokens = 0.25 / unit  # every group reads them
+        tokens = 0.25 / unit  # cost of reading the tokens, once per group
         return longest * (1 + tokens + UNUSED_COST * (1 - used))
 
     return halves * min(range(1, WARPS // halves + 1), key=cost)
 
 
-def _parts(shape: Shape, tiles: int) -> int:
-    """Boxes of a slot, as the kernel has it."""
+def _parts(shape: ProductShape, tiles: int) -> int:
+    """Return the boxes of a slot, as in the kernel."""
     boxes = shape.columns * shape.width // BOX_BYTES
     return next((parts for parts in (8, 4, 2) if parts * tiles <= WARPS and boxes % parts == 0), 1)
 
 
-class Layer(NamedTuple):
-    """The four instructions of one."""
+class LayerInstructions(NamedTuple):
+    """The four instructions of a layer."""
 
     attend: Attend
-    answer: AddProduct
+    out_proj: AddProduct
     gate: Gate
     down: AddProduct
 
     @property
     def linears(self) -> tuple[Any, Any, Any, Any]:
-        return self.attend.linear, self.answer.linear, self.gate.linear, self.down.linear
+        return self.attend.linear, self.out_proj.linear, self.gate.linear, self.down.linear
 
 
-class Model(NamedTuple):
-    """What the kernel knows of a model."""
+class ModelInstructions(NamedTuple):
+    """The instructions of a model, in the form that the kernel supports."""
 
     embed: Embed
-    layers: list[Layer]
+    layers: list[LayerInstructions]
     head: Head
 
     @classmethod
-    def of(cls, instructions: Sequence[Instruction]) -> Model | None:
-        """None: it is not a chain of attention and gated feed-forward blocks, each behind a norm."""
-        kept = [each for each in instructions if not isinstance(each, Forget | Select)]
-        kinds = [type(each) for each in kept]
-        num_layers = (len(kept) - 2) // 4
+    def of(cls, instructions: Sequence[Instruction]) -> ModelInstructions | None:
+        """Group the instructions. None: they are not attention and gated feed-forward blocks, each after a norm."""
+        steps = [each for each in instructions if not isinstance(each, Forget | Select)]
+        kinds = [type(each) for each in steps]
+        num_layers = (len(steps) - 2) // 4
         if kinds != [Embed, *[Attend, AddProduct, Gate, AddProduct] * num_layers, Head] or not num_layers:
             return None
-        layers = [Layer(*kept[1 + 4 * i : 5 + 4 * i]) for i in range(num_layers)]  # type: ignore[arg-type]
-        return cls(kept[0], layers, kept[-1])  # type: ignore[arg-type]
+        layers = [LayerInstructions(*steps[1 + 4 * i : 5 + 4 * i]) for i in range(num_layers)]  # type: ignore[arg-type]
+        return cls(steps[0], layers, steps[-1])  # type: ignore[arg-type]
 
-    def is_known(self, cache: Tensor) -> bool:
-        """Are all its numbers of kinds that the kernel has code for?"""
+    def is_supported(self, cache: Tensor) -> bool:
+        """Return whether the kernel supports all formats and shapes of the model."""
         linears = [linear for layer in self.layers for linear in layer.linears]
         if not all(isinstance(each, Linear) for each in [*linears, self.head.linear]):
             return False
@@ -120,14 +121,14 @@ class Model(NamedTuple):
             and self._is_uniform
             and cache.dtype == self.embed.table.dtype == torch.bfloat16
             and attends[0].heads.dim in (64, 128)
-            and attends[0].heads.num_heads <= MOST_GROUPED * attends[0].heads.kv_heads
+            and attends[0].heads.num_heads <= MAX_GROUPED * attends[0].heads.kv_heads
             and cache.shape[4] % TILE_ROWS == 0
             and first.weight.device.type == "cuda"
         )
 
     @property
     def _is_uniform(self) -> bool:
-        """Is what the kernel takes from the first layer the same in all of them?"""
+        """Whether all layers agree in what the kernel reads from the first one."""
         kinds = {
             (
                 id(layer.attend.turns.cos),
@@ -148,7 +149,7 @@ class _Step(ctypes.Structure):
         *((name, c_void_p) for name in ("maps", "layers", "table", "ids", "last_tokens", "normed", "squares", "qkv")),
         *((name, c_void_p) for name in ("attended", "activated", "logits", "items", "num_items", "first_part")),
         *((name, c_void_p) for name in ("num_parts", "positions", "slots", "tables", "cosines", "sines", "cache")),
-        *((name, c_void_p) for name in ("partial_out", "partial_lse", "meeting")),
+        *((name, c_void_p) for name in ("partial_out", "partial_lse", "grid_barrier")),
         ("cache_stride", c_uint64),
         ("num_tokens", c_int),
         ("eps", c_float),
@@ -160,21 +161,21 @@ class _Step(ctypes.Structure):
 class FewRows:
     """The kernel of one model, with its buffers."""
 
-    model: Model
+    model: ModelInstructions
     caches: Caches
     num_processors: int
     shared_memory: int  # bytes, of a block
-    _definitions: dict[str, int] = field(init=False)  # what the kernel is compiled for, whatever the number of rows
+    _definitions: dict[str, int] = field(init=False)  # compile-time constants that do not depend on the number of rows
     _maps: Tensor = field(init=False)
     _layers: Tensor = field(init=False)
     _buffers: dict[str, Tensor] = field(init=False)
-    _kernels: dict[int, tuple[Kernel, Launch]] = field(default_factory=dict)
+    _kernels: dict[int, tuple[Kernel, LaunchConfig]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, instructions: Sequence[Instruction], caches: Caches) -> FewRows | None:
-        """None: this model or this GPU is none that the kernel is for."""
-        model = Model.of(instructions)
-        if model is None or not model.is_known(caches.whole):
+        """Compile the kernels. None: the kernel does not support this model or this GPU."""
+        model = ModelInstructions.of(instructions)
+        if model is None or not model.is_supported(caches.whole):
             return None
         facts = torch.cuda.get_device_properties(caches.whole.device)
         if facts.major != HOPPER:
@@ -182,26 +183,26 @@ class FewRows:
         shared_memory: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
         try:
             found = cls(model, caches, facts.multi_processor_count, shared_memory)
-            if min(found._division(each)["SLOTS"] for each in ROWS) < FEWEST_SLOTS:
+            if min(found._memory_plan(each)["SLOTS"] for each in ROWS) < MIN_SLOTS:
                 return None
             with ThreadPoolExecutor(len(ROWS)) as threads:
                 list(threads.map(found._kernel, ROWS))
-        except (CudaError, OSError, AttributeError) as error:  # an attribute: a driver from before such kernels
-            logger.warning("steps of few rows are made of several kernels: %s", error)
+        except (CudaError, OSError, AttributeError) as error:  # AttributeError: the driver is too old
+            logger.warning("steps of few rows run as several kernels: %s", error)
             return None
         return found
 
     def __post_init__(self) -> None:
-        self._definitions = definitions = self._defined()
-        device, rows, dim = self.caches.whole.device, MOST_ROWS, definitions["DIM"]
-        self._maps, self._layers = self._encoded().to(device), self._pointers().to(device)
+        self._definitions = definitions = self._constants()
+        device, rows, dim = self.caches.whole.device, MAX_ROWS, definitions["DIM"]
+        self._maps, self._layers = self._tensor_maps().to(device), self._pointers().to(device)
         qkv = definitions["HEADS"] + 2 * definitions["KV"]
         heads = definitions["HEADS"] * definitions["HEAD_DIM"]
         sizes = {"normed": dim, "attended": heads, "activated": definitions["FFN"]}
         self._buffers = {
             name: torch.zeros((rows, size), dtype=torch.bfloat16, device=device) for name, size in sizes.items()
         }
-        parts = max(rows, -(-self.num_processors // definitions["KV"]))  # as `plan_work` cuts so few rows
+        parts = max(rows, -(-self.num_processors // definitions["KV"]))  # the most that `plan_work` makes of few rows
         tagged = {
             "qkv": (rows, qkv * definitions["HEAD_DIM"]),
             "partial_out": (parts, heads),
@@ -210,13 +211,13 @@ class FewRows:
         self._buffers |= {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in tagged.items()}
         self._buffers |= {
             "squares": torch.zeros((rows, dim), device=device),
-            "meeting": torch.zeros(3, dtype=torch.int32, device=device),
+            "grid_barrier": torch.zeros(3, dtype=torch.int32, device=device),
         }
 
     def __call__(self, run: Run) -> Tensor:
-        """The step's logits, in float32."""
+        """Launch the step; return its logits, in float32."""
         num_tokens, first = len(run.ids), self.model.layers[0].attend
-        kernel, how = self._kernel(num_tokens)
+        kernel, config = self._kernel(num_tokens)
         logits = torch.empty((num_tokens, self._definitions["VOCAB"]), device=run.ids.device)
         work, whole, norm = run.work[None], self.caches.whole, self.model.head.norm
         assert norm is not None
@@ -241,10 +242,10 @@ class FewRows:
         step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()})
         step.cache_stride, step.num_tokens = whole.stride(1), num_tokens
         step.eps, step.scale = norm.eps, first.scale
-        kernel.launch(how, stream_of(run.ids.device), (step,))
+        kernel.launch(config, current_stream(run.ids.device), (step,))
         return logits
 
-    def _defined(self) -> dict[str, int]:
+    def _constants(self) -> dict[str, int]:
         layer = self.model.layers[0]
         head: Tensor = self.model.head.linear.weight  # type: ignore[attr-defined]
         qkv, _, gate, down = (each.weight for each in layer.linears)
@@ -252,7 +253,7 @@ class FewRows:
 
         def tiles(weight: Tensor, is_gate: bool = False) -> int:
             rows = weight.shape[0] // halves if is_gate else weight.shape[0]
-            return tiles_of(Shape(rows, weight.shape[1], weight.element_size(), is_gate), self.num_processors)
+            return tiles_of(ProductShape(rows, weight.shape[1], weight.element_size(), is_gate), self.num_processors)
 
         return {
             "LAYERS": len(self.model.layers),
@@ -267,15 +268,15 @@ class FewRows:
             "BLOCK_TOKENS": self.caches.whole.shape[4],
             "HAS_BIAS": layer.attend.linear.bias is not None,  # type: ignore[attr-defined]
             "QKV_TILES": tiles(qkv),
-            "ANSWER_TILES": tiles(down),  # the same rows: their residual stays in the block
+            "OUT_PROJ_TILES": tiles(down),  # the same rows: their residual stays in the block
             "GATE_TILES": tiles(gate, is_gate=True),
             "DOWN_TILES": tiles(down),
             "HEAD_TILES": tiles(head),
         }
 
-    def _division(self, room_for: int) -> dict[str, int]:
-        """The numbers that depend on rows, and on what they leave of the shared memory."""
-        tokens, definitions = max(room_for, ROWS[1]), self._definitions
+    def _memory_plan(self, max_tokens: int) -> dict[str, int]:
+        """Return the constants that depend on the number of rows, and the division of shared memory."""
+        tokens, definitions = max(max_tokens, ROWS[1]), self._definitions
         own_rows = definitions["DOWN_TILES"] * TILE_ROWS
         groups = -(-definitions["DIM"] // own_rows)
         residual = -(-groups // self.num_processors) * own_rows * tokens
@@ -283,38 +284,38 @@ class FewRows:
         head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
         attention = 6 * head_dim + 8 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
         fixed = ALIGNMENT + BARRIERS + 4 * (residual + max(sums, attention))
-        rooms = [(room, (self.shared_memory - fixed - room) // (SLOT + 16)) for room in TOKEN_ROOMS[room_for]]
-        room, slots = next((each for each in rooms if each[1] >= ENOUGH_SLOTS), rooms[-1])
-        slots = min(slots, MOST_SLOTS)
+        plans = [(size, (self.shared_memory - fixed - size) // (SLOT + 16)) for size in TOKEN_BYTES[max_tokens]]
+        token_bytes, slots = next((each for each in plans if each[1] >= ENOUGH_SLOTS), plans[-1])
+        slots = min(slots, MAX_SLOTS)
         return {
             "TOKENS": tokens,
-            "ROOM_FOR": room_for,
-            "TOKEN_ROOM": room,  # bytes of what weights are multiplied with
+            "MAX_TOKENS": max_tokens,
+            "TOKEN_BYTES": token_bytes,  # of what weights are multiplied with
             "RESIDUAL": residual,
             "SLOTS": slots,
-            "shared": fixed + room + slots * (SLOT + 16),
+            "shared": fixed + token_bytes + slots * (SLOT + 16),
         }
 
-    def _kernel(self, num_tokens: int) -> tuple[Kernel, Launch]:
-        room_for = next(each for each in ROWS if num_tokens <= each)
-        if room_for not in self._kernels:
-            division = self._division(room_for)
-            shared = division.pop("shared")
-            code = compiled("few_rows", self._definitions | division, self.caches.whole.device)
-            launch = Launch(self.num_processors, 32 * (WARPS + 2), shared)
-            self._kernels[room_for] = Kernel.load(code, "few_rows", shared, self.caches.whole.device), launch
-        return self._kernels[room_for]
+    def _kernel(self, num_tokens: int) -> tuple[Kernel, LaunchConfig]:
+        max_tokens = next(each for each in ROWS if num_tokens <= each)
+        if max_tokens not in self._kernels:
+            plan = self._memory_plan(max_tokens)
+            shared = plan.pop("shared")
+            code = compile_kernel("few_rows", self._definitions | plan, self.caches.whole.device)
+            launch = LaunchConfig(self.num_processors, 32 * (WARPS + 2), shared)
+            self._kernels[max_tokens] = Kernel.load(code, "few_rows", shared, self.caches.whole.device), launch
+        return self._kernels[max_tokens]
 
-    def _encoded(self) -> Tensor:
-        """All matrices, as the copy engine is to see them."""
+    def _tensor_maps(self) -> Tensor:
+        """Return the tensor maps of all matrices, for the copy engine."""
         definitions = self._definitions
-        tiles = [definitions[f"{name}_TILES"] for name in ("QKV", "ANSWER", "GATE", "DOWN")]
+        tiles = [definitions[f"{name}_TILES"] for name in ("QKV", "OUT_PROJ", "GATE", "DOWN")]
         maps = [_encode(each, tiles[i]) for layer in self.model.layers for i, each in enumerate(layer.linears)]
         maps.append(_encode(self.model.head.linear, definitions["HEAD_TILES"]))
         return torch.frombuffer(bytearray(b"".join(maps)), dtype=torch.uint8)
 
     def _pointers(self) -> Tensor:
-        """The kernel's `Layer`s, and one more for the norm before the head."""
+        """Return the kernel's `Layer` structs, and one more for the norm before the head."""
         rows = []
         for layer in self.model.layers:
             norms = layer.attend.norm, layer.gate.norm
@@ -327,7 +328,7 @@ class FewRows:
 
 
 def _encode(linear: Any, tiles: int) -> bytes:
-    """A matrix in boxes of all rows of a group, of a gate's half; several of them side by side."""
+    """Return the tensor map of a matrix: boxes of all rows of a group (of half a gate's), several side by side."""
     weight, rows = linear.weight, tiles * TILE_ROWS // (2 if linear.is_gate else 1)
-    shape = Shape(weight.shape[0], weight.shape[1], weight.element_size())
+    shape = ProductShape(weight.shape[0], weight.shape[1], weight.element_size())
     return tensor_map(weight, weight.shape[1], Box(rows, _parts(shape, tiles)))

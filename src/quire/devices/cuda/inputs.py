@@ -1,9 +1,9 @@
-"""A step's numbers on their way to the GPU: one buffer, one transfer.
+"""The input buffer of a step: one buffer, one transfer to the GPU.
 
-    ids T · positions T · slots T · logits_at L · draws 7 × L · work of attention, for each window · block tables
+    ids T · positions T · slots T · logits_at L · draws 7 × L · attention work, for each window · block tables
 
-A captured step reads them where the one before had them, so their places depend on the sizes of the step alone, padded
-to those of its bucket; block tables come last, because their width changes from step to step.
+A replayed graph reads the same addresses every time, so offsets depend only on the sizes of the step, padded to those
+of its bucket. Block tables come last, because their width changes from step to step.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices._triton.attention_work import ROW, WorkCounts, WorkLimits, WorkViews, aligned, plan_work, size_of
+from quire.devices._triton.attention_work import ROW, WorkCounts, WorkLimits, WorkViews, aligned, plan_work, work_size
 from quire.ops.batch import Batch, Draws
 
 Array = NDArray[Any]
-NO_MASK = NOBODY = -1
+NO_MASK = NO_ROW = -1
 
 
-class Sizes(NamedTuple):
-    """Of a step, or of the bucket that it is padded to."""
+class StepSizes(NamedTuple):
+    """The sizes of a step, or of the bucket that it is padded to."""
 
     tokens: int
     rows: int
@@ -30,25 +30,25 @@ class Sizes(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Views of a buffer: numpy arrays of the host's, tensors of the device's."""
+    """Views of a buffer: numpy arrays on the host, tensors on the device."""
 
     ids: Any
     positions: Any
     slots: Any
     logits_at: Any
-    rows: Any  # of draws: where a chosen token is remembered
+    rows: Any  # of draws: the entry of the table of last tokens
     temperature: Any
     top_k: Any
     top_p: Any
     min_p: Any
     chance: Any
-    mask_at: Any  # [L] which of the masks is an entry's; NO_MASK: none
+    mask_at: Any  # [L] index of an entry's mask; NO_MASK: none
     work: dict[int | None, WorkViews]
-    tables: Any  # what is left of the buffer
+    tables: Any  # the rest of the buffer
 
     @classmethod
-    def of(cls, buffer: Any, floats: Any, sizes: Sizes, limits: Mapping[int | None, WorkLimits]) -> Inputs:
-        """`floats` is the same buffer as float32."""
+    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: Mapping[int | None, WorkLimits]) -> Inputs:
+        """Divide a buffer into views. `floats` is the same buffer as float32."""
         lengths = [sizes.tokens] * 3 + [sizes.logits] * 8
         kinds = [buffer] * 5 + [floats, buffer, floats, floats, floats, buffer]
         views: list[Any] = []
@@ -58,7 +58,7 @@ class Inputs(NamedTuple):
             at += aligned(length)
         work = {}
         for window, each in limits.items():
-            end = at + size_of(each)
+            end = at + work_size(each)
             work[window] = WorkViews.of(buffer[at:end], each)
             at = end
         return cls._make([*views, work, buffer[at:]])
@@ -67,9 +67,9 @@ class Inputs(NamedTuple):
 def fill(
     inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], trash_slot: int
 ) -> dict[int | None, WorkCounts]:
-    """Write a step into the host's buffer. What pads it writes its K and V to `trash_slot`, and chooses no tokens.
+    """Write a step into the host buffer. Padding writes its K and V to `trash_slot`, and samples no tokens.
 
-    Answers how much work attention has.
+    Return how much work attention has.
     """
     num_tokens, num_logits = len(batch.token_ids), len(batch.logits_at)
     inputs.ids[:num_tokens] = batch.token_ids
@@ -94,15 +94,15 @@ def fill(
 
 def _fill_draws(inputs: Inputs, draws: Draws) -> None:
     count = len(draws.rows)
-    for view, given, padding in (
-        (inputs.rows, draws.rows, NOBODY),
+    for view, array, padding in (
+        (inputs.rows, draws.rows, NO_ROW),
         (inputs.temperature, draws.temperature, 0.0),
         (inputs.top_k, draws.top_k, 0),
         (inputs.top_p, draws.top_p, 1.0),
         (inputs.min_p, draws.min_p, 0.0),
         (inputs.chance, draws.chance, 0.0),
     ):
-        view[:count] = given
+        view[:count] = array
         view[count:] = padding
     inputs.mask_at[:] = NO_MASK
     if draws.masked.any():

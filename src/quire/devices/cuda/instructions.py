@@ -1,8 +1,8 @@
-"""What a lowered program does, in order. Each instruction reads and writes values by number; few and many tokens may
-take different kernels, so the choice is made when it runs.
+"""The instructions of a lowered program. Each reads and writes values by id; few and many tokens may take different
+kernels, so the kernel is chosen when the instruction runs.
 
-A sum of the residual and a product is not made where it stands: for many tokens the norm that reads it adds, in the
-same pass (`Run.pending`); for few the product's own kernel adds.
+The sum of the residual and a product is deferred: with many tokens, the norm that reads it adds them in the same pass
+(`Run.pending`); with few, the kernel of the product adds.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from quire.devices._triton.attend_few import MOST_ROWS, attend_few
-from quire.devices._triton.attention import Work, attend, configs_for
+from quire.devices._triton.attend_few import MAX_ROWS, attend_few
+from quire.devices._triton.attention import AttentionWork, attend, configs_for
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import silu_gate
 from quire.devices._triton.norm import Product, Rounded, add_norm
@@ -26,7 +26,7 @@ from .linear import Multiplies
 
 
 class AttendsWide(Protocol):
-    """It does all wide items of a layer: q and out are [T, heads, dim]."""
+    """A kernel for all wide items of a layer: q and out are [T, heads, dim]."""
 
     def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None: ...
 
@@ -37,23 +37,23 @@ class Run:
 
     ids: Tensor  # int32 [T]
     where: TokenPlacement
-    tables: Tensor  # int32, flat; items of work know where a row's begins
-    work: dict[int | None, Work]  # by the window of the layers
+    tables: Tensor  # int32, flat; an item holds the offset of its row's table
+    work: dict[int | None, AttentionWork]  # by the window of the layers
     last_tokens: Tensor  # int32 [rows of the device's table]
-    logits_at: Tensor | None  # int32 [L]; None: of every token
-    merges: bool = True  # may a token's attention be in parts?
-    is_decode: bool = False  # has every row one token?
+    logits_at: Tensor | None  # int32 [L]; None: every token
+    merges: bool = True  # a token's attention may be in several parts
+    is_decode: bool = False  # every row has one token
     wide: AttendsWide | None = None  # a kernel for wide items, of layers without a window
     values: dict[int, Any] = field(default_factory=dict)
-    pending: dict[int, Product] = field(default_factory=dict)  # what is still to be added to a value
+    pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
 
     @property
     def is_few(self) -> bool:
-        """Is it a step of few rows, one token each, of which no two share what they read?"""
-        return self.is_decode and len(self.ids) <= MOST_ROWS and not any(len(each.wide) for each in self.work.values())
+        """Whether the step has few rows, one token each, without shared prefixes."""
+        return self.is_decode and len(self.ids) <= MAX_ROWS and not any(len(each.wide) for each in self.work.values())
 
     def whole(self, value: int) -> Tensor:
-        """A value with nothing pending."""
+        """Return a value after adding what is pending."""
         tensor: Tensor = self.values[value]
         delta = self.pending.pop(value, None)
         if delta is not None:
@@ -69,15 +69,15 @@ class Caches:
 
     @property
     def num_blocks(self) -> int:
-        """That requests may use."""
+        """Blocks that requests may use."""
         return int(self.whole.shape[2]) - 1
 
     def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """K and V of one."""
+        """Return K and V of one layer."""
         return self.whole[layer, 0], self.whole[layer, 1]
 
     def resize(self, num_blocks: int) -> None:
-        """Another number of blocks, all empty. The old ones go first: there is no room for both."""
+        """Allocate another number of blocks, all empty. The old ones are freed first: memory does not hold both."""
         layers, kinds, _, *rest = self.whole.shape
         dtype, device = self.whole.dtype, self.whole.device
         self.whole = torch.empty(0, dtype=dtype, device=device)
@@ -85,20 +85,20 @@ class Caches:
 
 
 class Instruction(Protocol):
-    """One thing to do."""
+    """One instruction of a program."""
 
     def __call__(self, run: Run) -> None: ...
 
 
 class Norm(NamedTuple):
-    """The RMS norm that stands before a product."""
+    """The RMS norm before a product."""
 
     weight: Tensor  # float32 [dim]
     eps: float
 
 
 def _plain(product: Product, dtype: torch.dtype) -> Tensor:
-    """The numbers of a product."""
+    """Return the numbers of a product, scales applied."""
     if product.token_scale is None and product.column_scale is None:
         return product.raw
     whole = product.raw.float()
@@ -107,7 +107,7 @@ def _plain(product: Product, dtype: torch.dtype) -> Tensor:
 
 
 def multiply(run: Run, value: int, norm: Norm | None, linear: Multiplies, dtype: torch.dtype | None = None) -> Product:
-    """A product of a value, behind its norm if there is one. Of a gate that streams, the activated half."""
+    """Multiply a value, after its norm if there is one. For a streamed gate, return the activated half."""
     x: Tensor = run.values[value]
     kind = dtype or x.dtype
     if norm is None:
@@ -122,7 +122,7 @@ def multiply(run: Run, value: int, norm: Norm | None, linear: Multiplies, dtype:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embed:
-    """Tokens become vectors."""
+    """Embedding lookup."""
 
     table: Tensor
     out: int
@@ -152,7 +152,7 @@ class Attend:
         product = multiply(run, self.value, self.norm, self.linear)
         dtype = run.values[self.value].dtype
         cache = self.caches.of(self.layer)
-        tables = run.tables.view(-1, 1)  # an item's row is the place where its table begins
+        tables = run.tables.view(-1, 1)  # an item's row is the offset of its table
         out = torch.empty((len(run.ids), self.heads.num_heads * self.heads.dim), dtype=dtype, device=run.ids.device)
         run.values[self.out] = out
         if run.is_few and self.fixed_chunk is None:
@@ -197,7 +197,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddProduct:
-    """The residual, and a product on top of it."""
+    """Add a product to the residual."""
 
     value: int
     linear: Multiplies
@@ -225,7 +225,7 @@ class Gate:
     norm: Norm | None
     linear: Multiplies
     out: int
-    rounds: bool  # is it read by an FP8 product?
+    rounds: bool  # an FP8 product reads it
 
     def __call__(self, run: Run) -> None:
         x = run.values[self.value]
@@ -251,7 +251,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Values that nobody reads any more: their memory is free for the next ones."""
+    """Free values that are not read any more."""
 
     values: tuple[int, ...]
 

@@ -1,7 +1,7 @@
-"""A matrix of 4 bits on the device, and the two ways to multiply with it.
+"""A 4-bit matrix on the device, and the two ways to multiply with it.
 
-Few tokens: it is streamed as it is. Many: it is written out as plain numbers, and the library multiplies; there is room
-for one matrix at a time, for all of them together.
+Few tokens: the 4-bit values are streamed. Many: the matrix is dequantized, and the library multiplies; one buffer, for
+one matrix at a time, serves all matrices.
 """
 
 from __future__ import annotations
@@ -18,66 +18,66 @@ from quire.devices._triton.norm import Product, Rounded
 from quire.devices._triton.stream import Around, Scratch
 from quire.graph.weight import Weight
 from quire.quant.int4 import BLOCKS, Int4
-from quire.weights.joined import INT4, as_grouped_int4
+from quire.weights.quantized_tensors import INT4, as_grouped_int4
 
 from .linear import ALONE, plain_product
 from .tiles import Tile, Tiles
 
 
-class Room:
-    """Where one matrix at a time is written out. It grows while matrices are placed, never after."""
+class MatrixBuffer:
+    """The buffer for one dequantized matrix at a time. It grows while matrices are placed, never after."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.numbers = torch.empty(0, dtype=dtype, device=device)
 
     def reserve(self, size: int) -> None:
-        """Have room for so many numbers."""
+        """Grow to at least `size` numbers."""
         if size > self.numbers.numel():
-            self.numbers = self.numbers.new_empty(0)  # the old room goes first
+            self.numbers = self.numbers.new_empty(0)  # free the old memory first
             self.numbers = self.numbers.new_empty(size)
 
 
 @dataclass(slots=True, eq=False)
 class Int4Linear:
-    """Tokens stay plain numbers: only weights are of 4 bits. Several matrices may lie in one."""
+    """A product with 4-bit weights and unquantized tokens. Several matrices may be concatenated."""
 
     weight: Int4Weight
-    columns: Tensor | None  # int64 [K] which column of a token each of the weight's is to meet; None: the same
+    columns: Tensor | None  # int64 [K] the token's column for each of the weight's; None: the same order
     bias: Tensor | None  # [N]
     tiles: Tiles
     scratch: Scratch
-    room: Room
+    buffer: MatrixBuffer
     is_gate: bool = False  # gate rows, then up rows
     ahead: Tensor | None = None  # the first weights of the next product, as bytes
-    _norm: Tensor | None = field(default=None, init=False)  # the weight of the norm before it, in the order of columns
+    _norm: Tensor | None = field(default=None, init=False)  # weight of the preceding norm, in the order of `columns`
 
     @property
     def rounds(self) -> bool:
-        """Are tokens to be FP8?"""
+        """Whether tokens must be FP8."""
         return False
 
     @property
     def raw(self) -> Tensor:
-        """The weights as they lie in memory, as bytes."""
+        """The stored weights, as bytes."""
         return self.weight.words.view(-1).view(torch.uint8)
 
     def streams(self, num_tokens: int) -> bool:
-        """Are these so few that the matrix need not be written out?"""
-        return self.room.numbers.dtype == torch.bfloat16 and self._tile(num_tokens) is not None
+        """Return whether a product of that many tokens is streamed instead of dequantized."""
+        return self.buffer.numbers.dtype == torch.bfloat16 and self._tile(num_tokens) is not None
 
     def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = ALONE) -> Tensor:
-        """Of tokens that `streams` says yes to: [M, N], or [M, N / 2] of a gate, activated."""
+        """Multiply few tokens, for which `streams` is true: [M, N], or for a gate [M, N / 2], activated."""
         assert isinstance(x, Tensor)
         tile = self._tile(len(x))
         assert tile is not None
-        norm = None if around.norm is None else self._in_order(around.norm)
+        norm = None if around.norm is None else self._reordered(around.norm)
         around = around._replace(norm=norm, bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
         return stream_int4(self._gathered(x), self.weight, around, tile, self.scratch, dtype)
 
     def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product:
-        """Of any number of tokens."""
+        """Multiply any number of tokens."""
         assert isinstance(x, Tensor)
-        whole = dequantize(self.weight, self.room.numbers)
+        whole = dequantize(self.weight, self.buffer.numbers)
         return Product(plain_product(self._gathered(x), whole, self.bias, dtype))
 
     def _tile(self, num_tokens: int) -> Tile | None:
@@ -86,7 +86,7 @@ class Int4Linear:
     def _gathered(self, x: Tensor) -> Tensor:
         return x if self.columns is None else x.index_select(1, self.columns)
 
-    def _in_order(self, norm: Tensor) -> Tensor:
+    def _reordered(self, norm: Tensor) -> Tensor:
         if self.columns is None:
             return norm
         if self._norm is None:
@@ -94,12 +94,12 @@ class Int4Linear:
         return self._norm
 
 
-def joined_int4(weights: Sequence[Weight]) -> Int4 | None:
-    """Matrices of one input, one below the other, in the one form of 4 bits.
+def join_int4(weights: Sequence[Weight]) -> Int4 | None:
+    """Concatenate the rows of matrices that share an input, as Int4.
 
-    None if one of them is in another format, if their groups or orders of columns differ (who quantizes by the order of
-    a layer's inputs has one order for all that read them), or if the kernels cannot take such groups. Then all of them
-    are better off as plain numbers: in one product they are read in one way.
+    None if one of them is in another format, if their groups or orders of columns differ (activation order is one per
+    input, so matrices of one input normally agree), or if the kernels do not support the group size. Then all of them
+    are dequantized: one product needs one format.
     """
     if any(weight.format != INT4 and weight.format not in BLOCKS for weight in weights):
         return None
@@ -118,6 +118,6 @@ def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
 
 
 def place_int4(parts: Int4, device: torch.device) -> tuple[Int4Weight, Tensor | None]:
-    """On the device, as kernels read it; and its order of columns, if that is not the matrix's own."""
+    """Copy to the device in the layout of the kernels; return the order of columns too, if they were reordered."""
     weight = arrange(*(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in parts[:3]))
     return weight, None if parts.columns is None else torch.from_numpy(parts.columns).to(device)

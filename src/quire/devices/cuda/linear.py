@@ -1,4 +1,4 @@
-"""A matrix on the device, and the two ways to multiply with it: streamed for few tokens, the library's for many."""
+"""A matrix on the device, and the two ways to multiply with it: streamed for few tokens, by the library for many."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from quire.devices._triton.stream import Around, Scratch, stream
 
 from .tiles import Tiles
 
-ALONE = Around()  # a product, and nothing around it
+ALONE = Around()  # a plain product, nothing fused
 
 
 class Multiplies(Protocol):
-    """What instructions need of a matrix, whatever its format."""
+    """The interface of a matrix for instructions, in any format."""
 
     scratch: Scratch
     ahead: Tensor | None  # the first weights of the next product, as bytes
@@ -34,7 +34,7 @@ class Multiplies(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Linear:
-    """weight [N, K] in the step's number format, or FP8 with a scale for each row. Several matrices may lie in one."""
+    """weight [N, K] in the activations' format, or FP8 with a scale per row. Several matrices may be concatenated."""
 
     weight: Tensor
     scale: Tensor | None  # float32 [N]
@@ -46,20 +46,20 @@ class Linear:
 
     @property
     def rounds(self) -> bool:
-        """Are tokens to be FP8?"""
+        """Whether tokens must be FP8."""
         return self.scale is not None
 
     @property
     def raw(self) -> Tensor:
-        """The weights as they lie in memory, as bytes."""
+        """The stored weights, as bytes."""
         return self.weight.view(-1).view(torch.uint8)
 
     def streams(self, num_tokens: int) -> bool:
-        """Are these so few that the weights' way from memory is all that counts?"""
+        """Return whether a product of that many tokens is streamed: its time is the time to read the weights."""
         return self.tiles.find(self.weight, num_tokens, self.is_gate) is not None
 
     def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = ALONE) -> Tensor:
-        """Of tokens that `streams` says yes to: [M, N], or [M, N / 2] of a gate, activated."""
+        """Multiply few tokens, for which `streams` is true: [M, N], or for a gate [M, N / 2], activated."""
         around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
         if self.scale is not None and isinstance(x, Tensor):
             x = to_fp8(x)
@@ -69,7 +69,7 @@ class Linear:
         return stream(values, self.weight, scales, around, tile, self.scratch, dtype)  # type: ignore[arg-type]
 
     def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product:
-        """Of any number of tokens. Scales and bias of an FP8 product are left to whoever reads it."""
+        """Multiply any number of tokens. The reader of an FP8 product applies its scales."""
         if self.scale is None:
             assert isinstance(x, Tensor)
             return Product(plain_product(x, self.weight, self.bias, dtype))
@@ -83,7 +83,7 @@ class Linear:
 
 
 def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype | None) -> Tensor:
-    """x [M, K] times the transpose of weight [N, K], by the library; in x's format unless told otherwise."""
+    """Multiply x [M, K] with the transpose of weight [N, K], by the library; the result has `dtype`, or x's."""
     if bias is not None:
         out = torch.addmm(bias, x, weight.t())
         return out if dtype is None else out.to(dtype)
@@ -95,7 +95,7 @@ def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.d
 
 
 def _multiply_fp8(x: Tensor, weight: Tensor) -> Tensor:
-    """Without any scale: whoever reads the product multiplies with those, and the library's fastest kernel has none."""
+    """Multiply without scales: the reader applies them, and the library's fastest kernel takes none."""
     if not x.is_cuda:
         return (x.float() @ weight.float().t()).bfloat16()
     one = _one(x.device)
@@ -108,6 +108,6 @@ def _one(device: torch.device) -> Tensor:
 
 
 def to_fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix as FP8, each row with the scale that lets its largest number be the format's largest."""
+    """Convert a matrix to FP8; each row's scale maps its largest number to the format's largest."""
     scale = weight.abs().amax(1).float().clamp(min=1e-12) / torch.finfo(FP8).max
     return (weight.float() / scale[:, None]).to(FP8), scale

@@ -1,9 +1,9 @@
-"""From a graph to instructions, in one walk. What is fused, and how:
+"""Lowers a graph to instructions, in one pass over the nodes. What is fused, and how:
 
 rms_norm           with the product that reads it
 linear_split, rms_norm_heads, rope, attention   one instruction: one product, one kernel up to the KV write, attention
 silu_gate          one product over both matrices, or one kernel with the activation
-add of a linear    the product's own last step, or the next norm's first
+add of a linear    the last stage of the product, or the first of the next norm
 all after the last attention    only for the tokens that yield logits
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
+from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_linears
 from quire.graph.passes.narrow import narrow_tail
@@ -26,34 +27,27 @@ from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head,
 from .linear import Multiplies
 from .weights import Placer
 
-AHEAD_BYTES = 4 << 20  # more would drive out of the cache what the running product still needs
-
-
 RULES = (fuse_head, fuse_gate, fuse_residual, merge_linears)
-
-
-class NoKernel(Exception):
-    """The graph has something that these instructions cannot do."""
+AHEAD_BYTES = 4 << 20  # more would evict from the cache what the running product still needs
 
 
 def supports(node: Node) -> bool:
     """Is there a kernel for this fused node?"""
     attrs = node.attrs
-    return {
-        "head": lambda: attrs["factor"] == 1.0 and not attrs["cap"] and node.weights["bias"] is None,
-        "gated_linear": lambda: attrs["kind"] == "silu",
-        "linear_add": lambda: True,
-        "linear_split": lambda: True,
-    }[node.op.name]()
+    if node.op.name == "head":
+        return attrs["factor"] == 1.0 and not attrs["cap"] and node.weights["bias"] is None
+    if node.op.name == "gated_linear":
+        return bool(attrs["kind"] == "silu")
+    return node.op.name in ("linear_add", "linear_split")
 
 
 def fused(graph: Graph) -> Graph:
-    """The graph with what the device has fused kernels for."""
+    """Return the graph with the fused ops that the device has kernels for."""
     return rewrite(narrow_tail(graph), RULES, supports)
 
 
 class Lowering:
-    """The walk's state."""
+    """The state of the pass."""
 
     def __init__(
         self, graph: Graph, placer: Placer, caches: Caches, num_positions: int, fixed_chunk: int | None
@@ -66,16 +60,16 @@ class Lowering:
         self._turns: dict[tuple[str, float], RopeTables] = {}
 
     def walk(self) -> list[Instruction]:
-        """All instructions, with the places where values are forgotten."""
+        """Return all instructions, including those that free values."""
         for node in self.graph.nodes:
             emit = _EMIT.get(node.op.name)
             if emit is None:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
             emit(self, node)
         look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
-        return _forgetting(self.instructions, self.graph.output.id)
+        return _freeing_values(self.instructions, self.graph.output.id)
 
-    # --- what an op becomes
+    # --- ops
 
     def embed(self, node: Node) -> None:
         self.instructions.append(Embed(self.placer.table(_name(node, "table")), node.outputs[0].id))
@@ -84,7 +78,7 @@ class Lowering:
         self.instructions.append(Select(node.inputs[0].id, node.output.id))
 
     def fused_into_consumer(self, node: Node) -> None:
-        """Emitted by the op that reads it."""
+        """Emit nothing: the op that reads it emits it."""
 
     def attention(self, node: Node) -> None:
         q, k, v = node.inputs
@@ -135,19 +129,19 @@ class Lowering:
 
     def linear_add(self, node: Node) -> None:
         x, residual = node.inputs
-        if self._num_readers[residual.id] != self._num_readers_now(residual, node):
+        if not self._is_last_reader(node, residual):  # the sum is computed in place
             raise NoKernel("A residual that is read again after the sum has no kernel on this device.")
         linear = self.placer.matrix((_name(node, "weight"),), (node.weights["bias"],))  # type: ignore[arg-type]
         self.instructions.append(AddProduct(x.id, linear, residual.id, node.output.id))
 
-    def _num_readers_now(self, value: Value, last: Node) -> int:
-        """Reads of a value up to this node."""
-        read = 0
-        for node in self.graph.nodes:
-            read += sum(each.id == value.id for each in node.inputs)
-            if node is last:
-                break
-        return read
+    def _is_last_reader(self, node: Node, value: Value) -> bool:
+        """Is a value, also through a norm that its readers compute, read by no later node?"""
+        place = next(index for index, each in enumerate(self.graph.nodes) if each is node)
+        later = self.graph.nodes[place + 1 :]
+        norms = {
+            each.output.id for each in self.graph.nodes if each.op.name == "rms_norm" and each.inputs[0].id == value.id
+        }
+        return not any(each.id == value.id or each.id in norms for other in later for each in other.inputs)
 
     def gated_linear(self, node: Node) -> None:
         source, norm = self._behind_norm(node.inputs[0])
@@ -161,7 +155,7 @@ class Lowering:
         source, norm = self._behind_norm(node.inputs[0])
         self.instructions.append(Head(source, norm, self.placer.head(_name(node, "weight")), node.outputs[0].id))
 
-    # --- what stands before
+    # --- producers of a value
 
     def _behind_norm(self, value: Value) -> tuple[int, Norm | None]:
         maker = self._maker.get(value.id)
@@ -170,7 +164,7 @@ class Lowering:
         return maker.inputs[0].id, Norm(self.placer.vector(_name(maker, "weight")), maker.attrs["eps"])
 
     def _back(self, value: Value) -> tuple[Node | None, Node | None, Node | None]:
-        """The linear_split that a head comes from, and the norm and the rope on the way."""
+        """Return the linear_split that a head comes from, and the norm and the rope in between."""
         norm = turn = None
         node = self._maker.get(value.id)
         if node is not None and node.op.name == "rope":
@@ -187,7 +181,7 @@ class Lowering:
         return value.id
 
     def _turns_of(self, rope: Node) -> RopeTables:
-        """Cosines and sines of all positions, made once: in float64, as the reference."""
+        """Return the cosines and sines of all positions, computed once, in float64 like the reference."""
         name, scaling = _name(rope, "frequencies"), float(rope.attrs["scaling"])
         if rope.attrs["interleaved"]:
             raise NoKernel("Rope in pairs has no kernel on this device.")
@@ -213,7 +207,7 @@ _EMIT: dict[str, Any] = {
 
 
 def look_ahead(linears: Sequence[Multiplies]) -> None:
-    """Each product asks for the first weights of the next; the last one for those of the next step."""
+    """Let each product prefetch the first weights of the next one; the last one those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
         linear.ahead = following.raw[:AHEAD_BYTES]
 
@@ -230,17 +224,17 @@ def _names(node: Node, parameter: str) -> tuple[Any, ...]:
     return names
 
 
-def _forgetting(instructions: list[Instruction], output: int) -> list[Instruction]:
-    """The same, and after the last reader of a value that it may be forgotten."""
+def _freeing_values(instructions: list[Instruction], output: int) -> list[Instruction]:
+    """Return the instructions with a Forget after the last reader of each value."""
     last: dict[int, int] = {}
     for index, each in enumerate(instructions):
         for name in ("value", "residual"):
             if hasattr(each, name):
                 last[getattr(each, name)] = index
-    kept: list[Instruction] = []
+    result: list[Instruction] = []
     for index, each in enumerate(instructions):
-        kept.append(each)
+        result.append(each)
         dead = tuple(value for value, at in last.items() if at == index and value != output)
         if dead:
-            kept.append(Forget(dead))
-    return kept
+            result.append(Forget(dead))
+    return result

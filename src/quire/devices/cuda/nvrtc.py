@@ -1,4 +1,4 @@
-"""CUDA C++ kernels, compiled when they are first needed by the compiler that torch brings along, and kept on disk."""
+"""CUDA C++ kernels, compiled at first use by the compiler that comes with torch, and cached on disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import triton
 
 FOLDER = Path(__file__).parent / "kernels"
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks run at once, and may wait for one another
-CHAINED = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel itself waits for the one before
+COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks run at once, and may wait for each other
+CHAINED = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel waits for the previous one itself
 
 
 class CudaError(RuntimeError):
-    """The driver, or the compiler, refused."""
+    """The driver or the compiler reported an error."""
 
 
 class _Attribute(ctypes.Structure):
@@ -38,8 +38,8 @@ class _Config(ctypes.Structure):
     )
 
 
-class Launch(NamedTuple):
-    """How a kernel runs."""
+class LaunchConfig(NamedTuple):
+    """The launch configuration of a kernel."""
 
     num_blocks: int
     num_threads: int
@@ -49,12 +49,12 @@ class Launch(NamedTuple):
 
 @cache
 def driver() -> Any:
-    """libcuda."""
+    """Load libcuda."""
     return ctypes.CDLL("libcuda.so.1")
 
 
 def check(code: int, what: str) -> None:
-    """Raise unless the driver said yes."""
+    """Raise CudaError unless the driver's return code is 0."""
     if code:
         text = c_char_p()
         driver().cuGetErrorString(code, byref(text))
@@ -63,49 +63,51 @@ def check(code: int, what: str) -> None:
 
 @cache
 def _compiler() -> Any:
-    """libnvrtc, wherever torch found it."""
+    """Load libnvrtc from where torch has it."""
     name = f"libnvrtc.so.{(torch.version.cuda or '0').split('.')[0]}"
     homes = [Path(each) / "nvidia" for each in sys.path if each]
-    places = [name, *(str(found) for home in homes if home.is_dir() for found in home.glob(f"*/lib/{name}"))]
-    for place in places:
+    paths = [name, *(str(found) for home in homes if home.is_dir() for found in home.glob(f"*/lib/{name}"))]
+    for path in paths:
         try:
-            return ctypes.CDLL(place)
+            return ctypes.CDLL(path)
         except OSError:
             continue
     raise CudaError(f"{name} was not found beside torch.")
 
 
-def compiled(name: str, definitions: dict[str, int], device: torch.device, *, only_here: bool = False) -> bytes:
-    """The machine code of kernels/NAME.cu with these definitions.
+def compile_kernel(
+    name: str, definitions: dict[str, int], device: torch.device, *, arch_specific: bool = False
+) -> bytes:
+    """Return the machine code of kernels/NAME.cu with these definitions, from the cache or newly compiled.
 
-    `only_here`: with instructions that no other generation of GPUs has.
+    `arch_specific`: allow instructions that only this generation of GPUs has.
     """
     source = (FOLDER / f"{name}.cu").read_bytes()
     included = [each.read_bytes() for each in sorted(FOLDER.glob("*.cuh"))]
     major, minor = torch.cuda.get_device_capability(device)
-    options = [f"--gpu-architecture=sm_{major}{minor}{'a' if only_here else ''}", "--std=c++17"]
+    options = [f"--gpu-architecture=sm_{major}{minor}{'a' if arch_specific else ''}", "--std=c++17"]
     options += [f"-D{key}={int(value)}" for key, value in definitions.items()]
     identity = repr((source, included, options, torch.version.cuda)).encode()
-    kept = _folder() / f"{name}-{hashlib.sha256(identity).hexdigest()[:32]}.cubin"
-    if kept.is_file():
-        return kept.read_bytes()
+    cached = _cache_folder() / f"{name}-{hashlib.sha256(identity).hexdigest()[:32]}.cubin"
+    if cached.is_file():
+        return cached.read_bytes()
     code = _compile(source, name, [*options, f"--include-path={FOLDER}"])
-    _keep(kept, code)
+    _write_cache(cached, code)
     return code
 
 
-def stream_of(device: torch.device) -> int:
-    """Where torch starts its work now."""
+def current_stream(device: torch.device) -> int:
+    """Return torch's current stream on the device."""
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
-def _folder() -> Path:
-    """Beside what Triton compiles."""
+def _cache_folder() -> Path:
+    """Return Triton's cache folder."""
     return Path(triton.knobs.cache.dir)
 
 
-def _keep(path: Path, code: bytes) -> None:
-    """A disk that takes nothing costs a compilation at the next start, no more."""
+def _write_cache(path: Path, code: bytes) -> None:
+    """Write the machine code. An error is ignored: the kernel is compiled again at the next start."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -118,10 +120,10 @@ def _keep(path: Path, code: bytes) -> None:
 def _compile(source: bytes, name: str, options: list[str]) -> bytes:
     library, program = _compiler(), c_void_p()
     if library.nvrtcCreateProgram(byref(program), source, f"{name}.cu".encode(), 0, None, None):
-        raise CudaError(f"The compiler does not take {name}.cu.")
+        raise CudaError(f"The compiler does not accept {name}.cu.")
     try:
-        given = (c_char_p * len(options))(*(each.encode() for each in options))
-        if library.nvrtcCompileProgram(program, len(options), given):
+        encoded = (c_char_p * len(options))(*(each.encode() for each in options))
+        if library.nvrtcCompileProgram(program, len(options), encoded):
             raise CudaError(f"{name}.cu does not compile with {' '.join(options)}:\n{_log(program)}")
         size = c_size_t()
         library.nvrtcGetCUBINSize(program, byref(size))
@@ -149,37 +151,39 @@ class Kernel:
 
     @classmethod
     def load(cls, code: bytes, name: str, shared: int, device: torch.device) -> Kernel:
-        """From machine code; on this device it may take so much shared memory."""
+        """Load machine code, and allow it `shared` bytes of shared memory on this device."""
         cuda, library, function = driver(), c_void_p(), c_void_p()
-        check(cuda.cuLibraryLoadData(byref(library), code, None, None, 0, None, None, 0), f"{name} is not loaded")
-        check(cuda.cuLibraryGetKernel(byref(function), library, name.encode()), f"{name} is not there")
-        refusal = cuda.cuKernelSetAttribute(MAX_DYNAMIC_SHARED, shared, function, device.index)
-        check(refusal, f"{name} does not get {shared} bytes of shared memory")
+        check(cuda.cuLibraryLoadData(byref(library), code, None, None, 0, None, None, 0), f"{name} cannot be loaded")
+        check(cuda.cuLibraryGetKernel(byref(function), library, name.encode()), f"{name} is not in its machine code")
+        result = cuda.cuKernelSetAttribute(MAX_DYNAMIC_SHARED, shared, function, device.index)
+        check(result, f"{name} cannot have {shared} bytes of shared memory")
         return cls(function, library)
 
-    def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
-        """Start it on a stream."""
-        self.prepared(how, arguments).start(stream)
+    def launch(self, config: LaunchConfig, stream: int, arguments: tuple[Any, ...]) -> None:
+        """Start the kernel on a stream."""
+        self.prepare(config, arguments).start(stream)
 
-    def prepared(self, how: Launch, arguments: tuple[Any, ...]) -> Prepared:
-        """For many launches. What the arguments hold is read when one starts."""
-        attribute = _Attribute(how.attribute, 0)
+    def prepare(self, config: LaunchConfig, arguments: tuple[Any, ...]) -> PreparedLaunch:
+        """Prepare many launches. Each start reads the current content of the arguments."""
+        attribute = _Attribute(config.attribute, 0)
         attribute.value[0] = 1
-        config = _Config(how.num_blocks, 1, 1, how.num_threads, 1, 1, how.shared, 0, ctypes.pointer(attribute), 1)
-        places = (c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        return Prepared(config, places, self.function, arguments)
+        sizes = (config.num_blocks, 1, 1, config.num_threads, 1, 1, config.shared)
+        native = _Config(*sizes, 0, ctypes.pointer(attribute), 1)
+        pointers = (c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
+        return PreparedLaunch(native, pointers, self.function, arguments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedLaunch:
     """A kernel with its arguments."""
 
     config: _Config
-    places: Any
+    pointers: Any
     function: c_void_p
-    arguments: tuple[Any, ...]  # the places are theirs
+    arguments: tuple[Any, ...]  # kept alive for `pointers`
 
     def start(self, stream: int) -> None:
-        """On a stream."""
+        """Start the kernel on a stream."""
         self.config.stream = stream
-        check(driver().cuLaunchKernelEx(byref(self.config), self.function, self.places, None), "A kernel did not start")
+        result = driver().cuLaunchKernelEx(byref(self.config), self.function, self.pointers, None)
+        check(result, "A kernel cannot be launched")

@@ -1,4 +1,4 @@
-"""A step that was launched: its buffers on the host, and its answer."""
+"""A launched step: its buffers on the host, and its output."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from quire.ops.batch import Draws
 Array = NDArray[Any]
 
 
-class Program(Protocol):
-    """What a pending step needs of the program that launched it."""
+class LaunchingProgram(Protocol):
+    """The interface of a program for its pending steps."""
 
     def on_stream(self) -> Any: ...
     def send_back(self, pending: CudaPending) -> None: ...
@@ -26,10 +26,10 @@ class Program(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Staging:
-    """One step's buffers on the host. Used again when the step is surely over."""
+    """One step's buffers on the host, reused after the step has finished."""
 
-    numbers: Tensor  # int32, pinned
-    tokens: Tensor  # int32, pinned: what comes back
+    numbers: Tensor  # int32, pinned: the inputs
+    tokens: Tensor  # int32, pinned: the sampled tokens
     began: Any  # torch.cuda.Event, or None on a CPU
     done: Any
 
@@ -41,48 +41,48 @@ class Staging:
         return cls(numbers, tokens, *events)
 
     def seconds(self) -> float | None:
-        """That the device was at it, once it is done: from the end of the step before, if it had to wait for that."""
+        """Wait for the step; return its device-busy seconds, from the end of the previous step if that came later."""
         if self.done is None:
             return None
         self.done.synchronize()
         return float(self.began.elapsed_time(self.done)) / 1e3
 
 
-class ForHost(NamedTuple):
-    """Logits that the host chooses from: a copy, since the next step may write over them. Its room is had before."""
+class HostLogits(NamedTuple):
+    """The logits that the host samples from: a copy, as the next step may overwrite them. Allocated before the step."""
 
-    room: Tensor
+    copy: Tensor
     logits: Tensor | None = None  # of the step; None: there is nothing to copy
-    at: Tensor | None = None  # int64, which of them; None: the first ones
+    at: Tensor | None = None  # int64, the rows to copy; None: the first ones
 
     def fill(self) -> None:
-        """When the step's logits are there."""
+        """Copy the step's logits, after they are computed."""
         if self.logits is not None and self.at is not None:
-            torch.index_select(self.logits, 0, self.at, out=self.room)
+            torch.index_select(self.logits, 0, self.at, out=self.copy)
         elif self.logits is not None:
-            self.room.copy_(self.logits[: len(self.room)])
+            self.copy.copy_(self.logits[: len(self.copy)])
 
 
 @dataclass(slots=True, eq=False)
 class CudaPending:
-    """A step on its way."""
+    """A launched step."""
 
-    program: Program
+    program: LaunchingProgram
     staging: Staging
     num_logits: int
     draws: Draws | None
-    logits: Tensor | None  # of entries that the host chooses from
-    choose: Callable[[], None] | None  # waits for masks
-    bits: Tensor | None = None  # int32 [masks, words] room for them
+    logits: Tensor | None  # of entries that the host samples
+    sample: Callable[[], None] | None  # to be called when the masks are there; None: nothing to do
+    bits: Tensor | None = None  # int32 [masks, words] buffer of the masks
     _output: StepOutput | None = None
 
     def mask(self, bits: Array) -> None:
-        """Grammars' masks: choosing was waiting for them."""
-        assert self.choose is not None and self.bits is not None
+        """Send the grammar masks and start sampling, which waits for them."""
+        assert self.sample is not None and self.bits is not None
         with self.program.on_stream():
             self.bits.copy_(torch.from_numpy(np.ascontiguousarray(bits).view(np.int32)))
-            self.choose()
-            self.choose = None
+            self.sample()
+            self.sample = None
             self.program.send_back(self)
 
     def result(self) -> StepOutput:

@@ -1,8 +1,7 @@
-"""A model on a GPU: it takes a batch, starts the step, and answers later.
+"""A model on a GPU: `launch` starts a step and returns before it has finished.
 
-Everything runs on one stream, so steps take effect in their order; the host only waits when a result is asked for. A
-step in which every row has one token is replayed from a captured graph of its bucket, all others are launched kernel by
-kernel.
+Everything runs on one stream, so steps take effect in order; the host only waits when a result is collected. A step in
+which every row has one token is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.devices._triton.attention import Work
-from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, size_of
+from quire.devices._triton.attention import AttentionWork
+from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, work_size
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
-from .capture import Buckets, Captured, Kind, capture
-from .choose import Chooser, mode_of
-from .few_rows import MOST_ROWS, FewRows
-from .inputs import NO_MASK, NOBODY, Inputs, Sizes, fill
+from .capture import Buckets, CapturedStep, GraphKind, capture
+from .few_rows import MAX_ROWS, FewRows
+from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
 from .instructions import AddProduct, Attend, AttendsWide, Caches, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .linear import Linear
-from .pending import CudaPending, ForHost, Staging
-from .shortage import or_out_of_memory
-from .tune import Replays, Tuner, by_clock
-from .tuned import TunedTable
+from .out_of_memory import convert_out_of_memory
+from .pending import CudaPending, HostLogits, Staging
+from .sampler import DeviceSampler, sampling_mode
+from .tune import GraphTimer, Tuner, wall_clock
+from .tuned_table import TunedTable
 
 logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
 IN_FLIGHT = 2
-CAPTURED_AT = 2  # uses; a step that comes once is not worth the wait for its graph
-IDLE_ROWS = 64  # steps of up to so many rows are captured first, however tokens are chosen
-IDLE_BYTES = 1 << 30  # of free memory, below which nothing more is captured in idle time
+CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
+IDLE_ROWS = 64  # steps of up to this many rows are captured first, in both sampling modes
+IDLE_BYTES = 1 << 30  # free memory below which nothing more is captured in idle time
 
 
 def _has_room() -> bool:
-    """Whether the device has memory for more graphs, and for steps after them."""
+    """Return whether the device has memory for more graphs, and for steps after them."""
     return not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > IDLE_BYTES
 
 
@@ -62,18 +61,20 @@ class CudaProgram:
     caches: Caches
     limits: Limits
     work: Mapping[int | None, WorkLimits]  # by window
-    chooser: Chooser
+    sampler: DeviceSampler
     device: torch.device
     captures: bool
     few_rows: FewRows | None = None  # a kernel for whole steps of few rows
     wide: AttendsWide | None = None  # a kernel for attention of prompts
-    table: TunedTable | None = None  # of ways to multiply
+    table: TunedTable | None = None  # of the fastest tiles
     tunes: bool = False  # in idle time
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
-    num_padded: int = 0  # rows that were computed for nobody
-    _captured: dict[tuple[int, Kind], Captured | None] = field(default_factory=dict)  # None: there was no memory for it
-    _uses: Counter[tuple[int, Kind]] = field(default_factory=Counter)
+    num_padded: int = 0  # padding rows computed so far
+    _captured: dict[tuple[int, GraphKind], CapturedStep | None] = field(
+        default_factory=dict
+    )  # None: there was no memory for it
+    _uses: Counter[tuple[int, GraphKind]] = field(default_factory=Counter)
     _stream: Any = None
     _tuner: Tuner | None = None
     _pool: Any = None  # of the memory of all graphs
@@ -87,7 +88,7 @@ class CudaProgram:
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
         self._buckets = Buckets(limits.max_rows)
-        work = sum(size_of(each) for each in self.work.values())
+        work = sum(work_size(each) for each in self.work.values())
         fixed = 3 * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
         size = fixed + work + limits.max_rows * limits.max_blocks
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
@@ -102,7 +103,7 @@ class CudaProgram:
 
     @property
     def num_blocks(self) -> int:
-        """Of the KV cache, without the one for padding."""
+        """Blocks of the KV cache, without the one for padding."""
         return self.caches.num_blocks
 
     @property
@@ -112,7 +113,7 @@ class CudaProgram:
 
     @property
     def formats(self) -> dict[str, int]:
-        """Numbers of all matrices, the head's too, by the format that they are multiplied in."""
+        """Weights of all matrices, the head included, by the format in which they are multiplied."""
         found: Counter[str] = Counter()
         for each in self.instructions:
             linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head) else None
@@ -123,50 +124,52 @@ class CudaProgram:
         return dict(found)
 
     def on_stream(self) -> Any:
-        """All work is started inside of this."""
+        """Return the context in which all work is started."""
         return torch.cuda.stream(self._stream) if self._stream is not None else torch.no_grad()
 
     def launch(self, batch: Batch) -> CudaPending:
         """Start a step. The batch's arrays may change as soon as this returns."""
-        return or_out_of_memory(lambda: self._launch(batch))
+        return convert_out_of_memory(lambda: self._launch(batch))
 
     def _launch(self, batch: Batch) -> CudaPending:
-        """All memory is had before a token is chosen: until then the step can be launched again."""
+        """Launch a step. All memory is allocated before sampling: until then the step can be launched again."""
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
-        sizes = Sizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
-        mode = mode_of(batch.draws)
+        sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
+        mode = sampling_mode(batch.draws)
         with self.on_stream(), torch.no_grad():
-            captured = self._captured_for(sizes, Kind(bool(len(batch.groups)), "none" if mode == "masked" else mode))
+            captured = self._captured_for(
+                sizes, GraphKind(bool(len(batch.groups)), "none" if mode == "masked" else mode)
+            )
             if staging.began is not None:
                 staging.began.record()
-            padded = sizes if captured is None else Sizes(*[captured.num_rows] * 3)
+            padded = sizes if captured is None else StepSizes(*[captured.num_rows] * 3)
             self.num_padded += padded.tokens - sizes.tokens
             inputs, counts = self._send(batch, padded, staging)
             if len(batch.copies):
                 self._copy_blocks(batch.copies)
             if captured is not None:
-                for_host = self._for_host(batch, captured.logits)
+                host_logits = self._host_logits(batch, captured.logits)
                 logits: Tensor | None = captured.replay()
-                for_host.fill()
+                host_logits.fill()
             else:
                 logits = self._forward(inputs, counts, sizes)
-                for_host = self._for_host(batch, logits)
-                for_host.fill()
+                host_logits = self._host_logits(batch, logits)
+                host_logits.fill()
                 if mode in ("greedy", "any") and logits is not None:
-                    self.chooser.choose(logits, inputs, mode, None)
-            pending = CudaPending(self, staging, sizes.logits, batch.draws, for_host.room, None)
+                    self.sampler.sample(logits, inputs, mode, None)
+            pending = CudaPending(self, staging, sizes.logits, batch.draws, host_logits.copy, None)
             if mode == "masked" and logits is not None:
-                held, bits = logits, self._room_for_masks(batch.draws)
-                pending.bits, pending.choose = bits, lambda: self.chooser.choose(held, inputs, mode, bits)
+                held, bits = logits, self._mask_buffer(batch.draws)
+                pending.bits, pending.sample = bits, lambda: self.sampler.sample(held, inputs, mode, bits)
             else:
                 self.send_back(pending)
             return pending
 
     def use_idle_time(self) -> bool:
-        """Capture the next bucket, once a step could have used one; then time a way to multiply, if that is wished for.
+        """Capture the next bucket, once a step could have used one; then time a tuning candidate, if tuning is on.
 
-        False: there is nothing left, or no memory for it.
+        Return False if nothing is left to do, or there is no memory for it.
         """
         if not self._uses or None in self._captured.values() or not _has_room():
             return False
@@ -177,21 +180,22 @@ class CudaProgram:
             self._try_to_capture(*key)
         return True
 
-    def _idle_captures(self) -> Iterator[tuple[int, Kind]]:
-        """What to capture, the likeliest first: few rows before many, a prefix that rows share needs two of them.
+    def _idle_captures(self) -> Iterator[tuple[int, GraphKind]]:
+        """Yield the graphs to capture, the likeliest first: few rows before many.
 
-        Shared prefixes too: a first burst that captures their steps itself waits 20 to 45 ms for each bucket.
+        Shared prefixes (of two rows or more) are included: captured on demand, the first burst of such steps would wait
+        20 to 45 ms per bucket.
         """
         for most, least in ((IDLE_ROWS, 0), (self._buckets.sizes[-1], IDLE_ROWS)):
             for mode in ("greedy", "any"):
                 for size in self._buckets.sizes:
                     if least < size <= most:
-                        yield size, Kind(has_groups=False, mode=mode)
+                        yield size, GraphKind(has_groups=False, mode=mode)
                         if size > 1:
-                            yield size, Kind(has_groups=True, mode=mode)
+                            yield size, GraphKind(has_groups=True, mode=mode)
 
     def tune(self) -> Iterator[str]:
-        """Time all ways to multiply, and keep the fastest for the next start."""
+        """Time all tuning candidates, and store the fastest for the next start."""
         if self.table is None:
             return
         tuner = self._new_tuner(self.table)
@@ -199,11 +203,11 @@ class CudaProgram:
         while True:
             with self.on_stream(), torch.no_grad():
                 try:
-                    chosen = next(steps)
+                    result = next(steps)
                 except StopIteration:
                     return
-            if chosen is not None:
-                yield str(chosen)
+            if result is not None:
+                yield str(result)
 
     def _tune_a_bit(self) -> bool:
         if self.table is None or not self.tunes:
@@ -211,14 +215,14 @@ class CudaProgram:
         self._tuner = self._tuner or self._new_tuner(self.table)
         self.tunes = self._tuner.advance()
         if not self.tunes:
-            self._tuner = None  # and its memory
+            self._tuner = None  # frees its memory
         return self.tunes
 
     def _new_tuner(self, table: TunedTable) -> Tuner:
-        return Tuner(self.instructions, table, by_clock if self._stream is None else Replays(self._stream))
+        return Tuner(self.instructions, table, wall_clock if self._stream is None else GraphTimer(self._stream))
 
-    def _send(self, batch: Batch, padded: Sizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
-        """The step's numbers go to the device, in one transfer."""
+    def _send(self, batch: Batch, padded: StepSizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
+        """Send the step's inputs to the device, in one transfer."""
         work = self._work_of(padded)
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
@@ -227,13 +231,13 @@ class CudaProgram:
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
 
-    def _work_of(self, sizes: Sizes) -> dict[int | None, WorkLimits]:
-        """How a step of these sizes is cut. Rows that fill the GPU by themselves are not: nothing has to be merged."""
+    def _work_of(self, sizes: StepSizes) -> dict[int | None, WorkLimits]:
+        """Return how attention of such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
 
         def blocks(each: WorkLimits) -> int:
             if sizes.tokens != sizes.rows or each.fixed_chunk:
                 return each.num_ctas
-            if self.few_rows is not None and sizes.rows <= MOST_ROWS:
+            if self.few_rows is not None and sizes.rows <= MAX_ROWS:
                 return self.few_rows.num_processors
             return each.num_ctas if sizes.rows < each.narrow_budget else 0
 
@@ -241,32 +245,32 @@ class CudaProgram:
         return {window: replace(each, num_ctas=blocks(each), **limits) for window, each in self.work.items()}
 
     def send_back(self, pending: CudaPending) -> None:
-        """The step's tokens go to the host when they are chosen."""
+        """Copy the step's tokens to the host after sampling."""
         staging = pending.staging
         if pending.draws is not None:
-            staging.tokens[: pending.num_logits].copy_(self.chooser.tokens[: pending.num_logits], non_blocking=True)
+            staging.tokens[: pending.num_logits].copy_(self.sampler.tokens[: pending.num_logits], non_blocking=True)
         if staging.done is not None:
             staging.done.record()
 
-    def _for_host(self, batch: Batch, logits: Tensor | None) -> ForHost:
-        """Room for what the host needs of a step's logits."""
-        vocab, count = self.chooser.vocab_size, len(batch.logits_at)
+    def _host_logits(self, batch: Batch, logits: Tensor | None) -> HostLogits:
+        """Allocate the copy of the logits that the host samples from."""
+        vocab, count = self.sampler.vocab_size, len(batch.logits_at)
         host_sampled = None if batch.draws is None else np.flatnonzero(batch.draws.rows < 0)
         if logits is None or (host_sampled is not None and not len(host_sampled)):
-            return ForHost(torch.empty((0, vocab)))
+            return HostLogits(torch.empty((0, vocab)))
         if host_sampled is None:
-            return ForHost(logits.new_empty((count, vocab)), logits)
-        return ForHost(
+            return HostLogits(logits.new_empty((count, vocab)), logits)
+        return HostLogits(
             logits.new_empty((len(host_sampled), vocab)), logits, torch.from_numpy(host_sampled).to(self.device)
         )
 
-    def _room_for_masks(self, draws: Draws | None) -> Tensor:
-        """[masks, words], uint32 as int32."""
+    def _mask_buffer(self, draws: Draws | None) -> Tensor:
+        """Allocate the masks [masks, words], uint32 as int32."""
         num_masks = 0 if draws is None else int(np.count_nonzero(draws.masked))
-        return torch.empty((num_masks, -(-self.chooser.vocab_size // 32)), dtype=torch.int32, device=self.device)
+        return torch.empty((num_masks, -(-self.sampler.vocab_size // 32)), dtype=torch.int32, device=self.device)
 
-    def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: Sizes) -> Tensor | None:
-        """All instructions, or without logits all up to the last KV write."""
+    def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: StepSizes) -> Tensor | None:
+        """Run all instructions, or, for a step without logits, those up to the last KV write."""
         run = self._run(inputs, counts, sizes)
         if self.few_rows is not None and run.is_few and sizes.logits == sizes.tokens:
             return self.few_rows(run)
@@ -279,18 +283,15 @@ class CudaProgram:
         logits: Tensor = run.values[self.output]
         return logits
 
-    def _run(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: Sizes) -> Run:
+    def _run(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: StepSizes) -> Run:
         work = {}
         for window, views in inputs.work.items():
             count = counts[window]
-            parts = views.first_part[: len(inputs.ids)], views.num_parts[: len(inputs.ids)]
-            work[window] = Work(
-                views.counts, views.narrow[: count.narrow], views.wide[: count.wide], views.members, *parts,
-                self._partial_out, self._partial_lse,
-            )  # fmt: skip
+            partials = self._partial_out, self._partial_lse
+            work[window] = AttentionWork.of(views, count.narrow, count.wide, partials)
         where = TokenPlacement(inputs.positions, inputs.slots)
         at = inputs.logits_at if sizes.logits != sizes.tokens else None
-        run = Run(inputs.ids, where, inputs.tables, work, self.chooser.last_tokens, at)
+        run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at)
         run.merges = any(each.partials for each in counts.values())
         run.is_decode = sizes.tokens == sizes.rows
         run.wide = self.wide
@@ -298,11 +299,11 @@ class CudaProgram:
 
     @property
     def _tail(self) -> int:
-        """Instructions up to the last that writes KV."""
+        """Number of instructions up to the last one that writes KV."""
         return 1 + max(i for i, each in enumerate(self.instructions) if isinstance(each, Attend))
 
-    def _captured_for(self, sizes: Sizes, kind: Kind) -> Captured | None:
-        """The graph of such a step. None: it is to be launched kernel by kernel, the first time at least."""
+    def _captured_for(self, sizes: StepSizes, kind: GraphKind) -> CapturedStep | None:
+        """Return the graph of such a step. None: launch it kernel by kernel."""
         bucket = self._buckets.find(sizes) if self.captures else None
         if bucket is None:
             return None
@@ -314,27 +315,27 @@ class CudaProgram:
             self._try_to_capture(bucket, kind)
         return self._captured[key]
 
-    def _try_to_capture(self, num_rows: int, kind: Kind) -> None:
-        """Without the memory for a graph, its steps are launched kernel by kernel from now on."""
+    def _try_to_capture(self, num_rows: int, kind: GraphKind) -> None:
+        """Capture a graph. If there is no memory for it, its steps are launched kernel by kernel from now on."""
         began = time.perf_counter()
         try:
-            self._captured[num_rows, kind] = or_out_of_memory(lambda: self._capture(num_rows, kind))
+            self._captured[num_rows, kind] = convert_out_of_memory(lambda: self._capture(num_rows, kind))
             logger.debug("captured %d rows, %s, in %.0f ms", num_rows, kind, 1e3 * (time.perf_counter() - began))
         except OutOfDeviceMemory:
             self._captured[num_rows, kind] = None
-            logger.warning("no memory is left to capture steps of %d rows: they run uncaptured", num_rows)
+            logger.warning("no memory is left to capture steps of %d rows: they run without a graph", num_rows)
 
-    def _capture(self, num_rows: int, kind: Kind) -> Captured:
-        """Of a step that is padding alone: nothing is written that anybody reads."""
-        padded = Sizes(num_rows, num_rows, num_rows)
+    def _capture(self, num_rows: int, kind: GraphKind) -> CapturedStep:
+        """Capture a step of padding only: it writes nothing that is read later."""
+        padded = StepSizes(num_rows, num_rows, num_rows)
         work = self._work_of(padded)
         inputs = Inputs.of(self._numbers, self._floats, padded, work)
         self._numbers.zero_()
         inputs.slots.fill_(self._trash_slot)
-        inputs.rows.fill_(NOBODY)
+        inputs.rows.fill_(NO_ROW)
         inputs.mask_at.fill_(NO_MASK)
         most = {
-            # without groups all items of a row with one token are narrow, but in the deterministic mode none is
+            # without groups all items of a row with one token are narrow, except in deterministic mode, where none is
             window: WorkCounts(
                 len(views.narrow),
                 len(views.wide) if kind.has_groups or not len(views.narrow) else 0,
@@ -347,14 +348,14 @@ class CudaProgram:
             logits = self._forward(inputs, most, padded)
             assert logits is not None
             if kind.mode != "none":
-                self.chooser.choose(logits, inputs, kind.mode, None)
+                self.sampler.sample(logits, inputs, kind.mode, None)
             return logits
 
         return capture(whole, self._stream, self._pool, num_rows)
 
     @property
     def _trash_slot(self) -> int:
-        """Where padding writes: behind the last block."""
+        """The slot that padding writes to, after the last block."""
         return self.num_blocks * self.limits.block_tokens
 
     def _copy_blocks(self, copies: Array) -> None:

@@ -1,4 +1,4 @@
-"""Matrices as the copy engine of a GPU is to see them: in boxes of 128 bytes by some rows."""
+"""Tensor maps: descriptions of matrices for the GPU's copy engine, in boxes of 128 bytes by some rows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ SWIZZLE_128B, PROMOTE_128B, UINT8, UINT16 = 3, 2, 0, 1
 
 
 class Box(NamedTuple):
-    """What one copy brings."""
+    """What one copy loads."""
 
     rows: int
-    parts: int = 1  # side by side, of which one comes behind the other
+    parts: int = 1  # side by side in the matrix, one after the other in shared memory
 
 
 def tensor_map(matrix: Tensor, columns: int, box: Box) -> bytes:
-    """A contiguous tensor as rows of so many numbers. Chunks of 16 bytes lie swizzled in shared memory."""
+    """Encode a contiguous tensor as rows of `columns` numbers. Chunks of 16 bytes are swizzled in shared memory."""
     width = matrix.element_size()
     rows, wide = matrix.numel() // columns, BOX_BYTES // width
-    room = ctypes.create_string_buffer(MAP_BYTES + 64)
-    found = (ctypes.c_char * MAP_BYTES).from_buffer(room, -ctypes.addressof(room) % 64)
+    memory = ctypes.create_string_buffer(MAP_BYTES + 64)
+    encoded = (ctypes.c_char * MAP_BYTES).from_buffer(memory, -ctypes.addressof(memory) % 64)
     code = driver().cuTensorMapEncodeTiled(
-        byref(found), UINT8 if width == 1 else UINT16, c_uint32(3), c_void_p(matrix.data_ptr()),
+        byref(encoded), UINT8 if width == 1 else UINT16, c_uint32(3), c_void_p(matrix.data_ptr()),
         (c_uint64 * 3)(wide, rows, columns // wide), (c_uint64 * 2)(columns * width, BOX_BYTES),
         (c_uint32 * 3)(wide, *box), (c_uint32 * 3)(1, 1, 1), 0, SWIZZLE_128B, PROMOTE_128B, 0,
     )  # fmt: skip
-    check(code, "A matrix has no tensor map")
-    return bytes(found)
+    check(code, "A tensor map cannot be encoded")
+    return bytes(encoded)

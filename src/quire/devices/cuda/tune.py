@@ -1,8 +1,8 @@
-"""Times the ways to multiply, and puts the fastest into the table of this GPU.
+"""Times the tuning candidates of products, and adds the fastest to the table of this GPU.
 
-Each is timed as a step runs it: by the program's own instructions, norm and activation included, over the matrices of
-all layers in turn, so that weights come from memory. One candidate at a time: whoever has time to spare goes one step
-of the walk. What is found is used at the next start.
+Each candidate is timed as a step runs it: by the program's instructions, norm and activation included, over the
+matrices of all layers in turn, so that weights come from memory. `walk` times one candidate per step, so that idle time
+can be used. The results take effect at the next start.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from .capture import record
 from .instructions import AddProduct, Attend, Embed, Gate, Head, Instruction, Run, multiply
 from .linear import Linear
 from .lower import look_ahead
-from .tiles import BUCKETS, FEW_TOKENS, Key
-from .tuned import TunedTable
+from .tiles import BUCKETS, FEW_TOKENS, ProductKey
+from .tuned_table import TunedTable
 
 logger = logging.getLogger(__name__)
 
-TIMED_AT = {FEW_TOKENS: (1, FEW_TOKENS)}  # numbers of tokens; of other buckets the most
-WORTH = 0.97  # of the library's time: beyond few tokens a streamed product must be so much faster
+TIMED_AT = {FEW_TOKENS: (1, FEW_TOKENS)}  # numbers of tokens; for other buckets their maximum
+LIBRARY_MARGIN = 0.97  # beyond few tokens, a streamed product must take less than this fraction of the library's time
 REPEATS = 9
 Multiplying = Attend | AddProduct | Gate | Head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
-    """One multiplication with each of the matrices that are alike."""
+class TimedPass:
+    """One multiplication with each of the matrices that share a key."""
 
     instructions: Sequence[Multiplying]
     x: Tensor  # [M, columns]
-    residual: Tensor  # [M, answers]
+    residual: Tensor  # [M, outputs]
 
     def __call__(self) -> Any:
-        """What the last of them answers."""
-        answer = self.residual.zero_()
+        """Run all of them; return the last product."""
+        result = self.residual.zero_()
         for each in self.instructions:
-            answer = _perform(each, self.x, self.residual)
-        return answer
+            result = _perform(each, self.x, self.residual)
+        return result
 
 
 def _perform(instruction: Multiplying, x: Tensor, residual: Tensor) -> Any:
-    """The part of an instruction that is its product, with what stands around it."""
+    """Run the product of an instruction, with the norm and activation fused to it."""
     none = x.new_empty(0, dtype=torch.int32)
     run = Run(none, TokenPlacement(none, none), none, {}, none, None, values={instruction.value: x})
     if isinstance(instruction, Attend):
@@ -64,20 +64,20 @@ def _perform(instruction: Multiplying, x: Tensor, residual: Tensor) -> Any:
     return run.pending.get(instruction.out, run.values[instruction.out])
 
 
-Timer = Callable[[Pass], float]  # the seconds that one pass takes
+Timer = Callable[[TimedPass], float]  # the seconds that one pass takes
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What is fastest for a product."""
+class TuningResult:
+    """The fastest candidate of a product."""
 
-    key: Key
+    key: ProductKey
     name: str
     seconds: float  # of one product
-    library: float  # the same by the library
+    library: float  # seconds of the library
     num_timed: int
-    num_failed: int  # that do not run here
-    wall: float  # seconds that the timing took
+    num_failed: int  # candidates that do not run here
+    wall: float  # seconds of the whole timing
 
     def __str__(self) -> str:
         rows, columns, width, is_gate, tokens = self.key
@@ -89,99 +89,99 @@ class Chosen:
 
 @dataclass(slots=True, eq=False)
 class Tuner:
-    """Of one program."""
+    """Tunes the products of one program."""
 
     instructions: Sequence[Instruction]
     table: TunedTable
     timer: Timer
-    _steps: Iterator[Chosen | None] | None = None
+    _steps: Iterator[TuningResult | None] | None = None
 
     def advance(self) -> bool:
-        """Time one candidate of a product that the table does not have. False: there is none left."""
+        """Time one candidate of a product that the table does not have. Return False if none is left."""
         if self._steps is None:
             known = self.table.read()
             self._steps = self.walk([key for key in self.keys() if key not in known])
         try:
-            chosen = next(self._steps)
+            result = next(self._steps)
         except StopIteration:
             return False
         except torch.OutOfMemoryError as error:
             logger.warning("no more products are tuned: %s", error)
             return False
-        if chosen is not None:
-            logger.info("tuned for the next start: %s", chosen)
+        if result is not None:
+            logger.info("tuned for the next start: %s", result)
         return True
 
-    def keys(self) -> list[Key]:
-        """Of all products, those of few tokens first."""
-        return [key._replace(tokens=tokens) for tokens in BUCKETS for key in self._alike()]
+    def keys(self) -> list[ProductKey]:
+        """Return the keys of all products, those of few tokens first."""
+        return [key._replace(tokens=tokens) for tokens in BUCKETS for key in self._by_key()]
 
     def walk(
-        self, keys: Sequence[Key], prepare: Callable[[Callable[[], None]], object] | None = None
-    ) -> Iterator[Chosen | None]:
-        """Through all candidates of these products; None after each but the last of a product.
+        self, keys: Sequence[ProductKey], prepare: Callable[[Callable[[], None]], object] | None = None
+    ) -> Iterator[TuningResult | None]:
+        """Time all candidates of these products; yield None after each one but the last of a product.
 
-        What is chosen is in the table at once. `prepare` is given a run of all candidates of a product before they are
-        timed, to compile them together.
+        A result is added to the table at once. `prepare` is called with a run of all candidates of a product before
+        they are timed, to compile them together.
         """
         for key in keys:
-            began, alike = time.monotonic(), self._alike()[key._replace(tokens=FEW_TOKENS)]
-            given = self._given(key, alike[0])
-            passes = {each: _passes(each, alike, given) for each in candidates(key, alike[0].linear)}  # type: ignore[arg-type]
+            began, alike = time.monotonic(), self._by_key()[key._replace(tokens=FEW_TOKENS)]
+            inputs = self._inputs(key, alike[0])
+            passes = {each: _passes(each, alike, inputs) for each in candidates(key, alike[0].linear)}  # type: ignore[arg-type]
             if prepare is not None:
-                _compile(prepare, [runs[-1] for runs in passes.values()])  # its kernels are those of fewer tokens too
+                _compile(prepare, [runs[-1] for runs in passes.values()])  # fewer tokens use the same kernels
             times: dict[Candidate, float] = {}
             for count, (each, runs) in enumerate(passes.items(), start=1):
                 times[each] = self._timed(each, runs) / len(alike)
                 if count < len(passes):
                     yield None
-            best = choose(times)
+            best = fastest(times)
             if best is not None:
                 self.table.add({key: best.choice})
             name, seconds = ("nothing runs", math.inf) if best is None else (best.name, times[best])
             library = next(times[each] for each in times if each.choice is None)
             num_failed = sum(map(math.isinf, times.values()))
-            yield Chosen(key, name, seconds, library, len(times), num_failed, time.monotonic() - began)
+            yield TuningResult(key, name, seconds, library, len(times), num_failed, time.monotonic() - began)
 
-    def _alike(self) -> dict[Key, list[Multiplying]]:
-        """Instructions by their products, each with the key of few tokens. Those of float32 and of 4 bits have none."""
-        found: dict[Key, list[Multiplying]] = {}
+    def _by_key(self) -> dict[ProductKey, list[Multiplying]]:
+        """Return the instructions by their product's key for few tokens, without those of float32 and 4 bits."""
+        found: dict[ProductKey, list[Multiplying]] = {}
         for each in self.instructions:
             if isinstance(each, Multiplying) and isinstance(each.linear, Linear):
-                key = Key.of(each.linear.weight, FEW_TOKENS, each.linear.is_gate)
+                key = ProductKey.of(each.linear.weight, FEW_TOKENS, each.linear.is_gate)
                 if key.width <= 2:
                     found.setdefault(key, []).append(each)
         return found
 
-    def _given(self, key: Key, one: Multiplying) -> tuple[Tensor, Tensor]:
-        """Tokens, and a residual."""
+    def _inputs(self, key: ProductKey, one: Multiplying) -> tuple[Tensor, Tensor]:
+        """Return random tokens, and a residual of zeros."""
         dtype = next(each.table.dtype for each in self.instructions if isinstance(each, Embed))
         device = one.linear.raw.device
         x = torch.randn((key.tokens, key.columns), generator=torch.Generator(device).manual_seed(0), device=device)
-        return x.to(dtype), torch.zeros((key.tokens, key.answers), dtype=dtype, device=device)
+        return x.to(dtype), torch.zeros((key.tokens, key.outputs), dtype=dtype, device=device)
 
-    def _timed(self, candidate: Candidate, runs: Sequence[Pass]) -> float:
-        """The mean of its passes; infinite if it does not compile or run here."""
+    def _timed(self, candidate: Candidate, runs: Sequence[TimedPass]) -> float:
+        """Return the mean time of its passes; infinite if it does not compile or run here."""
         try:
             return statistics.fmean(map(self.timer, runs))
-        except Exception as error:  # whatever a compiler or a driver says of it: it is not chosen
+        except Exception as error:  # any error of a compiler or driver: the candidate is not used
             level = logging.WARNING if candidate.choice is None else logging.DEBUG  # the library runs everywhere
             logger.log(level, "%s does not run for %s: %s", candidate.name, candidate.key, error)
             return math.inf
 
 
-def _passes(candidate: Candidate, alike: Sequence[Multiplying], given: tuple[Tensor, Tensor]) -> list[Pass]:
-    """One for each number of tokens that the bucket is timed at."""
-    linears = [candidate.make(each.linear) for each in alike]  # type: ignore[arg-type]
+def _passes(candidate: Candidate, alike: Sequence[Multiplying], inputs: tuple[Tensor, Tensor]) -> list[TimedPass]:
+    """Return one pass for each number of tokens that the bucket is timed at."""
+    linears = [candidate.apply(each.linear) for each in alike]  # type: ignore[arg-type]
     look_ahead(linears)
     made = [replace(each, linear=linear) for each, linear in zip(alike, linears, strict=True)]
     counts = TIMED_AT.get(candidate.key.tokens, (candidate.key.tokens,))
-    return [Pass(made, *(each[:count] for each in given)) for count in counts]
+    return [TimedPass(made, *(each[:count] for each in inputs)) for count in counts]
 
 
-def choose(times: dict[Candidate, float]) -> Candidate | None:
-    """The fastest; beyond few tokens the library unless another is clearly faster. None: none runs."""
-    best = min(times, key=lambda each: times[each] * (WORTH if _is_default(each) else 1.0))
+def fastest(times: dict[Candidate, float]) -> Candidate | None:
+    """Return the fastest; beyond few tokens, the library unless another is clearly faster. None: none runs."""
+    best = min(times, key=lambda each: times[each] * (LIBRARY_MARGIN if _is_default(each) else 1.0))
     return best if math.isfinite(times[best]) else None
 
 
@@ -189,33 +189,33 @@ def _is_default(candidate: Candidate) -> bool:
     return candidate.choice is None and candidate.key.tokens > FEW_TOKENS
 
 
-def _compile(prepare: Callable[[Callable[[], None]], object], runs: Sequence[Pass]) -> None:
+def _compile(prepare: Callable[[Callable[[], None]], object], runs: Sequence[TimedPass]) -> None:
     def run() -> None:
         for each in runs:
             each()
 
     try:
         prepare(run)
-    except Exception as error:  # one that does not compile; the others do when they are timed
+    except Exception as error:  # one does not compile; the others are compiled when they are timed
         logger.debug("not all are compiled ahead: %s", error)
 
 
-def by_clock(run: Pass) -> float:
-    """Where there are no graphs: once, as long as it takes."""
+def wall_clock(run: TimedPass) -> float:
+    """Time one run by the wall clock, for devices without CUDA graphs."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
 
 
 @dataclass(slots=True, eq=False)
-class Replays:
-    """A pass is recorded once and replayed; the median is told. Before each replay the cache is filled otherwise."""
+class GraphTimer:
+    """Records a pass as a graph and returns the median time of its replays. The cache is flushed before each replay."""
 
     stream: Any
-    _others: Tensor | None = None  # float32, twice as large as the cache
-    _graph: Any = None  # the last one: its memory is the next one's, and is lost with the last of its graphs
+    _others: Tensor | None = None  # float32, twice as large as the cache; reading it flushes the cache
+    _graph: Any = None  # the last one: the next one reuses its memory pool, which lives as long as one of its graphs
 
-    def __call__(self, run: Pass) -> float:
+    def __call__(self, run: TimedPass) -> float:
         device = self.stream.device
         if self._others is None:
             size = 2 * torch.cuda.get_device_properties(device).L2_cache_size // 4
@@ -224,7 +224,7 @@ class Replays:
         self._graph = graph
         marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPEATS)]
         for start, end in marks:
-            self._others.sum()  # read, not written: nothing is to be written back meanwhile
+            self._others.sum()  # a read, so that no writes to memory are pending
             start.record()
             graph.replay()
             end.record()

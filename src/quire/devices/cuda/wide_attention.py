@@ -1,4 +1,4 @@
-"""Wide items of paged attention in a kernel for Hopper (`kernels/wide_attention.cu`): for whom, and its launch."""
+"""Wide items of paged attention in a kernel for Hopper (`kernels/wide_attention.cu`): what it supports, its launch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from quire.devices._triton.attention import LOG2_E
 from quire.devices._triton.rope import Heads
 
 from .instructions import Attend, Caches, Instruction, Run
-from .nvrtc import CHAINED, CudaError, Kernel, Launch, compiled, stream_of
+from .nvrtc import CHAINED, CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
 from .tensor_map import MAP_BYTES, Box, tensor_map
 
 logger = logging.getLogger("quire.devices.cuda")
 
 HOPPER = 9
-ROWS = 128  # of an item: queries of all its members
+ROWS = 128  # queries of an item, over all its members
 TILE_KEYS = 128
 DIMS = (64, 128)
 THREADS = 384
 STAGES = 2
-KNOWN_ITEMS = 4
+BUFFERED_ITEMS = 4
 ALIGNMENT = 1024
 BARRIERS = 3 * 2 * STAGES * 8  # bytes
-FACTS = (3 * ROWS + 4) * 4  # bytes, of an item
+ITEM_BYTES = (3 * ROWS + 4) * 4  # of an item's metadata
 
 
 class _Wide(ctypes.Structure):
@@ -47,48 +47,48 @@ class _Wide(ctypes.Structure):
 
 @dataclass(slots=True, eq=False)
 class WideAttention:
-    """The kernel for one cache's shape, and heads of one kind."""
+    """The kernel for one cache, and heads of one shape."""
 
     caches: Caches
     heads: Heads
     num_processors: int
     _wide: _Wide = field(init=False)  # of the last launch
     _launch: Any = field(init=False)
-    _encoded: tuple[int, int] = (0, 0)  # the cache that it has the map of
+    _encoded: tuple[int, int] = (0, 0)  # address and size of the cache that the tensor map describes
 
     @classmethod
-    def among(cls, instructions: Sequence[Instruction], caches: Caches) -> WideAttention | None:
-        """For those that attend without a window and without fixed chunks. None: there are none, or they differ."""
+    def for_instructions(cls, instructions: Sequence[Instruction], caches: Caches) -> WideAttention | None:
+        """Build the kernel for attention without window and fixed chunks. None: there is none, or heads differ."""
         attends = [each for each in instructions if isinstance(each, Attend)]
         kinds = {each.heads for each in attends if each.window is None and each.fixed_chunk is None}
         return cls.of(caches, kinds.pop()) if len(kinds) == 1 else None
 
     @classmethod
     def of(cls, caches: Caches, heads: Heads) -> WideAttention | None:
-        """None: it is not for such heads, such a cache or such a GPU."""
+        """Build the kernel. None: it does not support these heads, this cache or this GPU."""
         device = caches.whole.device
-        if device.type != "cuda" or not is_for(caches.whole, heads):
+        if device.type != "cuda" or not is_supported(caches.whole, heads):
             return None
         facts = torch.cuda.get_device_properties(device)
         if facts.major != HOPPER:
             return None
         try:
             return cls(caches, heads, facts.multi_processor_count)
-        except (CudaError, OSError, AttributeError) as error:  # an attribute: a driver from before such kernels
-            logger.warning("prompts are attended for by Triton: %s", error)
+        except (CudaError, OSError, AttributeError) as error:  # AttributeError: the driver is too old
+            logger.warning("attention of prompts runs in Triton: %s", error)
             return None
 
     def __post_init__(self) -> None:
         tile = TILE_KEYS * self.heads.dim * 2
-        shared = ALIGNMENT + 3 * STAGES * tile + BARRIERS + KNOWN_ITEMS * FACTS
+        shared = ALIGNMENT + 3 * STAGES * tile + BARRIERS + BUFFERED_ITEMS * ITEM_BYTES
         self._wide = _Wide()
-        self._launch = self._kernel(shared).prepared(
-            Launch(self.num_processors, THREADS, shared, CHAINED), (self._wide,)
+        self._launch = self._kernel(shared).prepare(
+            LaunchConfig(self.num_processors, THREADS, shared, CHAINED), (self._wide,)
         )
 
     def _kernel(self, shared: int) -> Any:
         device = self.caches.whole.device
-        code = compiled("wide_attention", self._definitions, device, only_here=True)
+        code = compile_kernel("wide_attention", self._definitions, device, arch_specific=True)
         return Kernel.load(code, "wide_attention", shared, device)
 
     @property
@@ -98,7 +98,7 @@ class WideAttention:
         return {"DIM": dim, "KV": kv_heads, "GROUP": group, "BLOCK_TOKENS": block_tokens}
 
     def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
-        """All wide items of a layer. q and out [T, heads, dim] are like those of `attend`."""
+        """Compute all wide items of a layer. q and out [T, heads, dim] are those of `attend`."""
         wide, whole, work = self._wide, self.caches.whole, run.work[None]
         if self._encoded != (whole.data_ptr(), whole.numel()):
             ctypes.memmove(ctypes.byref(wide), self._encode(whole), MAP_BYTES)
@@ -112,14 +112,14 @@ class WideAttention:
         wide.tables = run.tables.data_ptr()
         wide.keys_at, wide.values_at = 2 * layer * lines, (2 * layer + 1) * lines
         wide.q_stride, wide.out_stride, wide.scale = q.stride(0), out.stride(0), scale * LOG2_E
-        self._launch.start(stream_of(q.device))
+        self._launch.start(current_stream(q.device))
 
     def _encode(self, whole: Tensor) -> bytes:
         return tensor_map(whole, self.heads.dim, Box(whole.shape[4]))
 
 
-def is_for(cache: Tensor, heads: Heads) -> bool:
-    """Has the kernel code for such heads, and for such a cache?"""
+def is_supported(cache: Tensor, heads: Heads) -> bool:
+    """Return whether the kernel supports these heads and this cache."""
     return (
         cache.dtype == torch.bfloat16
         and heads.dim in DIMS

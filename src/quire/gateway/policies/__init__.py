@@ -1,1 +1,1 @@
-"""Conditions of rules, one file for each kind. See policy.py."""
+"""Conditions of routing rules, one file for each kind. See policy.py."""

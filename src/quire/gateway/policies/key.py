@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from quire.gateway.declared import Node
-from quire.gateway.policy import Condition, Given
+from quire.gateway.policy import Condition, Declarations
+from quire.gateway.yaml_nodes import YamlNode
 
 EXAMPLE = "[alice, bob]"
 
 
-def read(node: Node, given: Given) -> Condition:
-    """A name, or several."""
+def read(node: YamlNode, declared: Declarations) -> Condition:
+    """One name, or several."""
     names = frozenset(node.texts())
     return lambda facts: facts.key in names

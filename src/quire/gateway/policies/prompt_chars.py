@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from quire.gateway.bounds import read_bounds
-from quire.gateway.declared import Node
-from quire.gateway.policy import Condition, Given
+from quire.gateway.policy import Condition, Declarations
+from quire.gateway.yaml_nodes import YamlNode
 
 EXAMPLE = "{at_most: 500}"
 
 
-def read(node: Node, given: Given) -> Condition:
+def read(node: YamlNode, declared: Declarations) -> Condition:
     """A range."""
     bounds = read_bounds(node)
     return lambda facts: facts.num_chars in bounds

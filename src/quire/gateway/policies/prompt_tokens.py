@@ -1,18 +1,18 @@
-"""By the length of the whole prompt, in tokens: about, because each model counts otherwise and none is chosen yet.
+"""By the length of the whole prompt in tokens: an estimate, because no model is chosen yet.
 
-Four bytes of text are taken for a token; tokens that are given as such are counted.
+Four bytes of text count as one token; tokens given as ids are counted.
 """
 
 from __future__ import annotations
 
 from quire.gateway.bounds import read_bounds
-from quire.gateway.declared import Node
-from quire.gateway.policy import Condition, Given
+from quire.gateway.policy import Condition, Declarations
+from quire.gateway.yaml_nodes import YamlNode
 
 EXAMPLE = "{at_least: 2000}"
 
 
-def read(node: Node, given: Given) -> Condition:
+def read(node: YamlNode, declared: Declarations) -> Condition:
     """A range."""
     bounds = read_bounds(node)
     return lambda facts: facts.num_tokens in bounds

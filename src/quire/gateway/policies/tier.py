@@ -1,18 +1,18 @@
-"""By the tier of the API key: a set of keys that the file of routes gives a name to."""
+"""By the tier of the API key: a named set of keys in the routes file."""
 
 from __future__ import annotations
 
-from quire.gateway.declared import Node
-from quire.gateway.policy import Condition, Given
+from quire.gateway.policy import Condition, Declarations
+from quire.gateway.yaml_nodes import YamlNode
 
 EXAMPLE = "pro"
 
 
-def read(node: Node, given: Given) -> Condition:
-    """A tier, or several, each of them declared."""
+def read(node: YamlNode, declared: Declarations) -> Condition:
+    """One declared tier, or several."""
     names: frozenset[str] = frozenset()
     for each in node.items():
-        if each.text() not in given.tiers:
-            raise each.wrong(f"there is no tier {each.text()!r}: declared are {', '.join(given.tiers) or 'none'}.")
-        names |= given.tiers[each.text()]
+        if each.text() not in declared.tiers:
+            raise each.error(f"there is no tier {each.text()!r}: declared are {', '.join(declared.tiers) or 'none'}.")
+        names |= declared.tiers[each.text()]
     return lambda facts: facts.key in names

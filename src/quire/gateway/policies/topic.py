@@ -1,33 +1,33 @@
-"""By what the newest message of the user is about, as a classifier of the file of routes sees it."""
+"""By the topic of the user's latest message, according to a classifier of the routes file."""
 
 from __future__ import annotations
 
-from quire.gateway.declared import Node
-from quire.gateway.policy import Condition, Facts, Given
+from quire.gateway.policy import Condition, Declarations, RequestFacts
+from quire.gateway.yaml_nodes import YamlNode
 
 EXAMPLE = "{classifier: subjects, is: code, at_least: 0.8}"
 WORDS = ("classifier", "is", "at_least")
 
 
-def read(node: Node, given: Given) -> Condition:
-    """A classifier, classes of it, and how sure it must be."""
+def read(node: YamlNode, declared: Declarations) -> Condition:
+    """A classifier, its classes, and the least probability."""
     parts = node.entries(WORDS)
     for word in ("classifier", "is"):
         if word not in parts:
-            raise node.wrong(f"{word!r} is missing.")
+            raise node.error(f"{word!r} is missing.")
     name = parts["classifier"].text()
-    if name not in given.classifiers:
-        known = ", ".join(given.classifiers) or "none"
-        raise parts["classifier"].wrong(f"there is no classifier {name!r}: declared are {known}.")
-    classifier = given.classifiers[name]
+    if name not in declared.classifiers:
+        known = ", ".join(declared.classifiers) or "none"
+        raise parts["classifier"].error(f"there is no classifier {name!r}: declared are {known}.")
+    classifier = declared.classifiers[name]
     for each in parts["is"].items():
         if each.text() not in classifier.examples:
-            raise each.wrong(f"{name} has no class {each.text()!r}: it has {', '.join(classifier.examples)}.")
+            raise each.error(f"{name} has no class {each.text()!r}: it has {', '.join(classifier.examples)}.")
     labels = frozenset(parts["is"].texts())
     least = parts["at_least"].number(0, 1) if "at_least" in parts else 0.0
 
-    def holds(facts: Facts) -> bool:
-        verdict = classifier.classify(facts.last)
-        return verdict.label in labels and verdict.share >= least
+    def holds(facts: RequestFacts) -> bool:
+        found = classifier.classify(facts.last)
+        return found.label in labels and found.probability >= least
 
     return holds

@@ -1,1 +1,1 @@
-"""Which clients may call the server, and how much: host names, keys, quotas."""
+"""Which clients may call the server, and how often: host names, API keys, quotas."""

@@ -1,8 +1,8 @@
-"""Checks the Host header of requests to a server that asks for no key.
+"""Checks the Host header of requests to a server without API keys.
 
 DNS rebinding: a web page's own name is made to resolve to this machine, and the browser then takes this server for the
-page's own. The Host header still has the page's name. An address is no name and cannot be rebound, so a Host that is
-an IP address is always accepted.
+page's own. The Host header still has the page's name. An IP address cannot be rebound, so a Host that is one is always
+accepted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class AllowedHosts:
     """The names by which clients may address this server."""
 
     def __init__(self, serve: ServeConfig, has_keys: bool, host_name: str | None = None) -> None:
-        given = [name.lower() for part in serve.allowed_hosts.split(",") if (name := part.strip())]
+        allowed = [name.lower() for part in serve.allowed_hosts.split(",") if (name := part.strip())]
         own = (socket.gethostname() if host_name is None else host_name).lower()
         short = own.partition(".")[0]
-        self._is_checked = bool(given) or not has_keys
+        self._is_checked = bool(allowed) or not has_keys
         self._is_on_network = not _is_loopback(serve.host)
-        self._any = "*" in given
-        known = (*LOCAL_NAMES, serve.host.lower(), own, short, f"{short}.local", *map(_suffix, given))
+        self._any = "*" in allowed
+        known = (*LOCAL_NAMES, serve.host.lower(), own, short, f"{short}.local", *map(_suffix, allowed))
         self._names = frozenset(known + (PRIVATE_NAMES if self._is_on_network else ()))
 
     def check(self, hosts: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class AllowedHosts:
         name = _without_port(host).lower().rstrip(".")
         if not name or name in self._names or _is_address(name):
             return True
-        if self._is_on_network and "." not in name:  # a container's or a neighbour's: public names have two parts
+        if self._is_on_network and "." not in name:  # a name in a private network: public names have two parts
             return True
         parts = name.split(".")
         return any("." + ".".join(parts[start:]) in self._names for start in range(1, len(parts)))

@@ -1,11 +1,11 @@
-"""API keys: who may ask, and within which limits. A key itself is never stored, only its SHA-256.
+"""API keys and their limits. A key itself is never stored, only its SHA-256.
 
     [[key]]                        # quire key makes a secret and these lines
     name = "alice"
     sha256 = "9f86d081884c7d65…"
     requests_per_minute = 60
 
-A secret has 256 random bits, so one round of hashing is enough: nothing is to be guessed.
+A secret has 256 random bits and cannot be guessed, so one round of hashing is enough.
 """
 
 from __future__ import annotations
@@ -28,114 +28,114 @@ POSITIVE = ("weight", "requests_per_minute", "tokens_per_minute", "max_concurren
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """Someone who may ask. The one without a name stands for everybody, where no keys are asked for."""
+class ApiKey:
+    """A client of the server. The key without a name is everybody's, on a server without keys."""
 
     name: str = ""
     sha256: str = ""
-    priority: int | None = None  # the most urgent that it may ask for (lower is served first)
+    priority: int | None = None  # the most urgent priority it may request (lower is served first)
     weight: float = 1.0  # of its fair share
     requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None  # of prompts and answers together
+    tokens_per_minute: float | None = None  # prompts and answers together
     max_concurrent: int | None = None
     max_n: int | None = None
-    salt: str | None = None  # keys with equal ones share cached prefixes; None: its own
-    admin: bool = False  # may see and change what belongs to all: settings, the cache as a whole, metrics if so set
+    salt: str | None = None  # keys with equal salts share cached prefixes; None: the key's name
+    admin: bool = False  # may see and change settings, the whole cache, models, and metrics if they are for admins
 
     def cache_key(self, salt: str) -> CacheKey:
-        """Under which its prefixes are cached: apart from those of others, and of its own with another salt."""
+        """The key of its cached prefixes, separate for each API key and each salt of a request."""
         own = self.name if self.salt is None else self.salt
         return CacheKey(salt=f"{own}/{salt}" if own or salt else "")
 
 
-EVERYBODY = Key(salt="", admin=True)
+EVERYBODY = ApiKey(salt="", admin=True)
 
 
-class Keys:
-    """All keys of a server. Without any, everybody may ask."""
+class ApiKeys:
+    """All keys of a server. If there are none, every request is allowed."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._keys = tuple(keys)
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[ApiKey]:
         return iter(self._keys)
 
-    def find(self, secret: str | None) -> Key:
-        """Whose secret this is. Takes equally long whichever it is, and whether there is one."""
+    def find(self, secret: str | None) -> ApiKey:
+        """The key with this secret. Takes equally long for every secret, right or wrong."""
         if not self._keys:
             return EVERYBODY
         if not secret:
-            raise Unauthorized("An API key is needed: send the header Authorization: Bearer KEY, or x-api-key: KEY.")
+            raise Unauthorized("An API key is required: send the header Authorization: Bearer KEY, or x-api-key: KEY.")
         digest = hash_of(secret)
         found = None
         for key in self._keys:
             if hmac.compare_digest(key.sha256, digest):
                 found = key
         if found is None:
-            raise Unauthorized("The API key is not one that this server knows.")
+            raise Unauthorized("This server does not know the API key.")
         return found
 
 
-def read_keys(config: ServeConfig) -> Keys:
-    """Those of the file, and those that are given as they are."""
-    given = [secret for part in (config.api_key or "").split(",") if (secret := part.strip())]
-    plain = [Key(f"key-{place}", hash_of(secret), admin=True) for place, secret in enumerate(given, 1)]
-    keys = [*plain, *(_of_file(Path(config.api_keys).expanduser()) if config.api_keys else ())]
-    for what in ("name", "sha256"):
-        said = [getattr(key, what) for key in keys]
-        twice = next((value for value in said if said.count(value) > 1), None)
-        if twice is not None:
-            raise BadSetting(f"Two API keys have the same {what}: {twice}.", field="api_keys")
-    return Keys(keys)
+def read_keys(config: ServeConfig) -> ApiKeys:
+    """The keys of the setting api_key, and those of the file."""
+    listed = [secret for part in (config.api_key or "").split(",") if (secret := part.strip())]
+    plain = [ApiKey(f"key-{place}", hash_of(secret), admin=True) for place, secret in enumerate(listed, 1)]
+    keys = [*plain, *(_read_file(Path(config.api_keys).expanduser()) if config.api_keys else ())]
+    for field in ("name", "sha256"):
+        values = [getattr(key, field) for key in keys]
+        duplicate = next((value for value in values if values.count(value) > 1), None)
+        if duplicate is not None:
+            raise BadSetting(f"Two API keys have the same {field}: {duplicate}.", field="api_keys")
+    return ApiKeys(keys)
 
 
 def hash_of(secret: str) -> str:
-    """As it is stored."""
+    """The hash that is stored."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def new_key(name: str) -> tuple[str, Key]:
-    """A secret, and the key that it opens."""
+def new_key(name: str) -> tuple[str, ApiKey]:
+    """A new secret, and its key."""
     secret = PREFIX + secrets.token_urlsafe(32)
-    return secret, Key(name, hash_of(secret))
+    return secret, ApiKey(name, hash_of(secret))
 
 
 def secret_of(authorization: str | None, api_key: str | None) -> str | None:
-    """What the headers of a request say."""
+    """The secret in the headers of a request."""
     scheme, _, rest = (authorization or "").partition(" ")
     return rest.strip() if scheme.lower() == "bearer" else api_key
 
 
-def _of_file(path: Path) -> list[Key]:
+def _read_file(path: Path) -> list[ApiKey]:
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadSetting(f"The file of API keys {path} cannot be read: {error}", field="api_keys") from None
-    tables = said.pop("key", [])
-    if said or not isinstance(tables, list) or not tables:
-        raise BadSetting(f"The file of API keys {path} must hold tables [[key]], and nothing else.", field="api_keys")
+        raise BadSetting(f"The API key file {path} cannot be read: {error}", field="api_keys") from None
+    tables = content.pop("key", [])
+    if content or not isinstance(tables, list) or not tables:
+        raise BadSetting(f"The API key file {path} must contain [[key]] tables and nothing else.", field="api_keys")
     return [_key(table, path, place) for place, table in enumerate(tables, 1)]
 
 
-def _key(table: Mapping[str, Any], path: Path, place: int) -> Key:
-    hints = get_type_hints(Key)
-    made = Key()
+def _key(table: Mapping[str, Any], path: Path, place: int) -> ApiKey:
+    hints = get_type_hints(ApiKey)
+    key = ApiKey()
     for name, value in table.items():
         kinds = get_args(hints.get(name)) or (hints.get(name),)
         fits = isinstance(value, float | int if float in kinds else kinds if name in hints else ())
         if not fits or (isinstance(value, bool) and bool not in kinds):
-            known = ", ".join(each.name for each in fields(Key))
+            known = ", ".join(each.name for each in fields(ApiKey))
             raise BadSetting(
-                f"{name} = {value!r} of key {place} in {path} cannot be: there are {known}.", field="api_keys"
+                f"{name} = {value!r} in key {place} of {path} is not valid: the fields are {known}.", field="api_keys"
             )
-        made = replace(made, **{name: value})
-    if not made.name or len(made.sha256) != 64 or not set(made.sha256.lower()) <= set("0123456789abcdef"):
+        key = replace(key, **{name: value})
+    if not key.name or len(key.sha256) != 64 or not set(key.sha256.lower()) <= set("0123456789abcdef"):
         raise BadSetting(f"Key {place} in {path} needs a name and a sha256 of 64 hex digits.", field="api_keys")
     for name in POSITIVE:
-        value = getattr(made, name)
+        value = getattr(key, name)
         if value is not None and not 0 < value < float("inf"):
             raise BadSetting(f"{name} of key {place} in {path} must be a positive number.", field="api_keys")
-    return replace(made, sha256=made.sha256.lower())
+    return replace(key, sha256=key.sha256.lower())

@@ -1,7 +1,7 @@
-"""Endpoints that change what models there are. Who keeps them is not known here: a `Library` does it.
+"""Endpoints that create, copy, delete, pull and push models. A `Library` does the work.
 
-A change runs in a thread, and its steps are told as they come. As with answers, the status waits for the first step,
-so that what fails at once is told by it. When the client goes, the change ends at its next step.
+A change runs in a thread and streams its progress. The status waits for the first step, so that an early failure has an
+error status. When the client disconnects, the change stops at its next step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
-from quire.serve.admin.native import only_admin
-from quire.serve.dialects.contract import Asked, Changes, Takes
+from quire.serve.admin.native import require_admin
+from quire.serve.dialects.contract import BlobEndpoint, ChangeEndpoint, DecodedChange
 from quire.serve.errors import NoLibrary, NoSuchBlob
 from quire.serve.http.exchange import ClientGone, Exchange
 from quire.serve.residency.engines import in_thread
@@ -23,33 +23,33 @@ from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
 from quire.types.library import Delete, Library, Step
 
-TELL_SECONDS = 0.1  # between two lines of progress
+PROGRESS_SECONDS = 0.1  # between two lines of progress
 DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
-MAX_WAITING = 64  # pieces of a blob that are not written yet
-FULL_SECONDS = 0.01  # until we look whether some of them are
-LOOK_SECONDS = 1.0  # until the thread that writes looks whether anybody still sends
+MAX_CHUNKS = 64  # of a blob, received and not written yet
+FULL_SECONDS = 0.01  # until the next try, when there are that many
+LOOK_SECONDS = 1.0  # until the writing thread checks that the client is still there
 
 
-async def change(service: Service, exchange: Exchange, endpoint: Changes) -> None:
-    """Change what models there are."""
+async def change_models(service: Service, exchange: Exchange, endpoint: ChangeEndpoint) -> None:
+    """Create, copy, delete, pull or push a model."""
     library = _library(service, exchange)
-    asked = await service.parsed(exchange, endpoint.decode)
+    asked = await service.parse_body(exchange, endpoint.decode)
     if isinstance(asked.change, Delete):
         with suppress(QuireError):
-            service.models.forget(asked.change.name)
-    telling = _Telling()
-    doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, telling)))
+            await service.models.forget(asked.change.name)
+    progress = _Progress()
+    doing = asyncio.ensure_future(in_thread(partial(library.change, asked.change, progress)))
     leaving = asyncio.ensure_future(exchange.gone())
     try:
         while True:
-            await asyncio.wait({doing, leaving}, timeout=TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({doing, leaving}, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if doing.done():
                 break
             if leaving.done():
                 raise ClientGone
-            await _tell(exchange, asked, telling.take())
-        doing.result()  # raises before anything is told, if it failed at once
-        await _tell(exchange, asked, telling.take())
+            await _write_steps(exchange, asked, progress.take())
+        doing.result()  # raises before the status is sent, if it failed at once
+        await _write_steps(exchange, asked, progress.take())
     except QuireError as error:
         if not exchange.has_begun:
             raise
@@ -57,7 +57,7 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
         await exchange.write(exchange.dialect.error(error) + b"\n", more=False)
         return
     finally:
-        telling.is_over = True
+        progress.is_over = True
         leaving.cancel()
         doing.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
     if exchange.has_begun:
@@ -66,34 +66,34 @@ async def change(service: Service, exchange: Exchange, endpoint: Changes) -> Non
         await exchange.respond(asked.done, asked.content_type)
 
 
-async def take(service: Service, exchange: Exchange, endpoint: Takes) -> None:
-    """Take in a file that a model will be made of, or say whether it is here."""
+async def receive_blob(service: Service, exchange: Exchange, endpoint: BlobEndpoint) -> None:
+    """Receive a file for a model to be created from, or tell whether it is here."""
     library = _library(service, exchange)
-    given: str = exchange.scope["path_params"]["digest"]
-    found = DIGEST.fullmatch(given)
+    digest: str = exchange.scope["path_params"]["digest"]
+    found = DIGEST.fullmatch(digest)
     if found is None:
-        raise InvalidRequest(f"{given[:80]!r} is no digest: write sha256: and 64 hex digits.", field="digest")
+        raise InvalidRequest(f"{digest[:80]!r} is not a digest: write sha256: and 64 hex digits.", field="digest")
     is_here = await asyncio.to_thread(library.has_blob, found[1])
     if endpoint.method == "HEAD":
         if not is_here:
             raise NoSuchBlob(found[1])
         await exchange.respond(b"")
         return
-    pieces = _Pieces()
-    writing = asyncio.ensure_future(in_thread(partial(library.add_blob, found[1], pieces)))
+    chunks = _Chunks()
+    writing = asyncio.ensure_future(in_thread(partial(library.add_blob, found[1], chunks)))
     try:
         async for chunk in exchange.chunks(service.config.serve.body_seconds):
-            await pieces.put(chunk, writing)
-        await pieces.put(None, writing)
+            await chunks.put(chunk, writing)
+        await chunks.put(None, writing)
     except BaseException:
-        pieces.is_broken = True  # of a client that went away, nothing is kept
+        chunks.is_broken = True  # nothing is kept of a file that did not arrive whole
         raise
     await writing
     await exchange.respond(b"", status=201)
 
 
-async def modelfile_of(service: Service, name: str) -> str:
-    """What makes a model again; empty if it is not kept."""
+async def stored_modelfile(service: Service, name: str) -> str:
+    """A Modelfile that creates the model again; empty if it is not in the store."""
     if service.library is None:
         return ""
     with suppress(QuireError):
@@ -102,13 +102,13 @@ async def modelfile_of(service: Service, name: str) -> str:
 
 
 def _library(service: Service, exchange: Exchange) -> Library:
-    only_admin(exchange)
+    require_admin(exchange)
     if service.library is None:
         raise NoLibrary
     return service.library
 
 
-async def _tell(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:
+async def _write_steps(exchange: Exchange, asked: DecodedChange, steps: list[Step]) -> None:
     if not asked.streams or not steps:
         return
     if not exchange.has_begun:
@@ -116,12 +116,12 @@ async def _tell(exchange: Exchange, asked: Asked, steps: list[Step]) -> None:
     await exchange.write(b"".join(map(asked.step, steps)))
 
 
-class _Left(Exception):
-    """Nobody waits for the change any more."""
+class _ClientLeft(Exception):
+    """The client has disconnected."""
 
 
-class _Telling:
-    """Steps on their way from the thread that does them: of each thing, the latest. Called there, taken in the loop."""
+class _Progress:
+    """The latest step of each file. Called in the thread that does the work, read in the loop."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -130,26 +130,26 @@ class _Telling:
 
     def __call__(self, step: Step) -> None:
         if self.is_over:
-            raise _Left
+            raise _ClientLeft
         with self._lock:
             self._latest[step.what] = step
 
     def take(self) -> list[Step]:
-        """What is new."""
+        """The steps since the last call."""
         with self._lock:
             steps, self._latest = list(self._latest.values()), {}
         return steps
 
 
-class _Pieces:
-    """A body on its way into a thread."""
+class _Chunks:
+    """A body, passed from the loop to a thread."""
 
     def __init__(self) -> None:
         self.is_broken = False
-        self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_CHUNKS)
 
     async def put(self, piece: bytes | None, reader: asyncio.Future[None]) -> None:
-        """None: that was all. A reader that has ended, because it failed, needs no more."""
+        """Add a chunk; None ends the body. Returns at once if the reader has failed."""
         while not reader.done():
             try:
                 self._queue.put_nowait(piece)
@@ -166,4 +166,4 @@ class _Pieces:
             if piece is None:
                 return
             yield piece
-        raise _Left
+        raise _ClientLeft

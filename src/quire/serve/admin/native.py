@@ -1,31 +1,30 @@
-"""Endpoints of our own: life, version, settings, metrics, and tokens without a model."""
+"""Our own endpoints: health, version, settings, metrics, and tokenization."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from quire import __version__
 from quire.config import settings
-from quire.engine.messages import EngineDied, Snapshot
-from quire.observe.metrics import CONTENT_TYPE, engine_samples, render
+from quire.engine.messages import EngineDied
+from quire.observe.exposition import expose
+from quire.observe.metrics import engine_samples
 from quire.serve.admin.prompt_body import PromptBody, ask_of
-from quire.serve.dialects.body import read
+from quire.serve.dialects.body import read_body
 from quire.serve.dialects.contract import Dialect
-from quire.serve.errors import EngineBusy, Forbidden, ModelLoading, ShuttingDown
+from quire.serve.errors import Forbidden, ModelLoading, ShuttingDown
 from quire.serve.http.exchange import Exchange
-from quire.serve.residency.engines import Engine
-from quire.serve.residency.residents import RETRY_SECONDS
+from quire.serve.residency.contract import RETRY_SECONDS
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
 
 
 def error_body(error: QuireError) -> bytes:
-    """What went wrong, plainly."""
+    """An error in the format of our own endpoints."""
     facts = {"code": error.code, "message": error.public, "field": getattr(error, "field", None)}
     return msgspec.json.encode({"error": {name: fact for name, fact in facts.items() if fact is not None}})
 
@@ -34,122 +33,109 @@ NATIVE = Dialect("native", endpoints=(), error=error_body, headers={}, schemas={
 
 
 class TokenizeBody(PromptBody, kw_only=True):
-    """As vLLM (prompt) and llama.cpp (content) have it."""
+    """The fields of vLLM (prompt) and of llama.cpp (content)."""
 
     content: str | None = None
-    add_special_tokens: bool | None = None  # None: as the model has it; of a prompt that is text
+    add_special_tokens: bool | None = None  # of a text prompt; None: as the model's tokenizer does
 
 
 class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Tokens to be spelled."""
+    """Tokens to decode."""
 
     tokens: list[int]
     model: str = ""
 
 
 async def root(service: Service, exchange: Exchange) -> None:
-    """Someone is here: what Ollama's clients ask first."""
+    """The server is running: Ollama's clients ask this first."""
     await exchange.respond(b"Quire is running", "text/plain")
 
 
 async def health(service: Service, exchange: Exchange) -> None:
-    """The process is alive. Engines that do not run or respond are named."""
-    troubles = {
-        model.name: f"The engine {model.engine.client.trouble}."
-        for model in service.models
-        if model.engine is not None and not model.is_ready
-    }
-    said = {"status": "degraded", "models": troubles} if troubles else {"status": "ok"}
-    await exchange.respond(msgspec.json.encode(said))
+    """The process is alive. Lists engines that do not run or do not respond."""
+    troubles = {model.name: f"The engine {model.trouble}." for model in service.models if model.trouble is not None}
+    reply = {"status": "degraded", "models": troubles} if troubles else {"status": "ok"}
+    await exchange.respond(msgspec.json.encode(reply))
 
 
 async def ready(service: Service, exchange: Exchange) -> None:
-    """Models that were named are loaded, and engines run; others are loaded when they are asked for."""
+    """The models of the command line have been loaded, and all engines run."""
     if service.is_draining:
         raise ShuttingDown
-    if service.models.error is not None:
-        raise service.models.error
-    for model in service.models:
-        if model.engine is None and model.is_named and not service.models.is_loaded:
+    status = service.models.status
+    if status.error is not None:
+        raise status.error
+    for model in status.models:
+        if model.is_named and not model.is_loaded and not status.is_started:
             raise ModelLoading(model.name, RETRY_SECONDS)
-        if model.engine is not None and not model.is_ready:
-            raise EngineDied(f"The engine of {model.name} {model.engine.client.trouble}.")
+        if model.trouble is not None:
+            raise EngineDied(f"The engine of {model.name} {model.trouble}.")
     await exchange.respond(b'{"status":"ready"}')
 
 
-async def version(service: Service, exchange: Exchange) -> None:
-    """Which Quire this is."""
+async def show_version(service: Service, exchange: Exchange) -> None:
+    """The version of Quire."""
     await exchange.respond(msgspec.json.encode({"version": __version__}))
 
 
 async def props(service: Service, exchange: Exchange) -> None:
-    """Settings, without secrets; limits; and what the models are."""
-    only_admin(exchange)
-    await service.models.refresh()
+    """Settings without secrets, limits, models and memory."""
+    require_admin(exchange)
     config = service.config
     values = {each.name: getattr(getattr(config, each.section), each.name) for each in settings() if not each.secret}
-    models = {model.name: None if model.engine is None else _facts(model.engine) for model in service.models}
-    said = {
+    reply = {
         "version": __version__,
         "dialects": [dialect.name for dialect in service.dialects],
-        "models": models,
-        "memory": service.models.memory(),
+        "models": await service.models.engines(),
+        "memory": await service.models.memory(),
         "routes": service.router.describe(),
         "limits": asdict(service.limits(exchange.key)),
         "settings": values,
     }
-    await exchange.respond(msgspec.json.encode(said))
-
-
-def _facts(engine: Engine) -> dict[str, Any]:
-    defaults = engine.model_text.side.defaults
-    told = {name: {"value": value, "source": defaults.sources[name]} for name, value in defaults.values.items()}
-    return asdict(engine.client.ready) | {"sampling_defaults": told}
+    await exchange.respond(msgspec.json.encode(reply))
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
-    """In Prometheus' text format. An engine that does not answer is left out."""
+    """Metrics, in the format that the scraper accepts. An engine that does not answer is left out."""
     if service.config.serve.metrics_for == "admins":
-        only_admin(exchange)
+        require_admin(exchange)
     samples = service.samples()
-    for model in service.models:
-        if model.engine is not None and model.slot is not None and model.slot.first is model:  # each engine once
-            with suppress(EngineBusy, EngineDied):
-                counters = await model.engine.ask(Snapshot())
-                samples += engine_samples(model.name, {name: getattr(counters, name) for name in counters.__slots__})
-    await exchange.respond(render(samples).encode(), CONTENT_TYPE)
+    for model, counters in (await service.models.counters()).items():
+        samples += engine_samples(model, {name: getattr(counters, name) for name in counters.__slots__})
+    body, content_type = await asyncio.to_thread(expose, samples, exchange.header("accept") or "")
+    await exchange.respond(body, content_type)
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
-    """A prompt's tokens."""
-    given = await service.parsed(exchange, lambda body: read(body, TokenizeBody))
-    if given.content is not None:
-        if given.prompt is not None:
+    """The tokens of a prompt."""
+    body = await service.parse_body(exchange, lambda data: read_body(data, TokenizeBody))
+    if body.content is not None:
+        if body.prompt is not None:
             raise InvalidRequest("Give one of prompt and content.", field="content")
-        given.prompt = given.content
-    async with service.models.using(given.model) as (_, engine):
-        side = engine.model_text.side
-        if isinstance(given.prompt, str) and given.add_special_tokens is not None:
-            encode = partial(side.encode, given.prompt, framed=given.add_special_tokens)
-            tokens = await service.beside(exchange, encode)
+        body.prompt = body.content
+    async with service.models.using(body.model) as (_, engine):
+        model_text = engine.model_text
+        if isinstance(body.prompt, str) and body.add_special_tokens is not None:
+            encode = partial(model_text.encode, body.prompt, framed=body.add_special_tokens)
+            tokens = await service.run_sized(exchange, encode)
         else:
             limits = service.limits(exchange.key)
-            ask = await service.beside(exchange, lambda: ask_of(given, service.dialects, limits))
+            ask = await service.run_sized(exchange, lambda: ask_of(body, service.dialects, limits))
             tokens = (await service.prompts(exchange, ask, engine.model_text))[0].tokens
-        said = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
-    await exchange.respond(await service.beside(exchange, partial(msgspec.json.encode, said)))
+        reply = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
+    await exchange.respond(await service.run_sized(exchange, partial(msgspec.json.encode, reply)))
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
-    """The text of tokens, special ones by their names; under the names that vLLM and llama.cpp have for it."""
-    given = await service.parsed(exchange, lambda body: read(body, DetokenizeBody))
-    async with service.models.using(given.model) as (_, engine):
-        engine.check_tokens(given.tokens, "tokens")
-        text = await service.beside(exchange, lambda: engine.model_text.side.decode(given.tokens))
+    """The text of tokens, including special ones, in the fields of vLLM and of llama.cpp."""
+    body = await service.parse_body(exchange, lambda data: read_body(data, DetokenizeBody))
+    async with service.models.using(body.model) as (_, engine):
+        engine.check_tokens(body.tokens, "tokens")
+        text = await service.run_sized(exchange, lambda: engine.model_text.decode(body.tokens))
     await exchange.respond(msgspec.json.encode({"prompt": text, "content": text}))
 
 
-def only_admin(exchange: Exchange) -> None:
-    """Refuse keys that may not see or change what belongs to all."""
+def require_admin(exchange: Exchange) -> None:
+    """Refuse API keys that are not admins."""
     if not exchange.key.admin:
-        raise Forbidden(f"The key {exchange.key.name} may not do this: it needs a key with admin = true.")
+        raise Forbidden(f"The key {exchange.key.name} may not do this: use a key with admin = true.")

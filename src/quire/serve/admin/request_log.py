@@ -1,11 +1,11 @@
-"""/v1/requests: the request log of this server, for those who ask what to run."""
+"""/v1/requests: the request log of this server, for the advisor."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from quire.serve.admin.native import only_admin
+from quire.serve.admin.native import require_admin
 from quire.serve.errors import NoRequestLog
 from quire.serve.http.exchange import Exchange
 from quire.serve.service import Service
@@ -14,14 +14,14 @@ LINES = "application/x-ndjson"
 PIECE_BYTES = 1 << 20
 
 
-async def past(service: Service, exchange: Exchange) -> None:
-    """Requests that were answered: times, lengths, and marks in place of their tokens."""
-    only_admin(exchange)
+async def show_request_log(service: Service, exchange: Exchange) -> None:
+    """The request log: times, lengths, and hashes in place of tokens."""
+    require_admin(exchange)
     path = service.config.serve.request_log
     if path is None:
         raise NoRequestLog
     log = Path(path).expanduser()
-    if not log.exists():  # it was moved away, and nobody has asked since
+    if not log.exists():  # it was moved away, and no request has come since
         await exchange.respond(b"", LINES)
         return
     with await asyncio.to_thread(log.open, "rb") as file:

@@ -1,4 +1,4 @@
-"""The table of our own endpoints, and the description of all there are."""
+"""The table of our own endpoints, and the OpenAPI description of all endpoints."""
 
 from __future__ import annotations
 
@@ -8,70 +8,80 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quire import __version__
-from quire.serve.admin import cache as retention
-from quire.serve.admin import native
-from quire.serve.admin import request_log as requests
+from quire.serve.admin import cache, native
 from quire.serve.admin.prompt_body import PromptBody
-from quire.serve.admin.request_log import LINES
+from quire.serve.admin.request_log import LINES, show_request_log
 from quire.serve.dialects.body import schema_of
-from quire.serve.dialects.contract import Changes, Dialect, Endpoint, Generates, Lists, Pages, Shows, Takes, Tells
+from quire.serve.dialects.contract import (
+    BlobEndpoint,
+    ChangeEndpoint,
+    Dialect,
+    Endpoint,
+    GenerateEndpoint,
+    ListEndpoint,
+    PageEndpoint,
+    ShowEndpoint,
+    VersionEndpoint,
+)
 from quire.serve.http.exchange import JSON, Exchange
 from quire.serve.service import Service
 
 PLAIN = "text/plain"
-ERROR = {"type": "object", "required": ["error"]}  # in every dialect; what else it has is each one's own
+ERROR = {"type": "object", "required": ["error"]}  # in every dialect, with further fields of its own
 
 
 class OwnRoute(NamedTuple):
-    """One of them. Its docstring says what it is for."""
+    """One of our own endpoints. The handler's docstring is its summary."""
 
     method: str
     path: str
     handle: Callable[[Service, Exchange], Awaitable[None]]
     shape: type[msgspec.Struct] | None = None  # of its body
-    content_type: str = JSON  # of what it answers
-    needs_body: bool = True  # where there is a shape
-    needs_key: bool = True  # False: for probes, which have no key and may use any host name
+    content_type: str = JSON  # of the response
+    needs_body: bool = True  # if it has a shape
+    needs_key: bool = True  # False: for health probes, which have no key and may use any host name
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
-    """This description."""
-    await exchange.respond(msgspec.json.encode(describe(service.dialects, bool(service.keys))))
+    """This OpenAPI description."""
+    await exchange.respond(msgspec.json.encode(describe_api(service.dialects, bool(service.keys))))
 
 
 OWN_ROUTES = (
     OwnRoute("GET", "/", native.root, content_type=PLAIN),
     OwnRoute("GET", "/health", native.health, needs_key=False),
     OwnRoute("GET", "/ready", native.ready, needs_key=False),
-    OwnRoute("GET", "/version", native.version),
+    OwnRoute("GET", "/version", native.show_version),
     OwnRoute("GET", "/props", native.props),
     OwnRoute("GET", "/metrics", native.metrics, content_type=PLAIN),
     OwnRoute("GET", "/openapi.json", openapi),
     OwnRoute("POST", "/tokenize", native.tokenize, native.TokenizeBody),
     OwnRoute("POST", "/detokenize", native.detokenize, native.DetokenizeBody),
-    OwnRoute("GET", "/v1/requests", requests.past, content_type=LINES),
-    OwnRoute("GET", "/v1/cache", retention.stats),
-    OwnRoute("POST", "/v1/cache/explain", retention.explain, PromptBody),
-    OwnRoute("POST", "/v1/cache/pin", retention.pin, retention.PinBody),
-    OwnRoute("POST", "/v1/cache/unpin", retention.unpin, PromptBody),
-    OwnRoute("POST", "/v1/cache/flush", retention.flush, retention.FlushBody, needs_body=False),
+    OwnRoute("GET", "/v1/requests", show_request_log, content_type=LINES),
+    OwnRoute("GET", "/v1/cache", cache.cache_stats),
+    OwnRoute("POST", "/v1/cache/explain", cache.explain_prompt, PromptBody),
+    OwnRoute("POST", "/v1/cache/pin", cache.pin_prompt, cache.PinBody),
+    OwnRoute("POST", "/v1/cache/unpin", cache.unpin_prompt, PromptBody),
+    OwnRoute("POST", "/v1/cache/flush", cache.flush_cache, cache.FlushBody, needs_body=False),
 )
 
 
 def method_of(endpoint: Endpoint) -> str:
-    """The verb of a dialect's endpoint."""
-    if isinstance(endpoint, Changes | Takes):
+    """The HTTP method of a dialect's endpoint."""
+    if isinstance(endpoint, ChangeEndpoint | BlobEndpoint):
         return endpoint.method
-    is_read = isinstance(endpoint, Lists | Pages | Tells) or (isinstance(endpoint, Shows) and endpoint.name_of is None)
+    is_read = isinstance(endpoint, ListEndpoint | PageEndpoint | VersionEndpoint) or (
+        isinstance(endpoint, ShowEndpoint) and endpoint.name_of is None
+    )
     return "GET" if is_read else "POST"
 
 
 def header_of(endpoint: Endpoint) -> str:
-    """The header that tells the requests of an endpoint from those of another with the same path."""
-    return endpoint.header if isinstance(endpoint, Pages | Shows) else ""
+    """The header that distinguishes an endpoint from another one with the same path."""
+    return endpoint.header if isinstance(endpoint, PageEndpoint | ShowEndpoint) else ""
 
 
-def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
+def describe_api(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
     """The whole server in OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
     for dialect in dialects:
@@ -79,16 +89,16 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
             if header_of(endpoint):
                 continue  # OpenAPI has one operation for a path
             method = method_of(endpoint)
-            said = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
-            types = (JSON, endpoint.streams) if isinstance(endpoint, Generates | Changes) else (JSON,)
-            said |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
-            paths.setdefault(endpoint.path, {})[method.lower()] = said
+            operation = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
+            types = (JSON, endpoint.streams) if isinstance(endpoint, GenerateEndpoint | ChangeEndpoint) else (JSON,)
+            operation |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
+            paths.setdefault(endpoint.path, {})[method.lower()] = operation
     for own in OWN_ROUTES:
-        said = _operation(own.method, own.path, (own.handle.__doc__ or "").split("\n")[0])
-        said |= _body(None if own.shape is None else schema_of(own.shape), own.needs_body)
-        said |= _responses((own.content_type,)) | {"tags": ["quire"]}
-        said |= {} if own.needs_key else {"security": []}
-        paths.setdefault(own.path, {})[own.method.lower()] = said
+        operation = _operation(own.method, own.path, (own.handle.__doc__ or "").split("\n")[0])
+        operation |= _body(None if own.shape is None else schema_of(own.shape), own.needs_body)
+        operation |= _responses((own.content_type,)) | {"tags": ["quire"]}
+        operation |= {} if own.needs_key else {"security": []}
+        paths.setdefault(own.path, {})[own.method.lower()] = operation
     secured: dict[str, Any] = {
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}],
@@ -98,15 +108,15 @@ def describe(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
 
 
 def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": f"{method.lower()}{path}".replace("/", "_").replace("{", "").replace("}", ""),
         "summary": summary,
     }
     if named := [name for name in ("name", "digest") if f"{{{name}}}" in path]:
-        said["parameters"] = [
+        operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named
         ]
-    return said
+    return operation
 
 
 def _body(schema: object | None, is_needed: bool = True) -> dict[str, Any]:
@@ -114,6 +124,6 @@ def _body(schema: object | None, is_needed: bool = True) -> dict[str, Any]:
 
 
 def _responses(types: Sequence[str]) -> dict[str, Any]:
-    done = {"description": "As asked.", "content": {each: {} for each in types}}
+    done = {"description": "The result.", "content": {each: {} for each in types}}
     error = {"description": "An error, in the same dialect.", "content": {JSON: {"schema": ERROR}}}
     return {"responses": {"200": done, "default": error}}

@@ -1,4 +1,4 @@
-"""A call's arguments as an object, for APIs that do not send them as text."""
+"""Parses a call's arguments, for APIs that send them as an object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments; what is no JSON object (an answer that was cut short) stays readable under INVALID_JSON."""
+    """The arguments as an object. Other text (of an answer that was cut off) is put under INVALID_JSON."""
     try:
         return _OBJECT.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):

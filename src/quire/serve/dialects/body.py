@@ -1,7 +1,7 @@
-"""A request's body: bytes to a typed shape, or one sentence that names the field that is wrong and says what it takes.
+"""Reads a request's body into a typed struct; an error names the wrong field and what it takes, in one sentence.
 
-A shape is a msgspec.Struct. What a field may hold is said there alone: the JSON schema for /openapi.json is made of it.
-Every dialect reads with this; how it spells the place of a field is all that it may choose.
+The struct is the only declaration of a body: the JSON schema for /openapi.json is made from it. Every dialect reads its
+bodies with this module, and chooses only how the path of a field is spelled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from quire.serve.dialects.strict_json import MAX_SHOWN, parse
+from quire.serve.dialects.strict_json import MAX_SHOWN, parse_json
 from quire.types.errors import InvalidRequest
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -45,22 +45,22 @@ _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
 
 
 class Refusal(NamedTuple):
-    """Why a field that others honour is not honoured here."""
+    """Why a field that other servers support is refused here."""
 
     why: str
-    harmless: tuple[object, ...] = ()  # values that ask for nothing; null is always one
+    harmless: tuple[object, ...] = ()  # accepted values, which change nothing; null always is one
     is_ignorable: bool = False  # the answer is the same without it
 
 
 class Spelling(NamedTuple):
-    """How a dialect's own server writes of fields."""
+    """How errors of a dialect name fields."""
 
     missing: str
     unknown: str
     dotted: bool  # messages.0.content, not messages[0].content
 
     def place(self, path: str) -> str:
-        """msgspec's path as the dialect has it."""
+        """Spell one of msgspec's paths."""
         if self.dotted:
             path = re.sub(r"\[(\d+)\]", r".\1", path.replace("[...]", ".*"))
         return path.strip(".")
@@ -70,21 +70,21 @@ BRACKETS = Spelling("Missing required parameter: {}", "Unrecognized request argu
 DOTS = Spelling("{}: Field required", "{}: Extra inputs are not permitted", dotted=True)
 
 
-def read(
+def read_body(
     body: bytes,
     shape: type[Shape],
     refused: Mapping[str, Refusal] | None = None,
     spelling: Spelling = BRACKETS,
 ) -> Shape:
-    """The body as this shape. With `refused`, a name that neither of the two has is an error; `refused` comes first."""
-    given = parse(body)
+    """Read the body as this struct. With `refused`, a name that neither of the two has is an error."""
+    given = parse_json(body)
     if refused is not None and isinstance(given, dict):
         _check_names(given, shape, refused, spelling)
-    return shaped(given, shape, "", spelling)
+    return convert_value(given, shape, "", spelling)
 
 
-def shaped(value: object, shape: type[Shape], field: str, spelling: Spelling = BRACKETS) -> Shape:
-    """A value out of a body as this shape, whose errors are told with the path of the field that it came from."""
+def convert_value(value: object, shape: type[Shape], field: str, spelling: Spelling = BRACKETS) -> Shape:
+    """Convert a value of a body to this struct. `field` is its path, for errors."""
     num_dropped = 0
     while True:
         try:
@@ -98,9 +98,9 @@ def shaped(value: object, shape: type[Shape], field: str, spelling: Spelling = B
 
 
 @contextmanager
-def ignoring_unknown(is_so: bool) -> Iterator[None]:
+def ignore_unknown_fields(ignores: bool) -> Iterator[None]:
     """Drop undeclared fields, in this thread until the end of the block, instead of refusing them."""
-    before = _ignores_unknown.set(is_so)
+    before = _ignores_unknown.set(ignores)
     try:
         yield
     finally:
@@ -122,14 +122,14 @@ def _drop_unknown(value: Any, error: msgspec.ValidationError) -> bool:
 
 @lru_cache(MAX_LOGGED)
 def _log_ignored(name: str) -> None:
-    """Once for each name; a name that no field would have may be of a prompt, and is not shown."""
+    """Log each name once. A name that does not look like a field may be part of a prompt, and is not logged."""
     if _log_ignored.cache_info().currsize < MAX_LOGGED:
         shown = name if _PLAIN_NAME.fullmatch(name) else "…"
-        logger.warning("the request field %s is unknown here and ignored, as unknown_fields says", shown)
+        logger.warning("ignored the unknown request field %s (setting unknown_fields)", shown)
 
 
 def schema_of(shape: type[msgspec.Struct], refused: Mapping[str, Refusal] | None = None) -> dict[str, Any]:
-    """The JSON schema of a body, in one piece: it holds no references."""
+    """The JSON schema of a body, without references."""
     schema = dict(_schema(shape))
     if refused is None:
         return schema
@@ -138,7 +138,7 @@ def schema_of(shape: type[msgspec.Struct], refused: Mapping[str, Refusal] | None
 
 
 class Schemas(Mapping[str, object]):
-    """Of each path the schema of its body, made when it is asked for: most servers are never asked."""
+    """The schema of each path's body, made at first use: most servers never need them."""
 
     def __init__(self, bodies: Mapping[str, tuple[type[msgspec.Struct], Mapping[str, Refusal] | None]]) -> None:
         self._bodies = bodies
@@ -174,14 +174,14 @@ def _check_names(
 
 
 def _is_among(value: object, harmless: tuple[object, ...]) -> bool:
-    """Where a boolean is no number."""
+    """Compare with booleans and numbers apart: True is not 1."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in harmless)
 
 
 def _invalid(
     error: msgspec.ValidationError, shape: type[msgspec.Struct], start: str, spelling: Spelling
 ) -> InvalidRequest:
-    """msgspec's words with its paths ("Expected `int | null`, got `str` - at `$.n`") as a sentence for a client."""
+    """Rewrite msgspec's message ("Expected `int | null`, got `str` - at `$.n`") as a sentence for a client."""
     found = _ERROR.fullmatch(str(error))
     what, path = (found["what"], found["path"] or "") if found else (str(error), "")
     field = spelling.place(start + path)
@@ -229,7 +229,7 @@ def _schema(shape: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """No shape holds itself, so that this ends. What tells the members of a union apart maps to references."""
+    """Replace references; it ends, as no struct contains itself. Discriminators are dropped: they are references."""
     if isinstance(node, dict):
         if "$ref" in node:
             return _inlined(definitions[node["$ref"].removeprefix("#/$defs/")], definitions)

@@ -1,8 +1,8 @@
-"""What a dialect is: pure functions between bytes and our own words. `dialects/` has one file for each.
+"""The contract of a dialect: pure functions between bytes and the types of `types/chat.py`. Each has a folder here.
 
-A dialect never sees a socket, a clock or a model, and no dialect goes through another. `decode` raises InvalidRequest
-with the field's name in the client's spelling. `writer` is made by decode, because how an answer is to be written (with
-usage, with token ids, …) is the request's business; it holds no more than the format needs, such as indices.
+A dialect never sees a socket, a clock or a model, and no dialect is built on another. `decode` raises InvalidRequest
+with the field's name as the client spells it. It also makes the `writer`, because the request decides how the answer
+is written (with usage, with token ids, …); a writer holds only the state that its format needs, such as indices.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from quire.types.request import SamplingParams
 
 
 class Reply(NamedTuple):
-    """Facts of an answer that a pure function cannot make."""
+    """Facts of an answer that are not in the request: id, time, model."""
 
     id: str  # unique, without a prefix
     created: float  # seconds since 1970
     model: str  # as the client named it
-    fingerprint: str = ""  # of all that decides about the answer beside the request: version, model, device
+    fingerprint: str = ""  # of what determines the answer besides the request: version, model, device
     sampling: SamplingParams | None = None  # with the model's defaults; None: nothing is sampled
 
 
-class Writer(Protocol):
+class AnswerWriter(Protocol):
     """Writes one answer: open, write*, then close or fail; or whole alone."""
 
     content_type: str  # of a stream; a whole answer is application/json
 
     def open(self, usage: Usage) -> bytes:
-        """What comes before the first event. The usage has what is known then: the prompt."""
+        """The bytes before the first event. Of the usage only the prompt is known then."""
 
     def write(self, events: Sequence[Event]) -> bytes:
-        """Some events, as one piece of the body. May be empty."""
+        """Encode events as one piece of the body. May be empty."""
 
     def close(self, usage: Usage) -> bytes:
-        """What comes after the last event."""
+        """The bytes after the last event."""
 
     def fail(self, error: QuireError) -> bytes:
-        """The end of a stream that cannot go on."""
+        """The last bytes of a stream that failed."""
 
     def whole(self, answered: Answered) -> bytes:
-        """The answer to a request that did not ask for a stream."""
+        """Encode the answer to a request without `stream`."""
 
 
 class Decoded(NamedTuple):
-    """A request, and how its answer is to be written."""
+    """A request, and the writer of its answer."""
 
     ask: Ask
-    writer: Callable[[Reply], Writer]
+    writer: Callable[[Reply], AnswerWriter]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one request may ask for; the server's settings."""
+class RequestLimits:
+    """The most that one request may contain; from the server's settings."""
 
     max_n: int = 128
     max_stops: int = 64
@@ -70,26 +70,26 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Generates:
+class GenerateEndpoint:
     """An endpoint that runs the model. POST."""
 
     path: str
-    decode: Callable[[bytes, Limits], Decoded]
-    streams: str = "text/event-stream"  # the type of a stream's content
+    decode: Callable[[bytes, RequestLimits], Decoded]
+    streams: str = "text/event-stream"  # content type of a stream
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """An endpoint that only counts a prompt's tokens. POST."""
+class CountEndpoint:
+    """An endpoint that counts a prompt's tokens. POST."""
 
     path: str
-    decode: Callable[[bytes, Limits], ChatRequest]
+    decode: Callable[[bytes, RequestLimits], ChatRequest]
     encode: Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Lists:
-    """An endpoint that shows all models. GET. `only_loaded`: those that are in memory."""
+class ListEndpoint:
+    """An endpoint that lists all models. GET. `only_loaded`: only those in memory."""
 
     path: str
     encode: Callable[[Sequence[ModelCard]], bytes]
@@ -97,10 +97,10 @@ class Lists:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
-    """An endpoint that shows all models, some at a time, as the query asks. GET.
+class PageEndpoint:
+    """An endpoint that lists models page by page. GET.
 
-    `header`: it answers the requests that have this header; others are for another dialect with the same path.
+    `header`: it handles requests that have this header; another dialect has the same path without it.
     """
 
     path: str
@@ -109,7 +109,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Shows:
+class ShowEndpoint:
     """An endpoint that shows one model: GET with {name} in its path, or POST with a body that names it."""
 
     path: str
@@ -119,42 +119,51 @@ class Shows:
 
 
 @dataclass(frozen=True, slots=True)
-class Tells:
-    """An endpoint that says something fixed of the server. GET. `encode` takes its version."""
+class VersionEndpoint:
+    """An endpoint that returns the server's version. GET."""
 
     path: str
     encode: Callable[[str], bytes]
 
 
-class Asked(NamedTuple):
-    """A change of what models there are, and how it is told."""
+class DecodedChange(NamedTuple):
+    """A change of the stored models, and how its progress and result are encoded."""
 
     change: Change
-    streams: bool = False  # steps as they come
+    streams: bool = False  # its steps as they come
     step: Callable[[Step], bytes] = lambda step: b""
-    done: bytes = b""  # the last of a stream, or all
+    done: bytes = b""  # the last line of a stream, or the whole body
     content_type: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """An endpoint that changes what models there are. For admins."""
+class ChangeEndpoint:
+    """An endpoint that changes the stored models. For admins."""
 
     path: str
-    decode: Callable[[bytes], Asked]
+    decode: Callable[[bytes], DecodedChange]
     method: Literal["POST", "DELETE"] = "POST"
-    streams: str = "application/x-ndjson"  # the content type of an answer that tells how far it is
+    streams: str = "application/x-ndjson"  # content type of a stream of steps
 
 
 @dataclass(frozen=True, slots=True)
-class Takes:
-    """An endpoint with {digest} in its path, for files that models are made of. HEAD asks for one. For admins."""
+class BlobEndpoint:
+    """An endpoint that uploads a model's file, with {digest} in its path. HEAD checks for one. For admins."""
 
     path: str
     method: Literal["POST", "HEAD"] = "POST"
 
 
-Endpoint = Generates | Counts | Lists | Pages | Shows | Tells | Changes | Takes
+Endpoint = (
+    GenerateEndpoint
+    | CountEndpoint
+    | ListEndpoint
+    | PageEndpoint
+    | ShowEndpoint
+    | VersionEndpoint
+    | ChangeEndpoint
+    | BlobEndpoint
+)
 
 
 @dataclass(frozen=True, slots=True)

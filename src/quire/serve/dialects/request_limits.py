@@ -1,17 +1,17 @@
-"""What one request may ask for, by the server's limits. Each check names the field as the client wrote it."""
+"""Checks of a request against the server's limits. Errors name the field as the client wrote it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quire.serve.dialects.contract import Limits
-from quire.serve.dialects.strict_json import text_of
+from quire.serve.dialects.contract import RequestLimits
+from quire.serve.dialects.strict_json import json_text
 from quire.types.errors import InvalidRequest
 
 
-def stops(values: Sequence[str], limits: Limits, field: str) -> tuple[str, ...]:
-    """Stop strings, none of them empty."""
+def check_stops(values: Sequence[str], limits: RequestLimits, field: str) -> tuple[str, ...]:
+    """Check stop strings, and return them."""
     if len(values) > limits.max_stops:
         raise InvalidRequest(f"{field}: {len(values)} strings are more than the {limits.max_stops} allowed", field)
     for place, value in enumerate(values):
@@ -21,8 +21,8 @@ def stops(values: Sequence[str], limits: Limits, field: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def check_tools(names: Sequence[str], limits: Limits, field: str) -> None:
-    """Not too many tools, each with a name of its own."""
+def check_tools(names: Sequence[str], limits: RequestLimits, field: str) -> None:
+    """Check the number of tools and their names."""
     if len(names) > limits.max_tools:
         raise InvalidRequest(f"{field}: {len(names)} tools are more than the {limits.max_tools} allowed", field)
     for place, name in enumerate(names):
@@ -32,9 +32,9 @@ def check_tools(names: Sequence[str], limits: Limits, field: str) -> None:
         raise InvalidRequest(f"{field}: Tool names must be unique", field)
 
 
-def schema_text(schema: Mapping[str, Any], limits: Limits, field: str) -> str:
-    """A JSON schema as text, if it is not too large."""
-    text = text_of(schema, field)
+def limited_schema_text(schema: Mapping[str, Any], limits: RequestLimits, field: str) -> str:
+    """Write a JSON schema as text. Refuses one that is too large."""
+    text = json_text(schema, field)
     if len(text.encode()) > limits.max_schema_bytes:
         raise InvalidRequest(f"{field}: The schema is larger than {limits.max_schema_bytes} bytes", field)
     return text

@@ -1,7 +1,7 @@
-"""JSON as every reader reads it alike.
+"""Parses JSON that every reader reads alike.
 
-Two keys of one name, NaN, a number beyond every float, half of a surrogate pair: readers disagree about these, so that
-a gateway and the server behind it may see two different requests. We refuse them.
+Duplicate keys, NaN, numbers beyond every float, halves of surrogate pairs: readers disagree about these, so a gateway
+and the server behind it could see two different requests. They are refused.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ import msgspec
 
 from quire.types.errors import InvalidRequest
 
-MAX_DEPTH = 64  # of what has no shape of its own (a schema, arguments): what comes later walks these by recursion
-LARGE_TEXT = 1 << 19  # characters from which on other threads must be able to run while it is parsed
+MAX_DEPTH = 64  # of free-form values (a schema, arguments), which later code walks by recursion
+LARGE_TEXT = 1 << 19  # characters; larger texts are parsed so that other threads can run meanwhile
 MAX_SHOWN = 80  # characters of what a client sent, in a sentence about it
 MAX_ITEMS = 1 << 18  # of an array in a large text, unless a context is longer: as many as a vocabulary has tokens
 
 _context: ContextVar[int] = ContextVar("context", default=0)
 
 
-def parse(body: bytes, field: str | None = None) -> Any:
-    """The value that the body is, or the text in a field of it."""
-    said = field or "The body"
+def parse_json(body: bytes, field: str | None = None) -> Any:
+    """Parse the body, or the text of one of its fields."""
+    subject = field or "The body"
     try:
         text = body.decode()
         value = (_JSON if len(text) < LARGE_TEXT else _INTERRUPTIBLE_JSON).decode(text)
         if "\\u" in text and _SURROGATE.search(text):  # the first search is 20 times as fast, and mostly enough
             msgspec.json.encode(value)  # fails where a half has no other half
     except UnicodeDecodeError:
-        raise InvalidRequest(f"{said} is not valid UTF-8.", field) from None
+        raise InvalidRequest(f"{subject} is not valid UTF-8.", field) from None
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{said} is not valid JSON: a string has half of a surrogate pair.", field) from None
+        raise InvalidRequest(f"{subject} is not valid JSON: a string has half of a surrogate pair.", field) from None
     except RecursionError:
-        raise InvalidRequest(f"{said} is nested too deeply.", field) from None
+        raise InvalidRequest(f"{subject} is nested too deeply.", field) from None
     except ValueError as error:
         why = "a number is out of range" if str(error).startswith(_TOO_LONG) else error
-        raise InvalidRequest(f"{said} is not valid JSON: {why}." if body else f"{said} is empty.", field) from None
+        raise InvalidRequest(
+            f"{subject} is not valid JSON: {why}." if body else f"{subject} is empty.", field
+        ) from None
     return value
 
 
 def check_depth(value: object, field: str) -> None:
-    """Refuse what is nested so deeply that it would exhaust the stack of one who walks through it later."""
+    """Refuse a value that is nested so deeply that later code could exhaust the stack on it."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _inside(outer)]
@@ -59,14 +61,14 @@ def check_depth(value: object, field: str) -> None:
     raise InvalidRequest(f"{field} is nested too deeply: at most {MAX_DEPTH} levels.", field=field)
 
 
-def text_of(value: object, field: str) -> str:
-    """A part of the body as JSON text again, such as a call's arguments or a schema."""
+def json_text(value: object, field: str) -> str:
+    """Write a part of the body as JSON text, such as a call's arguments or a schema."""
     check_depth(value, field)
     return msgspec.json.encode(value).decode()
 
 
-def shown(value: object) -> str:
-    """A value as a sentence may quote it."""
+def quoted(value: object) -> str:
+    """Quote a value in a message, shortened."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
@@ -81,7 +83,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"the key {shown(twice)} is there twice")
+        raise ValueError(f"the key {quoted(twice)} is there twice")
     return found
 
 
@@ -114,14 +116,14 @@ def _array(start: tuple[str, int], scan_once: Any) -> tuple[list[Any], int]:
 
 
 def _check_length(values: list[Any]) -> None:
-    """Refuse an array that is longer than any request needs before something walks through it in one go."""
+    """Refuse an array that is longer than any request needs, before anything walks it."""
     if len(values) > (most := max(MAX_ITEMS, _context.get())):
         raise InvalidRequest(f"An array of the body has more than {most:,} items, more than any context holds.")
 
 
 @contextmanager
-def for_context(num_tokens: int) -> Iterator[None]:
-    """Parse bodies for models with contexts up to this, in this thread until the end of the block."""
+def allow_context(num_tokens: int) -> Iterator[None]:
+    """Allow arrays of as many items as a context has tokens, in this thread until the end of the block."""
     before = _context.set(num_tokens)
     try:
         yield
@@ -130,9 +132,9 @@ def for_context(num_tokens: int) -> Iterator[None]:
 
 
 class _InterruptibleDecoder(json.JSONDecoder):
-    """The same language, read by a loop in Python, between whose steps other threads run.
+    """The same parser as a loop in Python, during which other threads can run.
 
-    The decoder in C keeps the GIL from the first byte to the last: 0.2 s to 1.6 s for 20 MB of small values.
+    The decoder in C holds the GIL to the end: 0.2 s to 1.6 s for 20 MB of small values.
     """
 
     def __init__(self) -> None:

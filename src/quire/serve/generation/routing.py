@@ -1,7 +1,7 @@
-"""A request that names an alias: which models it is tried with, and what is told of that.
+"""Routes of requests that name an alias: the models to try, in order, and the fallback from one to the next.
 
-Which rule applies is decided by gateway/routing.py. Here the facts of a request are gathered, the models are tried one
-after the other until the first byte of an answer, and the file of rules is read again when the server is told to.
+gateway/routing.py decides which rule applies. This module collects the facts of a request, tries the models one after
+the other until the first byte of an answer, and reloads the file of rules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quire.gateway.routing import Choice, Facts, Routes, load
+from quire.gateway.routing import RequestFacts, RouteChoice, Routes, load_routes
 from quire.serve.errors import ModelNotServed, ShuttingDown
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.models import Models
@@ -28,7 +28,7 @@ ROUTE, MODEL = "x-quire-route", "x-quire-model"
 
 
 class Router:
-    """The routes of one server. Without a file, every name is a model's."""
+    """The routes of one server. Without a file, every name is that of a model."""
 
     def __init__(self, file: str | None, models: Models) -> None:
         self._path = None if file is None else Path(file).expanduser()
@@ -36,33 +36,33 @@ class Router:
         self._routes: Routes | None = None
         self._num_reloads = 0
         self._read_at = 0.0
-        self._problem: str | None = None  # why the file was not taken the last time it was read
+        self._problem: str | None = None  # why the last reload failed
         if self._path is not None:
             self._read()
 
     @property
     def path(self) -> Path | None:
-        """The file, which may be read again."""
+        """The file of rules."""
         return self._path
 
     def reload(self) -> bool:
-        """Read the file again. If it is wrong, the rules stay as they are."""
+        """Reload the file. If it is not valid, keep the rules and return False."""
         if self._path is None:
             return False
         try:
             self._read()
         except QuireError as error:
             self._problem = error.public
-            logger.error("the routes stay as they were: %s", error.public)
+            logger.error("routes were not reloaded: %s", error.public)
             return False
         self._num_reloads += 1
-        logger.info("the routes were read again from %s", self._path)
+        logger.info("reloaded the routes from %s", self._path)
         return True
 
-    def chooser(self, ask: Ask, key: str) -> Callable[[], Choice | None] | None:
-        """A function that returns what a request is to be tried with; for a thread, as rules may read the whole prompt.
+    def chooser(self, ask: Ask, key: str) -> Callable[[], RouteChoice | None] | None:
+        """Return a function that chooses the models of a request. It is for a thread: rules may read the whole prompt.
 
-        None, here or there: the request names a model.
+        None, from this method or from the function: the request names a model.
         """
         if self._routes is None:
             return None
@@ -70,35 +70,32 @@ class Router:
         return partial(self._routes.choose, ask.model, lambda: facts_of(ask, key, loaded))
 
     def aliases(self) -> Mapping[str, str]:
-        """Names that requests may use beside those of models, and the model that each leads to by default."""
+        """The aliases that requests may use, each with its default model."""
         return {} if self._routes is None else self._routes.defaults()
 
     def describe(self) -> dict[str, Any] | None:
         """For /props."""
         if self._routes is None:
             return None
-        told = {"file": str(self._path), "read_at": self._read_at, "num_reloads": self._num_reloads}
-        return {**told, "problem": self._problem, **self._routes.describe()}
+        facts = {"file": str(self._path), "read_at": self._read_at, "num_reloads": self._num_reloads}
+        return {**facts, "problem": self._problem, **self._routes.describe()}
 
     def _read(self) -> None:
         assert self._path is not None
-        self._routes = load(self._path, self._knows)
+        self._routes = load_routes(self._path, self._models.knows)
         self._read_at, self._problem = time.time(), None
-
-    def _knows(self, name: str) -> bool:
-        try:
-            self._models.find(name)
-        except QuireError:
-            return False
-        return True
 
 
 async def with_fallback(
-    choice: Choice | None, exchange: Exchange, ask: T, answer: Callable[[T], Awaitable[None]], undo: Callable[[], None]
+    choice: RouteChoice | None,
+    exchange: Exchange,
+    ask: T,
+    answer: Callable[[T], Awaitable[None]],
+    undo: Callable[[], None],
 ) -> None:
-    """Have a request answered by the model that it names; or by the first that can, of those that its alias leads to.
+    """Answer a request with the model that it names, or with the first model of its route that can.
 
-    `undo` takes back what an attempt has cost that came to nothing.
+    `undo` takes back what a failed attempt has cost.
     """
     if choice is None:
         await answer(ask)
@@ -117,22 +114,21 @@ async def with_fallback(
             undo()
             logger.info("%s: %s cannot answer (%s)", choice.label, name, error.code, extra={"request_id": exchange.id})
     del exchange.headers[MODEL]
-    raise failures[0]  # of the model that was meant
+    raise failures[0]  # of the preferred model
 
 
 def may_fall_back(error: QuireError) -> bool:
-    """Is it this model that cannot, so that another may?"""
+    """Can another model still answer?"""
     if isinstance(error, ContextTooLong | CacheTooSmall | ModelNotServed):
         return True
     is_final = isinstance(error, DeadlineExceeded | ShuttingDown) or not getattr(error, "may_retry", True)
     return error.status >= 500 and not is_final
 
 
-def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> Facts:
-    """What rules may look at."""
-    said = _said(ask)
+def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> RequestFacts:
+    """The facts that rules may look at."""
     return replace(
-        said,
+        _text_facts(ask),
         key=key,
         user=ask.terms.user,
         session=ask.terms.session or "",
@@ -141,12 +137,12 @@ def facts_of(ask: Ask, key: str, loaded: frozenset[str]) -> Facts:
     )
 
 
-def _said(ask: Ask) -> Facts:
+def _text_facts(ask: Ask) -> RequestFacts:
     if isinstance(ask, ChatRequest):
         of_user = [message.text for message in ask.messages if message.role == "user"]
         system = "\n".join(message.text for message in ask.messages if message.role == "system")
         text = "\n".join(message.text for message in ask.messages)
-        return Facts(last=(of_user or [""])[-1], first=(of_user or [""])[0], system=system, text=text)
+        return RequestFacts(last=(of_user or [""])[-1], first=(of_user or [""])[0], system=system, text=text)
     texts = [prompt for prompt in ask.prompts if isinstance(prompt, str)]
     num_ids = sum(len(prompt) for prompt in ask.prompts if not isinstance(prompt, str))
-    return Facts(last=(texts or [""])[-1], first=(texts or [""])[0], text="\n".join(texts), num_ids=num_ids)
+    return RequestFacts(last=(texts or [""])[-1], first=(texts or [""])[0], text="\n".join(texts), num_ids=num_ids)

@@ -1,6 +1,6 @@
-"""The route table: what each dialect declares, and the endpoints of our own. Every error is told in the path's dialect.
+"""The route table: the endpoints that each dialect declares, and our own. Errors are encoded in the path's dialect.
 
-A key is asked for on every path but /health and /ready, and /metrics where that is set to be for all.
+Every path needs an API key except /health and /ready, and /metrics if metrics_for is "all".
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
-from quire.observe.log import origin
+from quire.observe.log import error_origin
 from quire.serve.access.hosts import AllowedHosts
 from quire.serve.access.keys import secret_of
-from quire.serve.admin.catalogue import show_all, show_one, show_page, tell
-from quire.serve.admin.library import change, take
+from quire.serve.admin.catalogue import show_all, show_one, show_page, tell_version
+from quire.serve.admin.library import change_models, receive_blob
 from quire.serve.admin.native import NATIVE
 from quire.serve.admin.routes import OWN_ROUTES, header_of, method_of
 from quire.serve.dialects.contract import (
-    Changes,
-    Counts,
+    BlobEndpoint,
+    ChangeEndpoint,
+    CountEndpoint,
     Dialect,
     Endpoint,
-    Generates,
-    Lists,
-    Pages,
-    Shows,
-    Takes,
-    Tells,
+    GenerateEndpoint,
+    ListEndpoint,
+    PageEndpoint,
+    ShowEndpoint,
+    VersionEndpoint,
 )
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.generation.handler import count, generate
@@ -51,18 +51,18 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[Exchange], Awaitable[None]]
 HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
-    Generates: generate,
-    Counts: count,
-    Lists: show_all,
-    Pages: show_page,
-    Shows: show_one,
-    Tells: tell,
-    Changes: change,
-    Takes: take,
+    GenerateEndpoint: generate,
+    CountEndpoint: count,
+    ListEndpoint: show_all,
+    PageEndpoint: show_page,
+    ShowEndpoint: show_one,
+    VersionEndpoint: tell_version,
+    ChangeEndpoint: change_models,
+    BlobEndpoint: receive_blob,
 }
 KEYLESS = frozenset(route.path for route in OWN_ROUTES if not route.needs_key)
 METRICS = "/metrics"
-EXCHANGE = "quire.exchange"  # where a scope has it
+EXCHANGE = "quire.exchange"  # key in a scope
 EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
 
 
@@ -73,8 +73,8 @@ def all_dialects() -> tuple[Dialect, ...]:
     return tuple(import_module(f"{package.__name__}.{name}.dialect").DIALECT for name in folders)
 
 
-def make_app(service: Service) -> ASGIApp:
-    """The whole server as one ASGI application."""
+def make_asgi_app(service: Service) -> ASGIApp:
+    """The server as an ASGI application."""
     app = App(service)
     if not service.origins:
         return app
@@ -84,7 +84,7 @@ def make_app(service: Service) -> ASGIApp:
 
 
 class App:
-    """Lets a request in, hands it to whom it concerns, and sees to it that it is answered and recorded."""
+    """Authorizes a request, passes it to its handler, and makes sure that it is answered and recorded."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -92,12 +92,12 @@ class App:
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
         by_header = [(_route(service, each), dialect) for each, dialect in endpoints if header_of(each)]
-        self._by_header = by_header  # these paths are another dialect's too, for requests without the header
+        self._by_header = by_header  # requests without the header belong to another dialect with the same path
         others = (_route(service, each) for each, _ in endpoints if not header_of(each))
         self._routes = [*(route for route, _ in by_header), *others, *own]
         self._router = Router(self._routes, redirect_slashes=False)
-        self._spoken = {endpoint.path: dialect for endpoint, dialect in endpoints if not header_of(endpoint)}
-        self._spoken |= {each.path: NATIVE for each in OWN_ROUTES}
+        self._dialects = {endpoint.path: dialect for endpoint, dialect in endpoints if not header_of(endpoint)}
+        self._dialects |= {each.path: NATIVE for each in OWN_ROUTES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,27 +106,27 @@ class App:
         scope[EXCHANGE], scope["app"] = exchange, self
         self._service.num_running += 1
         try:
-            self._let_in(exchange)
+            self._authorize(exchange)
             await self._router(scope, receive, send)
         except ClientGone:
             pass
         except HTTPException as error:
-            await self._refuse(exchange, self._of_router(error, scope, exchange))
+            await self._refuse(exchange, self._routing_error(error, scope, exchange))
         except QuireError as error:
             await self._refuse(exchange, error)
-        except asyncio.CancelledError:  # the server ends, and with it this task
+        except asyncio.CancelledError:  # the server ends
             await self._refuse(exchange, ShuttingDown())
         except Exception as error:
-            logger.error("a request failed: %s", origin(error), extra={"request_id": exchange.id})
+            logger.error("a request failed: %s", error_origin(error), extra={"request_id": exchange.id})
             await self._refuse(exchange, InternalError(exchange.id))
         finally:
             exchange.record.ended = time.monotonic()
             self._service.num_running -= 1
             if exchange.record.error == ShuttingDown.code and exchange.record.path not in KEYLESS:
                 self._service.num_cut += 1
-            self._service.tell(exchange.record)
+            self._service.report(exchange.record)
 
-    def _let_in(self, exchange: Exchange) -> None:
+    def _authorize(self, exchange: Exchange) -> None:
         path = exchange.record.path
         if path in KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
             return
@@ -138,14 +138,14 @@ class App:
             self._check_origin(exchange)
 
     def _check_origin(self, exchange: Exchange) -> None:
-        """Where no key is asked for, any page in the user's browser could call us behind the user's back."""
+        """Without keys, any web page in the user's browser could call this server."""
         origin, allowed = exchange.header("origin"), self._service.origins
         if origin is None or origin in allowed or "*" in allowed:
             return
         if origin.partition("://")[2] != exchange.header("host"):
-            raise Forbidden(f"Pages of {origin} may not call this server: its setting cors_origins says which may.")
+            raise Forbidden(f"Pages of {origin} may not call this server: allow them with the setting cors_origins.")
 
-    def _of_router(self, error: HTTPException, scope: Scope, exchange: Exchange) -> QuireError:
+    def _routing_error(self, error: HTTPException, scope: Scope, exchange: Exchange) -> QuireError:
         if error.status_code != 405:
             return NoSuchPath(exchange.record.path)
         here = [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]
@@ -153,28 +153,30 @@ class App:
         return WrongMethod(exchange.record.method, ", ".join(allowed))
 
     async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
-        """If it is too late for a status, the end of the connection in the middle of the body says it as well."""
+        """Answer with the error. After the status was sent, the connection closes in the middle of the body instead."""
         if not exchange.has_begun:
             await exchange.refuse(error)
         elif exchange.record.error is None:
             exchange.record.fail(error)
 
     def _dialect_of(self, scope: Scope) -> Dialect:
-        """Whose path it is; of one that is nobody's, the one with the most paths of those that begin most like it."""
+        """The dialect of a path; of an unknown path, the one with the most paths that share its longest prefix."""
         for route, dialect in self._by_header:
             if route.matches(scope)[0] is not Match.NONE:
                 return dialect
         path: str = scope["path"]
-        if path in self._spoken:
-            return self._spoken[path]
-        shared = {known: _num_shared(path, known) for known in self._spoken}
-        near = Counter(self._spoken[known].name for known, count in shared.items() if 1 < count == max(shared.values()))
+        if path in self._dialects:
+            return self._dialects[path]
+        shared = {known: _num_shared(path, known) for known in self._dialects}
+        near = Counter(
+            self._dialects[known].name for known, count in shared.items() if 1 < count == max(shared.values())
+        )
         name = max(near, key=near.__getitem__, default=NATIVE.name)
-        return next(dialect for dialect in self._spoken.values() if dialect.name == name)
+        return next(dialect for dialect in self._dialects.values() if dialect.name == name)
 
 
 class _Handler:
-    """An ASGI application of one handler. Its exchange was made on the way."""
+    """An ASGI application for one handler. The scope has its exchange."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -184,21 +186,21 @@ class _Handler:
 
 
 class _HeaderRoute(Route):
-    """A route of requests that have a header."""
+    """A route for requests with a certain header."""
 
     def __init__(self, header: str, path: str, handler: _Handler, method: str) -> None:
         super().__init__(path, handler, methods=[method])
         self._header = header.encode()
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """As a route does, if the header is there."""
+        """Match as a route does, if the header is there."""
         if any(name == self._header for name, _ in scope["headers"]):
             return super().matches(scope)
         return Match.NONE, {}
 
 
 def _route(service: Service, endpoint: Endpoint) -> Route:
-    path = endpoint.path.replace("{name}", "{name:path}")  # names of models have slashes in them
+    path = endpoint.path.replace("{name}", "{name:path}")  # model names may contain slashes
     handle = partial(HANDLERS[type(endpoint)], service, endpoint=endpoint)
     if header := header_of(endpoint):
         return _HeaderRoute(header, path, _Handler(handle), method_of(endpoint))
@@ -206,6 +208,6 @@ def _route(service: Service, endpoint: Endpoint) -> Route:
 
 
 def _num_shared(path: str, known: str) -> int:
-    """The parts that two paths both begin with; every path begins with an empty one."""
+    """The number of leading parts that two paths share; the first part is always empty."""
     pairs = zip(path.split("/"), known.split("/"), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,4 +1,4 @@
-"""One HTTP request and its response, over the bare ASGI calls: nothing stands between an event and the socket."""
+"""One HTTP request and its response, directly over ASGI."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ JSON = "application/json"
 
 
 class ClientGone(Exception):
-    """Nobody is there any more to be answered."""
+    """The client has disconnected."""
 
 
 class Exchange:
-    """Read the body, then answer: once and whole, or in pieces. Used by one task."""
+    """Read the body, then respond: whole or in pieces. Used by one task."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, dialect: Dialect) -> None:
         self.scope = scope
         self.dialect = dialect
         self.key = EVERYBODY
-        self.has_begun = False  # the status has been sent: from then on, only the body can tell of an error
-        self.timing: dict[str, float] = {}  # stages in seconds, for the Server-Timing header
-        self.headers: dict[str, str] = {}  # of the response, beside those that every one has
-        self.num_body_bytes = 0  # of what was read
+        self.has_begun = False  # the status has been sent: an error can only be reported in the body
+        self.timing: dict[str, float] = {}  # seconds by stage, for the Server-Timing header
+        self.headers: dict[str, str] = {}  # further headers of the response
+        self.num_body_bytes = 0  # read so far
         self._receive = receive
         self._send = send
-        self._headers = dict(scope["headers"])  # of a name that comes twice, the last
-        given = self.header("x-request-id")
-        self.id = given if given and SANE_ID.fullmatch(given) else secrets.token_hex(12)
+        self._headers = dict(scope["headers"])  # the last one, if a name occurs twice
+        request_id = self.header("x-request-id")
+        self.id = request_id if request_id and SANE_ID.fullmatch(request_id) else secrets.token_hex(12)
         self.record = Record(self.id, scope["method"], scope["path"], dialect.name, time.time(), time.monotonic())
         caller = self.header("traceparent")
         if caller and SANE_ID.fullmatch(caller):
@@ -53,7 +53,7 @@ class Exchange:
 
     @property
     def hosts(self) -> list[str]:
-        """Every Host header of the request: one, unless someone is up to something."""
+        """Every Host header of the request. More than one is suspicious."""
         return [value.decode("latin-1") for name, value in self.scope["headers"] if name == b"host"]
 
     async def body(self, max_bytes: int, seconds: float) -> bytes:
@@ -83,7 +83,7 @@ class Exchange:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def chunks(self, seconds: float) -> AsyncIterator[bytes]:
-        """A body of any size, piece by piece; each of them must come in time."""
+        """A body of any size, in chunks; each one must arrive within `seconds`."""
         while True:
             try:
                 async with asyncio.timeout(seconds):
@@ -98,12 +98,12 @@ class Exchange:
                 return
 
     async def gone(self) -> None:
-        """Returns when the client has left. The body must have been read."""
+        """Return when the client has disconnected. The body must have been read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def begin(self, status: int, content_type: str, more: Mapping[str, str] | None = None) -> None:
-        """The status and the headers. `write` follows."""
+        """Send the status and the headers. `write` follows."""
         self.has_begun, self.record.status = True, status
         headers = {
             "content-type": content_type,
@@ -118,26 +118,26 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": encoded})
 
     async def write(self, body: bytes, more: bool = True) -> None:
-        """A piece of the body. Waits while the client does not read."""
+        """Send a piece of the body. Waits while the client does not read."""
         piece: Message = {"type": "http.response.body", "body": body, "more_body": more}
         await self._send(piece)
 
     async def respond(
         self, body: bytes, content_type: str = JSON, status: int = 200, more: Mapping[str, str] | None = None
     ) -> None:
-        """A whole response."""
+        """Send a whole response."""
         await self.begin(status, content_type, {"content-length": str(len(body)), **(more or {})})
         await self.write(body, more=False)
 
     async def refuse(self, error: QuireError) -> None:
-        """Say in the client's dialect why not."""
+        """Respond with an error, in the client's dialect."""
         self.record.fail(error)
         more: dict[str, str] = {}
         retry_after = getattr(error, "retry_after", None)
         if retry_after is not None:
-            more["retry-after"] = str(max(1, math.ceil(retry_after)))  # whole seconds, as HTTP has it
+            more["retry-after"] = str(max(1, math.ceil(retry_after)))  # HTTP wants whole seconds
         if not getattr(error, "may_retry", True):
-            more["x-should-retry"] = "false"  # clients of OpenAI and Anthropic would send it again by themselves
+            more["x-should-retry"] = "false"  # otherwise the clients of OpenAI and Anthropic retry
         if error.status == 401:
             more["www-authenticate"] = "Bearer"
         if error.status == 405:

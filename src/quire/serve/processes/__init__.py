@@ -1,1 +1,1 @@
-"""The processes of a server: its life, and several fronts for the same engines."""
+"""The processes of a server: start and shutdown, and several fronts for the same engines."""

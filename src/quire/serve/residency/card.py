@@ -1,13 +1,16 @@
-"""What a server says of a model: facts out of its files, and of the engine that runs it."""
+"""The card of a model: what its files say, what the store says, and the engine that runs it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from quire.serve.generation.prompts import ModelText
+from quire.engine.need import has_own_memory
+from quire.serve.residency.contract import ModelRecord
+from quire.text.model_text import ModelText
 from quire.types.chat import ModelCard
 from quire.weights.checkpoint import Checkpoint
 
@@ -15,10 +18,10 @@ MAX_FACT_CHARS = 4096
 LICENSE_KEYS = ("general.license", "license")
 
 
-def card_of(name: str, checkpoint: Checkpoint, model_text: ModelText, max_context: int) -> ModelCard:
-    """The card of a model, whether it is loaded or not."""
+def card_of_files(name: str, checkpoint: Checkpoint, model_text: ModelText) -> ModelCard:
+    """What the files of a model say about it."""
     tensors = checkpoint.tensors.values()
-    preset = model_text.side.preset
+    preset = model_text.preset
     by_format: Counter[str] = Counter()
     for tensor in tensors:
         by_format[tensor.format] += tensor.num_bytes
@@ -31,41 +34,66 @@ def card_of(name: str, checkpoint: Checkpoint, model_text: ModelText, max_contex
         architecture=_architecture(checkpoint),
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         quantization=max(by_format, key=by_format.__getitem__, default="").upper(),
-        max_context=max_context,
-        template="" if model_text.side.template.is_default else model_text.side.template.sources.get("default", ""),
+        template="" if model_text.template.is_default else model_text.template.sources.get("default", ""),
         system=preset.system,
         parameters=preset.parameters,
-        sampling_defaults=model_text.side.defaults,
+        sampling_defaults=model_text.defaults,
         messages=preset.messages,
         license="\n\n".join(preset.licences)
         or next((str(text) for key in LICENSE_KEYS if (text := checkpoint.metadata.get(key))), ""),
         capabilities=_capabilities(model_text),
-        metadata=_plain(checkpoint.metadata),
+        metadata=_short_facts(checkpoint.metadata),
         is_loaded=False,
     )
 
 
+def card_of_record(record: ModelRecord, of_files: ModelCard | None = None) -> ModelCard:
+    """The card of a model; without `of_files`, as far as the store knows it."""
+    card, facts, engine = of_files or ModelCard(record.name, is_loaded=False), record.facts, record.engine
+    if facts is not None and of_files is None:
+        card = replace(
+            card,
+            format=facts.format,
+            quantization=facts.quantization,
+            num_parameters=facts.num_parameters,
+            license=facts.license,
+        )
+    if facts is not None:
+        card = replace(card, created=facts.created, num_bytes=facts.num_bytes, digest=facts.digest)
+    if engine is None:
+        return card if of_files is None else replace(card, max_context=record.context)
+    return replace(
+        card,
+        is_loaded=True,
+        loaded_bytes=engine.allowed_bytes,
+        accelerator_bytes=engine.allowed_bytes if has_own_memory(engine.ready.device) else 0,
+        shares_with=engine.shared_with,
+        max_context=engine.ready.max_context,
+        expires=engine.expires,
+    )
+
+
 def _architecture(checkpoint: Checkpoint) -> str:
-    """As the file spells it: "llama", where we say LlamaForCausalLM."""
+    """The architecture as the file names it: "llama", not LlamaForCausalLM."""
     metadata = checkpoint.metadata
     named = metadata.get("general.architecture") or metadata.get("model_type")
     return str(named or next(iter(metadata.get("architectures") or ()), ""))
 
 
 def _capabilities(model_text: ModelText) -> tuple[str, ...]:
-    """Any model may be given tools; what is told is whether its own template knows them."""
+    """Every model accepts tools; "tools" says that its own template mentions them."""
     found = ["completion"]
-    if any("tools" in source.lower() for source in model_text.side.template.sources.values()):
+    if any("tools" in source.lower() for source in model_text.template.sources.values()):
         found.append("tools")
     if model_text.reasoning is not None:
         found.append("thinking")
-    if model_text.side.infill is not None:
+    if model_text.infill is not None:
         found.append("insert")
     return tuple(found)
 
 
-def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts that fit on a page: no vocabularies, no templates."""
+def _short_facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata without vocabularies and templates."""
     return {
         key: value
         for key, value in metadata.items()

@@ -1,220 +1,262 @@
-"""The models that a server serves: each has an engine of its own, which is started when a request needs it.
+"""The models of a server as its handlers see them: an engine and a text side for each request, and cards for lists.
 
-A request may name a model by its name, or by another spelling of it that no other model here has; or one of the store
-by any spelling that the store knows. Who is in memory, and who waits, is decided by gateway/residency.py.
+Engines are residency's; what a model's files say (tokenizer, template, metadata) is read here, once for each model, in
+every process that serves HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
+import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, Protocol
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from quire import __version__
 from quire.config import Config
-from quire.engine.launch import Progress
-from quire.serve.errors import ModelNotServed
-from quire.serve.residency.engines import Engine, Opens, in_thread
-from quire.serve.residency.model import Model
-from quire.serve.residency.residents import Gone, Residents
-from quire.serve.residency.shelf import Wanted
+from quire.engine.client import Client
+from quire.engine.messages import Counters, Question
+from quire.engine.model_files import read_model_text
+from quire.serve.residency.card import card_of_files, card_of_record
+from quire.serve.residency.contract import Gone, ModelRecord, ModelStatus, Residency, ResidencyStatus
+from quire.serve.residency.engines import ask_engine, in_thread
+from quire.text.model_text import ModelText
 from quire.types.chat import ModelCard
-from quire.types.errors import QuireError
-
-logger = logging.getLogger(__name__)
-
-HOST = "cpu"  # the device whose memory is no accelerator's
+from quire.types.errors import InvalidRequest
+from quire.weights.checkpoint import open_checkpoint
 
 
-class Offers(Protocol):
-    """Models beside those that were named when the server was started."""
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """The model that answers a request."""
 
-    def find(self, text: str) -> Wanted | None:
-        """The one of this name."""
+    name: str
+    digest: str | None
+    device: str | None  # None: it is not loaded
 
-    def all(self) -> list[Wanted]:
-        """Every one."""
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal versions, weights and devices: there, equal seeds give equal answers."""
+        facts = (__version__, self.name, self.digest, self.device)
+        return f"fp_{hashlib.sha256(repr(facts).encode()).hexdigest()[:10]}"
 
 
-class NoOffers:
-    """There are no others."""
+@dataclass(frozen=True, slots=True)
+class ModelEngine:
+    """The engine and the text side of a loaded model."""
 
-    def find(self, text: str) -> Wanted | None:
-        """None."""
-        return None
+    client: Client
+    model_text: ModelText
 
-    def all(self) -> list[Wanted]:
-        """None at all."""
-        return []
+    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
+        """Refuse ids that are not in the vocabulary."""
+        last = self.client.ready.vocab_size - 1
+        if tokens and not 0 <= min(tokens) <= max(tokens) <= last:
+            raise InvalidRequest(f"{field} has a token that the model does not have: they are 0 to {last}.", field)
+
+    async def ask(self, question: Question) -> Any:
+        """The engine's answer, given between two steps."""
+        return await ask_engine(self.client, question)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What a model's files say."""
+
+    text: ModelText
+    card: ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Files that are being read, or were."""
+
+    identity: str
+    path: str
+    task: asyncio.Task[ModelFiles]
 
 
 class Models:
-    """All of them. Made and used in the event loop's thread."""
+    """Used in the event loop's thread."""
 
-    def __init__(
-        self,
-        wanted: Sequence[Wanted],
-        config: Config,
-        place: Opens,
-        progress: Progress,
-        offers: Offers | None = None,
-    ) -> None:
-        self._models = {each.name: Model(each, is_named=True) for each in wanted}
-        self._offers = offers or NoOffers()
-        self._patience = config.serve.load_patience
+    def __init__(self, residency: Residency, config: Config) -> None:
+        self._residency = residency
         self._config = config
-        self._residents = Residents(config, place, progress)
-        self.is_loaded = False  # those that were named, for the first time
-        self.error: QuireError | None = None  # of them
+        self._readings: dict[str, _Reading] = {}  # by the model's name
+        self._used_names: set[str] = set()  # that requests have used: names and aliases
+        self._early: set[asyncio.Task[None]] = set()
 
-    def __iter__(self) -> Iterator[Model]:
-        return iter(self._models.values())
+    def __iter__(self) -> Iterator[ModelStatus]:
+        return iter(self.status.models)
 
-    def find(self, name: str) -> Model:
-        """The one that a request means."""
-        named = [model for model in self if model.is_named]
-        found = [model for model in named if model.name == name] or [
-            model for model in named if name in model.wanted.aliases or (not name and len(named) == 1)
-        ]
-        if len(found) == 1:
-            return found[0]
-        offered = self._offered(name, named)
-        if offered is None:
-            others = (each.name for each in self._offers.all())
-            raise ModelNotServed(name, list(dict.fromkeys((*(each.name for each in named), *others, *self._models))))
-        known = self._models.get(offered.name)
-        if known is None or known.wanted.identity != offered.identity:
-            if known is not None:
-                self._forget(known)  # requests that use the old one end there; then it is unloaded
-            self._models[offered.name] = Model(offered, is_named=False)
-        return self._models[offered.name]
+    @property
+    def status(self) -> ResidencyStatus:
+        """Which models can answer now."""
+        return self._residency.status
 
-    async def cards(self) -> list[ModelCard]:
-        """Of all models, loaded or not: those that were named first, then the others in their own order."""
-        offered = await self.refresh()
-        named = [model.name for model in self if model.is_named]
-        loaded = [model.name for model in self if model.engine is not None]  # also of another program's folder
-        return [self._card_of(name, offered.get(name)) for name in dict.fromkeys((*named, *offered, *loaded))]
+    def knows(self, name: str) -> bool | None:
+        """May a request use this name? None: only the hub can tell."""
+        return self._residency.knows(name)
 
-    async def running_cards(self) -> list[ModelCard]:
-        """Of the models that are in memory, with what each uses of it now."""
-        await self.refresh()
-        return [
-            replace(self._card(model), used_bytes=await self._residents.used_bytes(model))
-            for model in list(self)
-            if model.engine is not None
-        ]
-
-    async def refresh(self) -> dict[str, Wanted]:
-        """What is offered beside the named models, by name. Models that are gone from there, or are others now under
-        the same name, are forgotten."""
-        offered = {each.name: each for each in await asyncio.to_thread(self._offers.all)}
-        for name, model in list(self._models.items()):
-            now = offered.get(name) or (None if model.is_named else await asyncio.to_thread(self._offers.find, name))
-            if not model.is_named and (now is None or now.identity != model.wanted.identity):
-                self._forget(model)
-        return offered
-
-    def forget(self, name: str) -> None:
-        """A model is about to be removed: it leaves the memory too, unless the server was started for it."""
-        model = self.find(name)
-        if not model.is_named:
-            self._forget(model)
-
-    def _forget(self, model: Model) -> None:
-        if self._models.get(model.name) is model:
-            del self._models[model.name]
-        self._residents.forget(model)
-
-    def _card_of(self, name: str, offered: Wanted | None) -> ModelCard:
-        model = self._models.get(name)
-        if model is not None and (model.is_named or model.engine is not None):
-            return self._card(model)
-        return (offered and offered.card) or ModelCard(name, is_loaded=False)
-
-    async def card(self, name: str) -> ModelCard:
-        """All that is known of one."""
-        model = self.find(name)
-        if not model.is_read:
-            await self._residents.measured(model)
-            assert model.path is not None
-            context = 0 if model.fitted is None else model.fitted.context
-            await in_thread(lambda: model.read(model.path, context, self._config))  # type: ignore[arg-type]  # it was measured
-        return self._card(model)
-
-    def memory(self) -> dict[str, Any]:
-        """The budget, what each model may take of it, and how often models came and went."""
-        residents = self._residents
-        facts = {f"budget_{residents.unit}": residents.budget, f"taken_{residents.unit}": residents.taken()}
-        return {**facts, "num_loads": residents.num_loads, "num_unloads": residents.num_unloads}
+    # ── requests ──
 
     @asynccontextmanager
     async def using(
         self, name: str, keep_alive: float | None = None, gone: Gone | None = None
-    ) -> AsyncIterator[tuple[Model, Engine]]:
-        """The one that a request means, loaded, and there until this ends. Raises if that takes too long.
+    ) -> AsyncIterator[tuple[ModelIdentity, ModelEngine]]:
+        """The model that a request names, loaded until the block ends. Raises if that takes too long.
 
-        `keep_alive`: seconds that it stays afterwards. `gone`: nobody waits any more when this is done.
+        `keep_alive`: seconds that it stays loaded afterwards. `gone`: done when the client has disconnected.
         """
-        model = self.find(name)
-        ticket = await self._residents.admitted(model, self._patience, gone)
+        if name not in self._used_names:
+            self._read_early(name)
+        lease = await self._residency.acquire(name, gone)
         try:
-            assert model.engine is not None
-            yield model, model.engine
+            files = await self._files(lease.name, lease.identity, str(lease.path))
+            self._used_names.add(name)
+            digest = files.card.digest if lease.facts is None else lease.facts.digest
+            model = ModelIdentity(lease.name, digest, lease.client.ready.device)
+            yield model, ModelEngine(lease.client, files.text)
         finally:
-            self._residents.end(ticket, None if model.fitted is None else keep_alive)
+            self._residency.release(lease, keep_alive)
+
+    async def unload(self, name: str) -> ModelIdentity:
+        """Unload a model: now if it is idle, otherwise when its last request has ended."""
+        record = await self._residency.unload(name)
+        device = None if record.engine is None else record.engine.ready.device
+        return ModelIdentity(record.name, (await self._card(record)).digest or None, device)
+
+    async def forget(self, name: str) -> None:
+        """Stop serving a model that is about to be deleted, unless it is on the command line."""
+        await self._residency.forget(name)
+
+    # ── reports ──
+
+    async def cards(self) -> list[ModelCard]:
+        """All models, loaded or not: those on the command line first, then the store's."""
+        records = await self._records()
+        listed = [each for each in records if each.is_named or each.is_in_store or each.engine is not None]
+        return [await self._card(record) for record in listed]
+
+    async def running_cards(self) -> list[ModelCard]:
+        """The loaded models, with the memory that each uses now."""
+        counters = await self._residency.counters()
+        cards = []
+        for record in await self._records():
+            if (engine := record.engine) is not None:
+                found = counters.get(engine.shared_with or record.name)
+                used_bytes = 0 if found is None else engine.used_bytes(found)
+                cards.append(replace(await self._card(record), used_bytes=used_bytes))
+        return cards
+
+    async def card(self, name: str) -> ModelCard:
+        """Everything about one model, loaded or not."""
+        record = await self._residency.record(name)
+        await self._files(record.name, record.identity, record.path)
+        return await self._card(record)
+
+    async def memory(self) -> dict[str, Any]:
+        """The memory budget, what each engine may use of it, and how many were loaded and unloaded."""
+        report = await self._residency.memory()
+        return {
+            f"budget_{report.unit}": report.budget,
+            f"taken_{report.unit}": dict(report.reserved),
+            "num_loads": report.num_loads,
+            "num_unloads": report.num_unloads,
+        }
+
+    async def engines(self) -> dict[str, dict[str, Any] | None]:
+        """For each model that was requested, the facts of its engine; None if it is not loaded."""
+        requested = [record for record in await self._records() if record.was_requested]
+        return {record.name: await self._engine_facts(record) for record in requested}
+
+    async def counters_by_model(self) -> dict[str, Counters]:
+        """The counters of every loaded model whose engine answers: of models that share an engine, the same."""
+        counters = await self._residency.counters()
+        engines = {record.name: record.engine for record in await self._records() if record.engine is not None}
+        labels = {name: engine.shared_with or name for name, engine in engines.items()}
+        return {name: counters[label] for name, label in labels.items() if label in counters}
+
+    async def counters(self) -> dict[str, Counters]:
+        """The counters of every engine that answers, by the first model that it serves."""
+        return await self._residency.counters()
+
+    # ── life ──
 
     async def load(self) -> None:
-        """Load those that were named, one after another, as far as there is room. Raises if one cannot be loaded."""
-        try:
-            for model in [each for each in self if each.is_named]:
-                await self._residents.measured(model)
-                if self._residents.fits_now(model):
-                    self._residents.end(await self._residents.admitted(model, None))
-                else:
-                    logger.warning("%s does not fit beside the others: it is loaded when it is asked for", model.name)
-        except QuireError as error:
-            self.error = error
-            raise
-        self.is_loaded = True
-
-    async def unload(self, name: str) -> Model:
-        """Let one go: now if nobody uses it, else as soon as nobody does."""
-        model = self.find(name)
-        await self._residents.release(model)
-        return model
+        """Load the models of the command line, and read their files meanwhile. Raises if one cannot be loaded."""
+        for model in self:
+            if model.is_named:
+                self._read_early(model.name)
+        await self._residency.load()
+        for model in self:
+            if model.is_named and model.is_loaded:
+                async with self.using(model.name):
+                    pass  # its files are read now
 
     async def watch(self) -> None:
-        """For as long as the server runs, move memory to where it is needed."""
-        await self._residents.watch()
+        """Move memory to the engines that need it, until cancelled."""
+        await self._residency.watch()
 
     async def close(self) -> None:
         """End all engines."""
-        await self._residents.close()
+        await self._residency.close()
 
-    def _offered(self, name: str, named: Sequence[Model]) -> Wanted | None:
-        if name:
-            return self._offers.find(name)
-        offered = [] if named else self._offers.all()
-        return offered[0] if len(offered) == 1 else None
+    # ── files ──
 
-    def _card(self, model: Model) -> ModelCard:
-        card, resident = model.facts or ModelCard(model.name, is_loaded=False), self._residents.of(model)
-        if model.engine is None or resident is None or model.slot is None:
-            return card
-        left = resident.keep if resident.running else resident.expires - time.monotonic()
-        ready = model.engine.client.ready
-        allowed = self._residents.allowed_bytes(model)
-        first = model.slot.first
-        return replace(
-            card,
-            is_loaded=True,
-            loaded_bytes=allowed,
-            accelerator_bytes=0 if ready.device == HOST else allowed,
-            shares_with="" if first is None or first is model else first.name,
-            max_context=ready.max_context,
-            expires=None if resident.keep < 0 else time.time() + max(0.0, left),
-        )
+    async def _records(self) -> list[ModelRecord]:
+        """All models. The files of those that are no longer served are dropped."""
+        records = await self._residency.records()
+        for name in self._readings.keys() - {record.name for record in records}:
+            del self._readings[name]
+        return records
+
+    async def _card(self, record: ModelRecord) -> ModelCard:
+        """Of a loaded model with all that its files say; of another as far as that is known already."""
+        reading = self._readings.get(record.name)
+        is_current = reading is not None and (reading.identity, reading.path) == (record.identity, record.path)
+        if record.engine is None and not is_current:
+            return card_of_record(record)
+        return card_of_record(record, (await self._files(record.name, record.identity, record.path)).card)
+
+    async def _engine_facts(self, record: ModelRecord) -> dict[str, Any] | None:
+        if record.engine is None:
+            return None
+        defaults = (await self._card(record)).sampling_defaults
+        sourced = {name: {"value": value, "source": defaults.sources[name]} for name, value in defaults.values.items()}
+        return asdict(record.engine.ready) | {"sampling_defaults": sourced}
+
+    async def _files(self, name: str, identity: str, path: str) -> ModelFiles:
+        """Read a model's files, once for all callers."""
+        reading = self._readings.get(name)
+        if reading is None or (reading.identity, reading.path) != (identity, path):
+            task = asyncio.create_task(in_thread(partial(read_files, name, Path(path), self._config)))
+            self._readings[name] = reading = _Reading(identity, path, task)
+        try:
+            return await asyncio.shield(reading.task)
+        except Exception:
+            if self._readings.get(name) is reading:
+                del self._readings[name]  # the next request tries again
+            raise
+
+    def _read_early(self, name: str) -> None:
+        """Begin to read a model's files while its engine is loaded."""
+
+        async def read() -> None:
+            with suppress(Exception):  # the caller that needs the files gets the error
+                record = await self._residency.record(name)
+                await self._files(record.name, record.identity, record.path)
+
+        task = asyncio.create_task(read())
+        self._early.add(task)
+        task.add_done_callback(self._early.discard)
+
+
+def read_files(name: str, path: Path, config: Config) -> ModelFiles:
+    """What the files of a model say. Call it in a thread."""
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    text = read_model_text(checkpoint, config.sampling.sampling_defaults)
+    return ModelFiles(text, card_of_files(name, checkpoint, text))

@@ -1,4 +1,4 @@
-"""A path on this disk: used where it is, never copied."""
+"""Paths on this disk: used in place, never copied."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from pathlib import Path
 
 from quire.store.errors import ModelNotFound
 from quire.store.names import ModelName
-from quire.store.source import Offer, Progress, Wanted
+from quire.store.source import ModelOffer, Progress, SourceFile
 
 
 class Local:
-    """Files and folders of the user."""
+    """The user's files and folders."""
 
     def claims(self, name: ModelName) -> bool:
         """Every path."""
         return name.kind == "path"
 
-    def offer(self, name: ModelName) -> Offer:
-        """The file or folder itself. What is in it, the readers of weights will judge."""
+    def offer(self, name: ModelName) -> ModelOffer:
+        """The file or folder itself. Its content is checked when the weights are read."""
         if not name.path.exists():
             raise ModelNotFound(f"There is no file or folder {name.name}: check the path.")
-        return Offer(source="local", in_place=name.path)
+        return ModelOffer(source="local", in_place=name.path)
 
-    def fetch(self, wanted: Wanted, partial: Path, progress: Progress) -> None:
-        """Never asked: an offer in place has no files to bring."""
+    def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
+        """Never called: an offer in place has no files."""
         raise AssertionError("a local model is used in place")
 
 

@@ -1,1 +1,1 @@
-"""Go's text/template as Ollama's templates use it, read and run within bounds. The way in is `template`."""
+"""Go's text/template as Ollama's templates use it, parsed and run within limits. The entry point is `template`."""

@@ -1,10 +1,10 @@
-"""What can be wrong with a template in Go's dialect."""
+"""Errors of templates in Go's dialect."""
 
 from __future__ import annotations
 
 
 class GoSyntaxError(Exception):
-    """It cannot be read."""
+    """The template cannot be parsed."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"{problem} in line {line}")
@@ -12,8 +12,8 @@ class GoSyntaxError(Exception):
 
 
 class GoRunError(Exception):
-    """It was read, and cannot be run with what it is given."""
+    """The template cannot be run with this data."""
 
 
 class GoTooBig(Exception):
-    """It runs or writes without end."""
+    """The template exceeds the limits on steps or output."""

@@ -1,5 +1,5 @@
-"""The functions of templates: Go's own, and those that Ollama adds. `and` and `or` are the interpreter's, which stops
-at the first that decides."""
+"""The functions of templates: Go's own, and those that Ollama adds. The interpreter implements `and` and `or`, which
+stop at the first deciding value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from quire.text.go_template.errors import GoRunError
-from quire.text.go_template.values import compare, is_equal, is_true, json_of, text_of
+from quire.text.go_template.values import compare_values, is_equal, is_true, to_json, to_text
 
 MAX_WIDTH = 10_000
 VERB = re.compile(r"%([-+# 0]*)(\d*)(?:\.(\d*))?(.|$)", re.DOTALL)
@@ -22,7 +22,7 @@ def _length(value: Any) -> int:
         return len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, list | dict):
         return len(value)
-    raise GoRunError(f"{text_of(value)[:64]} has no length")
+    raise GoRunError(f"{to_text(value)[:64]} has no length")
 
 
 def _index(value: Any, *places: Any) -> Any:
@@ -52,12 +52,12 @@ def _slice(value: Any, *ends: Any) -> Any:
 
 
 def _print(*values: Any) -> str:
-    """With a space between two neighbours of which none is a string."""
+    """Join the values, with a space between two neighbours that are not strings."""
     text = ""
     for place, value in enumerate(values):
         if place and not isinstance(value, str) and not isinstance(values[place - 1], str):
             text += " "
-        text += text_of(value)
+        text += to_text(value)
     return text
 
 
@@ -80,19 +80,19 @@ def _printf(form: Any, *values: Any) -> str:
         return text.ljust(wide) if "-" in flags else text.rjust(wide, fill)
 
     text = VERB.sub(written, form)
-    return f"{text}%!(EXTRA {', '.join(map(text_of, left))})" if left else text
+    return f"{text}%!(EXTRA {', '.join(map(to_text, left))})" if left else text
 
 
 def _verb(letter: str, value: Any, flags: str, precision: str | None) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match letter:
         case "v" | "s":
-            text = text_of(value)
+            text = to_text(value)
             return text if precision is None or letter == "v" else text[: int(precision or 0)]
         case "q":
-            return '"' + text_of(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+            return '"' + to_text(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
         case "t" if isinstance(value, bool):
-            return text_of(value)
+            return to_text(value)
         case "d" if isinstance(value, int) and is_number:
             return f"{value:+d}" if "+" in flags else str(value)
         case "x" if isinstance(value, int) and is_number:
@@ -105,7 +105,7 @@ def _verb(letter: str, value: Any, flags: str, precision: str | None) -> str:
             digits = "" if precision is None and letter == "g" else f".{precision or (6 if precision is None else 0)}"
             return f"{float(value):{digits}{letter}}"
         case _:
-            return f"%!{letter}({text_of(value)})"
+            return f"%!{letter}({to_text(value)})"
 
 
 def _equal(first: Any, *others: Any) -> bool:
@@ -125,19 +125,19 @@ def _yesterday(*_: Any) -> str:
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "eq": _equal,
     "ne": lambda left, right: not is_equal(left, right),
-    "lt": lambda left, right: compare(left, right) < 0,
-    "le": lambda left, right: compare(left, right) <= 0,
-    "gt": lambda left, right: compare(left, right) > 0,
-    "ge": lambda left, right: compare(left, right) >= 0,
+    "lt": lambda left, right: compare_values(left, right) < 0,
+    "le": lambda left, right: compare_values(left, right) <= 0,
+    "gt": lambda left, right: compare_values(left, right) > 0,
+    "ge": lambda left, right: compare_values(left, right) >= 0,
     "not": lambda value: not is_true(value),
     "len": _length,
     "index": _index,
     "slice": _slice,
     "print": _print,
-    "println": lambda *values: " ".join(map(text_of, values)) + "\n",
+    "println": lambda *values: " ".join(map(to_text, values)) + "\n",
     "printf": _printf,
     "html": lambda *values: html.escape(_print(*values)),
-    "json": json_of,
+    "json": to_json,
     "currentDate": _today,
     "yesterdayDate": _yesterday,
 }

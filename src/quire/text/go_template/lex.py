@@ -1,6 +1,6 @@
-"""A template's text into tokens: what stands outside of {{ }} as it is, trimmed where a {{- or a -}} says so.
+"""Splits a template's source into tokens. Text outside of {{ }} is one token, trimmed next to {{- and -}}.
 
-Inside, spaces count: `.A.B` is one thing, `.A .B` are two. So a token knows whether a space stands before it.
+Inside, spaces matter: `.A.B` is one operand, `.A .B` are two. So a token records whether a space comes before it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ESCAPE = re.compile(r"\\(?:([abfnrtv\\'\"])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|
 
 
 class Token(NamedTuple):
-    """`kind` is the name of a group above, or text, open, close. The text of a string is what it says."""
+    """`kind` is the name of a group above, or text, open, close. The text of a string is its value."""
 
     kind: str
     text: str
     line: int
-    spaced: bool = False  # a space stands before it
+    spaced: bool = False  # a space comes before it
 
 
 def lex(source: str) -> Iterator[Token]:
@@ -91,7 +91,7 @@ class _Lexer:
                     raise GoSyntaxError(self._line(begin), "an action is not closed by }}")
                 raise GoSyntaxError(self._line(place), f"{source[place]!r} is not expected")
             line = self._line(place)
-            yield Token(token.lastgroup, _said(token, line), line, spaced)
+            yield Token(token.lastgroup, _value(token, line), line, spaced)
             place = token.end()
 
     def _after_comment(self, start: int) -> tuple[int, bool]:
@@ -105,7 +105,7 @@ class _Lexer:
         return bisect_left(self._ends, place) + 1
 
 
-def _said(found: re.Match[str], line: int) -> str:
+def _value(found: re.Match[str], line: int) -> str:
     text = found[0]
     match found.lastgroup:
         case "string" | "char":

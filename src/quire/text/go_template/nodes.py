@@ -1,4 +1,4 @@
-"""What a template consists of once it is read. A list of nodes is a body; an expression has a value."""
+"""Nodes of a parsed template. A list of nodes is a body; an expression has a value."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldsNode:
     """`.A.B`, `$x.A`, `(…).A`. `of` None: the dot."""
 
     of: Expression | None
-    names: tuple[str, ...]  # none: the thing itself
+    names: tuple[str, ...]  # empty: the value itself
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`$x`; `$` is what the template was given."""
+    """`$x`; `$` is the template's data."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function and its arguments, or with no function one thing alone. In a pipeline the value before is the last."""
+class CallNode:
+    """A function and its arguments; without a function, one value. In a pipeline the value before is the last one."""
 
     function: str
     arguments: tuple[Expression, ...]
@@ -39,33 +39,33 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Calls, each given the value of the one before; and the variables that are declared or assigned with it."""
+    """Calls, each given the value of the one before, and the variables that get the last value."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[CallNode, ...]
     variables: tuple[str, ...] = ()
     declares: bool = False  # := rather than =
 
 
-Expression = Literal | Fields | Variable | Pipeline | Call
+Expression = Literal | FieldsNode | Variable | Pipeline | CallNode
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """As it stands."""
+class TextNode:
+    """Text that is written as it is."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Print a value, unless it goes into a variable."""
+    """Print a value, unless it is assigned to a variable."""
 
     value: Pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """One body or the other. `moves_dot`: it is a `with`."""
+    """`if`: one body or the other. `moves_dot`: `with`."""
 
     condition: Pipeline
     body: Body
@@ -75,7 +75,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The body for each, or the other one if there is none."""
+    """The body for each item; the other one if there are no items."""
 
     over: Pipeline
     body: Body
@@ -84,18 +84,18 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """`break`, or `continue` with the next."""
+    """`break`; or `continue`, if `goes_on`."""
 
     goes_on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """Another template, with another dot."""
+    """Run another template, with another dot."""
 
     name: str
     value: Pipeline | None
 
 
-Node = Text | Action | If | Range | Leave | Include
+Node = TextNode | Action | If | Range | Leave | Include
 Body = tuple[Node, ...]

@@ -1,4 +1,4 @@
-"""Tokens into nodes."""
+"""Parses tokens into nodes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from quire.text.go_template.lex import Token, lex
 from quire.text.go_template.nodes import (
     Action,
     Body,
-    Call,
+    CallNode,
     Expression,
-    Fields,
+    FieldsNode,
     If,
     Include,
     Leave,
@@ -17,7 +17,7 @@ from quire.text.go_template.nodes import (
     Node,
     Pipeline,
     Range,
-    Text,
+    TextNode,
     Variable,
 )
 
@@ -28,15 +28,15 @@ CONSTANTS = {"true": True, "false": False, "nil": None}
 BLOCKS = ("if", "with", "range", "define", "block")
 
 
-def parse(source: str, functions: frozenset[str]) -> dict[str, Body]:
-    """The template itself, under the name "", and those that it defines."""
+def parse_template(source: str, functions: frozenset[str]) -> dict[str, Body]:
+    """Parse a template: its body under the name "", and the templates that it defines."""
     if len(source) > MAX_SOURCE:
         raise GoSyntaxError(1, f"there are more than {MAX_SOURCE:,} characters")
     return _Parser(source, functions).templates()
 
 
 class _Parser:
-    """Reads tokens from left to right. Knows the variables that are declared where it is."""
+    """Reads tokens from left to right, and keeps the variables in scope."""
 
     def __init__(self, source: str, functions: frozenset[str]) -> None:
         self._tokens = list(lex(source))
@@ -89,7 +89,7 @@ class _Parser:
         while self._place < len(self._tokens) and not stopped_by:
             token = self._next()
             if token.kind == "text":
-                nodes.append(Text(token.text))
+                nodes.append(TextNode(token.text))
                 continue
             word = self._peek().text if self._peek().kind == "word" else ""
             if word in ("end", "else"):
@@ -209,7 +209,7 @@ class _Parser:
         if token.text not in self._variables:
             raise GoSyntaxError(token.line, f"there is no variable {token.text}")
 
-    def _call(self) -> Call:
+    def _call(self) -> CallNode:
         line, function = self._line, ""
         first = self._peek()
         if first.kind == "word" and first.text not in CONSTANTS:
@@ -224,7 +224,7 @@ class _Parser:
         if not function and len(arguments) != 1:
             said = "a value is missing" if not arguments else "only a function can be given arguments"
             raise GoSyntaxError(line, said)
-        return Call(function, tuple(arguments), line)
+        return CallNode(function, tuple(arguments), line)
 
     def _operand(self) -> Expression:
         token = self._next()
@@ -237,16 +237,16 @@ class _Parser:
             case "char" if len(token.text) == 1:
                 value = Literal(ord(token.text))
             case "dot":
-                value = Fields(None, ())
+                value = FieldsNode(None, ())
             case "field":
-                value = Fields(None, (token.text,))
+                value = FieldsNode(None, (token.text,))
             case "variable":
                 self._check_declared(token)
                 value = Variable(token.text)
             case "word" if token.text in CONSTANTS:
                 value = Literal(CONSTANTS[token.text])
             case "word" if token.text in self._functions:
-                value = Call(token.text, (), token.line)
+                value = CallNode(token.text, (), token.line)
             case "mark" if token.text == "(":
                 value = self._parenthesis(token)
             case _:
@@ -270,9 +270,9 @@ class _Parser:
             names.append(self._next().text)
         if not names:
             return value
-        if isinstance(value, Fields):
-            return Fields(value.of, (*value.names, *names))
-        return Fields(value, tuple(names))
+        if isinstance(value, FieldsNode):
+            return FieldsNode(value.of, (*value.names, *names))
+        return FieldsNode(value, tuple(names))
 
 
 def _number(token: Token) -> int | float:

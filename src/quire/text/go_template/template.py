@@ -1,4 +1,4 @@
-"""A template that was read, and how it is run: steps and output are counted, because it is a stranger's program."""
+"""Runs a parsed template. Steps and output are limited, because the template is not trusted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from quire.text.go_template.functions import FUNCTIONS, NAMES
 from quire.text.go_template.nodes import (
     Action,
     Body,
-    Call,
+    CallNode,
     Expression,
-    Fields,
+    FieldsNode,
     If,
     Include,
     Leave,
@@ -21,35 +21,35 @@ from quire.text.go_template.nodes import (
     Node,
     Pipeline,
     Range,
-    Text,
+    TextNode,
     Variable,
 )
-from quire.text.go_template.parse import MAIN, parse
-from quire.text.go_template.values import field_of, is_true, text_of
+from quire.text.go_template.parse import MAIN, parse_template
+from quire.text.go_template.values import field_of, is_true, to_text
 from quire.text.sandbox import MAX_STEPS, MAX_TEXT
 
 MAX_INCLUDES = 50  # of templates in each other
-CHARS_A_STEP = 64  # what a function takes and makes is paid for by its size
+CHARS_A_STEP = 64  # arguments and results of functions cost steps by their size
 
 
 @dataclass(frozen=True, slots=True)
 class GoTemplate:
-    """One that can be run, by many threads at once."""
+    """A parsed template. Threads may share it."""
 
     bodies: Mapping[str, Body]  # "" is the template itself
 
     @classmethod
     def read(cls, source: str) -> GoTemplate:
-        """A GoSyntaxError says what is wrong with it."""
-        return cls(parse(source, NAMES))
+        """Parse a template. Raises GoSyntaxError."""
+        return cls(parse_template(source, NAMES))
 
     @property
     def field_names(self) -> frozenset[str]:
-        """The names of all fields that it speaks of."""
+        """The names of all fields that it reads."""
         return frozenset(name for body in self.bodies.values() for each in fields_in(body) for name in each.names)
 
     def run(self, data: Mapping[str, Any]) -> str:
-        """What it writes of this."""
+        """Run the template with this data; return what it writes."""
         run = _Run(self.bodies, [("$", dict(data))])
         try:
             run.body(self.bodies[MAIN], dict(data))
@@ -58,8 +58,8 @@ class GoTemplate:
         return "".join(run.out)
 
 
-def fields_in(body: Body) -> Iterator[Fields]:
-    """All fields, from left to right."""
+def fields_in(body: Body) -> Iterator[FieldsNode]:
+    """All field nodes, from left to right."""
     for node in body:
         match node:
             case Action(value) | Include(_, Pipeline() as value):
@@ -70,13 +70,13 @@ def fields_in(body: Body) -> Iterator[Fields]:
                 yield from fields_in(orelse)
 
 
-def _fields_of(value: Expression) -> Iterator[Fields]:
+def _fields_of(value: Expression) -> Iterator[FieldsNode]:
     match value:
-        case Fields(of, _):
+        case FieldsNode(of, _):
             yield value
             if of is not None:
                 yield from _fields_of(of)
-        case Call(_, arguments):
+        case CallNode(_, arguments):
             for each in arguments:
                 yield from _fields_of(each)
         case Pipeline(calls):
@@ -84,8 +84,8 @@ def _fields_of(value: Expression) -> Iterator[Fields]:
                 yield from _fields_of(call)
 
 
-class _Left(Exception):
-    """A break or a continue on its way to its range."""
+class _LoopExit(Exception):
+    """Unwinds to the range that a break or continue belongs to."""
 
     def __init__(self, goes_on: bool) -> None:
         self.goes_on = goes_on
@@ -93,7 +93,7 @@ class _Left(Exception):
 
 @dataclass(slots=True)
 class _Run:
-    """One run. Variables are a stack: a block takes its own away when it ends."""
+    """One run. Variables are a stack: a block removes its own when it ends."""
 
     bodies: Mapping[str, Body]
     variables: list[tuple[str, Any]]
@@ -122,12 +122,12 @@ class _Run:
 
     def node(self, node: Node, dot: Any) -> None:
         match node:
-            case Text(text):
+            case TextNode(text):
                 self.write(text)
             case Action(value):
                 found = self.pipeline(value, dot)
                 if not value.variables:
-                    self.write(text_of(found))
+                    self.write(to_text(found))
             case If(condition, body, orelse, moves_dot):
                 height = len(self.variables)
                 found = self.pipeline(condition, dot)
@@ -139,7 +139,7 @@ class _Run:
             case Range():
                 self.loop(node, dot)
             case Leave(goes_on):
-                raise _Left(goes_on)
+                raise _LoopExit(goes_on)
             case Include(name, value):
                 self.include(name, None if value is None else self.pipeline(value, dot))
 
@@ -155,7 +155,7 @@ class _Run:
                 self.set(name, value, over.declares)
             try:
                 self.body(node.body, item)
-            except _Left as left:
+            except _LoopExit as left:
                 if not left.goes_on:
                     break
             finally:
@@ -203,17 +203,17 @@ class _Run:
                     if known == name:
                         return value
                 raise GoRunError(f"there is no variable {name}")
-            case Fields(of, names):
+            case FieldsNode(of, names):
                 value = dot if of is None else self.value(of, dot)
                 for name in names:
                     value = field_of(value, name)
                 return value
             case Pipeline():
                 return self.pipeline(expression, dot)
-            case Call():
+            case CallNode():
                 return self.call(expression, dot)
 
-    def call(self, call: Call, dot: Any, last: tuple[Any, ...] = ()) -> Any:
+    def call(self, call: CallNode, dot: Any, last: tuple[Any, ...] = ()) -> Any:
         self.step()
         if not call.function:
             return self.value(call.arguments[0], dot)
@@ -234,8 +234,8 @@ class _Run:
                 raise GoTooBig(f"it writes more than {MAX_TEXT:,} characters")
         return made
 
-    def lazy(self, call: Call, dot: Any, last: tuple[Any, ...]) -> Any:
-        """The first that decides, or the last."""
+    def lazy(self, call: CallNode, dot: Any, last: tuple[Any, ...]) -> Any:
+        """`and` and `or`: the first deciding value, or the last."""
         value: Any = None
         if not call.arguments and not last:
             raise GoRunError(f"{call.function} in line {call.line} has no values")
@@ -257,4 +257,4 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
         case int() if not isinstance(value, bool):
             return ((place, place) for place in range(value))
         case _:
-            raise GoRunError(f"{text_of(value)[:64]} cannot be ranged over")
+            raise GoRunError(f"{to_text(value)[:64]} cannot be ranged over")

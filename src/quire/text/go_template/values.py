@@ -1,7 +1,7 @@
-"""Values of a template: nil, truth, numbers, strings, lists, maps (dict) and records. Never an object of Python's own.
+"""Values of a template: nil, booleans, numbers, strings, lists, maps (dict) and structs. Never other Python objects.
 
-Of a map a name that it has not is nil; of a record that is an error, as of Go's structs. A record and a map print as
-JSON: those that Ollama gives to templates have methods that do so.
+A missing name of a map is nil; of a struct it is an error, as in Go. Structs and maps print as JSON, because those that
+Ollama passes to templates do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NO_VALUE = "<no value>"
 HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-class Record:
-    """Something with a fixed set of names. `plain` is what it is in JSON."""
+class GoStruct:
+    """A value with fixed fields. `plain` is its JSON value."""
 
     __slots__ = ("fields", "plain")
 
@@ -28,8 +28,8 @@ class Record:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """What a thing has under a name."""
-    if isinstance(value, Record):
+    """The field of this name."""
+    if isinstance(value, GoStruct):
         if name not in value.fields:
             known = ", ".join(value.fields)
             raise GoRunError(f"there is no field {name}: there are {known}")
@@ -40,12 +40,12 @@ def field_of(value: Any, name: str) -> Any:
 
 
 def is_true(value: Any) -> bool:
-    """As `if` sees it: nothing, false, 0 and what is empty are not."""
-    return True if isinstance(value, Record) else bool(value)
+    """As `if` tests it: nil, false, 0 and empty values are false."""
+    return True if isinstance(value, GoStruct) else bool(value)
 
 
-def text_of(value: Any) -> str:
-    """As it is printed."""
+def to_text(value: Any) -> str:
+    """The text that printing it writes."""
     match value:
         case None:
             return NO_VALUE
@@ -57,21 +57,21 @@ def text_of(value: Any) -> str:
             return number_text(value)
         case int():
             return str(value)
-        case list() if not any(isinstance(each, Record) for each in value):
-            return f"[{' '.join(map(text_of, value))}]"
+        case list() if not any(isinstance(each, GoStruct) for each in value):
+            return f"[{' '.join(map(to_text, value))}]"
         case _:
-            return json_of(value)
+            return to_json(value)
 
 
 def number_text(value: float) -> str:
-    """A number of a fraction as Go prints it: shortest, and with an exponent from 1e+21 on."""
+    """A float as Go prints it: the shortest form, with an exponent from 1e+21 on."""
     if math.isnan(value) or math.isinf(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)
 
 
-def json_of(value: Any) -> str:
-    """As Go writes JSON: no spaces, and nothing that HTML would read."""
+def to_json(value: Any) -> str:
+    """JSON as Go writes it: no spaces, and HTML characters escaped."""
     text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
     for letter, code in HTML_SAFE.items():
         text = text.replace(letter, code)
@@ -79,7 +79,7 @@ def json_of(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Record):
+    if isinstance(value, GoStruct):
         return _plain(value.plain)
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
@@ -91,12 +91,12 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    kinds = {type(None): "nil", bool: "a truth", int: "a number", float: "a number", str: "a string", list: "a list"}
+    kinds = {type(None): "nil", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
     return kinds.get(type(value), "a map")
 
 
-def compare(left: Any, right: Any) -> int:
-    """Less than 0, 0, or more, for two numbers or two strings."""
+def compare_values(left: Any, right: Any) -> int:
+    """Negative, 0 or positive, for two numbers or two strings."""
     if isinstance(left, str) and isinstance(right, str):
         a, b = left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass")
         return (a > b) - (a < b)
@@ -106,12 +106,12 @@ def compare(left: Any, right: Any) -> int:
 
 
 def is_equal(left: Any, right: Any) -> bool:
-    """Two things of one kind; nil is equal to nil alone."""
+    """Compare two values of one kind; nil equals only nil."""
     if left is None or right is None:
         return left is right
     if isinstance(left, bool) and isinstance(right, bool):
         return left == right
-    return compare(left, right) == 0
+    return compare_values(left, right) == 0
 
 
 def _is_number(value: Any) -> bool:

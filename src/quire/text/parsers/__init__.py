@@ -1,1 +1,1 @@
-"""How families of models mark thoughts and tool calls in their text. A style is one file, with a `STYLE` in it."""
+"""How families of models mark thoughts and tool calls in their text. Each style is one file with a `STYLE`."""

@@ -1,4 +1,4 @@
-"""Reads one call while it comes: the common form, an object with a name and arguments."""
+"""Reads one tool call from a stream of text, in the common form: an object with a name and arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from quire.text.parsers.json_value import ValueScanner
-from quire.text.parsers.style import Arguments, CallBegins, Piece
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece
 
 _SPACE = re.compile(r"\s*")
 _SCALAR = re.compile(r"[^\s,\]}]*")
@@ -20,12 +20,12 @@ _USUAL = (*_NAMES, *_ARGUMENTS, "type", "id")
 
 
 class Progress(enum.Enum):
-    """How far a reader is."""
+    """The state of a reader."""
 
-    READING = "reading"  # it may still turn out to be no call
-    CALLING = "calling"  # it is one, and said so
+    READING = "reading"  # it may not be a call
+    CALLING = "calling"  # it is a call, and its start was returned
     DONE = "done"
-    FAILED = "failed"  # it is none
+    FAILED = "failed"  # it is not a call
 
 
 class CallReader(Protocol):
@@ -34,32 +34,32 @@ class CallReader(Protocol):
     progress: Progress
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
-        """Take what belongs to the call, and say what is sure. The place of the first character that does not."""
+        """Read what belongs to the call, and append what is certain. Return the place of the first other character."""
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
-        """No more comes: give out what is known of the call. False: what came may as well be text.
+        """The text has ended: append what is known of the call. Return False if it may be text instead.
 
-        `is_announced`: a mark, or another call, stands before it.
+        `is_announced`: a mark, or another call, comes before it.
         """
 
 
 class ObjectReader:
-    """{"name": …, "arguments": {…}}: keys in any order, others let pass; "parameters" is as good as "arguments".
+    """{"name": …, "arguments": {…}}: keys in any order, other keys ignored; "parameters" means "arguments".
 
-    Once the name is known, arguments are given out as they come. With `names` it is a call only if it has arguments,
-    no unusual keys, and one of these names: so much is asked of an object that no mark announced.
+    Once the name is known, arguments are returned as they come. `names` is for an object that no mark announces: it is
+    a call only if it has arguments, no unusual keys, and one of these names.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
         self.progress = Progress.READING
         self._names = names
         self._step: Callable[[str, int, list[Piece]], int] = self._open
-        self._scanner: ValueScanner | None = None  # of the value that is being read; None: a number, null, true, false
+        self._scanner: ValueScanner | None = None  # of the current value; None: a number, null, true, false
         self._parts: list[str] = []
         self._key = ""
         self._name: str | None = None
-        self._arguments: str | None = None  # those that came before the name
-        self._streams = False  # the value that is being read is the arguments, and they are given out
+        self._arguments: str | None = None  # arguments that came before the name
+        self._streams = False  # the current value is the arguments, and they are returned as they come
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
         while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
@@ -72,12 +72,12 @@ class ObjectReader:
         if self._name:
             self._begin(out)
             if self._key in _ARGUMENTS and self._parts and (text := _begun_string("".join(self._parts))):
-                out.append(Arguments(text))
+                out.append(ArgumentsPiece(text))
             return True
         return is_announced or self._may_be_call()
 
     def _may_be_call(self) -> bool:
-        """Does what was read of an object that no mark announced fit a call of one of the tools?"""
+        """Could the beginning of an object that no mark announces be a call of one of the tools?"""
         unfinished = "".join(self._parts)[1:]
         if self._step == self._in_key:
             return any(key.startswith(unfinished) for key in _USUAL)
@@ -142,7 +142,7 @@ class ObjectReader:
             end = -1 if end == len(text) else end
         part = text[place : end if end >= 0 else len(text)]
         if self._streams:
-            out.append(Arguments(part))
+            out.append(ArgumentsPiece(part))
         elif self.progress is Progress.READING:
             self._parts.append(part)
         if end < 0:
@@ -163,7 +163,7 @@ class ObjectReader:
         return place
 
     def _note(self, value: str, out: list[Piece]) -> None:
-        """A whole value that was not given out."""
+        """Handle a complete value that was not returned as it came."""
         if self.progress is not Progress.READING:
             return
         if self._key in _NAMES:
@@ -176,7 +176,7 @@ class ObjectReader:
                 self._break()
         if self._name and self._arguments is not None and self.progress is Progress.READING:
             self._begin(out)
-            out.append(Arguments(self._arguments))
+            out.append(ArgumentsPiece(self._arguments))
 
     def _close(self, place: int, out: list[Piece]) -> int:
         if self.progress is Progress.READING:
@@ -184,21 +184,21 @@ class ObjectReader:
                 self.progress = Progress.FAILED
                 return place
             self._begin(out)
-            out.append(Arguments("{}"))
+            out.append(ArgumentsPiece("{}"))
         self.progress = Progress.DONE
         return place
 
     def _begin(self, out: list[Piece]) -> bool:
-        """Say that it is a call. False: that was said before, and its arguments are known."""
+        """Append the start of the call. Return False if that was done before."""
         if self.progress is Progress.CALLING:
             return False
         assert self._name is not None
         self.progress = Progress.CALLING
-        out.append(CallBegins(self._name))
+        out.append(CallStart(self._name))
         return True
 
     def _break(self) -> None:
-        """What comes is not JSON. A call that was begun ends here: its arguments are whole."""
+        """The text is not JSON from here on. A call that has started ends here: its arguments are complete."""
         self.progress = Progress.FAILED if self.progress is Progress.READING else Progress.DONE
 
     def _take(self) -> str:
@@ -220,14 +220,14 @@ def _string(value: str) -> str | None:
 
 
 def _begun_string(value: str) -> str:
-    """The text of a JSON string that was cut off, less an escape that is not whole. Empty for any other value."""
+    """The text of a JSON string that was cut off, without an incomplete escape. Empty for any other value."""
     if not value.startswith('"'):
         return ""
     return _string(_BEGUN_ESCAPE.sub(r"\1", value) + '"') or ""
 
 
 def _object(value: str) -> str | None:
-    """The text of an object; some models write it into a string, or null for none."""
+    """The text of an object. Some models write it into a string, or write null for an empty one."""
     if value.startswith("{"):
         return value
     if value == "null":

@@ -1,7 +1,7 @@
-"""Finds calls in an answer: marks announce them, readers read them, and what is no call stays text.
+"""Finds tool calls in an answer: marks announce them, readers read them, and the rest is text.
 
-Law: how the text was cut into pieces changes nothing, so every decision is made at a character, not at a piece's end.
-Each character is looked at once, apart from the few that may begin a mark.
+Law: the result does not depend on how the text is cut into pieces, so every decision is made at a character, never at
+the end of a piece. Each character is read once, apart from the few that may begin a mark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 from quire.text.parsers.call_reader import CallReader, ObjectReader, Progress
 from quire.text.parsers.marks import Flow, mark_pattern
-from quire.text.parsers.style import Piece, Text
+from quire.text.parsers.style import Piece, TextPiece
 from quire.types.chat import Tool
 
 _FENCE = re.compile(r"[`a-z_]*")
@@ -26,45 +26,45 @@ def _no_reader(char: str) -> CallReader | None:
 
 @dataclass(frozen=True)
 class CallForm:
-    """How calls stand in a text. Objects are always read; `reader` may know more, by their first character."""
+    """How calls are written. Objects are always read; `reader` adds other forms, by their first character."""
 
-    opens: tuple[str, ...]  # after one of these marks calls follow
-    closes: tuple[str, ...] = ()  # after one of these there is text again
-    bare: str = "{"  # an answer that begins with one of these characters may be calls without a mark
-    fenced: bool = False  # and so may one that begins with a fence of Markdown
-    between: str = ",;[]}"  # beside whitespace, what may stand between calls: a list's, and a brace too many
+    opens: tuple[str, ...]  # marks before calls
+    closes: tuple[str, ...] = ()  # marks after calls
+    bare: str = "{"  # first characters of an answer that may be calls without a mark
+    fenced: bool = False  # calls without a mark may be in a Markdown fence
+    between: str = ",;[]}"  # characters between calls besides whitespace: those of lists, and an extra brace
     reader: Callable[[str], CallReader | None] = _no_reader
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """Finds where calls may begin."""
+        """Matches a mark before calls."""
         return mark_pattern(self.opens)
 
     @cached_property
     def within(self) -> re.Pattern[str]:
-        """Finds what ends or renews a block of calls."""
+        """Matches a mark that ends or restarts a block of calls."""
         return mark_pattern((*self.opens, *self.closes))
 
 
 class CallParser:
-    """One answer. What may be a call is kept in `_raw` until it is sure."""
+    """One answer. Text that may be a call is kept in `_raw` until that is decided."""
 
     def __init__(self, form: CallForm, tools: Sequence[Tool]) -> None:
         self._form = form
         self._names = frozenset(tool.name for tool in tools)
         self._find = form.opening.search
         self._step: Callable[[str, int, list[Piece]], int] = self._start
-        self._is_plain = False  # within text, and nothing is held back
-        self._held = ""  # what may begin a mark
+        self._is_plain = False  # in text, with nothing held back
+        self._held = ""  # text that may begin a mark
         self._flow = Flow()
         self._raw: list[str] = []
         self._reader: CallReader | None = None
-        self._marked = False  # was this block of calls announced by a mark?
-        self._called = False  # has a call come in this block?
+        self._marked = False  # a mark announced this block of calls
+        self._called = False  # this block has a call
 
     def push(self, text: str) -> list[Piece]:
         if self._is_plain and self._find(text) is None and not text[-1:].isspace():
-            return [Text(text)] if text else []
+            return [TextPiece(text)] if text else []
         out: list[Piece] = []
         if self._held:
             text, self._held = self._held + text, ""
@@ -79,14 +79,14 @@ class CallParser:
         if is_cut_off and self._ends_within_call(out):
             return out
         self._give_up(out)
-        self._say(self._held, out)
+        self._add_text(self._held, out)
         if rest := self._flow.rest():
-            out.append(Text(rest))
+            out.append(TextPiece(rest))
         self._held, self._flow = "", Flow()
         return out
 
     def _ends_within_call(self, out: list[Piece]) -> bool:
-        """Does the answer end within a mark, or within a block of calls? If within a call, give out what is known."""
+        """Does the answer end within a mark or a block of calls? Append what is known of an incomplete call."""
         if self._step == self._call:
             assert self._reader is not None
             return self._reader.cut_off(out, self._marked or self._called)
@@ -96,7 +96,7 @@ class CallParser:
 
     def _start(self, text: str, place: int, out: list[Piece]) -> int:
         if text[place].isspace():
-            self._say(text[place], out)
+            self._add_text(text[place], out)
             return place + 1
         if text[place] in self._form.bare:
             self._enter("", marked=False)
@@ -119,7 +119,7 @@ class CallParser:
 
     def _text(self, text: str, place: int, out: list[Piece]) -> int:
         found = self._find(text, place)
-        self._say(text[place : found.start() if found else len(text)], out)
+        self._add_text(text[place : found.start() if found else len(text)], out)
         if found is None:
             return len(text)
         if found[1] is None:
@@ -135,7 +135,7 @@ class CallParser:
             self._held = mark[0]
             return len(text)
         if mark is not None:
-            self._meet(mark[1], out)
+            self._handle_mark(mark[1], out)
             return mark.end()
         if char.isspace() or char in self._form.between:
             if not self._called:
@@ -166,11 +166,11 @@ class CallParser:
         return end
 
     def _enter(self, mark: str, marked: bool) -> None:
-        """A block of calls begins."""
+        """Begin a block of calls."""
         self._step, self._marked, self._called, self._raw = self._block, marked, False, [mark]
 
-    def _meet(self, mark: str, out: list[Piece]) -> None:
-        """A mark within a block, or what was taken for one: if no call came before it, all of that is text."""
+    def _handle_mark(self, mark: str, out: list[Piece]) -> None:
+        """Handle a mark within a block. If the block has no call, all of it is text."""
         if mark not in self._form.opens and not self._called:
             self._raw.append(mark)
         self._give_up(out)
@@ -178,10 +178,10 @@ class CallParser:
             self._enter(mark, marked=True)
 
     def _give_up(self, out: list[Piece]) -> None:
-        """What was kept is text."""
-        self._say("".join(self._raw), out)
+        """Return the kept text as text."""
+        self._add_text("".join(self._raw), out)
         self._raw, self._step = [], self._text
 
-    def _say(self, text: str, out: list[Piece]) -> None:
-        if sure := self._flow.take(text):
-            out.append(Text(sure))
+    def _add_text(self, text: str, out: list[Piece]) -> None:
+        if certain := self._flow.take(text):
+            out.append(TextPiece(certain))

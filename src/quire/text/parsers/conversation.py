@@ -11,7 +11,7 @@ from quire.types.message import Message, ToolCall
 
 
 def as_template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """For `ChatTemplate.render`. What a message has not is left out: templates ask whether it is there."""
+    """For `ChatTemplate.render`. Missing fields are left out, because templates test for them."""
     names: dict[str, str] = {}
     written = []
     for message in messages:
@@ -30,7 +30,7 @@ def as_template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def as_template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    """For `ChatTemplate.render`. None if there are none: some templates would speak of tools for an empty list."""
+    """For `ChatTemplate.render`. None if there are none: some templates write about tools for an empty list."""
     return [_tool(tool) for tool in tools] or None
 
 
@@ -39,7 +39,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _value(arguments: str) -> Any:
-    """Templates write JSON themselves. What is none, a model may have written earlier: it is shown as it was."""
+    """The arguments as a value, because templates write JSON themselves. Text that is not JSON stays as it is."""
     try:
         return json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):

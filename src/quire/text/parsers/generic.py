@@ -1,7 +1,7 @@
-"""For templates that know no tools, or whose way with them we do not: we write the tools into the system message.
+"""For templates without tools, or with an unknown style: the tools are written into the system message.
 
-Calls are asked for in Hermes's form, of which most models have seen some. Models that were not taught it leave out the
-marks, or fence the object as a block of code: an answer that begins so is read as well.
+The instructions request Hermes's form, which most models have seen. Models that were not trained on it leave out the
+marks or write the object as a block of code; an answer that begins like that is read too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from quire.text.parsers import hermes
 from quire.text.parsers.calls import CallForm, CallParser
-from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
 from quire.types.chat import Tool
 from quire.types.message import Message
 
@@ -38,7 +38,7 @@ def parser(tools: Sequence[Tool]) -> Parser:
     return CallParser(_FORM, tools)
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     written = tuple(_in_plain_words(messages))
     if tools:
         described = _INSTRUCTIONS.format(tools="\n".join(map(_described, tools)))
@@ -47,7 +47,7 @@ def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
             written = (replace(written[0], text=text), *written[1:])
         else:
             written = (Message("system", described), *written)
-    return Prepared(written, ())
+    return TemplateInput(written, ())
 
 
 def _described(tool: Tool) -> str:

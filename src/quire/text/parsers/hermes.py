@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quire.text.parsers.calls import CallForm, CallParser
-from quire.text.parsers.lark import call_rules, literal, mark_of, object_call, one_or_more
-from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.text.parsers.lark import call_rules, literal, mark_rule, object_call, one_or_more
+from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -16,7 +16,7 @@ _FORM = CallForm(opens=(OPEN,), closes=(CLOSE,))
 
 
 def knows(template: str) -> bool:
-    """Others write other things than JSON between the same marks, so arguments must be named as a key."""
+    """Other families do not write JSON between the same marks, so the key for arguments must appear too."""
     return OPEN in template and any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
 
 
@@ -25,13 +25,13 @@ def parser(tools: Sequence[Tool]) -> Parser:
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
-    opening, closing = f"{mark_of(OPEN, tokens)} {literal(chr(10))}", f"{literal(chr(10))} {mark_of(CLOSE, tokens)}"
+    opening, closing = f"{mark_rule(OPEN, tokens)} {literal(chr(10))}", f"{literal(chr(10))} {mark_rule(CLOSE, tokens)}"
     calls = call_rules(tools, choice, lambda tool: f"{opening} {object_call(tool, 'arguments')} {closing}")
     return f"calls: {one_or_more(choice, 'call', literal(chr(10)))}\n{calls}"
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
-    return Prepared(tuple(messages), tuple(tools))
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    return TemplateInput(tuple(messages), tuple(tools))
 
 
 STYLE = ToolStyle("hermes", (OPEN, CLOSE), knows, parser, rules, prepare)

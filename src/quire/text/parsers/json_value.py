@@ -1,6 +1,6 @@
-"""Where a JSON value ends in a text that comes in pieces.
+"""Finds the end of a JSON value in a text that arrives in pieces.
 
-Every character is looked at once, by native searches: nothing is parsed again when more text comes.
+Every character is read once, by native searches: nothing is parsed again when more text arrives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _INSIDE = re.compile(r'["\\]')
 
 
 class ValueScanner:
-    """One object, array or string. It balances brackets and minds strings; what else JSON forbids it lets pass."""
+    """One object, array or string. It balances brackets outside of strings, and checks nothing else."""
 
     __slots__ = ("_depth", "_escaped", "_in_string")
 
@@ -22,7 +22,7 @@ class ValueScanner:
         self._escaped = False  # the text ended just after a backslash
 
     def scan(self, text: str, place: int) -> int:
-        """The place after the value's end. -1: it goes on beyond this text."""
+        """Return the place after the value's end; -1 if it continues beyond this text."""
         if self._escaped and place < len(text):
             self._escaped = False
             place += 1

@@ -9,27 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from quire.types.chat import Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 
-# As json.dumps writes it, or without its spaces. Any more whitespace, and a model may never come to an end.
+# Like json.dumps, with or without its spaces. With free whitespace, a model may write it forever.
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
 
 
 def literal(text: str) -> str:
-    """Exactly this text."""
+    """A string of the grammar."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def letters(text: str) -> str:
-    """The same within a regular expression."""
+    """The same text within a regular expression."""
     return re.escape(text).replace("/", r"\/")
 
 
-def mark_of(mark: str, tokens: Mapping[str, int]) -> str:
-    """A mark: its token where the vocabulary has one, else its letters."""
+def mark_rule(mark: str, tokens: Mapping[str, int]) -> str:
+    """A mark: its token if the vocabulary has one, else its letters."""
     return f"<[{tokens[mark]}]>" if mark in tokens else literal(mark)
 
 
 def one_or_more(choice: ToolChoice, call: str, joint: str) -> str:
-    """A call, and where several are allowed, more of them. A tool that is named is called once."""
+    """One call, or several if that is allowed. A tool that must be called is called once."""
     return f"{call} ({joint} {call})*" if choice.parallel and choice.name is None else call
 
 
@@ -45,7 +45,7 @@ def call_rules(tools: Sequence[Tool], choice: ToolChoice, written: Callable[[Too
 
 
 def arguments(tool: Tool) -> str:
-    """An object by the tool's schema. If the tool is not strict, what the grammar cannot enforce is let pass."""
+    """An object that follows the tool's schema. If the tool is not strict, keywords without a grammar are ignored."""
     kind = tool.parameters.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise InvalidRequest(f"The parameters of {tool.name!r} are {kind!r}; they must be an object.", field="tools")

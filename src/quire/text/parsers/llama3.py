@@ -1,4 +1,4 @@
-"""Llama 3: an answer that calls is a JSON object, sometimes after <|python_tag|>; several are parted by semicolons."""
+"""Llama 3: a call is a JSON object, sometimes after <|python_tag|>; several are separated by semicolons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, object_call, one_or_more
-from quire.text.parsers.style import Parser, Prepared, ToolStyle
+from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -17,7 +17,7 @@ _FORM = CallForm(opens=(TAG,))
 
 
 def knows(template: str) -> bool:
-    """By the header of its turns, and by the key that its calls have where others have "arguments"."""
+    """Recognized by the header of turns, and by the key "parameters" where other families have "arguments"."""
     return "<|start_header_id|>" in template and any(f"{quote}parameters{quote}" in template for quote in ('"', '\\"'))
 
 
@@ -30,9 +30,9 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"calls: {one_or_more(choice, 'call', literal('; '))}\n{calls}"
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
-    """Its templates refuse a turn with more than one call: each gets a turn of its own, with its result."""
-    return Prepared(tuple(_one_call_each(messages)), tuple(tools))
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    """Put each call into its own turn, followed by its result: the templates refuse turns with several calls."""
+    return TemplateInput(tuple(_one_call_each(messages)), tuple(tools))
 
 
 def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:

@@ -1,4 +1,4 @@
-"""Marks in a text that comes in pieces, and the text between them."""
+"""Marks in a text that arrives in pieces, and the text between them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 def mark_pattern(marks: Iterable[str]) -> re.Pattern[str]:
-    """Group 1 is a whole mark. A match without it is at the end of the text and may become one."""
+    """A pattern whose group 1 is a whole mark. A match without it is at the end of the text and may become a mark."""
     known = sorted(marks, key=len, reverse=True)
     whole = "|".join(map(re.escape, known))
-    begun = "|".join(map(_beginning, known))
-    return re.compile(rf"({whole})|(?:{begun})\Z")
+    beginnings = "|".join(map(_beginning, known))
+    return re.compile(rf"({whole})|(?:{beginnings})\Z")
 
 
 def _beginning(mark: str) -> str:
@@ -23,7 +23,7 @@ def _beginning(mark: str) -> str:
 
 
 class Flow:
-    """Text between marks. Whitespace waits: beside a mark it belongs to the mark, between words it is text."""
+    """Text between marks. Whitespace is held back: beside a mark it belongs to the mark, between words it is text."""
 
     __slots__ = ("_after_mark", "_space")
 
@@ -33,27 +33,27 @@ class Flow:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, and the next text will be given out as it is, up to whitespace at its end."""
+        """Nothing is held back, and the next text is returned as it is, up to whitespace at its end."""
         return not self._space and not self._after_mark
 
     def take(self, text: str) -> str:
-        """What is sure now."""
+        """Return the text that is certain now."""
         if self._after_mark:
             text = text.lstrip()
         body = text.rstrip()
-        sure = "".join((*self._space, body)) if body else ""
+        certain = "".join((*self._space, body)) if body else ""
         if body:
             self._after_mark = False
             self._space.clear()
         if len(body) < len(text):
             self._space.append(text[len(body) :])
-        return sure
+        return certain
 
     def mark(self) -> None:
-        """A mark stands here."""
+        """Drop the whitespace around a mark."""
         self._after_mark = True
         self._space.clear()
 
     def rest(self) -> str:
-        """The whitespace at the end of all."""
+        """The whitespace at the end of the text."""
         return "".join(self._space)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from quire.text.parsers.call_reader import CallReader, Progress
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.json_value import ValueScanner
-from quire.text.parsers.lark import arguments, call_rules, literal, mark_of, object_call, one_or_more
-from quire.text.parsers.style import Arguments, CallBegins, Parser, Piece, Prepared, ToolStyle
+from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule, object_call, one_or_more
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TemplateInput, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -38,11 +38,11 @@ class NamedReader:
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
         if self.progress is Progress.READING and self._name and is_announced:
-            out.append(CallBegins(self._name))
+            out.append(CallStart(self._name))
         return is_announced or self.progress is Progress.CALLING
 
     def _word(self, text: str, place: int, out: list[Piece]) -> int:
-        """The name or, after its tag, an id, which is let pass."""
+        """Read the name or, after its tag, an id, which is ignored."""
         end = _WORD.match(text, place).end()  # type: ignore[union-attr]  # it always matches
         self._parts.append(text[place:end])
         if end < len(text):
@@ -52,7 +52,7 @@ class NamedReader:
 
     def _after_word(self, text: str, place: int, out: list[Piece]) -> int:
         if text[place] == "{" and self._name:
-            out.append(CallBegins(self._name))
+            out.append(CallStart(self._name))
             self.progress, self._step = Progress.CALLING, self._arguments
         elif text[place] == "[":
             self._step = self._tag
@@ -73,7 +73,7 @@ class NamedReader:
 
     def _arguments(self, text: str, place: int, out: list[Piece]) -> int:
         end = self._scanner.scan(text, place)
-        out.append(Arguments(text[place : end if end >= 0 else len(text)]))
+        out.append(ArgumentsPiece(text[place : end if end >= 0 else len(text)]))
         if end < 0:
             return len(text)
         self.progress = Progress.DONE
@@ -96,20 +96,20 @@ def parser(tools: Sequence[Tool]) -> Parser:
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
-    """A vocabulary with [ARGS] is of a model that was taught the newer form."""
-    opening = mark_of(CALLS, tokens)
+    """A vocabulary with [ARGS] belongs to a model that was trained on the newer form."""
+    opening = mark_rule(CALLS, tokens)
     if ARGS in tokens and all(_WORD.fullmatch(tool.name) for tool in tools):
-        some_id = f"({mark_of(CALL_ID, tokens)} /[a-zA-Z0-9]{{9}}/)?" if CALL_ID in tokens else ""
-        head = f"{some_id} {mark_of(ARGS, tokens)}"
+        some_id = f"({mark_rule(CALL_ID, tokens)} /[a-zA-Z0-9]{{9}}/)?" if CALL_ID in tokens else ""
+        head = f"{some_id} {mark_rule(ARGS, tokens)}"
         calls = call_rules(tools, choice, lambda tool: f"{opening} {literal(tool.name)} {head} {arguments(tool)}")
         return f"calls: {one_or_more(choice, 'call', '')}\n{calls}"
     calls = call_rules(tools, choice, lambda tool: object_call(tool, "arguments"))
     return f'calls: {opening} " "? "[" {one_or_more(choice, "call", literal(", "))} "]"\n{calls}'
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> Prepared:
-    """Its templates refuse ids that are not nine letters or digits."""
-    return Prepared(tuple(_with_short_ids(message) for message in messages), tuple(tools))
+def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    """Shorten ids: the templates refuse ids that are not nine letters or digits."""
+    return TemplateInput(tuple(_with_short_ids(message) for message in messages), tuple(tools))
 
 
 def _with_short_ids(message: Message) -> Message:

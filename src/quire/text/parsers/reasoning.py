@@ -1,7 +1,6 @@
-"""Thoughts: the marks that models put around them, and how an answer is parted into thought and text.
+"""Thoughts: the marks around them, and the parser that splits an answer into thought and text.
 
-Only an answer's beginning is a thought. What looks like a mark later is text, and what looks like a call within a
-thought is thought.
+Only the beginning of an answer can be a thought. Later marks are text, and calls within a thought are thought.
 """
 
 from __future__ import annotations
@@ -11,44 +10,45 @@ from dataclasses import dataclass
 from functools import cached_property
 from re import Pattern
 
-from quire.text.parsers.lark import letters, mark_of
+from quire.text.parsers.lark import letters, mark_rule
 from quire.text.parsers.marks import Flow, mark_pattern
-from quire.text.parsers.style import Parser, Piece, Thought
+from quire.text.parsers.style import Parser, Piece, ThoughtPiece
 
 
 @dataclass(frozen=True)
-class Reasoning:
-    """A pair of marks around thoughts. Where one is a special token, the parser must be shown its text."""
+class ReasoningMarks:
+    """The marks around thoughts. A mark that is a special token must be part of the parser's text."""
 
     opening: str
     closing: str
 
     @property
     def marks(self) -> tuple[str, str]:
-        """Both."""
+        """Both marks."""
         return self.opening, self.closing
 
     @cached_property
     def ending(self) -> Pattern[str]:
-        """Finds the end of a thought."""
+        """Matches the end of a thought."""
         return mark_pattern((self.closing,))
 
     def begins_in(self, prompt: str) -> bool:
-        """Does the prompt, as the template wrote it, leave the model within a thought?"""
+        """Does the rendered prompt end within a thought?"""
         return prompt.rstrip().endswith(self.opening)
 
     def rules(self, begins_in_thought: bool, tokens: Mapping[str, int]) -> str:
-        """Lark rules, the first of them named `thought`: all before the text. Unless it was begun it may be left out.
+        """Lark rules for what comes before the text, the first of them named `thought`. It may be empty, unless the
+        prompt has begun it.
 
-        The mark's token ends it, and so do the mark's letters, so it does not matter how the grammar sees the token.
+        Both the mark's token and its letters end it, so it does not matter how the grammar sees the token.
         """
         close = letters(self.closing)
         rules = [
             "thought: thinking NEWLINES?" if begins_in_thought else "thought: (opening thinking NEWLINES?)?",
-            f"opening: {mark_of(self.opening, tokens)}",
+            f"opening: {mark_rule(self.opening, tokens)}",
             "thinking: spelled | THOUGHT closing" if self.closing in tokens else "thinking: spelled",
             f"spelled[lazy]: /(?s:.*){close}/",
-            f"closing: {mark_of(self.closing, tokens)}",
+            f"closing: {mark_rule(self.closing, tokens)}",
             f"THOUGHT: /(?s:.*)/ & ~/(?s:.*){close}(?s:.*)/",
             r"NEWLINES: /\n{1,2}/",
         ]
@@ -56,29 +56,29 @@ class Reasoning:
 
 
 KNOWN = (
-    Reasoning("<think>", "</think>"),
-    Reasoning("[THINK]", "[/THINK]"),
-    Reasoning("<|START_THINKING|>", "<|END_THINKING|>"),
-    Reasoning("<seed:think>", "</seed:think>"),
-    Reasoning("<mm:think>", "</mm:think>"),
+    ReasoningMarks("<think>", "</think>"),
+    ReasoningMarks("[THINK]", "[/THINK]"),
+    ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningMarks("<seed:think>", "</seed:think>"),
+    ReasoningMarks("<mm:think>", "</mm:think>"),
 )
 
 
-def reasoning_of(sources: Iterable[str]) -> Reasoning | None:
-    """The marks of a model with these chat templates, if it thinks."""
+def reasoning_of(sources: Iterable[str]) -> ReasoningMarks | None:
+    """The marks of a model with these chat templates; None if it does not think."""
     text = "\n".join(sources)
     return next((marks for marks in KNOWN if marks.closing in text), None)
 
 
 class ThoughtParser:
-    """One answer: thoughts are said here, and what follows them is left to another parser."""
+    """One answer: returns its thoughts, and leaves what follows to another parser."""
 
-    def __init__(self, reasoning: Reasoning, rest: Parser, begins_in_thought: bool) -> None:
+    def __init__(self, reasoning: ReasoningMarks, rest: Parser, begins_in_thought: bool) -> None:
         self._reasoning = reasoning
         self._rest = rest
         self._step: Callable[[str, int, list[Piece]], int] = self._thought if begins_in_thought else self._before
-        self._is_over = False  # all that comes is the other parser's
-        self._held = ""  # what may begin a mark
+        self._is_over = False  # the other parser reads from here on
+        self._held = ""  # text that may begin a mark
         self._flow = Flow(after_mark=begins_in_thought)
 
     def push(self, text: str) -> list[Piece]:
@@ -98,8 +98,8 @@ class ThoughtParser:
         if self._step == self._before:
             out += self._rest.push(self._flow.rest() + self._held)
         elif self._step == self._thought:
-            self._say(self._held, out)
-            out += [Thought(rest)] if (rest := self._flow.rest()) else []
+            self._add_thought(self._held, out)
+            out += [ThoughtPiece(rest)] if (rest := self._flow.rest()) else []
         self._held, self._flow = "", Flow()
         return out + self._rest.flush(is_cut_off)
 
@@ -120,7 +120,7 @@ class ThoughtParser:
 
     def _thought(self, text: str, place: int, out: list[Piece]) -> int:
         found = self._reasoning.ending.search(text, place)
-        self._say(text[place : found.start() if found else len(text)], out)
+        self._add_thought(text[place : found.start() if found else len(text)], out)
         if found is None:
             return len(text)
         if found[1] is None:
@@ -138,6 +138,6 @@ class ThoughtParser:
         out += self._rest.push(text[place:])
         return len(text)
 
-    def _say(self, text: str, out: list[Piece]) -> None:
-        if sure := self._flow.take(text):
-            out.append(Thought(sure))
+    def _add_thought(self, text: str, out: list[Piece]) -> None:
+        if certain := self._flow.take(text):
+            out.append(ThoughtPiece(certain))

@@ -1,4 +1,4 @@
-"""Finds every style in this package: a file with a `STYLE`. Files are found, not listed."""
+"""Discovers every style in this package: a file with a `STYLE`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.types.errors import InvalidRequest
 
 @cache
 def all_styles() -> Mapping[str, ToolStyle]:
-    """By name; the generic one, which fits every template, is the last."""
+    """All styles by name; the generic one, which fits every template, is the last."""
     modules = [
         import_module(f"{quire.text.parsers.__name__}.{m.name}") for m in iter_modules(quire.text.parsers.__path__)
     ]
@@ -32,7 +32,7 @@ def style_of(sources: Iterable[str]) -> ToolStyle:
 
 
 def by_name(name: str) -> ToolStyle:
-    """The style that a user asks for. An error lists those that there are."""
+    """The style of this name. An error lists all names."""
     try:
         return all_styles()[name]
     except KeyError:

@@ -1,11 +1,11 @@
-"""What a family's marks are: a `ToolStyle`, and the `Parser` of one answer.
+"""The contract of a tool style: the marks of a model family, and the `Parser` of one answer.
 
-A parser takes text as it comes, in pieces cut anywhere, and answers what is sure so far: what may yet become a mark is
-held back until it does or does not. Nothing is lost: text that only looked like a call comes out as text. Whitespace
-beside a mark belongs to the mark, because templates write it there themselves when the conversation goes on.
+A parser takes text as it comes, in pieces cut anywhere, and returns what is certain so far: text that may become a mark
+is held back until that is decided. Nothing is lost: text that only looked like a call is returned as text. Whitespace
+beside a mark belongs to the mark, because templates write it there themselves in the next turn.
 
-An answer that is cut off (by its length, by a stop string) may end within a mark or a call. Then nothing of these is
-text: the call comes out as far as it is known, and what comes before its name does not come out at all.
+An answer that is cut off (by its length, by a stop string) may end within a mark or a call. Neither is then text: the
+call is returned as far as it is known, and a call whose name is not known yet is dropped.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
 
-class Text(NamedTuple):
+class TextPiece(NamedTuple):
     """Part of the answer."""
 
     text: str
 
 
-class Thought(NamedTuple):
+class ThoughtPiece(NamedTuple):
     """Part of the reasoning."""
 
     text: str
 
 
-class CallBegins(NamedTuple):
-    """The next call, whose name is known. It is the model's word: there may be no tool of this name."""
+class CallStart(NamedTuple):
+    """A call begins. The name is what the model wrote: there may be no tool of this name."""
 
     name: str
 
 
-class Arguments(NamedTuple):
+class ArgumentsPiece(NamedTuple):
     """More of the JSON text of the latest call's arguments."""
 
     text: str
 
 
-Piece = Text | Thought | CallBegins | Arguments
+Piece = TextPiece | ThoughtPiece | CallStart | ArgumentsPiece
 
 
 class Parser(Protocol):
-    """One answer's."""
+    """The parser of one answer."""
 
     def push(self, text: str) -> list[Piece]:
-        """What is sure now."""
+        """Return what is certain now."""
 
     def flush(self, is_cut_off: bool = False) -> list[Piece]:
-        """The rest: the answer is over. `is_cut_off`: it was ended from outside, not by the model."""
+        """Return the rest; the answer is over. `is_cut_off`: it was not the model that ended it."""
 
 
-class Prepared(NamedTuple):
-    """What the chat template is to be given: tools that it is not given have been written into the messages."""
+class TemplateInput(NamedTuple):
+    """Messages and tools for the chat template. Tools that are missing here were written into the messages."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -67,10 +67,10 @@ class ToolStyle:
     """How a family calls tools."""
 
     name: str
-    marks: tuple[str, ...]  # where one is a special token, the parser must be shown its text
-    knows: Callable[[str], bool]  # is it the style of a model with this chat template?
-    parser: Callable[[Sequence[Tool]], Parser]  # of an answer in which calls may come
+    marks: tuple[str, ...]  # a mark that is a special token must be part of the parser's text
+    knows: Callable[[str], bool]  # does a model with this chat template have this style?
+    parser: Callable[[Sequence[Tool]], Parser]  # for an answer that may contain calls
     # The Lark rules of an answer that must be calls, the first of them named `calls`. Arguments follow the tool's
-    # schema, so they parse. The mapping has the ids of those marks that are tokens of the model's vocabulary.
+    # schema. The mapping has the ids of those marks that are tokens of the model's vocabulary.
     rules: Callable[[Sequence[Tool], ToolChoice, Mapping[str, int]], str]
-    prepare: Callable[[Sequence[Message], Sequence[Tool]], Prepared]
+    prepare: Callable[[Sequence[Message], Sequence[Tool]], TemplateInput]

@@ -1,4 +1,4 @@
-"""Kernels for a GPU as libraries for this CPU."""
+"""Compiles GPU kernels as libraries for the CPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from quire.devices.cuda.nvrtc import FOLDER, Launch
+from quire.devices.cuda.nvrtc import FOLDER, LaunchConfig
 
 HERE = Path(__file__).parent
 
 
 @cache
 def built(name: str, definitions: tuple[tuple[str, int], ...], folder: str) -> ctypes.CDLL:
-    """NAME.cpp with these definitions."""
+    """Build NAME.cpp with these definitions."""
     options = [f"-D{key}={int(value)}" for key, value in definitions]
     library = Path(folder, hashlib.sha256(repr((name, options)).encode()).hexdigest()[:16] + ".so")
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-DEMULATED", f"-I{HERE}", f"-I{FOLDER}", *options]
@@ -29,24 +29,25 @@ def built(name: str, definitions: tuple[tuple[str, int], ...], folder: str) -> c
 
 @dataclass(frozen=True)
 class Emulated:
-    """A kernel that runs to its end when it is started."""
+    """A kernel that runs to its end when it is launched."""
 
     library: ctypes.CDLL
 
-    def launch(self, how: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
-        self.prepared(how, arguments).start(stream)
+    def launch(self, config: LaunchConfig, stream: int, arguments: tuple[Any, ...]) -> None:
+        self.prepare(config, arguments).start(stream)
 
-    def prepared(self, how: Launch, arguments: tuple[Any, ...]) -> _Prepared:
+    def prepare(self, config: LaunchConfig, arguments: tuple[Any, ...]) -> _PreparedLaunch:
         self.library.run.restype = ctypes.c_uint64
-        return _Prepared(self.library.run, how, *arguments)
+        return _PreparedLaunch(self.library.run, config, *arguments)
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedLaunch:
     run: Any
-    how: Launch
-    given: Any
+    config: LaunchConfig
+    argument: Any
 
     def start(self, stream: int) -> None:
-        turns = self.run(ctypes.byref(self.given), self.how.num_blocks, self.how.num_threads, self.how.shared)
-        assert turns, "nobody could go on"
+        config = self.config
+        turns = self.run(ctypes.byref(self.argument), config.num_blocks, config.num_threads, config.shared)
+        assert turns, "deadlock: no thread can continue"

@@ -1,5 +1,5 @@
-// The words of `machine.cuh` on a CPU: threads of blocks are fibers that take turns, so that kernels for Hopper run, slowly,
-// where there is none. What a warp does together is done when its last lane arrives.
+// The instructions of `machine.cuh` on a CPU: threads of blocks are fibers that take turns, so that kernels for Hopper
+// run, slowly, without one. A collective operation of a warp is executed by its last lane.
 #pragma once
 
 #include <ucontext.h>
@@ -21,8 +21,8 @@ typedef unsigned short u16;
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define DYNAMIC_SHARED(name) unsigned char* name = host::shared_memory()
-#define threadIdx (host::Index{host::now->thread})
-#define blockIdx (host::Index{host::now->block})
+#define threadIdx (host::Index{host::current->thread})
+#define blockIdx (host::Index{host::current->block})
 #define gridDim (host::Index{host::num_blocks})
 
 struct uint2 { u32 x, y; };
@@ -46,13 +46,13 @@ struct Fiber {
   bool is_over = false;
 };
 
-struct Meeting {  // of so many threads
+struct SyncPoint {  // of some threads
   int arrived = 0;
   u64 generation = 0;
 };
 
 struct Warp {
-  Meeting meeting;
+  SyncPoint sync_point;
   u32 words[32][12];
 };
 
@@ -64,14 +64,14 @@ struct Barrier {
 
 struct Product {  // of four warps
   float* sums[128];  // of each thread
-  const u32* held[128];
+  const u32* registers[128];
   u64 a, b;
-  bool is_held, adds;
+  bool in_registers, adds;
   int num_sums;
 };
 
 struct Products {  // started and not yet awaited
-  Meeting meeting;
+  SyncPoint sync_point;
   Product next;
   std::vector<Product> started;
   std::vector<std::vector<Product>> groups;
@@ -80,36 +80,36 @@ struct Products {  // started and not yet awaited
 struct Block {
   std::vector<unsigned char> shared;
   std::map<u32, Barrier> barriers;
-  std::map<int, Meeting> joins;
+  std::map<int, SyncPoint> named_barriers;
   std::vector<Warp> warps;
   std::vector<Products> products;  // of each four warps
 };
 
-inline Fiber* now;
+inline Fiber* current;
 inline int num_blocks;
 inline ucontext_t scheduler;
 inline std::vector<Block> blocks;
 
-inline Block& mine() { return blocks[now->block]; }
-inline void yield() { swapcontext(&now->context, &scheduler); }
+inline Block& mine() { return blocks[current->block]; }
+inline void yield() { swapcontext(&current->context, &scheduler); }
 inline unsigned char* shared_memory() { return mine().shared.data(); }
 inline unsigned char* at(u32 address) { return mine().shared.data() + (address - SHARED_AT); }
 
-// True for whoever comes last, before the others go on.
+// Waits for `count` threads; the last one calls `last` before the others continue.
 template <class Last>
-void meet(Meeting& meeting, int count, Last last) {
-  const u64 generation = meeting.generation;
-  if (++meeting.arrived == count) {
+void sync(SyncPoint& sync_point, int count, Last last) {
+  const u64 generation = sync_point.generation;
+  if (++sync_point.arrived == count) {
     last();
-    meeting.arrived = 0;
-    ++meeting.generation;
+    sync_point.arrived = 0;
+    ++sync_point.generation;
     return;
   }
-  while (meeting.generation == generation) yield();
+  while (sync_point.generation == generation) yield();
 }
 
-inline Warp& warp() { return mine().warps[now->thread / 32]; }
-inline int lane() { return now->thread % 32; }
+inline Warp& warp() { return mine().warps[current->thread / 32]; }
+inline int lane() { return current->thread % 32; }
 
 inline void complete(Barrier& barrier) {
   if (barrier.pending || barrier.bytes) return;
@@ -164,15 +164,15 @@ inline u32 __byte_perm(u32 first, u32 second, u32 order) {
 
 inline void __syncthreads() {
   const int count = 32 * (int)host::mine().warps.size();
-  host::meet(host::mine().joins[0], count, [] {});
+  host::sync(host::mine().named_barriers[0], count, [] {});
 }
 inline void __syncwarp() {
-  host::meet(host::warp().meeting, 32, [] {});
+  host::sync(host::warp().sync_point, 32, [] {});
 }
 inline int __shfl_xor_sync(u32, int number, int distance) {
   host::Warp& warp = host::warp();
   warp.words[host::lane()][0] = (u32)number;
-  host::meet(warp.meeting, 32, [&] {
+  host::sync(warp.sync_point, 32, [&] {
     for (int i = 0; i < 32; ++i) warp.words[i][1] = warp.words[i ^ distance][0];
   });
   return (int)warp.words[host::lane()][1];
@@ -200,12 +200,12 @@ inline void arrive_expecting(u32 barrier, u32 bytes) {
 inline void wait(u32 barrier, u32 parity) {
   while (host::mine().barriers.at(barrier).phase == parity) host::yield();
 }
-inline void show_barriers() {}
-inline void join(int barrier, int num_threads) {
-  host::meet(host::mine().joins[barrier], num_threads, [] {});
+inline void fence_barrier_init() {}
+inline void sync_threads(int barrier, int num_threads) {
+  host::sync(host::mine().named_barriers[barrier], num_threads, [] {});
 }
-inline void show_to_copies() {}
-inline void add_released(u32* to) { ++*to; }
+inline void fence_copies() {}
+inline void add_release(u32* to) { ++*to; }
 inline void store_tagged(u64* to, float number, u32 tag) {
   u32 bits;
   std::memcpy(&bits, &number, 4);
@@ -213,12 +213,12 @@ inline void store_tagged(u64* to, float number, u32 tag) {
 }
 inline u64 load_tagged(const u64* from) { return *from; }
 inline void pause() { host::yield(); }
-inline u32 load_acquired(const u32* from) {
+inline u32 load_acquire(const u32* from) {
   host::yield();
   return *from;
 }
-inline void fetch_line(const void*) {}
-inline u64 read_once() { return 0; }
+inline void prefetch_line(const void*) {}
+inline u64 evict_first_policy() { return 0; }
 
 inline void copy_boxes(u32 to, const TensorMap* map, int row, int box, u32 barrier, u64) {
   const auto [address, rows, row_bytes, box_rows, boxes] =
@@ -251,13 +251,13 @@ inline uint4 load_shared(u32 address) {
   std::memcpy(&found, host::at(address), 16);
   return found;
 }
-inline float load_fresh(const float* from) { return *from; }
+inline float load_from_l2(const float* from) { return *from; }
 
 inline void load_matrices(u32 (&to)[4], u32 address) {
   host::Warp& warp = host::warp();
   const int lane = host::lane();
   warp.words[lane][0] = address;
-  host::meet(warp.meeting, 32, [&] {
+  host::sync(warp.sync_point, 32, [&] {
     for (int i = 0; i < 32; ++i) {
       for (int m = 0; m < 4; ++m) {
         std::memcpy(&warp.words[i][1 + m], host::at(warp.words[8 * m + i / 4][0]) + i % 4 * 4, 4);
@@ -271,10 +271,10 @@ template <bool IS_HALF>
 void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   host::Warp& warp = host::warp();
   u32* mine = warp.words[host::lane()];
-  const u32 given[6] = {a0, a1, a2, a3, b0, b1};
-  std::copy(given, given + 6, mine);
+  const u32 inputs[6] = {a0, a1, a2, a3, b0, b1};
+  std::copy(inputs, inputs + 6, mine);
   for (int i = 0; i < 4; ++i) mine[6 + i] = bits_of(c[i]);
-  host::meet(warp.meeting, 32, [&] {
+  host::sync(warp.sync_point, 32, [&] {
     const auto number = [](u32 pair, int which) {
       const u16 bits = (u16)(pair >> 16 * which);
       return IS_HALF ? host::half_to_float(bits) : __uint_as_float((u32)bits << 16);
@@ -307,7 +307,7 @@ inline void widen(u32 four, u32& first, u32& second) {
 inline u32 transposed(u32 pair) {
   host::Warp& warp = host::warp();
   warp.words[host::lane()][0] = pair;
-  host::meet(warp.meeting, 32, [&] {
+  host::sync(warp.sync_point, 32, [&] {
     u16 matrix[8][8];
     for (int i = 0; i < 32; ++i) {
       for (int e = 0; e < 2; ++e) matrix[i % 4 * 2 + e][i / 4] = (u16)(warp.words[i][0] >> 16 * e);

@@ -1,31 +1,31 @@
-// A kernel's threads, in turns until all are done.
+// Runs the threads of a kernel as fibers, in turns, until all are done.
 #pragma once
 
 #include "emulated.h"
 
 namespace host {
 
-// What each thread does, from its beginning to its end.
-template <auto KERNEL, class Given>
+// The main function of each thread.
+template <auto KERNEL, class Argument>
 struct Thread {
-  static inline const Given* given;
+  static inline const Argument* argument;
 
   static void begin() {
-    KERNEL(*given);
-    now->is_over = true;
+    KERNEL(*argument);
+    current->is_over = true;
     yield();
   }
 };
 
-// How many turns it took; 0: nobody could go on.
-template <auto KERNEL, class Given>
-u64 run(const Given* given, int count, int num_threads, int shared_bytes) {
+// Returns the number of turns; 0: deadlock.
+template <auto KERNEL, class Argument>
+u64 run(const Argument* argument, int count, int num_threads, int shared_bytes) {
   constexpr int STACK = 1 << 16;
-  Thread<KERNEL, Given>::given = given;
+  Thread<KERNEL, Argument>::argument = argument;
   num_blocks = count;
   blocks = std::vector<Block>(num_blocks);
   for (Block& block : blocks) {
-    block.shared.assign(shared_bytes, 0xff);  // no number
+    block.shared.assign(shared_bytes, 0xff);  // NaN
     block.warps.resize(num_threads / 32);
     block.products.resize((num_threads + 127) / 128);
   }
@@ -37,7 +37,7 @@ u64 run(const Given* given, int count, int num_threads, int shared_bytes) {
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = STACK;
-    makecontext(&fiber.context, Thread<KERNEL, Given>::begin, 0);
+    makecontext(&fiber.context, Thread<KERNEL, Argument>::begin, 0);
   }
   constexpr u64 TOO_MANY = 1000000;
   for (u64 turn = 1; turn < TOO_MANY; ++turn) {
@@ -45,7 +45,7 @@ u64 run(const Given* given, int count, int num_threads, int shared_bytes) {
     for (Fiber& fiber : fibers) {
       if (fiber.is_over) continue;
       is_over = false;
-      now = &fiber;
+      current = &fiber;
       swapcontext(&scheduler, &fiber.context);
     }
     if (is_over) return turn;

@@ -1,11 +1,11 @@
-// The words of `warpgroup.cuh` on a CPU. Products are made as late as the machine may make them: when they are awaited.
+// The instructions of `warpgroup.cuh` on a CPU. Products are computed as late as a GPU may: when they are awaited.
 #pragma once
 
 #include "emulated.h"
 
 namespace host {
 
-inline Products& products() { return mine().products[now->thread / 128]; }
+inline Products& products() { return mine().products[current->thread / 128]; }
 
 inline float swizzled(u32 address) {
   u16 bits;
@@ -13,7 +13,7 @@ inline float swizzled(u32 address) {
   return __uint_as_float((u32)bits << 16);
 }
 
-// A number of a matrix: of this row or column, and along the product.
+// A number of a matrix: `which` row or column, `along` the product.
 inline float number_of(u64 matrix, bool is_along_lines, int which, int along) {
   const u32 begin = (u32)(matrix & 0x3fff) << 4, column = (u32)(matrix >> 16 & 0x3fff) << 4;
   const u32 lines = (u32)(matrix >> 32 & 0x3fff) << 4;
@@ -21,18 +21,18 @@ inline float number_of(u64 matrix, bool is_along_lines, int which, int along) {
   return swizzled(begin + which / 64 * column + which % 64 * 2 + along / 8 * lines + along % 8 * 128);
 }
 
-inline float held_by(const Product& product, int row, int along) {
-  const u32* weights = product.held[row / 16 * 32 + row % 8 * 4 + along % 8 / 2];
+inline float number_in_registers(const Product& product, int row, int along) {
+  const u32* weights = product.registers[row / 16 * 32 + row % 8 * 4 + along % 8 / 2];
   return __uint_as_float(weights[row / 8 % 2 + along / 8 * 2] >> 16 * (along % 2) << 16);
 }
 
-inline void make(const Product& product) {
+inline void compute(const Product& product) {
   static float rows[64][16], columns[128][16];
   for (int k = 0; k < 16; ++k) {
     for (int i = 0; i < 64; ++i) {
-      rows[i][k] = product.is_held ? held_by(product, i, k) : number_of(product.a, false, i, k);
+      rows[i][k] = product.in_registers ? number_in_registers(product, i, k) : number_of(product.a, false, i, k);
     }
-    for (int i = 0; i < 2 * product.num_sums; ++i) columns[i][k] = number_of(product.b, product.is_held, i, k);
+    for (int i = 0; i < 2 * product.num_sums; ++i) columns[i][k] = number_of(product.b, product.in_registers, i, k);
   }
   for (int thread = 0; thread < 128; ++thread) {
     for (int i = 0; i < product.num_sums; ++i) {
@@ -44,11 +44,12 @@ inline void make(const Product& product) {
   }
 }
 
-inline void start(float* sums, const u32* held, const Product& product) {
+inline void start(float* sums, const u32* registers, const Product& product) {
   Products& all = products();
-  all.next.sums[now->thread % 128] = sums, all.next.held[now->thread % 128] = held;
-  meet(all.meeting, 128, [&] {
-    all.next.a = product.a, all.next.b = product.b, all.next.is_held = product.is_held, all.next.adds = product.adds;
+  all.next.sums[current->thread % 128] = sums, all.next.registers[current->thread % 128] = registers;
+  sync(all.sync_point, 128, [&] {
+    all.next.a = product.a, all.next.b = product.b, all.next.adds = product.adds;
+    all.next.in_registers = product.in_registers;
     all.next.num_sums = product.num_sums;
     all.started.push_back(all.next);
   });
@@ -70,21 +71,21 @@ inline void copy_chunk(u32 to, const void* from, bool is_there) {
 }
 inline void wait_for_chunks() {}
 inline void clear_chunk(u32 at) { std::memset(host::at(at), 0, 16); }
-inline void show_to_products() {}
-inline u64 read_often() { return 0; }
+inline void fence_products() {}
+inline u64 evict_normal_policy() { return 0; }
 inline void settle(float, u32) {}
 
 inline void begin_products() {}
 inline void end_products() {
   host::Products& all = host::products();
-  host::meet(all.meeting, 128, [&] { all.groups.push_back(std::move(all.started)), all.started.clear(); });
+  host::sync(all.sync_point, 128, [&] { all.groups.push_back(std::move(all.started)), all.started.clear(); });
 }
 template <int LATER, int COUNT>
 void wait_for_products(float (&)[COUNT]) {
   host::Products& all = host::products();
-  host::meet(all.meeting, 128, [&] {
+  host::sync(all.sync_point, 128, [&] {
     for (; all.groups.size() > LATER; all.groups.erase(all.groups.begin())) {
-      for (const host::Product& each : all.groups.front()) host::make(each);
+      for (const host::Product& each : all.groups.front()) host::compute(each);
     }
   });
 }

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from quire.serve.dialects.anthropic.dialect import DIALECT, decode
-from quire.serve.dialects.contract import Limits, Reply
+from quire.serve.dialects.contract import Reply, RequestLimits
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Choice, Ending, Finish, ReasoningDelta, TextDelta, ToolDelta
 from quire.types.errors import DeadlineExceeded, InvalidRequest, Overloaded, QuireError, StepFailed
@@ -175,12 +175,12 @@ def test_the_events_of_a_stream():
 
 def test_many_events_in_one_piece_are_the_same_bytes():
     body = json.dumps({**ASK, "stream": True}).encode()
-    one, all_ = (decode(body, Limits()).writer(Reply("0", 0.0, "m")) for _ in range(2))
+    one, all_ = (decode(body, RequestLimits()).writer(Reply("0", 0.0, "m")) for _ in range(2))
     assert b"".join(one.write([event]) for event in CALLS) == all_.write(CALLS)
 
 
 def test_a_stream_begins_with_the_tokens_of_the_prompt_and_a_ping():
-    opened = decode(json.dumps(ASK).encode(), Limits()).writer(Reply("0", 0.0, "m")).open(USAGE).decode()
+    opened = decode(json.dumps(ASK).encode(), RequestLimits()).writer(Reply("0", 0.0, "m")).open(USAGE).decode()
     start, ping, rest = opened.split("\n\n")
     assert start.startswith("event: message_start\ndata: {")
     counts = json.loads(start.partition("data: ")[2])["message"]["usage"]
@@ -191,7 +191,7 @@ def test_a_stream_begins_with_the_tokens_of_the_prompt_and_a_ping():
 
 def test_arguments_that_were_cut_short_stay_readable():
     choice = Choice(0, "", Ending.LENGTH, tool_calls=(ToolCall("t1", "f", '{"a": '),))
-    writer = decode(json.dumps(ASK).encode(), Limits()).writer(Reply("0", 0.0, "m"))
+    writer = decode(json.dumps(ASK).encode(), RequestLimits()).writer(Reply("0", 0.0, "m"))
     message = json.loads(writer.whole(Answered((choice,), Usage(1, 0, 1, 0.0, 0.0))))
     assert message["content"][0]["input"] == {"INVALID_JSON": '{"a": '}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from quire.serve.dialects.anthropic.dialect import DIALECT, decode, decode_count
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.types.chat import ChatRequest, Terms, Tool, ToolChoice
 from quire.types.message import Message, ToolCall
 from quire.types.request import Constraint, ConstraintKind
@@ -21,7 +21,7 @@ SHORT = {"type": "ephemeral"}
 
 
 def asked(**fields) -> ChatRequest:
-    ask = decode(json.dumps({**HELLO, **fields}).encode(), Limits()).ask
+    ask = decode(json.dumps({**HELLO, **fields}).encode(), RequestLimits()).ask
     assert isinstance(ask, ChatRequest)
     return ask
 
@@ -335,7 +335,9 @@ def test_refusals_name_the_field(fields, field, said):
 
 
 def test_without_a_model_the_only_one_is_meant():
-    ask = decode(json.dumps({key: value for key, value in HELLO.items() if key != "model"}).encode(), Limits()).ask
+    ask = decode(
+        json.dumps({key: value for key, value in HELLO.items() if key != "model"}).encode(), RequestLimits()
+    ).ask
     assert ask.model == ""
 
 
@@ -347,7 +349,7 @@ def test_what_is_required(name):
 
 def test_limits_are_the_servers():
     big = {"type": "object", "description": "x" * 100}
-    few = Limits(max_schema_bytes=100, max_tools=1, max_stops=1, max_stop_chars=2)
+    few = RequestLimits(max_schema_bytes=100, max_tools=1, max_stops=1, max_stop_chars=2)
     for fields in (
         {"tools": [{"name": "a", "input_schema": big}]},
         {"output_format": {"type": "json_schema", "schema": big}},
@@ -360,7 +362,7 @@ def test_limits_are_the_servers():
 
 def test_counting_takes_what_makes_a_prompt_and_nothing_else():
     prompt = {"model": "m", "messages": HELLO["messages"], "system": "s", "tools": [TOOL]}
-    ask = decode_count(json.dumps(prompt).encode(), Limits())
+    ask = decode_count(json.dumps(prompt).encode(), RequestLimits())
     assert ask.messages == (Message("system", "s"), Message("user", "Hello")) and ask.tools
     error = refusal(decode_count, {**prompt, "temperature": 1})
     assert error and error.public == "temperature: Extra inputs are not permitted"

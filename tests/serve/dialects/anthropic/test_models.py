@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quire.serve.dialects.anthropic.models import page
+from quire.serve.dialects.anthropic.models import encode_page
 from quire.types.chat import ModelCard
 from quire.types.errors import InvalidRequest
 
@@ -28,13 +28,13 @@ CARDS = [ModelCard(name, created=1_700_000_000.5, max_context=2048) for name in 
     ],
 )
 def test_pages(query, names, has_more):
-    shown = json.loads(page(CARDS, query))
+    shown = json.loads(encode_page(CARDS, query))
     assert "".join(model["id"] for model in shown["data"]) == names and shown["has_more"] is has_more
     assert (shown["first_id"] or "") == names[:1] and (shown["last_id"] or "") == names[-1:]
 
 
 def test_a_model_has_its_time_and_its_context():
-    model = json.loads(page(CARDS, {}))["data"][0]
+    model = json.loads(encode_page(CARDS, {}))["data"][0]
     assert model["created_at"] == "2023-11-14T22:13:20Z" and model["max_input_tokens"] == 2048
 
 
@@ -43,4 +43,4 @@ def test_a_model_has_its_time_and_its_context():
 )
 def test_what_is_wrong_in_a_query_is_named(query):
     with pytest.raises(InvalidRequest, match=next(iter(query))):
-        page(CARDS, query)
+        encode_page(CARDS, query)

@@ -9,7 +9,7 @@ import httpx
 import ollama
 import pytest
 
-from quire.serve.dialects.contract import Limits, Reply
+from quire.serve.dialects.contract import Reply, RequestLimits
 from quire.serve.dialects.ollama.dialect import DIALECT, decode_chat
 from quire.serve.dialects.ollama.models import human_number
 from quire.types.chat import ChatRequest, Ending, Finish, ModelCard, ReasoningDelta, ScoredToken, TextDelta, ToolDelta
@@ -174,7 +174,7 @@ def test_an_answer_sent_back_is_what_it_was():
 
 def test_many_events_in_one_piece_are_the_same_bytes():
     body = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
-    one, all_ = (decode_chat(body, Limits()).writer(Reply("0", 0.0, "m")) for _ in range(2))
+    one, all_ = (decode_chat(body, RequestLimits()).writer(Reply("0", 0.0, "m")) for _ in range(2))
     assert b"".join(one.write([event]) for event in CALLS) == all_.write(CALLS)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.ollama.dialect import DIALECT, decode_chat, decode_generate, name_to_show
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms, Tool
 from quire.types.errors import InvalidRequest
@@ -21,11 +21,11 @@ DEFAULTS = SamplingParams(temperature=0.8, top_k=40, top_p=0.9)
 
 
 def chat(**fields) -> Ask:
-    return decode_chat(json.dumps({**CHAT, **fields}).encode(), Limits()).ask
+    return decode_chat(json.dumps({**CHAT, **fields}).encode(), RequestLimits()).ask
 
 
 def generate(**fields) -> Ask:
-    return decode_generate(json.dumps({**GENERATE, **fields}).encode(), Limits()).ask
+    return decode_generate(json.dumps({**GENERATE, **fields}).encode(), RequestLimits()).ask
 
 
 BOTH = pytest.mark.parametrize("ask", [chat, generate])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from quire.serve.dialects.contract import Limits, Reply
+from quire.serve.dialects.contract import Reply, RequestLimits
 from quire.serve.dialects.openai import dialect as openai
 from quire.serve.dialects.responses import dialect as responses
 from quire.types.answer import Usage
@@ -19,7 +19,7 @@ from quire.types.errors import InvalidRequest
 pytestmark = pytest.mark.pure
 
 MANY, SOME = (settings(max_examples=n, deadline=None, suppress_health_check=list(HealthCheck)) for n in (500, 150))
-LIMITS = Limits()
+LIMITS = RequestLimits()
 REPLY = Reply("0", 0.0, "m")
 USAGE = Usage(1, 0, 0, 0.0, 0.0)
 BASES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.serve.dialects.contract import Limits, Reply, Writer
+from quire.serve.dialects.contract import AnswerWriter, Reply, RequestLimits
 from quire.serve.dialects.openai import dialect as openai
 from quire.serve.dialects.responses import dialect as responses
 from quire.types.answer import Usage
@@ -28,9 +28,9 @@ PLAIN = {
 }
 
 
-def writer(name: str, **fields: Any) -> Writer:
+def writer(name: str, **fields: Any) -> AnswerWriter:
     decode, body = PLAIN[name]
-    return decode(json.dumps({"model": "m", "stream": True, **body, **fields}).encode(), Limits()).writer(REPLY)
+    return decode(json.dumps({"model": "m", "stream": True, **body, **fields}).encode(), RequestLimits()).writer(REPLY)
 
 
 HEAD = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.dialect import DIALECT, decode_chat, decode_completion
 from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
@@ -18,7 +18,7 @@ from quire.types.request import Constraint, ConstraintKind, SamplingParams
 
 pytestmark = pytest.mark.pure
 
-LIMITS = Limits(
+LIMITS = RequestLimits(
     max_n=4, max_stops=3, max_stop_chars=5, max_tools=2, max_schema_bytes=200, max_logprobs=6, max_prompts=3
 )
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.dialect import decode_chat, decode_completion
 from quire.serve.dialects.openai.llama_cpp import ORDER
 from quire.types.errors import InvalidRequest
@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("decode", DECODERS, ids=["chat", "completion"])
 
 
 def sampling(decode: Any, **fields: Any) -> SamplingParams:
-    return decode(json.dumps({**DECODERS[decode], **fields}).encode(), Limits()).ask.sampling
+    return decode(json.dumps({**DECODERS[decode], **fields}).encode(), RequestLimits()).ask.sampling
 
 
 @both

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.responses.dialect import DIALECT, decode, decode_count
 from quire.types.chat import ChatRequest, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
@@ -17,7 +17,7 @@ from quire.types.request import Constraint, ConstraintKind
 
 pytestmark = pytest.mark.pure
 
-LIMITS = Limits(max_tools=2, max_logprobs=6)
+LIMITS = RequestLimits(max_tools=2, max_logprobs=6)
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
 F, G = ({"type": "function", "name": name, "parameters": SCHEMA, "strict": None} for name in "fg")
 ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]}

@@ -1,28 +1,28 @@
-// A block attends for the heads of one token that share a key head. A warp takes 16 keys at a time: scores are a
-// product of keys and queries [16 keys, 8 heads], answers one of values and weights [dims, 8 heads]. Which of a
-// product's rows or columns a number stands for is chosen such that lanes load 16 bytes at once.
+// A block computes attention for the heads of one token that share a key head. A warp takes 16 keys at a time: scores
+// are a product of keys and queries [16 keys, 8 heads], outputs one of values and weights [dims, 8 heads]. The mapping
+// of rows and columns of a product to dimensions lets lanes load 16 bytes at once.
 #pragma once
 
 #include "step.cuh"
 
 constexpr int QUERY_STEPS = HEAD_DIM / 16;  // products over a key's numbers
-constexpr int ANSWERS = HEAD_DIM / 16;      // products that make an answer's numbers
+constexpr int OUTPUTS = HEAD_DIM / 16;      // products that give the output's numbers
 constexpr int LOADS = HEAD_DIM / 32;        // of a key, by one of its four lanes
 constexpr int HALF_WARPS = WARPS / 2;
-constexpr int ITEM_NUMBERS = 12, KNOWN_BLOCKS = 52;
+constexpr int ITEM_NUMBERS = 12, CACHED_BLOCKS = 52;
 constexpr int PAIRED = (GROUP + 1) / 2;     // pairs of heads: a lane has one of four
-constexpr int LEFT = 4 * ANSWERS + 4;       // numbers that a lane leaves for another warp
-static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys lie in one block of the cache");
+constexpr int PARTIAL_NUMBERS = 4 * OUTPUTS + 4;  // numbers that a lane stores for another warp
+static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys must be in one block of the cache");
 
 // Shared memory of attention, in floats.
 constexpr int AT_QUERY = 0, AT_KEY = QUERY_STEPS * 64, AT_VALUE = AT_KEY + HEAD_DIM, AT_SCORE = AT_VALUE + HEAD_DIM;
-constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_LEFT = AT_WEIGHT + 8 * HALF_WARPS;
+constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_PARTIAL = AT_WEIGHT + 8 * HALF_WARPS;
 
 // A token's keys, or a part of them, for the heads that share a key head.
 struct Item {
   int token, table, begin, end, part, position, head, first, count;
-  const int* known;  // the first blocks of its table
-  int num_known;
+  const int* cached;  // the first blocks of its table
+  int num_cached;
 
   __device__ void load(const Step& step, const Block& block, int index) {
     const bool is_first = index == (int)blockIdx.x;
@@ -31,16 +31,16 @@ struct Item {
     token = numbers[0], table = numbers[2], begin = numbers[3], end = numbers[4], part = numbers[5];
     position = is_first ? numbers[6] : step.positions[token];
     first = is_first ? numbers[7] : step.first_part[token], count = is_first ? numbers[8] : step.num_parts[token];
-    known = numbers + ITEM_NUMBERS, num_known = is_first ? KNOWN_BLOCKS : 0;
+    cached = numbers + ITEM_NUMBERS, num_cached = is_first ? CACHED_BLOCKS : 0;
   }
 
-  // The newest key is in no cache yet.
+  // The newest key is not in the cache yet.
   __device__ int last() const { return min(end, position); }
   __device__ bool has_newest() const { return end > position; }
 };
 
-// What all layers need of the block's first item.
-__device__ void note_first_item(const Step& step, const Block& block) {
+// Loads the block's first item, which is the same in all layers.
+__device__ void load_first_item(const Step& step, const Block& block) {
   if ((int)blockIdx.x >= *step.num_items * KV) return;
   const int* item = step.items + blockIdx.x / KV * 6;
   const int token = item[0], first_block = item[3] / BLOCK_TOKENS;
@@ -48,24 +48,24 @@ __device__ void note_first_item(const Step& step, const Block& block) {
   if (block.lane < 6) block.first_item[block.lane] = item[block.lane];
   if (block.lane == 6) block.first_item[6] = step.positions[token];
   if (block.lane == 7) block.first_item[7] = step.first_part[token], block.first_item[8] = step.num_parts[token];
-  for (int i = block.lane; i < min(num_blocks, KNOWN_BLOCKS); i += 32) {
+  for (int i = block.lane; i < min(num_blocks, CACHED_BLOCKS); i += 32) {
     block.first_item[ITEM_NUMBERS + i] = step.tables[item[2] + first_block + i];
   }
 }
 
-// The softmax so far, of a lane's two heads; and the answer's numbers that it has of them.
-struct Running {
-  float top[2], weight[2], total[ANSWERS][4];
+// The softmax so far, of a lane's two heads, and the lane's numbers of the output.
+struct RunningSoftmax {
+  float top[2], weight[2], total[OUTPUTS][4];
 
-  __device__ void fold(const float (&other_top)[2], const float (&other_weight)[2], const float (&other)[ANSWERS][4]) {
+  __device__ void fold(const float (&other_top)[2], const float (&other_weight)[2], const float (&other)[OUTPUTS][4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float higher = fmaxf(top[h], other_top[h]), base = higher == nothing() ? 0.0f : higher;
+      const float higher = fmaxf(top[h], other_top[h]), base = higher == minus_infinity() ? 0.0f : higher;
       const float mine = power_of_2(top[h] - base), theirs = power_of_2(other_top[h] - base);
       top[h] = higher;
       weight[h] = weight[h] * mine + other_weight[h] * theirs;
 #pragma unroll
-      for (int j = 0; j < ANSWERS; ++j) {
+      for (int j = 0; j < OUTPUTS; ++j) {
         total[j][h] = total[j][h] * mine + other[j][h] * theirs;
         total[j][2 + h] = total[j][2 + h] * mine + other[j][2 + h] * theirs;
       }
@@ -77,23 +77,23 @@ __device__ u64 place_in_cache(int block, int head, int inside) {
   return (((u64)block * KV + head) * BLOCK_TOKENS + inside) * HEAD_DIM;
 }
 
-// The dim of a number of Running::total.
+// The dim of a number of RunningSoftmax::total.
 __device__ int dim_of(int j, int number, int lane) {
-  return lane / 4 * (2 * ANSWERS) + j / 4 * 8 + number / 2 * 4 + j % 4;
+  return lane / 4 * (2 * OUTPUTS) + j / 4 * 8 + number / 2 * 4 + j % 4;
 }
 
-// The place of a query's number, as bf16: a lane's two words of a product lie together.
+// The index of a query's number, as bf16: a lane's two words of a product are adjacent.
 __device__ int place_of_query(int head, int dim) {
   const int product = dim / 32 * 2 + dim % 8 / 4, lane = head * 4 + dim % 32 / 8;
   return (product * 32 + lane) * 4 + dim % 4;
 }
 
-// Queries that nobody has score nothing.
+// Queries beyond the group are 0.
 __device__ void clear_queries(const Block& block) {
   for (int i = threadIdx.x; i < AT_KEY; i += THREADS) block.scratch[AT_QUERY + i] = 0.0f;
 }
 
-// The raw numbers of q, k and v lie where warps leave their answers later.
+// Loads the raw numbers of q, k and v to where warps store their partial outputs later.
 __device__ void load_raw(const Step& step, const Block& block, const Item& item) {
   constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
   const u64* row = step.qkv + (u64)item.token * QKV_ROWS;
@@ -113,12 +113,12 @@ __device__ void load_raw(const Step& step, const Block& block, const Item& item)
   } while (!are_there);
 #pragma unroll
   for (int r = 0; r < ROUNDS; ++r) {
-    block.scratch[AT_LEFT + min((int)threadIdx.x + r * THREADS, NUMBERS - 1)] = number_of(found[r]);
+    block.scratch[AT_PARTIAL + min((int)threadIdx.x + r * THREADS, NUMBERS - 1)] = number_of(found[r]);
   }
-  join_block();
+  sync_block();
 }
 
-// q and k, turned by the token's position, and v, in shared memory.
+// Puts q and k, rotated by the token's position, and v into shared memory.
 __device__ void prepare_queries(const Step& step, const Block& block, const Item& item, u16* keys) {
   constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
   const int head = item.head;
@@ -133,7 +133,7 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Item
   }
   load_raw(step, block, item);
   u16* queries = (u16*)(block.scratch + AT_QUERY);
-  const float* raw = block.scratch + AT_LEFT;
+  const float* raw = block.scratch + AT_PARTIAL;
 #pragma unroll
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
@@ -146,7 +146,7 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Item
       block.scratch[(which == GROUP ? AT_KEY : AT_VALUE) + dim] = from_bf16(rounded);
     }
   }
-  join_block();
+  sync_block();
   const bool is_newest = item.has_newest();
   if (is_newest && threadIdx.x < HEAD_DIM) {
     const int slot = step.slots[item.token];
@@ -161,7 +161,7 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Item
       score += from_bf16(queries[place_of_query(which, dim)]) * block.scratch[AT_KEY + dim];
     }
     score = sum_of_warp(score) * step.scale * LOG2_E;
-    if (block.lane == 0) block.scratch[AT_SCORE + which] = is_newest ? score : nothing();
+    if (block.lane == 0) block.scratch[AT_SCORE + which] = is_newest ? score : minus_infinity();
   }
 }
 
@@ -174,7 +174,7 @@ __device__ u32 word_of(const uint4& four, int i) {
 // One number of each of two keys' values.
 __device__ u32 pair_of(u32 first, u32 second, int which) { return __byte_perm(first, second, which ? 0x7632 : 0x5410); }
 
-// 16 keys: of the keys lane / 4 and that + 8, this lane's numbers.
+// 16 keys: this lane's numbers of the keys lane / 4 and lane / 4 + 8.
 struct Keys {
   uint4 low[LOADS], high[LOADS];
 
@@ -184,7 +184,7 @@ struct Keys {
     for (int i = 0; i < LOADS; ++i) low[i] = load_16(mine + 32 * i), high[i] = load_16(mine + 8 * HEAD_DIM + 32 * i);
   }
 
-  // For the heads lane % 4 * 2 and that + 1.
+  // For the heads lane % 4 * 2 and lane % 4 * 2 + 1.
   __device__ void score(float (&scores)[4], const Block& block) const {
     const uint2* queries = (const uint2*)(block.scratch + AT_QUERY);
 #pragma unroll
@@ -200,17 +200,17 @@ struct Keys {
 struct Values {
   uint4 rows[4];
 
-  // Of keys that are not there, nothing is read: whatever lies there may be no number.
+  // Values beyond the last key are not read: they may be NaN.
   __device__ void load(const u16* values, int num_keys, int eighth, int lane) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int key = (lane & 3) * 2 + (r & 1) + r / 2 * 8;
-      const u16* from = values + key * HEAD_DIM + lane / 4 * (2 * ANSWERS) + 8 * eighth;
+      const u16* from = values + key * HEAD_DIM + lane / 4 * (2 * OUTPUTS) + 8 * eighth;
       rows[r] = key < num_keys ? load_16(from) : make_uint4(0, 0, 0, 0);
     }
   }
 
-  // Four answers += weights of 16 keys times their values.
+  // Adds the weights of 16 keys times their values to four outputs.
   __device__ void add(float (*total)[4], u32 first_weights, u32 second_weights) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -223,16 +223,16 @@ struct Values {
   }
 };
 
-// 16 keys of an item.
+// Where 16 keys of an item are in the cache.
 __device__ const u16* keys_at(const Step& step, const Item& item, const u16* keys, int begin) {
   const int at = (begin - item.begin) / BLOCK_TOKENS;  // items begin where a block does
-  const int block = at < item.num_known ? item.known[at] : step.tables[item.table + begin / BLOCK_TOKENS];
+  const int block = at < item.num_cached ? item.cached[at] : step.tables[item.table + begin / BLOCK_TOKENS];
   return keys + place_in_cache(block, item.head, begin % BLOCK_TOKENS);
 }
 
-// Keys and values of this block's items come into the second cache while q, k and v are made: when they are needed,
-// memory is busy with the next weights.
-__device__ void fetch_keys(const Step& step, const Block& block, const u16* keys) {
+// Prefetches keys and values of this block's items into L2 while q, k and v are computed: when they are needed, memory
+// is busy with the next weights.
+__device__ void prefetch_keys(const Step& step, const Block& block, const u16* keys) {
   const int num_items = *step.num_items * KV;
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
@@ -242,15 +242,15 @@ __device__ void fetch_keys(const Step& step, const Block& block, const u16* keys
     for (int begin = item.begin + block.warp * 16; begin < item.last(); begin += WARPS * 16) {
       const u16* from = keys_at(step, item, keys, begin);
       for (int line = block.lane * 64; line < 16 * HEAD_DIM; line += 32 * 64) {
-        fetch_line(from + line);
-        fetch_line(from + step.cache_stride + line);
+        prefetch_line(from + line);
+        prefetch_line(from + step.cache_stride + line);
       }
     }
   }
 }
 
-// This warp's keys of an item.
-__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, Running& running) {
+// Processes this warp's keys of an item.
+__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, RunningSoftmax& running) {
   const int last = item.last();
 #pragma unroll 1
   for (int begin = item.begin + block.warp * 16; begin < last; begin += WARPS * 16) {
@@ -266,7 +266,7 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool is_there = begin + block.lane / 4 + i / 2 * 8 < last;
-      scores[i] = is_there ? scores[i] * step.scale * LOG2_E : nothing();
+      scores[i] = is_there ? scores[i] * step.scale * LOG2_E : minus_infinity();
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -275,16 +275,16 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
       for (int distance = 4; distance < 32; distance *= 2) {
         higher = fmaxf(higher, __shfl_xor_sync(0xffffffffu, higher, distance));
       }
-      const float factor = power_of_2(running.top[h] - higher);  // the first key is there: higher is a number
+      const float factor = power_of_2(running.top[h] - higher);  // the first key exists, so `higher` is finite
       running.top[h] = higher;
       scores[h] = power_of_2(scores[h] - higher), scores[2 + h] = power_of_2(scores[2 + h] - higher);
       running.weight[h] = running.weight[h] * factor + scores[h] + scores[2 + h];
 #pragma unroll
-      for (int j = 0; j < ANSWERS; ++j) running.total[j][h] *= factor, running.total[j][2 + h] *= factor;
+      for (int j = 0; j < OUTPUTS; ++j) running.total[j][h] *= factor, running.total[j][2 + h] *= factor;
     }
     const u32 first = transposed(bf16_pair(scores[0], scores[1])), second = transposed(bf16_pair(scores[2], scores[3]));
 #pragma unroll
-    for (int eighth = 0; eighth < ANSWERS / 4; ++eighth) {
+    for (int eighth = 0; eighth < OUTPUTS / 4; ++eighth) {
       if (eighth > 0) values.load(from + step.cache_stride, last - begin, eighth, block.lane);
       values.add(running.total + 4 * eighth, first, second);
     }
@@ -298,39 +298,39 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
   }
 }
 
-// Sixteen warps' keys in eight: the upper half leaves what it has, the lower half takes it up.
-__device__ void halve(const Block& block, Running& running) {
+// Merges sixteen warps into eight: the upper half stores its partial results, the lower half folds them in.
+__device__ void merge_warp_halves(const Block& block, RunningSoftmax& running) {
   const bool has_heads = (block.lane & 3) < PAIRED;
   const int place = block.lane / 4 * PAIRED + (block.lane & 3);
-  float* left = block.scratch + AT_LEFT + block.warp % HALF_WARPS * (LEFT * 8 * PAIRED) + place;
+  float* left = block.scratch + AT_PARTIAL + block.warp % HALF_WARPS * (PARTIAL_NUMBERS * 8 * PAIRED) + place;
   if (has_heads && block.warp >= HALF_WARPS) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) left[h * 8 * PAIRED] = running.top[h], left[(2 + h) * 8 * PAIRED] = running.weight[h];
 #pragma unroll
-    for (int i = 0; i < 4 * ANSWERS; ++i) left[(4 + i) * 8 * PAIRED] = running.total[i / 4][i % 4];
+    for (int i = 0; i < 4 * OUTPUTS; ++i) left[(4 + i) * 8 * PAIRED] = running.total[i / 4][i % 4];
   }
-  join_block();
+  sync_block();
   if (has_heads && block.warp < HALF_WARPS) {
-    float top[2], weight[2], total[ANSWERS][4];
+    float top[2], weight[2], total[OUTPUTS][4];
 #pragma unroll
     for (int h = 0; h < 2; ++h) top[h] = left[h * 8 * PAIRED], weight[h] = left[(2 + h) * 8 * PAIRED];
 #pragma unroll
-    for (int i = 0; i < 4 * ANSWERS; ++i) total[i / 4][i % 4] = left[(4 + i) * 8 * PAIRED];
+    for (int i = 0; i < 4 * OUTPUTS; ++i) total[i / 4][i % 4] = left[(4 + i) * 8 * PAIRED];
     running.fold(top, weight, total);
   }
-  join_block();
+  sync_block();
 }
 
-// What eight warps have, by head and dim.
-__device__ void leave(const Block& block, const Running& running) {
+// Stores the partial results of eight warps, by head and dim.
+__device__ void store_partials(const Block& block, const RunningSoftmax& running) {
   if (block.warp >= HALF_WARPS) return;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int which = (block.lane & 3) * 2 + h;
     if (which >= GROUP) continue;
-    float* total = block.scratch + AT_LEFT + (block.warp * GROUP + which) * HEAD_DIM;
+    float* total = block.scratch + AT_PARTIAL + (block.warp * GROUP + which) * HEAD_DIM;
 #pragma unroll
-    for (int i = 0; i < 2 * ANSWERS; ++i) {
+    for (int i = 0; i < 2 * OUTPUTS; ++i) {
       const int number = i % 2 * 2;
       total[dim_of(i / 2, number, block.lane)] = running.total[i / 2][number + h];
     }
@@ -341,7 +341,7 @@ __device__ void leave(const Block& block, const Running& running) {
   }
 }
 
-// One number of a head, from all warps' keys and the newest; and the logarithm of their weight.
+// One number of a head, from all warps' keys and the newest one; and the logarithm of their weight.
 __device__ float mean_of_warps(const float* scratch, int which, int dim, float& lse) {
   const float newest = scratch[AT_SCORE + which];
   float top = newest;
@@ -352,14 +352,14 @@ __device__ float mean_of_warps(const float* scratch, int which, int dim, float& 
   for (int w = 0; w < HALF_WARPS; ++w) {
     const float factor = power_of_2(scratch[AT_TOP + w * 8 + which] - top);
     weight += scratch[AT_WEIGHT + w * 8 + which] * factor;
-    total += scratch[AT_LEFT + (w * GROUP + which) * HEAD_DIM + dim] * factor;
+    total += scratch[AT_PARTIAL + (w * GROUP + which) * HEAD_DIM + dim] * factor;
   }
   lse = top + __log2f(weight);
   return total / weight;
 }
 
-// The item's answer; or its part, for all blocks that have one of the same token and heads.
-__device__ void answer(const Step& step, const Block& block, const Item& item) {
+// Writes the item's output; or its part, for all blocks that have a part of the same token and heads.
+__device__ void write_output(const Step& step, const Block& block, const Item& item) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
     const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
@@ -373,17 +373,17 @@ __device__ void answer(const Step& step, const Block& block, const Item& item) {
       if (dim == 0) store_tagged(step.partial_lse + at, lse, block.tag);
     }
   }
-  join_block();
+  sync_block();
 }
 
-// A share of an answer's numbers from all of its parts, in their order. Whoever has a part merges as large a share.
+// Merges all parts of an output, in order. Every block that computed a part merges an equal share of the numbers.
 __device__ void merge(const Step& step, const Block& block, const Item& item) {
   constexpr int NUMBERS = GROUP * HEAD_DIM, TOGETHER = 8;
   const int share = (NUMBERS + item.count - 1) / item.count, i = item.part * share + threadIdx.x;
-  static_assert(NUMBERS <= 2 * THREADS, "of two parts, a thread has one number");
+  static_assert(NUMBERS <= 2 * THREADS, "with two parts, a thread merges at most one number");
   if ((int)threadIdx.x >= share || i >= NUMBERS) return;
   const int query = item.head * GROUP + i / HEAD_DIM, dim = i % HEAD_DIM;
-  float top = nothing(), weight = 0.0f, total = 0.0f;
+  float top = minus_infinity(), weight = 0.0f, total = 0.0f;
 #pragma unroll 1
   for (int begin = 0; begin < item.count; begin += TOGETHER) {
     u64 lse[TOGETHER], mean[TOGETHER];
@@ -412,26 +412,26 @@ __device__ void merge(const Step& step, const Block& block, const Item& item) {
   write_token<HALF>(step.attended + (u64)item.token * (HEADS * HEAD_DIM), query * HEAD_DIM + dim, total / weight);
 }
 
-// All items of this block. Nobody waits for a part before he has given all of his own.
+// All items of this block. A block stores all its own parts before it waits for others: no deadlock.
 __device__ void attend(const Step& step, Block& block, u16* keys) {
   const int num_items = *step.num_items * KV;
-  join_block();
+  sync_block();
   clear_queries(block);
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
     Item item;
     item.load(step, block, i);
     prepare_queries(step, block, item, keys);
-    Running running;
+    RunningSoftmax running;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) running.top[h] = nothing(), running.weight[h] = 0.0f;
+    for (int h = 0; h < 2; ++h) running.top[h] = minus_infinity(), running.weight[h] = 0.0f;
 #pragma unroll
-    for (int n = 0; n < 4 * ANSWERS; ++n) running.total[n / 4][n % 4] = 0.0f;
+    for (int n = 0; n < 4 * OUTPUTS; ++n) running.total[n / 4][n % 4] = 0.0f;
     walk(step, block, item, keys, running);
-    halve(block, running);
-    leave(block, running);
-    join_block();
-    answer(step, block, item);
+    merge_warp_halves(block, running);
+    store_partials(block, running);
+    sync_block();
+    write_output(step, block, item);
   }
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {

@@ -1,4 +1,4 @@
-// Words of the machine: barriers, copies, the tensor cores' products, number formats.
+// GPU instructions: barriers, copies, tensor core products, number formats.
 #pragma once
 
 #ifdef EMULATED
@@ -34,26 +34,26 @@ __device__ void wait(u32 barrier, u32 parity) {
       " @!done bra again;\n}\n" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-__device__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-__device__ void join(int barrier, int num_threads) {
+__device__ void sync_threads(int barrier, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
 }
 
-// What was written by others, or is to be read by others, is seen by the copy engine too.
-__device__ void show_to_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+// Makes earlier writes to global memory visible to the copy engine.
+__device__ void fence_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-__device__ void add_released(u32* to) {
+__device__ void add_release(u32* to) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(to) : "memory");
 }
 
-__device__ u32 load_acquired(const u32* from) {
+__device__ u32 load_acquire(const u32* from) {
   u32 found;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(from) : "memory");
   return found;
 }
 
-// A number and the tag that tells whose it is are one word: whoever reads it needs no other word that it is there.
+// A number and its tag are one word, written at once: a reader needs no other signal that the number is there.
 __device__ void store_tagged(u64* to, float number, u32 tag) {
   const u64 word = (u64)tag << 32 | __float_as_uint(number);
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
@@ -67,9 +67,9 @@ __device__ u64 load_tagged(const u64* from) {
 
 __device__ void pause() { __nanosleep(20); }
 
-__device__ void fetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+__device__ void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
-__device__ u64 read_once() {
+__device__ u64 evict_first_policy() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
@@ -105,8 +105,8 @@ __device__ void load_matrices(u32 (&to)[4], u32 address) {
                : "memory");
 }
 
-// What other blocks have written is read past the first cache.
-__device__ float load_fresh(const float* from) {
+// Bypasses L1, to see what other blocks have written.
+__device__ float load_from_l2(const float* from) {
   float found;
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(found) : "l"(from) : "memory");
   return found;
@@ -137,7 +137,7 @@ __device__ void widen(u32 four, u32& first, u32& second) {
       : "r"(four));
 }
 
-// A matrix of 8 by 8, of which each lane has two neighbours of a row.
+// Transposes a matrix of 8 by 8, of which each lane has two neighbours of a row.
 __device__ u32 transposed(u32 pair) {
   u32 found;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
@@ -170,7 +170,7 @@ __device__ float power_of_2(float number) {
 
 #endif
 
-__device__ float nothing() { return __int_as_float(0xff800000); }  // the score of no key: minus infinity
+__device__ float minus_infinity() { return __int_as_float(0xff800000); }  // the score of a masked key
 
 __device__ float from_bf16(u16 number) { return __uint_as_float((u32)number << 16); }
 

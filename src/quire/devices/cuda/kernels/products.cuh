@@ -1,10 +1,10 @@
-// Products: weights are ordered, tokens are ordered, both are multiplied, and sums become what others read.
+// Products: loading weights and tokens, multiplying them, and writing the results.
 #pragma once
 
 #include "step.cuh"
 
 template <class P>
-__device__ void order(const TensorMap* map, Block& block, u64 policy) {
+__device__ void load_weights(const TensorMap* map, Block& block, u64 policy) {
 #pragma unroll 1
   for (int group = blockIdx.x; group < P::GROUPS; group += gridDim.x) {
 #pragma unroll 1
@@ -18,12 +18,12 @@ __device__ void order(const TensorMap* map, Block& block, u64 policy) {
   }
 }
 
-// The warp's place in a product. A gate's boxes hold the gate's rows of all parts, then the other half's.
+// The warp's tile of a product. A gate's boxes hold the gate's rows of all parts, then those of the other half.
 template <class P>
-struct Place {
+struct WarpTile {
   int part, tile;
   bool is_idle;
-  __device__ explicit Place(int warp) : part(warp % P::PARTS), tile(warp / P::PARTS), is_idle(tile >= P::TILES) {}
+  __device__ explicit WarpTile(int warp) : part(warp % P::PARTS), tile(warp / P::PARTS), is_idle(tile >= P::TILES) {}
   __device__ int offset() const {
     constexpr int PER_BOX = P::IS_GATE ? P::TILES / 2 : P::TILES;
     const int half = tile / PER_BOX, inside = tile % PER_BOX;
@@ -31,13 +31,13 @@ struct Place {
   }
 };
 
-// A product's tokens, step by step, as soon as all blocks have written them.
+// Loads a product's tokens, step by step, as soon as all blocks have written them.
 template <class P>
-__device__ void order_tokens(const Step& step, Block& block, const u16* tokens) {
+__device__ void load_tokens(const Step& step, Block& block, const u16* tokens) {
   if (blockIdx.x >= P::GROUPS) return;
   if (block.lane == 0) {
-    wait_for_all(step, block.meetings);
-    show_to_copies();
+    wait_for_signals(step, block.num_signals);
+    fence_copies();
   }
   __syncwarp();
   int slot = 0;
@@ -51,7 +51,7 @@ __device__ void order_tokens(const Step& step, Block& block, const u16* tokens) 
       if (block.lane == 0) arrive_expecting(full, step.num_tokens * P::COLUMNS * 2);
       __syncwarp();
       if (block.lane < step.num_tokens) {
-        const u32 to = block.tokens + (slot * ROOM_FOR + block.lane) * P::PITCH;
+        const u32 to = block.tokens + (slot * MAX_TOKENS + block.lane) * P::PITCH;
         copy_bytes(to, tokens + (u64)block.lane * P::K + i * P::COLUMNS, P::COLUMNS * 2, full);
       }
       slot = slot + 1 == P::AHEAD ? 0 : slot + 1;
@@ -95,7 +95,7 @@ __device__ void multiply_box(float (&sums)[TOKENS / 8][4], u32 weights, u32 toke
   }
 }
 
-// Where a sum lies: rows that are read together lie in different banks.
+// The index of a sum: rows that are read together are in different banks.
 template <class P>
 __device__ int place_of_sum(int part, int row, int token) {
   return (part * P::ROWS + row) * TOKENS + (token ^ (row % TOKENS));
@@ -109,9 +109,9 @@ __device__ float sum_of_parts(const float* sums, int row, int token) {
   return sum;
 }
 
-// Constants that a group's end needs, asked for before its product begins.
+// Constants for the end of a group, loaded before its product begins.
 template <class P>
-struct Late {
+struct GroupConstants {
   float scale[P::IS_FP8 ? P::LANE_ROWS : 1], up_scale[P::IS_FP8 && P::IS_GATE ? P::LANE_ROWS : 1];
   float norm[P::KIND == ADD ? P::LANE_ROWS : 1];
 
@@ -126,10 +126,10 @@ struct Late {
   }
 };
 
-// A group's rows of one token, from the sums to what others read. NEXT_IS_HALF: what an FP8 product reads.
+// Writes a group's rows of one token from the sums. NEXT_IS_HALF: an FP8 product reads them.
 template <class P, bool NEXT_IS_HALF>
-__device__ void finish(const Step& step, const Block& block, const Late<P>& late, const u16* bias, float factor,
-                       int group, int own) {
+__device__ void finish(const Step& step, const Block& block, const GroupConstants<P>& constants, const u16* bias,
+                       float factor, int group, int own) {
   const int token = block.warp;
   if (token >= step.num_tokens) return;
   float squares = 0.0f;
@@ -138,20 +138,20 @@ __device__ void finish(const Step& step, const Block& block, const Late<P>& late
     const int inside = block.lane + 32 * i, row = group * P::OUT_ROWS + inside;
     if (inside >= P::OUT_ROWS || row >= P::N) continue;
     float sum = sum_of_parts<P>(block.scratch, inside, token) * factor;
-    if constexpr (P::IS_FP8) sum *= late.scale[i];
+    if constexpr (P::IS_FP8) sum *= constants.scale[i];
     if constexpr (P::KIND == QKV) {
       if (HAS_BIAS) sum += from_bf16(bias[row]);
       store_tagged(step.qkv + (u64)token * P::N + row, sum, block.tag);
     } else if constexpr (P::KIND == GATE) {
       float up = sum_of_parts<P>(block.scratch, P::OUT_ROWS + inside, token) * factor;
-      if constexpr (P::IS_FP8) up *= late.up_scale[i];
+      if constexpr (P::IS_FP8) up *= constants.up_scale[i];
       write_token<HALF>(step.activated + (u64)token * P::N, row, sum / (1.0f + __expf(-sum)) * up);
     } else if constexpr (P::KIND == LOGITS) {
       step.logits[(u64)token * P::N + row] = sum;
     } else {
       float& residual = block.residual[(own * P::OUT_ROWS + inside) * TOKENS + token];
       residual += sum;
-      squares += write_normed<NEXT_IS_HALF>(step, token, row, residual, late.norm[i]);
+      squares += write_normed<NEXT_IS_HALF>(step, token, row, residual, constants.norm[i]);
     }
   }
   if constexpr (P::KIND == ADD) {
@@ -167,23 +167,23 @@ __device__ float load_squares(const Step& step, const Block& block) {
 #pragma unroll
     for (int i = 0; i < (Down::GROUPS + 31) / 32; ++i) {
       const int group = block.lane + 32 * i;
-      if (group < Down::GROUPS) squares += load_fresh(step.squares + block.warp * Down::GROUPS + group);
+      if (group < Down::GROUPS) squares += load_from_l2(step.squares + block.warp * Down::GROUPS + group);
     }
   }
   return squares;
 }
 
-// All groups of this block. Its tokens come when all blocks have met; a block without a group waits for that by itself.
+// All groups of this block. Its tokens are loaded after the grid barrier; a block without a group only waits there.
 template <class P, bool NEXT_IS_HALF>
 __device__ void product(const Step& step, Block& block, const float* scales, const float* norms, const u16* bias) {
-  if (blockIdx.x >= P::GROUPS) return meet(step, block);
-  const Place<P> place(block.warp);
-  Late<P> late;
+  if (blockIdx.x >= P::GROUPS) return wait_grid(step, block);
+  const WarpTile<P> place(block.warp);
+  GroupConstants<P> constants;
   float squares = 0.0f;
   int token_slot = 0;
 #pragma unroll 1
   for (int group = blockIdx.x, own = 0; group < P::GROUPS; group += gridDim.x, ++own) {
-    late.load(scales, norms, group, block.lane);
+    constants.load(scales, norms, group, block.lane);
     float sums[TOKENS / 8][4] = {};
 #pragma unroll 1
     for (int i = 0; i < P::STEPS; ++i, ++block.at) {
@@ -197,7 +197,7 @@ __device__ void product(const Step& step, Block& block, const float* scales, con
       for (int portion = 0; portion < P::PORTIONS; ++portion) {
         wait(block.tokens_full + 8 * token_slot, (block.turns >> token_slot) & 1);
         if (!place.is_idle && place.part / P::TOGETHER == portion) {
-          const int at = token_slot * ROOM_FOR * P::PITCH + place.part % P::TOGETHER * P::BOX * 2;
+          const int at = token_slot * MAX_TOKENS * P::PITCH + place.part % P::TOGETHER * P::BOX * 2;
           multiply_box<P>(sums, block.slots + slot * SLOT + place.offset(), block.tokens + at, block.lane);
         }
         __syncwarp();
@@ -219,8 +219,8 @@ __device__ void product(const Step& step, Block& block, const float* scales, con
         }
       }
     }
-    join_block();
-    finish<P, NEXT_IS_HALF>(step, block, late, bias, factor, group, own);
-    if (group + gridDim.x < P::GROUPS) join_block();
+    sync_block();
+    finish<P, NEXT_IS_HALF>(step, block, constants, bias, factor, group, own);
+    if (group + gridDim.x < P::GROUPS) sync_block();
   }
 }

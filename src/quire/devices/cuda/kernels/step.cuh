@@ -1,4 +1,4 @@
-// What a step has: its products and their division, what it is given, its blocks and how they meet, and the tokens
+// The parts of a step: its products and their tiling, its arguments, its blocks and the grid barrier, and the tokens
 // between products.
 #pragma once
 
@@ -35,30 +35,30 @@ struct Product {
   static constexpr int STEPS = BOXES / PARTS;
   static constexpr int SIZE = PARTS * ROWS * 128;  // of a step's weights
   static constexpr int LANE_ROWS = (OUT_ROWS + 31) / 32;
-  static constexpr __device__ bool is_small(int parts) { return parts * BOX * 2 * ROOM_FOR <= TOKEN_SLOT; }
+  static constexpr __device__ bool is_small(int parts) { return parts * BOX * 2 * MAX_TOKENS <= TOKEN_SLOT; }
   static constexpr int TOGETHER = is_small(PARTS) ? PARTS : is_small(4) ? 4 : is_small(2) ? 2 : 1;  // parts' tokens
   static constexpr int PORTIONS = PARTS / TOGETHER;
   static constexpr int COLUMNS = TOGETHER * BOX;
-  static constexpr int PITCH = COLUMNS * 2 + 64;  // of a token: no two begin in one bank
-  static constexpr int ROOM = TOKEN_ROOM / (ROOM_FOR * PITCH);
-  static constexpr int AHEAD = ROOM < TOKEN_SLOTS ? ROOM : TOKEN_SLOTS;  // portions that can be there
-  static_assert(K % BOX == 0 && SIZE <= SLOT && TILES <= WARPS, "whole boxes, and a slot that holds them");
-  static_assert(AHEAD >= 2, "tokens come while others are multiplied");
+  static constexpr int PITCH = COLUMNS * 2 + 64;  // bytes of a token: no two begin in the same bank
+  static constexpr int MAX_PORTIONS = TOKEN_BYTES / (MAX_TOKENS * PITCH);
+  static constexpr int AHEAD = MAX_PORTIONS < TOKEN_SLOTS ? MAX_PORTIONS : TOKEN_SLOTS;  // portions that fit at once
+  static_assert(K % BOX == 0 && SIZE <= SLOT && TILES <= WARPS, "whole boxes that fit a slot");
+  static_assert(AHEAD >= 2, "tokens are loaded while others are multiplied");
 };
 
 using Qkv = Product<DIM, QKV_ROWS, QKV_TILES, WIDTH, QKV, true>;
-using Answer = Product<HEADS * HEAD_DIM, DIM, ANSWER_TILES, WIDTH, ADD, false>;
+using OutProj = Product<HEADS * HEAD_DIM, DIM, OUT_PROJ_TILES, WIDTH, ADD, false>;
 using Gate = Product<DIM, FFN, GATE_TILES, WIDTH, GATE, true>;
 using Down = Product<FFN, DIM, DOWN_TILES, WIDTH, ADD, false>;
 using Head = Product<DIM, VOCAB, HEAD_TILES, 2, LOGITS, true>;
 
-static_assert(Answer::OUT_ROWS == Down::OUT_ROWS, "a block keeps the residual of its own rows");
+static_assert(OutProj::OUT_ROWS == Down::OUT_ROWS, "a block keeps the residual of its own rows");
 
 struct Layer {
-  const float* attention_norm;  // of the layer behind the last one: the norm before the head
+  const float* attention_norm;  // of the entry after the last layer: the norm before the head
   const float* ffn_norm;
   const float* qkv_scale;
-  const float* answer_scale;
+  const float* out_proj_scale;
   const float* gate_scale;
   const float* down_scale;
   const u16* qkv_bias;
@@ -77,7 +77,7 @@ struct Step {
   u16* activated;          // [TOKENS, FFN]
   float* logits;           // [num_tokens, VOCAB]
   // attention
-  const int* items;        // token, count, place of the block table, begin, end, part
+  const int* items;        // token, count, offset of the block table, begin, end, part
   const int* num_items;
   const int* first_part;
   const int* num_parts;
@@ -89,50 +89,51 @@ struct Step {
   u16* cache;              // [LAYERS, 2, blocks, KV, BLOCK_TOKENS, HEAD_DIM]
   u64* partial_out;        // [parts, HEADS, HEAD_DIM], with tags
   u64* partial_lse;        // [parts, HEADS], with tags
-  u32* meeting;            // two zeros, before and after; and the number of steps so far
+  u32* grid_barrier;       // two zeros, before and after the step; and the number of steps so far
   u64 cache_stride;        // numbers between K and V of a layer
   int num_tokens;
   float eps;
   float scale;             // of scores
 };
 
-__device__ void join_block() { join(1, THREADS); }
+__device__ void sync_block() { sync_threads(1, THREADS); }
 
 struct Block {
   u32 slots, full, empty;                    // the ring of weights, and its barriers
-  u32 tokens, tokens_full, tokens_empty;     // what is multiplied with them
+  u32 tokens, tokens_full, tokens_empty;     // the ring of tokens, and its barriers
   int* first_item;         // of attention, for this block: the same in every layer
   float* scratch;          // sums of products; attention
   float* residual;         // [groups of this block, rows, TOKENS]
   int warp, lane;
-  u32 at;                  // slots that were used so far
-  u32 turns;               // of each slot of tokens, the parity that is waited for next
-  u32 meetings;
-  u32 tag;                 // of numbers that this layer makes in this step: no other step or layer has it
+  u32 at;                  // slots used so far
+  u32 turns;               // for each slot of tokens, the parity to wait for next
+  u32 num_signals;
+  u32 tag;                 // of numbers written by this layer in this step: unique among steps and layers
 };
 
-// All blocks have written what the next product reads. Split in two: something can be asked for in between.
-__device__ void announce(const Step& step, Block& block) {
-  show_to_copies();
-  join_block();
-  if (threadIdx.x == 0) add_released(step.meeting);
-  ++block.meetings;
+// Grid barrier after all blocks have written the inputs of the next product. Split into signal and wait, so that loads
+// can be issued in between.
+__device__ void signal_grid(const Step& step, Block& block) {
+  fence_copies();
+  sync_block();
+  if (threadIdx.x == 0) add_release(step.grid_barrier);
+  ++block.num_signals;
 }
 
-__device__ void wait_for_all(const Step& step, u32 meetings) {
-  const u32 wanted = meetings * gridDim.x;
-  while (load_acquired(step.meeting) < wanted) continue;
+__device__ void wait_for_signals(const Step& step, u32 num_signals) {
+  const u32 expected = num_signals * gridDim.x;
+  while (load_acquire(step.grid_barrier) < expected) continue;
 }
 
-__device__ void meet(const Step& step, const Block& block) {
-  if (threadIdx.x == 0) wait_for_all(step, block.meetings);
-  join_block();
+__device__ void wait_grid(const Step& step, const Block& block) {
+  if (threadIdx.x == 0) wait_for_signals(step, block.num_signals);
+  sync_block();
 }
 
 // --- tokens between products
 
-// Where the column of a token lies, for a product with weights of FP8 (half) or bf16: 16 bytes of each of a token's
-// four lanes, then the next 16. A lane's words are in the order of the weights' chunks of 16 bytes.
+// The index of a token's column, for a product with weights of FP8 (half) or bf16: 16 bytes of each of a token's four
+// lanes, then the next 16. A lane's words are in the order of the weights' chunks of 16 bytes.
 template <bool IS_HALF>
 __device__ int place_of(int column) {
   constexpr int BOX = IS_HALF ? 128 : 64, SPAN = IS_HALF ? 4 : 2;  // columns of a box; that a lane has of a chunk
@@ -146,7 +147,7 @@ __device__ void write_token(u16* row, int column, float number) {
   row[place_of<IS_HALF>(column)] = IS_HALF ? to_half(number * SIXTEENTH) : to_bf16(number);
 }
 
-// The residual has a new value in this block's rows: leave the norm's product, and the squares.
+// Writes the new residual times the norm's weight; returns its square.
 template <bool IS_HALF>
 __device__ float write_normed(const Step& step, int token, int row, float value, float norm) {
   write_token<IS_HALF>(step.normed + (u64)token * DIM, row, value * norm);

@@ -1,4 +1,4 @@
-// More words of the machine, for sm_90a: products of four warps together, which read shared memory by themselves.
+// GPU instructions of sm_90a: asynchronous products of four warps, which read shared memory directly.
 #pragma once
 
 #include "machine.cuh"
@@ -20,18 +20,18 @@
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// From here on a warp has more registers, or fewer.
+// Changes the number of registers of a warp.
 template <int COUNT>
 __device__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT>
 __device__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
-// Let the next kernel start, and wait for the one before.
+// Lets the next kernel start, and waits for the previous one.
 __device__ void follow() {
   asm volatile("griddepcontrol.launch_dependents;\n griddepcontrol.wait;" ::: "memory");
 }
 
-// 16 bytes, some time before `wait_for_chunks` returns; zeros in place of what is not there.
+// Copies 16 bytes before `wait_for_chunks` returns; zeros if `is_there` is false.
 __device__ void copy_chunk(u32 to, const void* from, bool is_there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }
@@ -41,17 +41,17 @@ __device__ void clear_chunk(u32 at) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
 }
 
-// What this thread has written to shared memory is seen by products and by the copy engine.
-__device__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Makes this thread's writes to shared memory visible to products and the copy engine.
+__device__ void fence_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-__device__ u64 read_often() {
+__device__ u64 evict_normal_policy() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// What follows is not started before this number, which is not negative, is known. Left alone, the compiler of machine
-// code waits for products first and computes then. Nothing is written to `unused`.
+// Keeps later instructions from being started before this number, which is not negative, is computed. Otherwise ptxas
+// waits for products first and computes afterwards. Nothing is written to `unused`.
 __device__ void settle(float number, u32 unused) {
   asm volatile(
       "{\n .reg .pred is_less;\n setp.lt.f32 is_less, %0, 0f00000000;\n @is_less st.shared.f32 [%1], %0;\n}\n" ::"f"(
@@ -60,12 +60,12 @@ __device__ void settle(float number, u32 unused) {
       : "memory");
 }
 
-// Products are started in groups, and run while the warps go on. Before the first of them, what their registers hold
-// must be there; until their group is awaited, nobody may touch those.
+// Products are started in groups and run asynchronously. Their registers must be complete before the first product, and
+// must not be accessed until the group is awaited.
 __device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most LATER groups run, those that were started last. `sums` are of a group that is done then.
+// Waits until at most LATER groups, the last ones started, are running. `sums` belong to a group that is done then.
 template <int LATER>
 __device__ void wait_for_products(float (&sums)[64]) {
   asm volatile("wgmma.wait_group.sync.aligned %64;" : SUMS_64(sums) : "n"(LATER) : "memory");
@@ -84,7 +84,7 @@ __device__ void start_product(float (&sums)[64], u64 a, u64 b, bool adds) {
       : "l"(a), "l"(b), "r"((int)adds));
 }
 
-// The same where `a` is held in registers, and the columns of `b` lie one beside the other; added to the sums.
+// The same with `a` in registers and adjacent columns of `b`; added to the sums.
 __device__ void start_product(float (&sums)[64], const u32 (&a)[4], u64 b) {
   asm volatile(
       "{\n .reg .pred adds;\n setp.ne.b32 adds, 1, 0;\n"
@@ -106,8 +106,8 @@ __device__ void start_product(float (&sums)[32], const u32 (&a)[4], u64 b) {
 
 constexpr u32 ATOM = 1024;  // bytes: 8 lines of 128, whose chunks of 16 are swizzled
 
-// A matrix in shared memory, in columns of 128 bytes that lie `column` bytes apart; lines follow one another. Where a
-// product runs along the lines, 16 of them begin at `address`; else 32 bytes of each.
+// Describes a matrix in shared memory, in columns of 128 bytes that are `column` bytes apart; lines are contiguous. If
+// the product runs along the lines, 16 of them begin at `address`; else 32 bytes of each.
 __device__ u64 matrix_at(u32 address, u32 column) {
   return (u64)(address >> 4 & 0x3fff) | (u64)(column >> 4) << 16 | (u64)(ATOM >> 4) << 32 | 1ull << 62;
 }

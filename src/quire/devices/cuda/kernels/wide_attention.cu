@@ -1,17 +1,17 @@
 // Wide items of paged attention (see attention_work.py), for Hopper: prompts, and prefixes that rows share.
 //
-// Every processor runs one block, which does one item for one key head after another. Its queries are the 128 rows of a
-// matrix product: the members' heads that share the key, one member after another. Four warps order: the copy engine
-// brings tiles of 128 keys, and of their values, into two stages each, and two warps gather the queries of the next
+// Every processor runs one block, which processes pairs of an item and a key head. Its queries are the 128 rows of a
+// matrix product: the members' heads that share the key head, member by member. Four warps load: two of them let the
+// copy engine bring tiles of 128 keys and of their values into two stages each, and two gather the queries of the next
 // items. Two groups of four warps have 64 rows each. A group starts the scores of the next tile before the values of
-// this one are summed, so that the tensor cores multiply while it makes weights of scores, and while the other does.
+// this one are summed, so that the tensor cores are busy while it computes weights, and while the other group does.
 //
-//   scores   Q K^T, in float32; keys that a row may not see count as minus infinity. Tiles that all rows see whole are
-//            not looked at
-//   weights  powers of 2 of the scores less the greatest so far, rounded to bf16 for the product with the values
-//   items    are sorted, the longest first. Blocks take them in a snake: none has much more to do than another
+//   scores   Q K^T, in float32; keys that a row may not see are minus infinity. Tiles that all rows see completely need
+//            no mask
+//   weights  powers of 2 of the scores minus the largest so far, rounded to bf16 for the product with the values
+//   items    are sorted, the longest first. Blocks take them in serpentine order, which balances their work
 //
-// Defined by whoever compiles: DIM (64, 128) KV GROUP BLOCK_TOKENS.
+// Compile-time definitions: DIM (64, 128) KV GROUP BLOCK_TOKENS.
 
 #include "warpgroup.cuh"
 
@@ -20,27 +20,27 @@ constexpr int WARPS = 4, GROUP_THREADS = 32 * WARPS, GROUP_ROWS = ROWS / GROUPS;
 constexpr int HALVES = 2 * DIM / LINE;  // lines of a key, or of a query
 constexpr u32 HALF = KEYS * LINE, TILE = HALVES * HALF;
 constexpr int TILE_BLOCKS = KEYS / BLOCK_TOKENS, FIELDS = 6;
-constexpr int SUMS = DIM / 2;  // of a thread: two rows' share
+constexpr int SUMS = DIM / 2;  // per thread: its part of two rows
 constexpr int NOBODY = -1, WHOLE = -1;
-constexpr int KNOWN_ITEMS = 2 * STAGES;  // results are written when the queries of later items may be there already
+constexpr int BUFFERED_ITEMS = 2 * STAGES;  // results are written when queries of later items may already be loaded
 static_assert(ROWS == KEYS && TILE_BLOCKS * HALVES <= 32 && KEYS % BLOCK_TOKENS == 0 && BLOCK_TOKENS % 8 == 0);
 
 struct alignas(64) Wide {
-  TensorMap cache;  // in boxes of a block's half lines
+  TensorMap cache;  // boxes of half the lines of a block
   const u16* q;
   u16* out;
   const int *items, *num_items, *members, *first_part, *num_parts, *positions, *tables;
   float *partial_out, *partial_lse;
   int keys_at, values_at;  // the lines of the layer's first block
   int q_stride, out_stride;
-  float scale;  // of scores, in powers of 2
+  float scale;  // of scores, for base 2
 };
 
-// What the warps that compute know of an item, and of each row.
-struct Facts {
+// The metadata of an item and of its rows, for the computing warps.
+struct ItemData {
   int member[ROWS];  // NOBODY: no query
   int position[ROWS];
-  int place[ROWS];  // of its partial result; WHOLE: it has one part
+  int place[ROWS];  // index of its partial result; WHOLE: it has one part
   int head, begin, end, seen;  // keys before `seen` are visible to all rows
 };
 
@@ -50,24 +50,24 @@ struct Ring {  // of stages
 
 struct Block {
   Ring keys, values, queries;
-  Facts* facts;  // of KNOWN_ITEMS
+  ItemData* data;  // of BUFFERED_ITEMS
   int num_pairs;  // of items and heads
 };
 
 constexpr u32 BARRIERS = 3 * 2 * STAGES * 8;
 
-// The round's item and head; none: num_pairs or more.
+// The round's pair of item and head; num_pairs or more: there is none.
 __device__ int pair_of(int round) {
   return round * (int)gridDim.x + (int)(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
-// Where a ring's turn waits, and for what.
+// Barriers, stage and parity of a turn of a ring.
 __device__ u32 full_at(const Ring& ring, u32 turn) { return ring.full + 8 * (turn % STAGES); }
 __device__ u32 empty_at(const Ring& ring, u32 turn) { return ring.empty + 8 * (turn % STAGES); }
 __device__ u32 stage_at(const Ring& ring, u32 turn) { return ring.at + TILE * (turn % STAGES); }
 __device__ u32 parity_of(u32 turn) { return turn / STAGES & 1; }
 
-// What an item reads for one head.
+// The blocks that an item reads for one head.
 struct Span {
   const int* table;
   int num_blocks, line;  // the line of a block 0
@@ -81,12 +81,12 @@ __device__ Span span_of(const Wide& wide, const Block& block, int round, int fir
   return {wide.tables + item[2] + begin / BLOCK_TOKENS, num_blocks, first_line + pair % KV * BLOCK_TOKENS};
 }
 
-// One warp brings all keys, another all values: a lane has one half of one block in each tile. It knows its next block
-// before the stage is empty, also when an item ends.
-__device__ void order_tiles(const Wide& wide, const Block& block, const Ring& ring, int first_line) {
+// One warp loads all keys, another all values: a lane has one half of one block in each tile. It loads the number of
+// its next block before the stage is empty, also at the end of an item.
+__device__ void load_tiles(const Wide& wide, const Block& block, const Ring& ring, int first_line) {
   const int lane = threadIdx.x & 31, place = lane / HALVES, half = lane % HALVES;
   const u32 to = half * HALF + place * BLOCK_TOKENS * LINE;
-  const u64 policy = read_often();
+  const u64 policy = evict_normal_policy();
   const bool is_mine = place < TILE_BLOCKS;
   Span span = span_of(wide, block, 0, first_line);
   int known = is_mine && place < span.num_blocks ? span.table[place] : 0;
@@ -111,13 +111,13 @@ __device__ void order_tiles(const Wide& wide, const Block& block, const Ring& ri
   }
 }
 
-// Rows of an item that one lane knows, in registers until there is room for all facts.
-struct Known {
+// One lane's rows of an item, in registers until the buffer is free.
+struct LaneRows {
   static constexpr int COUNT = ROWS / 32;
   int member[COUNT], position[COUNT], place[COUNT];
   int begin, end, seen;
 
-  __device__ Known(const Wide& wide, const int* item) : begin(item[3]), end(item[4]), seen(item[4]) {
+  __device__ LaneRows(const Wide& wide, const int* item) : begin(item[3]), end(item[4]), seen(item[4]) {
     const int first = item[0], num_rows = item[1] * GROUP, part = item[5];
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
@@ -137,39 +137,39 @@ struct Known {
     }
   }
 
-  __device__ void note(Facts& facts, int head) const {
+  __device__ void store(ItemData& data, int head) const {
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const int row = lane + 32 * i;
-      facts.member[row] = member[i], facts.position[row] = position[i], facts.place[row] = place[i];
+      data.member[row] = member[i], data.position[row] = position[i], data.place[row] = place[i];
     }
-    if (lane == 0) facts.head = head, facts.begin = begin, facts.end = end, facts.seen = seen;
+    if (lane == 0) data.head = head, data.begin = begin, data.end = end, data.seen = seen;
     __syncwarp();
   }
 };
 
-// Members need not be neighbours: their queries come in chunks of 16 bytes, to where boxes would have brought them.
-// Each stage has a warp of its own.
-__device__ void order_queries(const Wide& wide, const Block& block, int stage) {
+// Loads queries. Members need not be neighbours, so their queries are copied in chunks of 16 bytes, to the layout of
+// boxes. Each stage has its own warp.
+__device__ void load_queries(const Wide& wide, const Block& block, int stage) {
   constexpr int CHUNKS = DIM / 8, ROWS_AT_ONCE = 32 / CHUNKS;
   const int lane = threadIdx.x & 31, chunk = lane % CHUNKS;
 #pragma unroll 1
   for (int round = stage, pair; (pair = pair_of(round)) < block.num_pairs; round += STAGES) {
     const int head = pair % KV;
-    const Known known(wide, wide.items + pair / KV * FIELDS);
-    Facts& facts = block.facts[round % KNOWN_ITEMS];
+    const LaneRows known(wide, wide.items + pair / KV * FIELDS);
+    ItemData& data = block.data[round % BUFFERED_ITEMS];
     wait(empty_at(block.queries, round), parity_of(round) ^ 1);
-    known.note(facts, head);
+    known.store(data, head);
     const u32 to = stage_at(block.queries, round) + chunk / 8 * HALF;
 #pragma unroll 8
     for (int row = lane / CHUNKS; row < ROWS; row += ROWS_AT_ONCE) {
-      const int member = facts.member[row];
+      const int member = data.member[row];
       const u16* from = wide.q + (long long)max(member, 0) * wide.q_stride + (head * GROUP + row % GROUP) * DIM;
       copy_chunk(to + row * LINE + ((chunk % 8 ^ row % 8) << 4), from + chunk * 8, member != NOBODY);
     }
     wait_for_chunks();
-    show_to_products();
+    fence_products();
     arrive(full_at(block.queries, round));
   }
 }
@@ -192,31 +192,31 @@ __device__ void start_values(float (&sums)[SUMS], const u32 (&weights)[KEYS / 16
   end_products();
 }
 
-// A thread has two rows, 8 apart, and of each 8 neighbours the two that begin at `column`.
+// A thread has two rows, 8 apart, and two of each 8 columns, from `column` on.
 struct Softmax {
   float scale;
   float top[2], weight[2], decay[2];
   int last[2];  // the last key that a row may see
   int column;
 
-  // Of a new item, nothing is seen yet.
-  __device__ void begin(const Facts& facts, int row) {
+  // Resets the state for a new item.
+  __device__ void begin(const ItemData& data, int row) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      top[i] = nothing(), weight[i] = 0.0f;
-      last[i] = min(facts.position[row + 8 * i], facts.end - 1);
+      top[i] = minus_infinity(), weight[i] = 0.0f;
+      last[i] = min(data.position[row + 8 * i], data.end - 1);
     }
   }
 
-  __device__ void hide(float (&scores)[KEYS / 2], int tile) const {
+  __device__ void mask(float (&scores)[KEYS / 2], int tile) const {
 #pragma unroll
     for (int i = 0; i < KEYS / 2; ++i) {
       const int seen = last[i / 2 % 2] - tile - column;
-      scores[i] = i / 4 * 8 + i % 2 <= seen ? scores[i] : nothing();
+      scores[i] = i / 4 * 8 + i % 2 <= seen ? scores[i] : minus_infinity();
     }
   }
 
-  // Scores become weights. What was summed so far is to be multiplied by `decay`.
+  // Turns scores into weights. Earlier sums must be multiplied by `decay`.
   __device__ void weigh(float (&scores)[KEYS / 2]) {
     float most[4] = {scores[0], scores[1], scores[2], scores[3]};
 #pragma unroll
@@ -228,7 +228,7 @@ struct Softmax {
       found = fmaxf(found, __shfl_xor_sync(0xffffffffu, found, 1));
       found = fmaxf(found, __shfl_xor_sync(0xffffffffu, found, 2));
       const float higher = fmaxf(top[row], found * scale);
-      base[row] = higher == nothing() ? 0.0f : higher;
+      base[row] = higher == minus_infinity() ? 0.0f : higher;
       decay[row] = power_of_2(top[row] - base[row]);
       top[row] = higher;
     }
@@ -242,7 +242,7 @@ struct Softmax {
     for (int row = 0; row < 2; ++row) weight[row] = weight[row] * decay[row] + (sums[2 * row] + sums[2 * row + 1]);
   }
 
-  __device__ void lower(float (&sums)[SUMS]) const {
+  __device__ void rescale(float (&sums)[SUMS]) const {
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sums[i] *= decay[i / 2 % 2];
   }
@@ -253,21 +253,21 @@ __device__ void round_weights(u32 (&weights)[KEYS / 16][4], const float (&scores
   for (int i = 0; i < KEYS / 4; ++i) weights[i / 4][i % 4] = bf16_pair(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Beyond the end there may be no numbers, and 0 times that is none either. Every group clears for itself.
+// Clears values beyond the end: they may be NaN, and 0 times NaN is NaN. Every group clears its own view.
 __device__ void clear_values(u32 values, int first, int group) {
   const int thread = threadIdx.x % GROUP_THREADS;
   for (int i = thread; i < (KEYS - first) * HALVES * 8; i += GROUP_THREADS) {
     clear_chunk(values + i / 8 % HALVES * HALF + (first + i / (8 * HALVES)) * LINE + i % 8 * 16);
   }
-  show_to_products();
-  join(1 + group, GROUP_THREADS);
+  fence_products();
+  sync_threads(1 + group, GROUP_THREADS);
 }
 
 __device__ void release(u32 barrier) {
   if ((threadIdx.x & 31) == 0) arrive(barrier);
 }
 
-// Of four neighbours in a warp, each has one number of four chunks; then each has a chunk.
+// Transposes words among four neighbouring lanes: each has a word of four chunks before, a whole chunk afterwards.
 __device__ void exchange(u32 (&words)[4]) {
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) {
@@ -286,9 +286,9 @@ struct alignas(8) Pair {
   float first, second;
 };
 
-// The results of an item's rows, or their parts.
+// Writes the results of an item's rows, or their parts.
 __device__ void write(
-    const Wide& wide, const Facts& facts, const Softmax& softmax, const float (&sums)[SUMS], int first_row) {
+    const Wide& wide, const ItemData& data, const Softmax& softmax, const float (&sums)[SUMS], int first_row) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + 8 * i;
@@ -296,7 +296,7 @@ __device__ void write(
     weight += __shfl_xor_sync(0xffffffffu, weight, 1);
     weight += __shfl_xor_sync(0xffffffffu, weight, 2);
     const float divisor = weight == 0.0f ? 1.0f : weight, share = 1.0f / divisor;
-    const int member = facts.member[row], place = facts.place[row], head = facts.head * GROUP + row % GROUP;
+    const int member = data.member[row], place = data.place[row], head = data.head * GROUP + row % GROUP;
     const bool is_whole = member != NOBODY && place == WHOLE;
     u16* out = wide.out + (long long)member * wide.out_stride + head * DIM + softmax.column * 4;
 #pragma unroll
@@ -325,15 +325,15 @@ __device__ void clear(float (&sums)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
 }
 
-// What a group of warps goes through: tiles of all items, one after another.
+// The state of a group of warps while it processes the tiles of all items.
 struct Walk {
   const Wide& wide;
   const Block& block;
   const int group;
-  const int row;  // of a thread, the first
+  const int row;  // the thread's first row
   Softmax softmax;
   int round, tile, end, seen;
-  u32 turn;  // of keys; of values it is the one before
+  u32 turn;  // of keys; values are one turn behind
   float scores[KEYS / 2], sums[SUMS];
   u32 weights[KEYS / 16][4];
 
@@ -344,14 +344,14 @@ struct Walk {
     clear(sums);
   }
 
-  __device__ const Facts& facts() const { return block.facts[round % KNOWN_ITEMS]; }
+  __device__ const ItemData& data() const { return block.data[round % BUFFERED_ITEMS]; }
   __device__ bool is_over() const { return pair_of(round + 1) >= block.num_pairs; }
 
   __device__ void open() {
     ++round;
     wait(full_at(block.queries, round), parity_of(round));
-    tile = facts().begin, end = facts().end, seen = facts().seen;
-    softmax.begin(facts(), row);
+    tile = data().begin, end = data().end, seen = data().seen;
+    softmax.begin(data(), row);
   }
 
   __device__ void start_next_scores() {
@@ -361,7 +361,7 @@ struct Walk {
     start_scores(scores, queries, stage_at(block.keys, turn));
   }
 
-  // Of the tile before, of whose keys so many are there.
+  // For the previous tile, which has `num_keys` keys.
   __device__ void start_last_values(int num_keys = KEYS) {
     const u32 values = stage_at(block.values, turn - 1);
     wait(full_at(block.values, turn - 1), parity_of(turn - 1));
@@ -379,13 +379,13 @@ struct Walk {
     wait_for_products<LATER>(scores);
     release(empty_at(block.keys, turn));
     if (tile + KEYS >= end) release(empty_at(block.queries, round));
-    if (tile + KEYS > seen) softmax.hide(scores, tile);
+    if (tile + KEYS > seen) softmax.mask(scores, tile);
     softmax.weigh(scores);
     settle(fminf(softmax.weight[0], softmax.weight[1]), block.keys.at);
   }
 };
 
-// Without a gap between items: the first scores of one are made while the last values of the one before are summed.
+// No gap between items: the first scores of one are computed while the last values of the previous one are summed.
 __device__ void attend(const Wide& wide, const Block& block, int group) {
   Walk walk(wide, block, group);
   if (walk.is_over()) return;
@@ -400,10 +400,10 @@ __device__ void attend(const Wide& wide, const Block& block, int group) {
       walk.start_last_values();
       walk.weigh<1>();
       walk.await_values();
-      walk.softmax.lower(walk.sums);
+      walk.softmax.rescale(walk.sums);
       round_weights(walk.weights, walk.scores);
     }
-    const Facts& facts = walk.facts();
+    const ItemData& data = walk.data();
     const Softmax softmax = walk.softmax;
     const int visible = walk.end - walk.tile + KEYS;
     if (walk.is_over()) break;
@@ -412,14 +412,14 @@ __device__ void attend(const Wide& wide, const Block& block, int group) {
     walk.start_last_values(visible);
     walk.weigh<1>();
     walk.await_values();
-    write(wide, facts, softmax, walk.sums, walk.row);
+    write(wide, data, softmax, walk.sums, walk.row);
     clear(walk.sums);
     round_weights(walk.weights, walk.scores);
   }
   ++walk.turn;
   walk.start_last_values(walk.end - walk.tile + KEYS);
   walk.await_values();
-  write(wide, walk.facts(), walk.softmax, walk.sums, walk.row);
+  write(wide, walk.data(), walk.softmax, walk.sums, walk.row);
 }
 
 __device__ Ring ring_of(u32 barriers, u32 at, u32 num_arrivals) {
@@ -442,17 +442,17 @@ extern "C" __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
   block.keys = ring_of(barriers, at, 1);
   block.values = ring_of(barriers + 16 * STAGES, at + STAGES * TILE, 1);
   block.queries = ring_of(barriers + 32 * STAGES, at + 2 * STAGES * TILE, 32);
-  block.facts = (Facts*)(memory + skipped + 3 * STAGES * TILE + BARRIERS);
-  if (threadIdx.x == 0) show_barriers();
+  block.data = (ItemData*)(memory + skipped + 3 * STAGES * TILE + BARRIERS);
+  if (threadIdx.x == 0) fence_barrier_init();
   __syncthreads();
   follow();
   block.num_pairs = *wide.num_items * KV;
   const int warp = threadIdx.x / 32;
   if (warp < WARPS) {
     give_registers<40>();
-    if (warp == 0) order_tiles(wide, block, block.keys, wide.keys_at);
-    if (warp == 1) order_tiles(wide, block, block.values, wide.values_at);
-    if (warp >= 2) order_queries(wide, block, warp - 2);
+    if (warp == 0) load_tiles(wide, block, block.keys, wide.keys_at);
+    if (warp == 1) load_tiles(wide, block, block.values, wide.values_at);
+    if (warp >= 2) load_queries(wide, block, warp - 2);
   } else {
     take_registers<232>();
     attend(wide, block, warp / WARPS - 1);

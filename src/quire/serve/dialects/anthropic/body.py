@@ -1,7 +1,7 @@
 """The bodies of /v1/messages and /v1/messages/count_tokens: their fields, as Anthropic's API has them.
 
-A field that is not here is refused by its name. One that is only `None` is known there and cannot be done here: a null
-is taken, anything else is refused.
+A field that is not declared is refused by its name. A field of type `None` exists in Anthropic's API and is not
+supported: only null is accepted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """No other fields than these."""
 
 
-class CacheControl(Strict):
-    """A mark: keep the prompt up to here."""
+class AnthropicCacheControl(Strict):
+    """Keep the prompt up to here in the cache."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """How long to keep it."""
         return 3600.0 if self.ttl == "1h" else 300.0
 
 
@@ -37,12 +37,12 @@ class TextBlock(Strict, tag_field="type", tag="text"):
     """Text."""
 
     text: str
-    cache_control: CacheControl | None = None
-    citations: list[Any] | None = None  # of an earlier answer; they are not the model's to read
+    cache_control: AnthropicCacheControl | None = None
+    citations: list[Any] | None = None  # of an earlier answer; not shown to the model
 
 
 class Caller(Strict):
-    """Who made a call: the model itself."""
+    """The maker of a call: the model itself."""
 
     type: Literal["direct"]
 
@@ -53,30 +53,30 @@ class ToolUseBlock(Strict, tag_field="type", tag="tool_use"):
     id: Name
     name: Name
     input: dict[str, Any]
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     caller: Caller | None = None
     toolset_name: None = None
 
 
 class ToolResultBlock(Strict, tag_field="type", tag="tool_result"):
-    """What a call returned."""
+    """The result of a call."""
 
     tool_use_id: Name
     content: str | list[TextBlock] | None = None
     is_error: bool | None = None
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     toolset_name: None = None
 
 
 class ThinkingBlock(Strict, tag_field="type", tag="thinking"):
-    """What the assistant thought. We sign nothing, so the signature is not looked at."""
+    """A thought of the assistant. Thoughts are not signed here, so the signature is ignored."""
 
     thinking: str
     signature: str | None = None
 
 
 class RedactedThinkingBlock(Strict, tag_field="type", tag="redacted_thinking"):
-    """What another server's model thought, unreadable here."""
+    """An encrypted thought of another server's model."""
 
     data: str
 
@@ -99,7 +99,7 @@ class CustomTool(Strict):
     type: Literal["custom"] | None = None
     description: str | None = None
     strict: bool | None = None
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     input_examples: list[dict[str, Any]] | None = None
     eager_input_streaming: bool | None = None  # arguments always stream as they come
     defer_loading: bool | None = None
@@ -107,37 +107,37 @@ class CustomTool(Strict):
 
 
 class AutoChoice(Strict, tag_field="type", tag="auto"):
-    """Call or answer."""
+    """The model decides whether to call."""
 
     disable_parallel_tool_use: bool | None = None
 
 
 class AnyChoice(Strict, tag_field="type", tag="any"):
-    """Call something."""
+    """The model must call a tool."""
 
     disable_parallel_tool_use: bool | None = None
 
 
 class NamedChoice(Strict, tag_field="type", tag="tool"):
-    """Call this one."""
+    """The model must call this tool."""
 
     name: Name
     disable_parallel_tool_use: bool | None = None
 
 
 class NoChoice(Strict, tag_field="type", tag="none"):
-    """Call nothing."""
+    """The model must not call."""
 
 
 class ThinkingEnabled(Strict, tag_field="type", tag="enabled"):
-    """Think first. The budget is a wish; thoughts count against max_tokens."""
+    """Think first. The budget is not enforced; thoughts count towards max_tokens."""
 
     budget_tokens: Annotated[int, msgspec.Meta(ge=1024, le=MAX_INT)]
     display: Literal["summarized", "omitted"] | None = None
 
 
 class ThinkingAdaptive(Strict, tag_field="type", tag="adaptive"):
-    """Think as the model sees fit."""
+    """The model decides how much to think."""
 
     display: Literal["summarized", "omitted"] | None = None
 
@@ -154,7 +154,7 @@ class JsonFormat(Strict):
 
 
 class OutputConfig(Strict):
-    """What the answer is to be like."""
+    """The effort and format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
@@ -171,25 +171,25 @@ class LastTurns(Strict, tag_field="type", tag="thinking_turns"):
 
 
 class ClearThinking(Strict, tag_field="type", tag="clear_thinking_20251015"):
-    """Forget the thoughts of older turns."""
+    """Remove the thoughts of older turns."""
 
     keep: Literal["all"] | AllTurns | LastTurns | None = None
 
 
 class ContextManagement(Strict):
-    """What of the conversation to leave out."""
+    """Parts of the conversation to leave out."""
 
     edits: list[ClearThinking] | None = None
 
 
-class Metadata(Strict):
+class AnthropicMetadata(Strict):
     """About the request; only rules of routes look at it."""
 
     user_id: str | None = None
 
 
 class CountBody(Strict):
-    """What makes a prompt."""
+    """The fields of a prompt."""
 
     messages: Annotated[list[Turn], msgspec.Meta(min_length=1)]
     model: Name | None = None
@@ -199,13 +199,13 @@ class CountBody(Strict):
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
-    cache_control: CacheControl | None = None
+    cache_control: AnthropicCacheControl | None = None
     context_management: ContextManagement | None = None
     speed: Literal["standard"] | None = None
 
 
 class MessagesBody(CountBody, kw_only=True):
-    """A prompt, and how to answer it."""
+    """A prompt, and the parameters of its answer."""
 
     max_tokens: Positive
     stream: bool | None = None
@@ -213,7 +213,7 @@ class MessagesBody(CountBody, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
     top_k: Whole | None = None
-    metadata: Metadata | None = None
+    metadata: AnthropicMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: None = None
     diagnostics: None = None

@@ -1,7 +1,7 @@
-"""Anthropic's blocks into our messages.
+"""Converts Anthropic's blocks to messages.
 
-Every block becomes a small message of its own; neighbours of one role are then joined. So a user's text between two
-tool results stays where it was, and consecutive messages of one role are one turn, as their API has it.
+Every block becomes a message; neighbours of one role are then joined. So a user's text between two tool results stays
+in its place, and consecutive messages of one role are one turn, as in Anthropic's API.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from quire.serve.dialects.anthropic.body import (
+    AnthropicCacheControl,
     Block,
-    CacheControl,
     ClearThinking,
     CountBody,
     LastTurns,
@@ -23,22 +23,22 @@ from quire.serve.dialects.anthropic.body import (
     ToolUseBlock,
     Turn,
 )
-from quire.serve.dialects.strict_json import text_of
+from quire.serve.dialects.strict_json import json_text
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
 
-# Claude Code opens its system prompt with a line that differs in every request: no prefix would ever be found again.
+# Claude Code begins its system prompt with a line that differs in every request, which would defeat the prefix cache.
 _BILLING = "x-anthropic-billing-header:"
 
-# Blocks of an assistant are pieces of one text, as we sent them; others were written apart.
+# An assistant's blocks are pieces of one text, as this server sent them; other blocks are separate texts.
 _BETWEEN: dict[Role, str] = {"assistant": "", "user": "\n", "system": "\n"}
 
 
-def conversation(body: CountBody) -> tuple[tuple[Message, ...], float | None]:
-    """All messages, the system's first; and for how long to keep the prompt if no message says so."""
+def read_conversation(body: CountBody) -> tuple[tuple[Message, ...], float | None]:
+    """All messages, the system message first; and how long to keep the prompt if no message says so."""
     messages = list(_joined(_pieces(body.messages)))
     if messages and messages[-1] == Message("assistant"):
-        messages.pop()  # nothing to go on with
+        messages.pop()  # nothing to continue
     if not messages:
         raise InvalidRequest("messages: At least one message is required", field="messages")
     if messages[-1].tool_calls:
@@ -51,7 +51,7 @@ def conversation(body: CountBody) -> tuple[tuple[Message, ...], float | None]:
 
 
 def _with_system(body: CountBody, messages: list[Message]) -> tuple[tuple[Message, ...], float | None]:
-    """Tools stand before or in the system prompt, so that a mark on one is the system message's."""
+    """Add the system message. Tools are part of it or before it, so it has the cache marks of tools."""
     given = body.system or ()
     blocks = (TextBlock(text=given),) if isinstance(given, str) else given
     marked = (*blocks, *(body.tools or ()))
@@ -67,7 +67,7 @@ def _without_billing(text: str) -> str:
 
 
 def _pieces(turns: Sequence[Turn]) -> Iterator[Message]:
-    names: dict[str, str] = {}  # of the calls so far
+    names: dict[str, str] = {}  # id of a call so far -> name
     for place, turn in enumerate(turns):
         at = f"messages.{place}"
         is_last = place == len(turns) - 1
@@ -92,7 +92,7 @@ def _piece(role: Role, block: Block, names: dict[str, str], at: str) -> Message:
             return _result(block, names[block.tool_use_id])
         case ToolUseBlock() if role == "assistant":
             names[block.id] = block.name
-            call = ToolCall(block.id, block.name, text_of(block.input, f"{at}.input"))
+            call = ToolCall(block.id, block.name, json_text(block.input, f"{at}.input"))
             return Message("assistant", tool_calls=(call,), keep=_seconds(block.cache_control))
         case ThinkingBlock() if role == "assistant":
             return Message("assistant", reasoning=block.thinking)
@@ -140,7 +140,7 @@ def _forget(messages: list[Message], edit: ClearThinking) -> None:
         messages[place] = replace(messages[place], reasoning=None)
 
 
-def _seconds(mark: CacheControl | None) -> float | None:
+def _seconds(mark: AnthropicCacheControl | None) -> float | None:
     return mark.seconds if mark else None
 
 

@@ -1,4 +1,4 @@
-"""Models as Anthropic's API lists them: the same paths as OpenAI's, told apart by the header `anthropic-version`."""
+"""Models as Anthropic's API lists them: the same paths as OpenAI's, distinguished by the header `anthropic-version`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
 QUERY = ("limit", "after_id", "before_id")
 
 
-def page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
-    """The models after or before the one that the query names, as many as it asks for."""
+def encode_page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
+    """Encode the page of models after or before the one that the query names."""
     for name in query:
         if name not in QUERY:
             raise InvalidRequest(f"{name[:64]}: Extra inputs are not permitted", field=name[:64])
@@ -36,8 +36,8 @@ def page(cards: Sequence[ModelCard], query: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({"data": data, "has_more": has_more, **ends})
 
 
-def shown(card: ModelCard) -> bytes:
-    """One model."""
+def encode_model(card: ModelCard) -> bytes:
+    """Encode one model."""
     return msgspec.json.encode(_model(card))
 
 

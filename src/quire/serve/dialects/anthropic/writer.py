@@ -39,7 +39,7 @@ _STOP_REASONS = {
     Ending.STOP: "end_turn",
     Ending.LENGTH: "max_tokens",
     Ending.TOOL_CALLS: "tool_use",
-    Ending.CANCELLED: "pause_turn",  # not at its end: sent back as it is, it can be gone on with
+    Ending.CANCELLED: "pause_turn",  # incomplete: sent back as it is, it can be continued
 }
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -47,17 +47,17 @@ _MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":%b'
 _END = b"}}\n\n"
 
-_NOTHING, _THINKING, _TEXT = -3, -2, -1  # what the open block has; a call's is its place among the calls
+_NOTHING, _THINKING, _TEXT = -3, -2, -1  # kind of the open block; of a call, its index
 
 
 def error_body(error: QuireError) -> bytes:
-    """An error, as the body of an answer and as the data of an event."""
+    """Encode an error, for a body or an event."""
     kind = ERROR_TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
     return _encode({"type": "error", "error": {"type": kind, "message": error.public}})
 
 
 class MessageWriter:
-    """Writes one message. `shows_thinking`: with the text of its thoughts, not only that there were some."""
+    """Writes one message. Without `shows_thinking`, blocks of thoughts are empty."""
 
     content_type = "text/event-stream"
 
@@ -80,13 +80,13 @@ class MessageWriter:
         return b"".join([self._one(event) for event in events])
 
     def close(self, usage: Usage) -> bytes:
-        """Why it ended, and what it cost."""
+        """The stop reason and the usage."""
         reason, sequence = _stop(self._finish.ending, self._finish.stop) if self._finish else ("end_turn", None)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return self._end_block() + _event("message_delta", delta=delta, usage=_usage(usage)) + _MESSAGE_STOP
 
     def fail(self, error: QuireError) -> bytes:
-        """An error in the place of everything that would have followed."""
+        """The error event that ends a stream."""
         return b"event: error\ndata: %b\n\n" % error_body(error)
 
     def whole(self, answered: Answered) -> bytes:
@@ -103,8 +103,8 @@ class MessageWriter:
         match event:
             case ReasoningDelta():
                 start = self._begin_thinking() if event.text and self._open != _THINKING else b""
-                shown = event.text and self._shows_thinking
-                return start + self._head + _encode(event.text) + _END if shown else start
+                is_shown = event.text and self._shows_thinking
+                return start + self._head + _encode(event.text) + _END if is_shown else start
             case ToolDelta():
                 start = self._begin_call(event) if event.call != self._open else b""
                 return start + self._head + _encode(event.arguments) + _END if event.arguments else start
@@ -156,7 +156,7 @@ def _event(name: str, **data: object) -> bytes:
 
 
 def _stop(ending: Ending, stop: str | int | None) -> tuple[str, str | None]:
-    """Why, and the stop sequence that was met."""
+    """The stop reason, and the stop sequence that was found."""
     if ending is Ending.STOP_TEXT:
         return ("stop_sequence", stop) if isinstance(stop, str) else ("end_turn", None)
     return _STOP_REASONS[ending], None
@@ -178,7 +178,7 @@ def _message(
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Their input_tokens are those that were neither read from the cache nor written to be kept. `forced` is ours."""
+    """`input_tokens` are those neither read from the cache nor written to be kept. `forced_tokens` is ours."""
     details = {"thinking_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
     return {
         "input_tokens": max(0, usage.prompt - usage.cached - usage.kept),

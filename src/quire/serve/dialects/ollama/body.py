@@ -1,8 +1,8 @@
-"""The bodies of Ollama's API. As there, a field or an option that is not here is ignored, and a null is no field.
+"""The bodies of Ollama's API. As in Ollama, unknown fields and options are ignored, and null is the same as no field.
 
-num_ctx limits prompt and answer together. Other options that choose how Ollama loads a model (num_gpu, num_thread, …)
-have their types checked and change nothing: a model is
-loaded once, for everyone. What does not fit its context is refused with both numbers, never cut short.
+num_ctx limits prompt and answer together. Other options for loading a model (num_gpu, num_thread, …) have their types
+checked and change nothing: a model is loaded once, for all clients. A prompt that does not fit the context is refused
+with both numbers, never truncated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-Number = int | float  # where Go's reader takes any number and drops the fraction
+Number = int | float  # Go's reader accepts any number and drops the fraction
 Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
 Factor = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
@@ -21,8 +21,8 @@ class Loose(msgspec.Struct):
     """Other fields are ignored."""
 
 
-class Function(Loose):
-    """What a tool is."""
+class OllamaFunction(Loose):
+    """The function of a tool."""
 
     name: Name
     description: str | None = None
@@ -32,12 +32,12 @@ class Function(Loose):
 class ToolBody(Loose):
     """A function that the model may call."""
 
-    function: Function
+    function: OllamaFunction
     type: str | None = None
 
 
-class CalledFunction(Loose):
-    """Which function was called, with what."""
+class OllamaCalledFunction(Loose):
+    """The function of a call, and its arguments."""
 
     name: Name
     arguments: dict[str, Any] | None = None
@@ -46,7 +46,7 @@ class CalledFunction(Loose):
 class CallBody(Loose):
     """A call that the assistant made."""
 
-    function: CalledFunction
+    function: OllamaCalledFunction
     id: str | None = None
 
 
@@ -87,8 +87,8 @@ class Options(Loose):
     use_mmap: bool | None = None
 
 
-class Common(Loose):
-    """What both ways of asking have."""
+class OllamaBody(Loose):
+    """The fields of both endpoints."""
 
     model: Name
     stream: bool | None = None
@@ -103,14 +103,14 @@ class Common(Loose):
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
 
-class ChatBody(Common):
+class OllamaChatBody(OllamaBody):
     """/api/chat."""
 
     messages: list[MessageBody] | None = None
     tools: list[ToolBody] | None = None
 
 
-class GenerateBody(Common):
+class OllamaGenerateBody(OllamaBody):
     """/api/generate."""
 
     prompt: str | None = None
@@ -126,5 +126,5 @@ class ShowBody(Loose):
     """/api/show."""
 
     model: str | None = None
-    name: str | None = None  # as older clients say it
+    name: str | None = None  # older clients' name
     verbose: bool | None = None

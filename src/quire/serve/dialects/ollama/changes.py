@@ -1,6 +1,6 @@
-"""Ollama's endpoints that change what models there are: create, copy, delete, pull, push.
+"""Ollama's endpoints that change the stored models: create, copy, delete, pull, push.
 
-Fields that nobody could mean anything by here are refused; as everywhere in this dialect, unknown ones are ignored.
+Known fields that are not supported are refused; as everywhere in this dialect, unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from quire.serve.dialects.body import DOTS, read
-from quire.serve.dialects.contract import Asked
+from quire.serve.dialects.body import DOTS, read_body
+from quire.serve.dialects.contract import DecodedChange
 from quire.serve.dialects.ollama.body import Loose, MessageBody
 from quire.types.errors import InvalidRequest
 from quire.types.library import Copy, Create, Delete, Pull, Push, Step
@@ -29,7 +29,7 @@ class NamedBody(Loose):
     """/api/delete, /api/pull, /api/push."""
 
     model: str | None = None
-    name: str | None = None  # as older clients say it
+    name: str | None = None  # older clients' name
     stream: bool | None = None
     insecure: bool | None = None  # the name's scheme says how its registry is spoken to
 
@@ -66,66 +66,66 @@ _REFUSED = {
 }
 
 
-def decode_create(body: bytes) -> Asked:
-    """A model to be made."""
-    asked = read(body, CreateBody, spelling=DOTS)
+def decode_create(body: bytes) -> DecodedChange:
+    """Decode a request to create a model."""
+    request = read_body(body, CreateBody, spelling=DOTS)
     for name, instead in _REFUSED.items():
-        if getattr(asked, name):
+        if getattr(request, name):
             raise InvalidRequest(f"{name}: Not supported. {instead}", field=name)
-    if not asked.from_ and not asked.files:
+    if not request.from_ and not request.files:
         raise InvalidRequest("from: Give it, or files", field="from")
-    given = asked.parameters or {}
-    licences = [asked.license] if isinstance(asked.license, str) else asked.license or []
+    given = request.parameters or {}
+    licences = [request.license] if isinstance(request.license, str) else request.license or []
     preset = Preset(
-        template=asked.template or "",
-        system=asked.system or "",
+        template=request.template or "",
+        system=request.system or "",
         parameters=check_parameters({name: value for name, value in given.items() if value is not None}),
-        messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(asked.messages or ())),
+        messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(request.messages or ())),
         licences=tuple(filter(None, licences)),
     )
-    files = {name: _digest(given, f"files.{name[:64]}") for name, given in (asked.files or {}).items()}
-    create = Create(_name(asked), asked.from_ or "", files, preset, has_adapters=bool(asked.adapters))
-    return _told(create, asked)
+    files = {name: _digest(given, f"files.{name[:64]}") for name, given in (request.files or {}).items()}
+    create = Create(_name(request), request.from_ or "", files, preset, has_adapters=bool(request.adapters))
+    return _with_progress(create, request)
 
 
-def decode_copy(body: bytes) -> Asked:
-    """A second name."""
-    asked = read(body, CopyBody, spelling=DOTS)
-    return Asked(Copy(asked.source, asked.destination))
+def decode_copy(body: bytes) -> DecodedChange:
+    """Decode a request for a second name."""
+    request = read_body(body, CopyBody, spelling=DOTS)
+    return DecodedChange(Copy(request.source, request.destination))
 
 
-def decode_delete(body: bytes) -> Asked:
-    """A model to be forgotten."""
-    return Asked(Delete(_name(read(body, NamedBody, spelling=DOTS))))
+def decode_delete(body: bytes) -> DecodedChange:
+    """Decode a request to delete a model."""
+    return DecodedChange(Delete(_name(read_body(body, NamedBody, spelling=DOTS))))
 
 
-def decode_pull(body: bytes) -> Asked:
-    """A model to be fetched."""
-    asked = read(body, NamedBody, spelling=DOTS)
-    return _told(Pull(_name(asked)), asked)
+def decode_pull(body: bytes) -> DecodedChange:
+    """Decode a request to fetch a model."""
+    request = read_body(body, NamedBody, spelling=DOTS)
+    return _with_progress(Pull(_name(request)), request)
 
 
-def decode_push(body: bytes) -> Asked:
-    """A model to be sent away."""
-    asked = read(body, NamedBody, spelling=DOTS)
-    return _told(Push(_name(asked)), asked)
+def decode_push(body: bytes) -> DecodedChange:
+    """Decode a request to send a model to a registry."""
+    request = read_body(body, NamedBody, spelling=DOTS)
+    return _with_progress(Push(_name(request)), request)
 
 
-def _told(change: Create | Pull | Push, asked: NamedBody) -> Asked:
-    if asked.stream is False:
-        return Asked(change, done=SUCCESS)
-    return Asked(change, True, _line, SUCCESS + b"\n", NDJSON)
+def _with_progress(change: Create | Pull | Push, request: NamedBody) -> DecodedChange:
+    if request.stream is False:
+        return DecodedChange(change, done=SUCCESS)
+    return DecodedChange(change, True, _line, SUCCESS + b"\n", NDJSON)
 
 
 def _line(step: Step) -> bytes:
     if step.num_bytes is None:
         return msgspec.json.encode({"status": step.what}) + b"\n"
-    said = {"status": step.what, "digest": f"sha256:{step.digest}" if step.digest else ""}
-    return msgspec.json.encode(said | {"total": step.num_bytes, "completed": step.num_done}) + b"\n"
+    fields = {"status": step.what, "digest": f"sha256:{step.digest}" if step.digest else ""}
+    return msgspec.json.encode(fields | {"total": step.num_bytes, "completed": step.num_done}) + b"\n"
 
 
-def _name(asked: NamedBody) -> str:
-    if not (name := asked.model or asked.name):
+def _name(request: NamedBody) -> str:
+    if not (name := request.model or request.name):
         raise InvalidRequest("model: Field required", field="model")
     return name
 

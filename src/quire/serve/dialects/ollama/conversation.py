@@ -1,7 +1,7 @@
-"""Ollama's messages into ours.
+"""Converts Ollama's messages.
 
-Their calls may have no ids, and their results may not say which call they answer. Ours have both: a call without an id
-gets one, and a result without one answers the first open call, of the result's tool_name if it has that.
+Ollama's calls may have no ids, and results may not name their call. A call without an id gets one, and a result without
+one belongs to the first open call (with the result's tool_name, if it has one).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import get_args
 
 from quire.serve.dialects.ollama.body import MessageBody
-from quire.serve.dialects.strict_json import text_of
+from quire.serve.dialects.strict_json import json_text
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
-_MAX_OPEN = 256  # calls among which a result looks for its own
+_MAX_OPEN = 256  # calls that are searched for the one of a result
 
 
-def conversation(given: Sequence[MessageBody]) -> tuple[Message, ...]:
+def read_conversation(given: Sequence[MessageBody]) -> tuple[Message, ...]:
     """All messages, in their order."""
     messages: list[Message] = []
     open_calls: list[ToolCall] = []
@@ -54,18 +54,18 @@ def _role(message: MessageBody, at: str) -> Role:
 def _calls(message: MessageBody, num_before: int, at: str) -> tuple[ToolCall, ...]:
     calls = []
     for place, call in enumerate(message.tool_calls or ()):
-        arguments = text_of(call.function.arguments or {}, f"{at}.tool_calls.{place}.function.arguments")
+        arguments = json_text(call.function.arguments or {}, f"{at}.tool_calls.{place}.function.arguments")
         calls.append(ToolCall(call.id or f"call_{num_before + place}", call.function.name, arguments))
     return tuple(calls)
 
 
 def _take(open_calls: list[ToolCall], result: MessageBody) -> ToolCall | None:
-    """The call that this result answers; it is open no longer."""
+    """Remove and return the open call that this result belongs to."""
     for place, call in enumerate(open_calls[:_MAX_OPEN]):
         if result.tool_call_id:
-            is_it = call.id == result.tool_call_id
+            is_match = call.id == result.tool_call_id
         else:
-            is_it = not result.tool_name or call.name == result.tool_name
-        if is_it:
+            is_match = not result.tool_name or call.name == result.tool_name
+        if is_match:
             return open_calls.pop(place)
     return None

@@ -1,7 +1,7 @@
-"""Ollama's API: /api/chat, /api/generate, and what models there are: /api/tags, /api/show, /api/create, …
+"""Ollama's API: /api/chat, /api/generate, and models: /api/tags, /api/show, /api/create, …
 
 A request with no prompt or no messages loads the model, or unloads it if its keep_alive is 0. Sampling has the model's
-defaults, and Ollama's where the model has none. Names are as this server has them: no tag is added.
+defaults, and Ollama's where the model has none. Names are this server's own: no tag is added.
 """
 
 from __future__ import annotations
@@ -11,12 +11,22 @@ from typing import Any
 
 import msgspec
 
-from quire.serve.dialects.body import DOTS, Schemas, read
-from quire.serve.dialects.contract import Changes, Decoded, Dialect, Generates, Limits, Lists, Shows, Takes, Tells
+from quire.serve.dialects.body import DOTS, Schemas, read_body
+from quire.serve.dialects.contract import (
+    BlobEndpoint,
+    ChangeEndpoint,
+    Decoded,
+    Dialect,
+    GenerateEndpoint,
+    ListEndpoint,
+    RequestLimits,
+    ShowEndpoint,
+    VersionEndpoint,
+)
 from quire.serve.dialects.ollama.body import (
-    ChatBody,
-    Common,
-    GenerateBody,
+    OllamaBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
     Options,
     ShowBody,
     ToolBody,
@@ -31,10 +41,10 @@ from quire.serve.dialects.ollama.changes import (
     decode_pull,
     decode_push,
 )
-from quire.serve.dialects.ollama.conversation import conversation
-from quire.serve.dialects.ollama.models import running, shown, tags, version
+from quire.serve.dialects.ollama.conversation import read_conversation
+from quire.serve.dialects.ollama.models import encode_model, encode_running, encode_tags, encode_version
 from quire.serve.dialects.ollama.writer import LineWriter, LoadWriter, error_body
-from quire.serve.dialects.request_limits import check_tools, schema_text, stops
+from quire.serve.dialects.request_limits import check_stops, check_tools, limited_schema_text
 from quire.text.preset import MIN_CONTEXT
 from quire.types.chat import ChatRequest, CompletionRequest, Terms, Tool
 from quire.types.duration import seconds_of
@@ -46,63 +56,63 @@ from quire.types.request import Constraint, ConstraintKind, SamplingParams
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}  # Ollama's
 
 
-def decode_chat(body: bytes, limits: Limits) -> Decoded:
-    """A conversation to be answered."""
-    asked = read(body, ChatBody, spelling=DOTS)
-    if not asked.messages:
-        return _load(asked, chats=True)
-    messages = conversation(asked.messages)
+def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
+    """Decode a conversation."""
+    request = read_body(body, OllamaChatBody, spelling=DOTS)
+    if not request.messages:
+        return _load(request, chats=True)
+    messages = read_conversation(request.messages)
     ask = ChatRequest(
-        model=asked.model,
+        model=request.model,
         messages=messages,
-        **_sampling(asked, limits),
-        tools=_tools(asked.tools or [], limits),
-        constraint=_constraint(asked, limits),
-        stream=asked.stream is not False,
-        think=_think(asked),
+        **_sampling(request, limits),
+        tools=_tools(request.tools or [], limits),
+        constraint=_constraint(request, limits),
+        stream=request.stream is not False,
+        think=_think(request),
         continue_last=messages[-1].role == "assistant" and not messages[-1].tool_calls,
-        template_variables=_effort(asked),
-        terms=_terms(asked),
+        template_variables=_effort(request),
+        terms=_terms(request),
     )
     return Decoded(ask, partial(LineWriter, chats=True))
 
 
-def decode_generate(body: bytes, limits: Limits) -> Decoded:
-    """A prompt to be answered, or as it is if it is raw."""
-    asked = read(body, GenerateBody, spelling=DOTS)
-    if asked.raw and (asked.template or asked.system or asked.context):
+def decode_generate(body: bytes, limits: RequestLimits) -> Decoded:
+    """Decode a prompt: a message of the user, or plain text if `raw`."""
+    request = read_body(body, OllamaGenerateBody, spelling=DOTS)
+    if request.raw and (request.template or request.system or request.context):
         raise InvalidRequest("raw: raw mode does not support template, system, or context", field="raw")
     for name, instead in _REFUSED.items():
-        if getattr(asked, name):
+        if getattr(request, name):
             raise InvalidRequest(f"{name}: Not supported. {instead}", field=name)
-    if asked.suffix and asked.system:
+    if request.suffix and request.system:
         raise InvalidRequest("system: Does not go with suffix: no template is used to fill in the middle", "system")
-    if not asked.prompt and not asked.suffix:
-        return _load(asked, chats=False)
-    sampling, constraint = _sampling(asked, limits), _constraint(asked, limits)
+    if not request.prompt and not request.suffix:
+        return _load(request, chats=False)
+    sampling, constraint = _sampling(request, limits), _constraint(request, limits)
     ask: ChatRequest | CompletionRequest
-    prompt = asked.prompt or ""
-    if asked.raw or asked.suffix:
+    prompt = request.prompt or ""
+    if request.raw or request.suffix:
         ask = CompletionRequest(
-            model=asked.model,
+            model=request.model,
             prompts=(prompt,),
             **sampling,
             constraint=constraint,
-            stream=asked.stream is not False,
-            terms=_terms(asked),
-            suffix=asked.suffix or "",
+            stream=request.stream is not False,
+            terms=_terms(request),
+            suffix=request.suffix or "",
         )
     else:
-        system = (Message("system", asked.system),) if asked.system else ()
+        system = (Message("system", request.system),) if request.system else ()
         ask = ChatRequest(
-            model=asked.model,
+            model=request.model,
             messages=(*system, Message("user", prompt)),
             **sampling,
             constraint=constraint,
-            stream=asked.stream is not False,
-            think=_think(asked),
-            template_variables=_effort(asked),
-            terms=_terms(asked),
+            stream=request.stream is not False,
+            think=_think(request),
+            template_variables=_effort(request),
+            terms=_terms(request),
         )
     return Decoded(ask, partial(LineWriter, chats=False))
 
@@ -115,65 +125,65 @@ _REFUSED = {
 
 
 def name_to_show(body: bytes) -> str:
-    """Which model /api/show is to show."""
-    asked = read(body, ShowBody, spelling=DOTS)
-    if not (name := asked.model or asked.name):
+    """The name of the model that /api/show shows."""
+    request = read_body(body, ShowBody, spelling=DOTS)
+    if not (name := request.model or request.name):
         raise InvalidRequest("model: Field required", field="model")
     return name
 
 
-def _load(asked: Common, chats: bool) -> Decoded:
-    terms = _terms(asked)
+def _load(request: OllamaBody, chats: bool) -> Decoded:
+    terms = _terms(request)
     reason = "unload" if terms.keep_alive == 0 else "load"
-    return Decoded(CompletionRequest(asked.model, (), terms=terms), partial(LoadWriter, chats=chats, reason=reason))
+    return Decoded(CompletionRequest(request.model, (), terms=terms), partial(LoadWriter, chats=chats, reason=reason))
 
 
-def _terms(asked: Common) -> Terms:
-    if asked.debug_render_only:
+def _terms(request: OllamaBody) -> Terms:
+    if request.debug_render_only:
         raise InvalidRequest("_debug_render_only: Not supported", field="_debug_render_only")
-    num_ctx = int(asked.options.num_ctx or 0) if asked.options else 0
+    num_ctx = int(request.options.num_ctx or 0) if request.options else 0
     return Terms(
-        keep_alive=None if asked.keep_alive is None else seconds_of(asked.keep_alive, "keep_alive"),
+        keep_alive=None if request.keep_alive is None else seconds_of(request.keep_alive, "keep_alive"),
         max_context=num_ctx if num_ctx >= MIN_CONTEXT else None,
     )
 
 
-def _think(asked: Common) -> bool | None:
-    return None if asked.think is None else bool(asked.think)
+def _think(request: OllamaBody) -> bool | None:
+    return None if request.think is None else bool(request.think)
 
 
-def _effort(asked: Common) -> dict[str, str]:
-    return {"reasoning_effort": asked.think} if isinstance(asked.think, str) else {}
+def _effort(request: OllamaBody) -> dict[str, str]:
+    return {"reasoning_effort": request.think} if isinstance(request.think, str) else {}
 
 
-def _sampling(asked: Common, limits: Limits) -> dict[str, Any]:
-    """How tokens are chosen, and what of that the client says: the rest are Ollama's defaults, or the model's."""
-    options = asked.options or Options()
+def _sampling(request: OllamaBody, limits: RequestLimits) -> dict[str, Any]:
+    """The sampling parameters, and the names of those that the client gives; the others are Ollama's defaults."""
+    options = request.options or Options()
     given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
     most = min(20, limits.max_logprobs)
-    if not 0 <= (num_top := asked.top_logprobs or 0) <= most:
+    if not 0 <= (num_top := request.top_logprobs or 0) <= most:
         raise InvalidRequest(f"top_logprobs must be between 0 and {most}", field="top_logprobs")
     chosen = sampling_of(given, "options.")
-    stops(chosen.get("stop", ()), limits, "options.stop")
-    sampling = SamplingParams(**(DEFAULTS | chosen), logprobs=num_top if asked.logprobs else None)
-    return {"sampling": sampling, "said": frozenset(chosen)}
+    check_stops(chosen.get("stop", ()), limits, "options.stop")
+    sampling = SamplingParams(**(DEFAULTS | chosen), logprobs=num_top if request.logprobs else None)
+    return {"sampling": sampling, "sampling_fields": frozenset(chosen)}
 
 
-def _constraint(asked: Common, limits: Limits) -> Constraint | None:
-    if not asked.format and not isinstance(asked.format, dict):
+def _constraint(request: OllamaBody, limits: RequestLimits) -> Constraint | None:
+    if not request.format and not isinstance(request.format, dict):
         return None
-    if asked.format == "json":
+    if request.format == "json":
         return Constraint(ConstraintKind.JSON)
-    if isinstance(asked.format, str):
-        what = f'invalid format: {asked.format[:64]!r}; expected "json" or a JSON schema'
+    if isinstance(request.format, str):
+        what = f'invalid format: {request.format[:64]!r}; expected "json" or a JSON schema'
         raise InvalidRequest(f"format: {what}", field="format")
-    return Constraint(ConstraintKind.SCHEMA, schema_text(asked.format, limits, "format"))
+    return Constraint(ConstraintKind.SCHEMA, limited_schema_text(request.format, limits, "format"))
 
 
-def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
+def _tools(given: list[ToolBody], limits: RequestLimits) -> tuple[Tool, ...]:
     check_tools([tool.function.name for tool in given], limits, "tools")
     for place, tool in enumerate(given):
-        schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
+        limited_schema_text(tool.function.parameters or {}, limits, f"tools.{place}.function.parameters")
     functions = [tool.function for tool in given]
     return tuple(Tool(each.name, each.description or "", each.parameters or {}) for each in functions)
 
@@ -181,26 +191,26 @@ def _tools(given: list[ToolBody], limits: Limits) -> tuple[Tool, ...]:
 DIALECT = Dialect(
     name="ollama",
     endpoints=(
-        Generates("/api/chat", decode_chat, LineWriter.content_type),
-        Generates("/api/generate", decode_generate, LineWriter.content_type),
-        Lists("/api/tags", tags),
-        Lists("/api/ps", running, only_loaded=True),
-        Shows("/api/show", shown, name_to_show),
-        Tells("/api/version", version),
-        Changes("/api/create", decode_create),
-        Changes("/api/copy", decode_copy),
-        Changes("/api/delete", decode_delete, "DELETE"),
-        Changes("/api/pull", decode_pull),
-        Changes("/api/push", decode_push),
-        Takes("/api/blobs/{digest}", "HEAD"),
-        Takes("/api/blobs/{digest}"),
+        GenerateEndpoint("/api/chat", decode_chat, LineWriter.content_type),
+        GenerateEndpoint("/api/generate", decode_generate, LineWriter.content_type),
+        ListEndpoint("/api/tags", encode_tags),
+        ListEndpoint("/api/ps", encode_running, only_loaded=True),
+        ShowEndpoint("/api/show", encode_model, name_to_show),
+        VersionEndpoint("/api/version", encode_version),
+        ChangeEndpoint("/api/create", decode_create),
+        ChangeEndpoint("/api/copy", decode_copy),
+        ChangeEndpoint("/api/delete", decode_delete, "DELETE"),
+        ChangeEndpoint("/api/pull", decode_pull),
+        ChangeEndpoint("/api/push", decode_push),
+        BlobEndpoint("/api/blobs/{digest}", "HEAD"),
+        BlobEndpoint("/api/blobs/{digest}"),
     ),
     error=error_body,
     headers={},
     schemas=Schemas(
         {
-            "/api/chat": (ChatBody, None),
-            "/api/generate": (GenerateBody, None),
+            "/api/chat": (OllamaChatBody, None),
+            "/api/generate": (OllamaGenerateBody, None),
             "/api/show": (ShowBody, None),
             "/api/create": (CreateBody, None),
             "/api/copy": (CopyBody, None),

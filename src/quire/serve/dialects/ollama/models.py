@@ -1,4 +1,4 @@
-"""Models as Ollama lists and shows them."""
+"""Encodes models as Ollama lists and shows them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import msgspec
 
 from quire.serve.dialects.ollama.writer import time_of
 from quire.types.chat import ModelCard
-from quire.types.parameters import spelled
+from quire.types.parameters import modelfile_lines
 
-_NEVER = "9999-12-31T23:59:59Z"  # a model that stays has to have some time at which it goes
-_TEMPLATE = "tokenizer.chat_template"  # shown on its own
+_NEVER = "9999-12-31T23:59:59Z"  # for a model that never expires
+_TEMPLATE = "tokenizer.chat_template"  # has a field of its own
 
 
-def tags(cards: Sequence[ModelCard]) -> bytes:
-    """All models."""
+def encode_tags(cards: Sequence[ModelCard]) -> bytes:
+    """Encode all models."""
     return msgspec.json.encode({"models": [_listed(card) for card in cards]})
 
 
-def running(cards: Sequence[ModelCard]) -> bytes:
-    """Those in memory, the longest to stay first."""
+def encode_running(cards: Sequence[ModelCard]) -> bytes:
+    """Encode the models in memory, the one with the latest expiry first."""
     stays = sorted(cards, key=lambda card: -float("inf") if card.expires is None else -card.expires)
     return msgspec.json.encode({"models": [_running(card) for card in stays]})
 
 
-def shown(card: ModelCard) -> bytes:
-    """One model, with all that is known of it."""
+def encode_model(card: ModelCard) -> bytes:
+    """Encode one model, with all its facts."""
     facts: dict[str, Any] = {
         "general.architecture": card.architecture,
         "general.parameter_count": card.num_parameters,
@@ -38,7 +38,7 @@ def shown(card: ModelCard) -> bytes:
         {
             "license": card.license,
             "modelfile": _modelfile(card),
-            "parameters": "\n".join(f"{name:<30} {value}" for name, value in spelled(card.parameters)),
+            "parameters": "\n".join(f"{name:<30} {value}" for name, value in modelfile_lines(card.parameters)),
             "template": card.template,
             "system": card.system,
             "messages": [{"role": message.role, "content": message.text} for message in card.messages],
@@ -51,8 +51,8 @@ def shown(card: ModelCard) -> bytes:
     )
 
 
-def version(number: str) -> bytes:
-    """Of the server."""
+def encode_version(number: str) -> bytes:
+    """Encode the server's version."""
     return msgspec.json.encode({"version": number})
 
 

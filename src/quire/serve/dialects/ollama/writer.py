@@ -1,6 +1,6 @@
 """Writes answers as Ollama does: one JSON object a line, the last with the counts and with durations in nanoseconds.
 
-A call of a tool is written when it is whole, since its arguments are an object there.
+A tool call is written when it is complete, because its arguments are an object.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _DONE_REASONS = {
 
 
 def error_body(error: QuireError) -> bytes:
-    """An error, as the body of an answer and as a line."""
+    """Encode an error, for a body or a line."""
     return _encode({"error": error.public})
 
 
 def time_of(seconds: float) -> str:
-    """A time as RFC 3339 has it."""
+    """A time in the format of RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class LineWriter:
-    """Writes one answer of /api/chat, where what is said is in a message, or of /api/generate, where it is not."""
+    """Writes one answer of /api/chat, whose text is in a message, or of /api/generate, whose text is a field."""
 
     content_type = "application/x-ndjson"
 
@@ -63,21 +63,21 @@ class LineWriter:
         return b""
 
     def write(self, events: Sequence[Event]) -> bytes:
-        """A line for each piece of text or thought, and for each whole call."""
+        """A line for each piece of text or thought, and for each complete call."""
         if len(events) == 1:  # nearly always
             return self._one(events[0])
         return b"".join([self._one(event) for event in events])
 
     def close(self, usage: Usage) -> bytes:
-        """The line that ends it."""
+        """The last line."""
         return self._end_call() + self._last("", {}, self._ending, usage) + b"\n"
 
     def fail(self, error: QuireError) -> bytes:
-        """An error in the place of everything that would have followed."""
+        """The error line that ends a stream."""
         return error_body(error) + b"\n"
 
     def whole(self, answered: Answered) -> bytes:
-        """All of it in one object."""
+        """The answer as one object."""
         (choice,) = answered.choices
         more: dict[str, Any] = {"thinking": choice.reasoning} if choice.reasoning else {}
         if choice.tool_calls:
@@ -91,11 +91,11 @@ class LineWriter:
         if isinstance(event, TextDelta):
             if self._call is None and not event.logprobs:  # nearly always
                 return self._text + _encode(event.text) + self._line if event.text else b""
-            return self._end_call() + self._said(_encode(event.text), event.logprobs, bool(event.text))
+            return self._end_call() + self._content_line(_encode(event.text), event.logprobs, bool(event.text))
         match event:
             case ReasoningDelta():
                 thought = b'"","thinking":' + _encode(event.text)
-                return self._end_call() + self._said(thought, event.logprobs, bool(event.text))
+                return self._end_call() + self._content_line(thought, event.logprobs, bool(event.text))
             case ToolDelta():
                 is_new = event.id is not None
                 ended = self._end_call() if is_new else b""
@@ -109,13 +109,13 @@ class LineWriter:
                 return self._end_call()
         return b""
 
-    def _said(self, said: bytes, logprobs: tuple[ScoredToken, ...], says: bool) -> bytes:
-        if not says and not logprobs:
+    def _content_line(self, content: bytes, logprobs: tuple[ScoredToken, ...], has_content: bool) -> bytes:
+        if not has_content and not logprobs:
             return b""
         if not logprobs:
-            return self._text + said + self._line
+            return self._text + content + self._line
         scores = _encode([_score(token) for token in logprobs])
-        return self._text + said + self._tail + b',"logprobs":' + scores + b"}\n"
+        return self._text + content + self._tail + b',"logprobs":' + scores + b"}\n"
 
     def _end_call(self) -> bytes:
         if self._call is None:
@@ -124,12 +124,12 @@ class LineWriter:
         calls = _encode([_call(whole, self._num_calls)])
         scored, self._scored = self._scored, ()
         self._call, self._arguments, self._num_calls = None, [], self._num_calls + 1
-        return self._said(b'"","tool_calls":' + calls, scored, says=True)
+        return self._content_line(b'"","tool_calls":' + calls, scored, has_content=True)
 
     def _last(self, text: str, more: dict[str, Any], ending: Ending, usage: Usage) -> bytes:
         message = {"message": {"role": "assistant", "content": text, **more}}
-        said = message if self._chats else {"response": text, **more}
-        rest = {**said, "done": True, "done_reason": _DONE_REASONS[ending], **_cost(usage)}
+        fields = message if self._chats else {"response": text, **more}
+        rest = {**fields, "done": True, "done_reason": _DONE_REASONS[ending], **_cost(usage)}
         return self._start + b"," + _encode(rest)[1:]
 
 
@@ -139,9 +139,9 @@ class LoadWriter:
     content_type = "application/x-ndjson"
 
     def __init__(self, reply: Reply, chats: bool, reason: str) -> None:
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
+        content: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
         facts = {"model": reply.model, "created_at": time_of(reply.created)}
-        self._body = _encode({**facts, **said, "done": True, "done_reason": reason})
+        self._body = _encode({**facts, **content, "done": True, "done_reason": reason})
 
     def open(self, usage: Usage) -> bytes:
         """Nothing."""
@@ -152,15 +152,15 @@ class LoadWriter:
         return b""
 
     def close(self, usage: Usage) -> bytes:
-        """That it is done."""
+        """The object that says it is done."""
         return self._body + b"\n"
 
     def fail(self, error: QuireError) -> bytes:
-        """That it could not be done."""
+        """The error."""
         return error_body(error) + b"\n"
 
     def whole(self, answered: Answered) -> bytes:
-        """That it is done."""
+        """The object that says it is done."""
         return self._body
 
 
@@ -175,7 +175,7 @@ def _score(token: ScoredToken) -> dict[str, Any]:
 
 
 def _cost(usage: Usage) -> dict[str, int]:
-    """The model was in memory when the clock began, so that loading took none of this time. `forced` is ours."""
+    """Counts and durations. The model was loaded before the clock began. `forced_eval_count` is ours."""
     first, total = round(usage.first_token_seconds * 1e9), round(usage.seconds * 1e9)
     forced = {"forced_eval_count": usage.forced} if usage.forced else {}
     return {

@@ -1,7 +1,7 @@
 """Writes chat completions: the chunks of a stream, or the whole.
 
-Law: a piece of text costs one JSON string and one formatting of bytes. All that is the same in every chunk is encoded
-when the writer is made.
+Law: a piece of text costs one JSON string and one formatting of bytes. Parts that are the same in every chunk are
+encoded when the writer is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class ChatForm(NamedTuple):
-    """How this answer is to be written."""
+    """What this answer contains."""
 
     n: int = 1
     usage: bool = False  # in a chunk of its own, at the end of a stream
@@ -30,7 +30,7 @@ class ChatForm(NamedTuple):
 
 
 class ChatWriter:
-    """One answer's. Nothing in it changes."""
+    """Writes one answer. It has no state."""
 
     content_type = replies.EVENT_STREAM
 
@@ -55,21 +55,23 @@ class ChatWriter:
         return self._event(events[0]) if len(events) == 1 else b"".join(map(self._event, events))
 
     def close(self, usage: Usage) -> bytes:
-        """The usage if it was asked for, and the end."""
+        """The usage if it was requested, and the end."""
         if not self._form.usage:
             return b"data: [DONE]\n\n"
-        chunk = encode({**self._chunk, "choices": (), "usage": replies.usage_of(usage)})
+        chunk = encode({**self._chunk, "choices": (), "usage": replies.usage_fields(usage)})
         return b"data: %b\n\ndata: [DONE]\n\n" % chunk
 
     def fail(self, error: QuireError) -> bytes:
-        """Without [DONE]: whoever waits for that must not take this for a whole answer."""
+        """Without [DONE], so that a client does not take this for a complete answer."""
         return b"data: %b\n\n" % replies.error_body(error)
 
     def whole(self, answered: Answered) -> bytes:
         """The answer as one object."""
         choices = [self._whole_choice(choice) for choice in answered.choices]
         facts = {**self._facts, "object": "chat.completion", "choices": choices}
-        return encode({**facts, "usage": replies.usage_of(answered.usage), **self._prompt(answered.choices[0].prompt)})
+        return encode(
+            {**facts, "usage": replies.usage_fields(answered.usage), **self._prompt(answered.choices[0].prompt)}
+        )
 
     def _event(self, event: Event) -> bytes:
         if type(event) is TextDelta and self._is_plain:
@@ -92,7 +94,7 @@ class ChatWriter:
             case ToolDelta(choice):
                 return self._choice_chunk(choice, {"tool_calls": (_call_delta(event),)}, self._scored(event))
             case Finish(choice, ending, stop):
-                return self._choice_chunk(choice, {}, replies.finish_of(ending, stop))
+                return self._choice_chunk(choice, {}, replies.finish_fields(ending, stop))
             case PromptEcho(0) if self._form.token_ids:
                 chunk = {**self._chunk, "choices": (_choice(0, {}),), **self._prompt(event)}
                 return b"data: %b\n\n" % encode(chunk)
@@ -102,7 +104,7 @@ class ChatWriter:
         return b"%b%b%b" % (self._head, encode({**_choice(choice, delta), **more}), self._tail)
 
     def _scored(self, part: TextDelta | ReasoningDelta | ToolDelta | Choice) -> dict[str, Any]:
-        """What was asked for of the tokens that these letters are written in."""
+        """The requested logprobs and token ids of this part."""
         more: dict[str, Any] = {}
         if self._form.logprobs:
             more["logprobs"] = {"content": replies.scores(part.logprobs), "refusal": None}
@@ -124,7 +126,7 @@ class ChatWriter:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": ()}
         message |= _thought(choice.reasoning) if choice.reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
-        ended = {"logprobs": None, **replies.finish_of(choice.ending, choice.stop)}
+        ended = {"logprobs": None, **replies.finish_fields(choice.ending, choice.stop)}
         return {"index": choice.index, "message": message, **ended, **self._scored(choice)}
 
 
@@ -133,7 +135,7 @@ def _choice(index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thought(text: str) -> dict[str, str]:
-    """Under the names of SGLang and llama.cpp, and of vLLM."""
+    """A thought, under the names of SGLang and llama.cpp, and of vLLM."""
     return {"reasoning_content": text, "reasoning": text}
 
 

@@ -1,4 +1,4 @@
-"""Writes completions: the older form, in which an answer is text alone and may begin with its prompt."""
+"""Writes completions: the older endpoint, whose answers are text and may begin with the prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.types.errors import QuireError
 
 
 class CompletionForm(NamedTuple):
-    """How this answer is to be written."""
+    """What this answer contains."""
 
     usage: bool = False  # in a chunk of its own, at the end of a stream
     logprobs: bool = False
@@ -26,7 +26,7 @@ class CompletionForm(NamedTuple):
 
 
 class CompletionWriter:
-    """One answer's. It remembers how long each choice's text is: with logprobs, the tokens' places in it are told."""
+    """Writes one answer. Keeps the length of each choice's text: logprobs have the offset of each token."""
 
     content_type = replies.EVENT_STREAM
 
@@ -51,13 +51,13 @@ class CompletionWriter:
         return self._event(events[0]) if len(events) == 1 else b"".join(map(self._event, events))
 
     def close(self, usage: Usage) -> bytes:
-        """The usage if it was asked for, and the end."""
+        """The usage if it was requested, and the end."""
         if not self._form.usage:
             return b"data: [DONE]\n\n"
         return b"data: %b\n\ndata: [DONE]\n\n" % encode({**self._facts, "choices": (), "usage": self._usage(usage)})
 
     def fail(self, error: QuireError) -> bytes:
-        """Without [DONE]: whoever waits for that must not take this for a whole answer."""
+        """Without [DONE], so that a client does not take this for a complete answer."""
         return b"data: %b\n\n" % replies.error_body(error)
 
     def whole(self, answered: Answered) -> bytes:
@@ -75,7 +75,7 @@ class CompletionWriter:
             case TextDelta(choice, text, tokens, scored) | ReasoningDelta(choice, text, tokens, scored):
                 return self._chunk(choice, text, self._scored(choice, tokens, scored)) if self._form.answer else b""
             case Finish(choice, ending, stop):
-                return self._chunk(choice, "", replies.finish_of(ending, stop))
+                return self._chunk(choice, "", replies.finish_fields(ending, stop))
             case PromptEcho(choice, text, _, scored) if self._form.echo:
                 return self._chunk(choice, text, {**self._scored(choice, (), scored), **self._prompt(event)})
             case PromptEcho(choice) if self._form.token_ids:
@@ -93,12 +93,12 @@ class CompletionWriter:
             more = self._prompt(choice.prompt)
             if self._form.echo:
                 text, scored = choice.prompt.text + text, choice.prompt.logprobs + scored
-        ended = {"logprobs": None, **replies.finish_of(choice.ending, choice.stop)}
+        ended = {"logprobs": None, **replies.finish_fields(choice.ending, choice.stop)}
         more |= self._scored(choice.index, tokens, scored)
         return {"index": choice.index, "text": text, **ended, **more}
 
     def _scored(self, choice: int, tokens: Sequence[int], scored: Sequence[ScoredToken]) -> dict[str, Any]:
-        """What was asked for of the tokens that these letters are written in."""
+        """The requested logprobs and token ids of this part."""
         more: dict[str, Any] = {}
         if self._form.logprobs:
             start = self._offsets.get(choice, 0)
@@ -117,12 +117,12 @@ class CompletionWriter:
         return more
 
     def _usage(self, usage: Usage) -> dict[str, Any]:
-        """The engine cannot do nothing: where only the prompt was asked for, the one token that it made is not told."""
-        return replies.usage_of(usage if self._form.answer else replace(usage, output=0, forced=0, reasoning=0))
+        """Leave out the answer if only the prompt was requested: the engine always makes one token."""
+        return replies.usage_fields(usage if self._form.answer else replace(usage, output=0, forced=0, reasoning=0))
 
 
 def _legacy(scored: Sequence[ScoredToken], start: int) -> dict[str, Any]:
-    """Four lists of equal length. The chosen token is among the likeliest, even if it is not one of them."""
+    """Four lists of equal length. The chosen token is added to the likeliest."""
     offsets = []
     for token in scored:
         offsets.append(start)
@@ -136,7 +136,7 @@ def _legacy(scored: Sequence[ScoredToken], start: int) -> dict[str, Any]:
 
 
 def _tops(token: ScoredToken) -> dict[str, float]:
-    """By text. Of two tokens that look the same, the likelier one counts."""
+    """Logprobs by text. Of two tokens with the same text, the likelier one is used."""
     tops: dict[str, float] = {}
     for other in (*token.top, token):
         tops.setdefault(other.text, replies.finite(other.logprob))

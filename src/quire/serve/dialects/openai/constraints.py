@@ -1,23 +1,23 @@
-"""The form that an answer must have, out of the many fields in which a client may say it. At most one of them."""
+"""Reads the grammar of an answer from the fields in which a client may give it: at most one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from quire.serve.dialects.contract import Limits
-from quire.serve.dialects.openai.fields import Fields, ResponseFormat, StructuredOutputs
-from quire.serve.dialects.strict_json import parse, text_of
+from quire.serve.dialects.contract import RequestLimits
+from quire.serve.dialects.openai.fields import OpenAIFields, ResponseFormat, StructuredOutputs
+from quire.serve.dialects.strict_json import json_text, parse_json
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
 
 _ANY_OBJECT = Constraint(ConstraintKind.JSON)
 
 
-def constraint_of(
-    given: Fields, limits: Limits, form: ResponseFormat | None, place: str, strict: bool = False
+def read_constraint(
+    given: OpenAIFields, limits: RequestLimits, form: ResponseFormat | None, place: str, strict: bool = False
 ) -> Constraint | None:
-    """`form` is what OpenAI itself has for this, and stands in the body at `place`, `strict` beside its schema."""
+    """The constraint, if one is given. `form` is OpenAI's own field for it; `place` is its path, `strict` its flag."""
     found = {field: constraint for field, constraint in _all(given, form, place, strict) if constraint is not None}
     if len(found) > 1:
         first, second, *_ = found
@@ -32,14 +32,14 @@ def constraint_of(
 
 
 def schema_text(schema: str | dict[str, Any], field: str) -> str:
-    """A schema as JSON text, in which the same schema always looks the same. A text is read first."""
+    """A schema as JSON text, in one form for equal schemas. A text is parsed first."""
     if isinstance(schema, str):
         schema = _parsed(schema, field)
-    return text_of(schema, field)
+    return json_text(schema, field)
 
 
 def _all(
-    given: Fields, form: ResponseFormat | None, place: str, strict: bool
+    given: OpenAIFields, form: ResponseFormat | None, place: str, strict: bool
 ) -> Iterator[tuple[str, Constraint | None]]:
     if form is not None:
         yield place, _of_format(form, place, strict)
@@ -56,15 +56,15 @@ def _all(
 
 
 def _of_format(form: ResponseFormat, place: str, strict: bool) -> Constraint | None:
-    said = {name for name in ("json_schema", "schema", "regex", "ebnf") if getattr(form, name) is not None}
+    given = {name for name in ("json_schema", "schema", "regex", "ebnf") if getattr(form, name) is not None}
     wrapped = "json_schema" if form.json_schema is not None else "schema"
     takes = {"json_object": {"schema"}, "json": {"schema"}, "json_schema": {wrapped}}
-    if strange := sorted(said - takes.get(form.type, {form.type})):
+    if strange := sorted(given - takes.get(form.type, {form.type})):
         field = f"{place}.{strange[0]}"
         raise InvalidRequest(f"{field} does not go with the type {form.type!r}.", field=field)
     if form.type in ("text", "json_object") and form.schema is None:
         return _ANY_OBJECT if form.type == "json_object" else None
-    if not said:
+    if not given:
         field = f"{place}.{'schema' if form.type == 'json' else form.type}"
         raise InvalidRequest(f"Missing required parameter: {field}", field=field)
     if form.json_schema is not None:
@@ -83,10 +83,10 @@ def _of_structured(given: StructuredOutputs) -> Constraint:
         _grammar(given.grammar, f"{place}.grammar"),
         _ANY_OBJECT if given.json_object else None,
     ]
-    said = [constraint for constraint in found if constraint is not None]
-    if len(said) != 1:
+    constraints = [constraint for constraint in found if constraint is not None]
+    if len(constraints) != 1:
         raise InvalidRequest(f"{place} takes exactly one of json, regex, choice, grammar, json_object.", field=place)
-    return said[0]
+    return constraints[0]
 
 
 def _schema(given: str | dict[str, Any] | None, field: str, strict: bool = False) -> Constraint | None:
@@ -123,7 +123,7 @@ def _filled(text: str, field: str) -> str:
 
 
 def _parsed(text: str, field: str) -> dict[str, Any]:
-    schema = parse(text.encode(), field)
+    schema = parse_json(text.encode(), field)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{field} is not the text of a JSON schema: it must be an object.", field=field)
     return schema

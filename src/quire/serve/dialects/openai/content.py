@@ -6,23 +6,23 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.dialects.openai.terms import CacheBreakpoint, CacheControl, seconds_of
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.openai.terms import CacheBreakpoint, OpenAICacheControl, keep_seconds
+from quire.serve.dialects.strict_json import quoted
 from quire.types.errors import InvalidRequest
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 
-class Part(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Text, in the spellings of chat completions and of responses.
+class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Text, in the form of chat completions or of responses.
 
-    The names at the end are those of images, sounds and files: known, so that a refusal can name the part's type.
+    The last fields are those of images, sounds and files: declared, so that the refusal can name the part's type.
     """
 
     type: str
     text: str | None = None
     refusal: str | None = None
-    cache_control: CacheControl | None = None
+    cache_control: OpenAICacheControl | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
     annotations: list[Any] | None = None  # these three come back from earlier answers
     logprobs: list[Any] | None = None
@@ -39,31 +39,31 @@ class Part(Struct, kw_only=True, forbid_unknown_fields=True):
     detail: Any = None
 
 
-Content = str | list[Part]
+Content = str | list[ContentPart]
 
 
-class Said(NamedTuple):
-    """What a message says."""
+class MessageContent(NamedTuple):
+    """The text of a message, and how long to keep it."""
 
     text: str
-    keep: float | None = None  # seconds that the prompt is to be kept up to its end
+    keep: float | None = None  # seconds to keep the prompt up to the end of this message
 
 
-def said(content: Content | None, field: str) -> Said:
-    """The texts of all parts, one on each line. `field` is where the content stands in the body."""
+def read_content(content: Content | None, field: str) -> MessageContent:
+    """Join the texts of all parts, one on each line. `field` is the path of the content in the body."""
     if content is None:
-        return Said("")
+        return MessageContent("")
     if isinstance(content, str):
-        return Said(content)
+        return MessageContent(content)
     texts = [_text(part, f"{field}[{place}]") for place, part in enumerate(content)]
-    marks = [seconds_of(part.cache_control, part.prompt_cache_breakpoint) for part in content]
-    return Said("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
+    marks = [keep_seconds(part.cache_control, part.prompt_cache_breakpoint) for part in content]
+    return MessageContent("\n".join(texts), max((mark for mark in marks if mark is not None), default=None))
 
 
-def _text(part: Part, field: str) -> str:
+def _text(part: ContentPart, field: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     if name == "text" and part.type not in TEXTS:
-        public = f"{field}.type is {shown(part.type)}; only text is supported, for example of the type 'text'."
+        public = f"{field}.type is {quoted(part.type)}; only text is supported, for example of the type 'text'."
         raise InvalidRequest(public, field=f"{field}.type")
     text: str | None = getattr(part, name)
     if text is None:

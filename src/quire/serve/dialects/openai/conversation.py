@@ -1,4 +1,4 @@
-"""The messages of a chat completion."""
+"""Reads the messages of a chat completion."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from quire.serve.dialects.openai.content import Content, said
-from quire.serve.dialects.openai.terms import CacheControl, seconds_of
+from quire.serve.dialects.openai.content import Content, read_content
+from quire.serve.dialects.openai.terms import OpenAICacheControl, keep_seconds
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
@@ -23,48 +23,48 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class CalledFunction(Struct, forbid_unknown_fields=True):
-    """Which function, and with what. Some clients send the arguments as an object."""
+class OpenAICalledFunction(Struct, forbid_unknown_fields=True):
+    """The function of a call. Some clients send the arguments as an object."""
 
     name: str
     arguments: str | dict[str, Any] = "{}"
     parsed_arguments: Any = None  # what OpenAI's client adds
 
 
-class Call(Struct, forbid_unknown_fields=True):
+class OpenAIToolCall(Struct, forbid_unknown_fields=True):
     """One of an assistant's tool calls."""
 
     id: str
-    function: CalledFunction
+    function: OpenAICalledFunction
     type: Literal["function"] = "function"
     index: int | None = None  # of a streamed answer
 
 
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message, of any role. What an assistant's answer held may be sent back as it came."""
+    """One message, of any role. An assistant's message may be sent back as it came."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[OpenAIToolCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning: str | None = None  # vLLM
     reasoning_content: str | None = None  # SGLang, llama.cpp
-    cache_control: CacheControl | None = None
+    cache_control: OpenAICacheControl | None = None
     annotations: list[Any] | None = None
     parsed: Any = None
     audio: Any = None
     function_call: Any = None
 
 
-def messages_of(given: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """All of them, in our words."""
+def read_messages(given: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """Convert all messages."""
     return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given))
 
 
 def arguments_text(given: str | dict[str, Any], field: str) -> str:
-    """A call's arguments as JSON text; none at all are an empty object."""
+    """A call's arguments as JSON text; an empty text becomes an empty object."""
     if isinstance(given, dict):
         check_depth(given, field)
         return msgspec.json.encode(given).decode()
@@ -73,9 +73,9 @@ def arguments_text(given: str | dict[str, Any], field: str) -> str:
 
 def _message(given: ChatMessage, field: str) -> Message:
     _refuse(given, field)
-    text, keep = said(given.content, f"{field}.content")
+    text, keep = read_content(given.content, f"{field}.content")
     calls = [_call(call, f"{field}.tool_calls[{place}]") for place, call in enumerate(given.tool_calls or ())]
-    marks = [mark for mark in (keep, seconds_of(given.cache_control)) if mark is not None]
+    marks = [mark for mark in (keep, keep_seconds(given.cache_control)) if mark is not None]
     return Message(
         _ROLES[given.role],
         text or given.refusal or "",
@@ -87,13 +87,13 @@ def _message(given: ChatMessage, field: str) -> Message:
     )
 
 
-def _call(given: Call, field: str) -> ToolCall:
+def _call(given: OpenAIToolCall, field: str) -> ToolCall:
     arguments = arguments_text(given.function.arguments, f"{field}.function.arguments")
     return ToolCall(given.id, given.function.name, arguments)
 
 
 def _refuse(given: ChatMessage, field: str) -> None:
-    """What does not fit the role, or is not served."""
+    """Refuse fields that do not fit the role, or are not supported."""
     is_assistant = given.role == "assistant"
     for name, is_wrong, why in (
         ("function_call", given.function_call is not None, "is not supported; give tool_calls."),

@@ -8,30 +8,30 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from quire.serve.dialects.body import Refusal, Schemas, read
-from quire.serve.dialects.contract import Decoded, Dialect, Generates, Limits, Lists, Shows
+from quire.serve.dialects.body import Refusal, Schemas, read_body
+from quire.serve.dialects.contract import Decoded, Dialect, GenerateEndpoint, ListEndpoint, RequestLimits, ShowEndpoint
 from quire.serve.dialects.openai import llama_cpp
 from quire.serve.dialects.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.dialects.openai.completion_writer import CompletionForm, CompletionWriter
-from quire.serve.dialects.openai.constraints import constraint_of
-from quire.serve.dialects.openai.conversation import ChatMessage, messages_of
+from quire.serve.dialects.openai.constraints import read_constraint
+from quire.serve.dialects.openai.conversation import ChatMessage, read_messages
 from quire.serve.dialects.openai.fields import (
     REFUSED,
     Count,
     CountOrZero,
     Effort,
     Limit,
-    Reasoning,
+    ReasoningField,
     ResponseFormat,
     TokenId,
 )
-from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, penalty_of, same
+from quire.serve.dialects.openai.llama_cpp import LlamaCppFields, agreed_value, repetition_penalty_of
 from quire.serve.dialects.openai.replies import encode, error_body
-from quire.serve.dialects.openai.sampling import num_logprobs, num_samples, said_by, sampling_of
-from quire.serve.dialects.openai.terms import terms_of, thinks
-from quire.serve.dialects.openai.tools import ChatTool, Choice, chat_tools, offer_of
+from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, num_samples, read_sampling
+from quire.serve.dialects.openai.terms import read_terms
+from quire.serve.dialects.openai.tools import ChatTool, ToolChoiceObject, chat_tools, offer_of
 from quire.serve.dialects.strict_json import check_depth
-from quire.text.template_variables import KWARGS_FIELD, check_names
+from quire.text.template_variables import KWARGS_FIELD, take_switch, take_thinking
 from quire.types.chat import ChatRequest, CompletionRequest, ModelCard
 from quire.types.errors import InvalidRequest
 
@@ -40,8 +40,8 @@ COMPLETIONS = "/v1/completions"
 DEFAULT_COMPLETION_TOKENS = 16
 
 
-class StreamOptions(Struct, forbid_unknown_fields=True):
-    """What a stream has beside the answer."""
+class OpenAIStreamOptions(Struct, forbid_unknown_fields=True):
+    """Options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -49,17 +49,17 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class GenerationBody(LlamaCppFields, kw_only=True):
-    """What the two endpoints have in common."""
+    """Fields of both endpoints."""
 
     model: str | None = None  # None: the only one that is served
     n: Count | None = None
     max_tokens: Limit | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: OpenAIStreamOptions | None = None
     response_format: ResponseFormat | None = None
 
 
-class ChatBody(GenerationBody, kw_only=True):
+class OpenAIChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -67,10 +67,10 @@ class ChatBody(GenerationBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: CountOrZero | None = None
     tools: list[ChatTool] | None = None
-    tool_choice: str | Choice | None = None
+    tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningField | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
@@ -114,12 +114,12 @@ COMPLETION_REFUSED = (
 )
 
 
-def decode_chat(body: bytes, limits: Limits) -> Decoded:
-    """A chat completion."""
-    given = read(body, ChatBody, CHAT_REFUSED)
+def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
+    """Decode a chat completion."""
+    given = read_body(body, OpenAIChatBody, CHAT_REFUSED)
     n = num_samples(given.n, limits)
     wants_logprobs = bool(given.logprobs) or bool(given.n_probs)
-    top = same(("top_logprobs", given.top_logprobs), ("n_probs", given.n_probs or None))
+    top = agreed_value(("top_logprobs", given.top_logprobs), ("n_probs", given.n_probs or None))
     top = num_logprobs(top, limits, "top_logprobs")
     if top is not None and not wants_logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true.", field="top_logprobs")
@@ -128,37 +128,37 @@ def decode_chat(body: bytes, limits: Limits) -> Decoded:
     think, variables = _template(given)
     ask = ChatRequest(
         given.model or "",
-        messages_of(given.messages),
-        sampling_of(
+        read_messages(given.messages),
+        read_sampling(
             given,
             limits,
             n=n,
             max_tokens=_chat_tokens(given),
             logprobs=top or 0 if wants_logprobs else None,
-            repetition_penalty=penalty_of(given),
+            repetition_penalty=repetition_penalty_of(given),
         ),
-        said_by(given),
+        given_parameters(given),
         tools=offer.tools,
         tool_choice=offer.choice,
-        constraint=constraint_of(given, limits, given.response_format, "response_format"),
+        constraint=read_constraint(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         think=think,
         continue_last=_continues(given),
         template_variables=variables,
-        terms=terms_of(given),
+        terms=read_terms(given),
         echo=_shows_prompt(given),
     )
     shown = (wants_logprobs, bool(given.return_token_ids), given.prompt_logprobs is not None)
     return Decoded(ask, partial(ChatWriter, ChatForm(n, _usage(given), *shown)))
 
 
-def decode_completion(body: bytes, limits: Limits) -> Decoded:
-    """A completion of one prompt or of several."""
-    given = read(body, CompletionBody, COMPLETION_REFUSED)
+def decode_completion(body: bytes, limits: RequestLimits) -> Decoded:
+    """Decode a completion of one prompt or several."""
+    given = read_body(body, CompletionBody, COMPLETION_REFUSED)
     n = num_samples(given.n, limits)
     if given.best_of is not None and given.best_of != n:
         raise InvalidRequest(f"best_of is {given.best_of} and n is {n}; they must be the same.", field="best_of")
-    logprobs = same(("logprobs", given.logprobs), ("n_probs", given.n_probs or None))
+    logprobs = agreed_value(("logprobs", given.logprobs), ("n_probs", given.n_probs or None))
     logprobs = num_logprobs(logprobs, limits, "logprobs")
     echo = bool(given.echo)
     if echo and given.suffix:
@@ -172,20 +172,20 @@ def decode_completion(body: bytes, limits: Limits) -> Decoded:
     ask = CompletionRequest(
         given.model or "",
         _prompts(given.prompt, limits),
-        sampling_of(
+        read_sampling(
             given,
             limits,
             n=n,
             max_tokens=None if max_tokens < 0 else max(max_tokens, 1),
             logprobs=logprobs,
-            repetition_penalty=penalty_of(given),
+            repetition_penalty=repetition_penalty_of(given),
             **of_prompt,
         ),
-        said_by(given),
-        constraint=constraint_of(given, limits, given.response_format, "response_format"),
+        given_parameters(given),
+        constraint=read_constraint(given, limits, given.response_format, "response_format"),
         stream=bool(given.stream),
         echo=echo or _shows_prompt(given),
-        terms=terms_of(given),
+        terms=read_terms(given),
         suffix=given.suffix or "",
     )
     shown = (logprobs is not None, bool(given.return_token_ids), given.prompt_logprobs is not None)
@@ -194,12 +194,12 @@ def decode_completion(body: bytes, limits: Limits) -> Decoded:
 
 
 def encode_models(cards: Sequence[ModelCard]) -> bytes:
-    """The list of models."""
+    """Encode the list of models."""
     return encode({"object": "list", "data": [_model(card) for card in cards]})
 
 
 def encode_model(card: ModelCard) -> bytes:
-    """One of them."""
+    """Encode one model."""
     return encode(_model(card))
 
 
@@ -216,7 +216,7 @@ def _model(card: ModelCard) -> dict[str, Any]:
 
 
 def _usage(given: GenerationBody) -> bool:
-    """Whether the usage ends the stream."""
+    """Does the stream end with the usage?"""
     options = given.stream_options
     if options is None:
         return False
@@ -237,7 +237,7 @@ def _shows_prompt(given: GenerationBody) -> bool:
     return bool(given.return_token_ids) or given.prompt_logprobs is not None
 
 
-def _chat_tokens(given: ChatBody) -> int | None:
+def _chat_tokens(given: OpenAIChatBody) -> int | None:
     new, old = given.max_completion_tokens, given.max_tokens
     if new is not None and old is not None and new != old:
         raise InvalidRequest("max_tokens and max_completion_tokens differ: give one of them.", field="max_tokens")
@@ -248,41 +248,26 @@ def _chat_tokens(given: ChatBody) -> int | None:
 
 
 def _limit(given: GenerationBody, max_tokens: int | None) -> int | None:
-    """Under OpenAI's name or llama.cpp's. Below 0: until the context is full. None: neither is there."""
-    limit: int | None = same(("max_tokens", max_tokens), ("n_predict", given.n_predict))
+    """The limit under OpenAI's name or llama.cpp's. Negative: until the context is full. None: not given."""
+    limit: int | None = agreed_value(("max_tokens", max_tokens), ("n_predict", given.n_predict))
     return limit
 
 
-def _template(given: ChatBody) -> tuple[bool | None, dict[str, Any]]:
-    """Whether to think, and the template's other variables. A variable is nearer to the model than an effort is."""
+def _template(given: OpenAIChatBody) -> tuple[bool | None, dict[str, Any]]:
+    """Whether to think, and the template's other variables."""
     nested = given.reasoning.effort if given.reasoning else None
-    effort = given.reasoning_effort or nested
     variables = dict(given.chat_template_kwargs or {})
     check_depth(variables, KWARGS_FIELD)
-    think = _taken(variables, "enable_thinking", None)
-    given.add_generation_prompt = _taken(variables, "add_generation_prompt", given.add_generation_prompt)
-    given.continue_final_message = _taken(variables, "continue_final_message", given.continue_final_message)
-    check_names(variables)
-    if effort is not None:
-        variables.setdefault("reasoning_effort", effort)
+    for name in ("add_generation_prompt", "continue_final_message"):
+        setattr(given, name, take_switch(variables, name, getattr(given, name)))
+    think = take_thinking(variables, given.reasoning_effort or nested)
     if given.documents is not None:
         check_depth(given.documents, "documents")
         variables.setdefault("documents", given.documents)
-    return (thinks(effort) if think is None else think), variables
+    return think, variables
 
 
-def _taken(variables: dict[str, Any], name: str, beside: bool | None) -> bool | None:
-    """The variable of this name, taken out; or what was said beside the variables. They may not differ."""
-    value = variables.pop(name, None)
-    field = f"{KWARGS_FIELD}.{name}"
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(f"{field} must be a boolean.", field=field)
-    if value is not None and beside is not None and value != beside:
-        raise InvalidRequest(f"{field} and {name} differ: give one of them.", field=field)
-    return beside if value is None else value
-
-
-def _continues(given: ChatBody) -> bool:
+def _continues(given: OpenAIChatBody) -> bool:
     if given.continue_final_message:
         if given.add_generation_prompt:
             public = "continue_final_message and add_generation_prompt exclude each other."
@@ -297,8 +282,8 @@ def _continues(given: ChatBody) -> bool:
     return False
 
 
-def _prompts(given: str | list[Any], limits: Limits) -> tuple[str | tuple[int, ...], ...]:
-    """One text, several, the token ids of one, or those of several."""
+def _prompts(given: str | list[Any], limits: RequestLimits) -> tuple[str | tuple[int, ...], ...]:
+    """The prompts: one text or several, token ids of one or of several."""
     if isinstance(given, str):
         return (given,)
     kinds = {type(item) for item in given}
@@ -315,12 +300,12 @@ def _prompts(given: str | list[Any], limits: Limits) -> tuple[str | tuple[int, .
 DIALECT = Dialect(
     name="openai",
     endpoints=(
-        Generates(CHAT, decode_chat),
-        Generates(COMPLETIONS, decode_completion),
-        Lists("/v1/models", encode_models),
-        Shows("/v1/models/{name}", encode_model),
+        GenerateEndpoint(CHAT, decode_chat),
+        GenerateEndpoint(COMPLETIONS, decode_completion),
+        ListEndpoint("/v1/models", encode_models),
+        ShowEndpoint("/v1/models/{name}", encode_model),
     ),
     error=error_body,
     headers={},
-    schemas=Schemas({CHAT: (ChatBody, CHAT_REFUSED), COMPLETIONS: (CompletionBody, COMPLETION_REFUSED)}),
+    schemas=Schemas({CHAT: (OpenAIChatBody, CHAT_REFUSED), COMPLETIONS: (CompletionBody, COMPLETION_REFUSED)}),
 )

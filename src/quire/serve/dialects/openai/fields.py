@@ -1,7 +1,7 @@
-"""The fields that chat completions, completions and responses have in common, and those that we refuse.
+"""The fields that chat completions, completions and responses share, and those that are refused.
 
 OpenAI's own names come first, then those that vLLM, SGLang and TensorRT-LLM have added, then ours; llama.cpp's are in
-llama_cpp.py. `null` is always the same as no field. What they mean is in sampling.py, constraints.py and terms.py.
+llama_cpp.py. `null` is the same as no field. sampling.py, constraints.py and terms.py interpret them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Lifetime = Literal["5m", "30m", "1h", "12h", "24h"]
 
 
-class Reasoning(Struct, forbid_unknown_fields=True):
-    """How much the model thinks. A summary is never made: the thoughts themselves are in the answer."""
+class ReasoningField(Struct, forbid_unknown_fields=True):
+    """How much the model thinks. There are no summaries: the answer has the thoughts themselves."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -38,7 +38,7 @@ class Reasoning(Struct, forbid_unknown_fields=True):
 
 
 class JsonSchema(Struct, forbid_unknown_fields=True):
-    """OpenAI's wrapping of a schema. We always follow it; `strict` closes objects that the server leaves open."""
+    """OpenAI's wrapper of a schema. It is always enforced; `strict` closes objects that the server leaves open."""
 
     schema: dict[str, Any]
     name: str | None = None
@@ -57,7 +57,7 @@ class ResponseFormat(Struct, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(Struct, forbid_unknown_fields=True):
-    """vLLM's; exactly one of them."""
+    """vLLM's; exactly one must be given."""
 
     json: Schema | None = None
     regex: str | None = None
@@ -67,7 +67,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True):
 
 
 class Keep(Struct, forbid_unknown_fields=True):
-    """How long the prompt's cached part is kept, and how much it counts against others that are kept."""
+    """How long the cached prompt is kept, and its rank among others that are kept."""
 
     ttl: Seconds
     rank: Annotated[int, Meta(ge=1, le=100)] = 50
@@ -80,10 +80,10 @@ class CacheOptions(Struct, forbid_unknown_fields=True):
     ttl: Lifetime | None = None
 
 
-class Fields(Struct, kw_only=True):
-    """All that does not depend on the endpoint."""
+class OpenAIFields(Struct, kw_only=True):
+    """The fields of all endpoints."""
 
-    # How tokens are chosen.
+    # Sampling.
     temperature: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
@@ -98,7 +98,7 @@ class Fields(Struct, kw_only=True):
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[str | list[TokenId]] | None = None
 
-    # When the answer ends, and what is told of it.
+    # End of the answer, and what is returned of it.
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: CountOrZero | None = None
@@ -106,7 +106,7 @@ class Fields(Struct, kw_only=True):
     prompt_logprobs: CountOrZero | None = None
     return_token_ids: bool | None = None
 
-    # What form it has.
+    # Grammar.
     structured_outputs: StructuredOutputs | None = None  # vLLM
     guided_json: Schema | None = None  # vLLM before 0.12
     guided_regex: str | None = None
@@ -118,7 +118,7 @@ class Fields(Struct, kw_only=True):
     ebnf: str | None = None  # SGLang
     grammar: str | None = None  # llama.cpp
 
-    # How the request is treated.
+    # Scheduling and cache.
     priority: Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)] | None = None  # vLLM's sense: lower is served first
     cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
     extra_key: Annotated[str, Meta(max_length=1024)] | None = None  # SGLang: the same
@@ -130,7 +130,7 @@ class Fields(Struct, kw_only=True):
     prompt_cache_key: Annotated[str, Meta(max_length=1024)] | None = None
     prompt_cache_options: CacheOptions | None = None
 
-    # Facts that others bill or audit by. Of ours, only rules of routes look at user and metadata.
+    # For billing and audits elsewhere. Here only rules of routes read user and metadata.
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ class Fields(Struct, kw_only=True):
 
 
 _NO_BEAMS = Refusal("answers are sampled; there is no beam search.", (False,))
-_THOUGHTS = Refusal("thoughts are always told apart from the answer, as they come.", (True,))
+_THOUGHTS = Refusal("reasoning is always separated from the answer and streamed.", (True,))
 
 REFUSED = {
     "store": Refusal("nothing is stored here; leave it out or give false.", (False,), is_ignorable=True),
@@ -165,7 +165,7 @@ REFUSED = {
     "repetition_detection": Refusal("see repetition_penalty and frequency_penalty."),
     "logprob_token_ids": Refusal("see logprobs."),
     "return_tokens_as_token_ids": Refusal("see return_token_ids.", (False,)),
-    "return_hidden_states": Refusal("hidden states are not told.", (False,)),
+    "return_hidden_states": Refusal("hidden states are not returned.", (False,)),
     "kv_transfer_params": Refusal("prompts and answers are computed in one place."),
     "lora_path": Refusal("there are no adapters."),
     "mm_processor_kwargs": Refusal("only text is taken."),

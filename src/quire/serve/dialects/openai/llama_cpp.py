@@ -1,7 +1,7 @@
-"""Fields that llama.cpp's server has added: those that mean something here, and those that are refused unless off.
+"""Fields of llama.cpp's server: those that are supported, and those that are refused unless off.
 
-Some fields only tune a method that another field switches on. Where that one is refused unless off, they change nothing
-and may have any value.
+Some fields only tune a method that another field enables. If that field is refused unless off, they change nothing and
+may have any value.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from quire.serve.dialects.body import Refusal
-from quire.serve.dialects.openai.fields import CountOrZero, Fields
+from quire.serve.dialects.openai.fields import CountOrZero, OpenAIFields
 from quire.types.errors import InvalidRequest
 
 Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 PENALTIES = {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
-class LlamaCppFields(Fields, kw_only=True):
-    """Of chat completions and completions."""
+class LlamaCppFields(OpenAIFields, kw_only=True):
+    """Fields of chat completions and completions."""
 
     repeat_penalty: Factor | None = None  # the same as repetition_penalty
     repeat_last_n: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # -1: penalties look at the whole text
@@ -77,21 +77,21 @@ REFUSED = {
 }
 
 
-def same(one: tuple[str, Any], other: tuple[str, Any]) -> Any:
-    """The value of two fields that mean the same: of the one that is there, and not of both if they differ."""
+def agreed_value(one: tuple[str, Any], other: tuple[str, Any]) -> Any:
+    """The value of two fields with one meaning. Refuses two values that differ."""
     if one[1] is not None and other[1] is not None and one[1] != other[1]:
         raise InvalidRequest(f"{one[0]} and {other[0]} differ: give one of them.", field=other[0])
     return other[1] if one[1] is None else one[1]
 
 
-def penalty_of(given: LlamaCppFields) -> float | None:
-    """The repetition penalty under either name. It looks at the whole text, so no other window can be asked for."""
+def repetition_penalty_of(given: LlamaCppFields) -> float | None:
+    """The repetition penalty under either name. It covers the whole text, so no other window is supported."""
     if given.repeat_last_n not in (None, -1):
         strong = next((n for n, off in PENALTIES.items() if getattr(given, n) not in (None, off)), None)
         if strong is not None:
             public = f"repeat_last_n is {given.repeat_last_n}, and {strong} looks at the whole text: give -1."
             raise InvalidRequest(public, field="repeat_last_n")
-    penalty: float | None = same(
+    penalty: float | None = agreed_value(
         ("repetition_penalty", given.repetition_penalty), ("repeat_penalty", given.repeat_penalty)
     )
     return penalty

@@ -1,4 +1,4 @@
-"""Parts of answers that OpenAI's endpoints share: what it cost, why it ended, how likely it was, what went wrong."""
+"""Parts of answers that OpenAI's endpoints share: usage, finish reasons, log probabilities, errors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from quire.types.chat import Ending, PromptEcho, ScoredToken
 from quire.types.errors import ContextTooLong, QuireError
 
 EVENT_STREAM = "text/event-stream"
-LOWEST = -9999.0  # stands for minus infinity, which JSON does not have
+LOWEST = -9999.0  # in place of minus infinity, which JSON does not have
 
-# "abort", as vLLM and SGLang say it, is no word of OpenAI's; but "stop" would say that a cancelled answer is whole.
+# "abort" is vLLM's and SGLang's, not OpenAI's; "stop" would claim that a cancelled answer is complete.
 _FINISH_REASONS = {
     Ending.STOP: "stop",
     Ending.STOP_TEXT: "stop",
@@ -26,8 +26,8 @@ _FINISH_REASONS = {
 encode = msgspec.json.Encoder().encode
 
 
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's counts. `forced_tokens` is ours: output that a grammar left no choice about."""
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    """OpenAI's counts. `forced_tokens` is ours: output that a grammar forced."""
     details = {"reasoning_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
     return {
         "prompt_tokens": usage.prompt,
@@ -38,13 +38,13 @@ def usage_of(usage: Usage) -> dict[str, Any]:
     }
 
 
-def finish_of(ending: Ending, stop: str | int | None) -> dict[str, Any]:
-    """`stop_reason` is vLLM's: the stop string or token that was met."""
+def finish_fields(ending: Ending, stop: str | int | None) -> dict[str, Any]:
+    """The finish reason. `stop_reason` is vLLM's: the stop string or token that was found."""
     return {"finish_reason": _FINISH_REASONS[ending]} | ({} if stop is None else {"stop_reason": stop})
 
 
-def error_of(error: QuireError) -> dict[str, Any]:
-    """The error object. Clients know `context_length_exceeded`; the other codes are our own."""
+def error_fields(error: QuireError) -> dict[str, Any]:
+    """The error object. `context_length_exceeded` is OpenAI's code; the others are our own."""
     return {
         "message": error.public,
         "type": _error_type(error.status),
@@ -54,12 +54,12 @@ def error_of(error: QuireError) -> dict[str, Any]:
 
 
 def error_body(error: QuireError) -> bytes:
-    """The body of an answer that is an error."""
-    return encode({"error": error_of(error)})
+    """Encode an error."""
+    return encode({"error": error_fields(error)})
 
 
 def scored(token: ScoredToken) -> dict[str, Any]:
-    """A token as chat completions and responses tell it, without its alternatives."""
+    """A token of chat completions and responses, without its alternatives."""
     return {"token": token.text, "logprob": finite(token.logprob), "bytes": list(token.bytes)}
 
 

@@ -1,11 +1,11 @@
-"""How tokens are chosen, out of the fields of a request."""
+"""Reads the sampling parameters of a request."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from quire.serve.dialects.contract import Limits
-from quire.serve.dialects.openai.fields import MAX_BIAS, Biases, Fields
+from quire.serve.dialects.contract import RequestLimits
+from quire.serve.dialects.openai.fields import MAX_BIAS, Biases, OpenAIFields
 from quire.types.errors import InvalidRequest
 from quire.types.request import SamplingParams
 
@@ -22,13 +22,13 @@ _SAID = {name: name for name in (*_SAME, "top_k", "stop", "max_tokens")} | {
 }
 
 
-def said_by(given: Fields) -> frozenset[str]:
-    """The parameters of which a request says something."""
+def given_parameters(given: OpenAIFields) -> frozenset[str]:
+    """The names of the parameters that a request gives."""
     return frozenset(ours for theirs, ours in _SAID.items() if getattr(given, theirs, None) is not None)
 
 
-def sampling_of(given: Fields, limits: Limits, **own: Any) -> SamplingParams:
-    """`own` are the parameters that each endpoint spells differently; None is the default."""
+def read_sampling(given: OpenAIFields, limits: RequestLimits, **own: Any) -> SamplingParams:
+    """The sampling parameters. `own` are those that each endpoint spells differently; None: the default."""
     bias, banned = _biases(given.logit_bias)
     chosen = {name: getattr(given, name) for name in _SAME} | {
         "logit_bias": bias,
@@ -48,14 +48,14 @@ def sampling_of(given: Fields, limits: Limits, **own: Any) -> SamplingParams:
     return SamplingParams(**{name: value for name, value in (chosen | own).items() if value is not None})
 
 
-def num_samples(n: int | None, limits: Limits) -> int:
-    """How many answers to each prompt."""
+def num_samples(n: int | None, limits: RequestLimits) -> int:
+    """The number of answers to each prompt."""
     _at_most(n, limits.max_n, "n")
     return n or 1
 
 
-def num_logprobs(given: int | None, limits: Limits, field: str) -> int | None:
-    """How many alternatives are told for each token."""
+def num_logprobs(given: int | None, limits: RequestLimits, field: str) -> int | None:
+    """The number of alternatives for each token."""
     _at_most(given, limits.max_logprobs, field)
     return given
 
@@ -65,7 +65,7 @@ def _at_most(given: int | None, limit: int, field: str) -> None:
         raise InvalidRequest(f"{field} is {given}; this server allows at most {limit}.", field=field)
 
 
-def _stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
+def _stops(given: str | list[str] | None, limits: RequestLimits) -> tuple[str, ...]:
     stops = (given,) if isinstance(given, str) else tuple(given or ())
     if len(stops) > limits.max_stops:
         raise InvalidRequest(f"stop has {len(stops)} strings; at most {limits.max_stops} are allowed.", field="stop")
@@ -76,7 +76,7 @@ def _stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
 
 
 def _biases(given: Biases | None) -> tuple[dict[int, float] | None, tuple[tuple[int, ...], ...]]:
-    """OpenAI's object, or llama.cpp's list of pairs, in which false is: never. Of the second, what never comes."""
+    """Biases and banned tokens, from OpenAI's object or llama.cpp's list of pairs, where false bans a token."""
     if not isinstance(given, list):
         return given, ()
     bias: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""How a request is to be treated, and how long its prompt is kept, out of its fields."""
+"""Reads a request's `Terms` from its fields: priority, session, cache salt, how long its prompt is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from quire.serve.dialects.openai.fields import CacheOptions, Effort, Fields, Keep, Lifetime
+from quire.serve.dialects.openai.fields import CacheOptions, Keep, Lifetime, OpenAIFields
 from quire.serve.dialects.strict_json import check_depth
 from quire.types.chat import Terms
 from quire.types.errors import InvalidRequest
@@ -16,22 +16,22 @@ _SECONDS: dict[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "12h": 4
 _RANK = Terms().keep_rank
 
 
-class CacheControl(Struct, forbid_unknown_fields=True):
-    """Anthropic's mark, which several servers take in OpenAI's messages too: keep the prompt up to here."""
+class OpenAICacheControl(Struct, forbid_unknown_fields=True):
+    """Anthropic's cache mark, which several servers accept in OpenAI's messages: keep the prompt up to here."""
 
     type: Literal["ephemeral"]
     ttl: Lifetime | None = None
 
 
 class CacheBreakpoint(Struct, forbid_unknown_fields=True):
-    """OpenAI's own mark for the same."""
+    """OpenAI's own cache mark."""
 
     mode: Literal["explicit"]
     ttl: Lifetime | None = None
 
 
-def terms_of(given: Fields) -> Terms:
-    """What the client asks for; an API key may allow less."""
+def read_terms(given: OpenAIFields) -> Terms:
+    """The terms that the client requests; an API key may allow less."""
     if given.request_id is not None and given.rid is not None and given.request_id != given.rid:
         raise InvalidRequest("request_id and rid differ: give one of them.", field="rid")
     if given.cache_salt is not None and given.extra_key is not None and given.cache_salt != given.extra_key:
@@ -51,8 +51,8 @@ def terms_of(given: Fields) -> Terms:
     )
 
 
-def seconds_of(control: CacheControl | None, breakpoint_: CacheBreakpoint | None = None) -> float | None:
-    """How long a mark keeps the prompt before it: the longer of the two. None: no mark."""
+def keep_seconds(control: OpenAICacheControl | None, breakpoint_: CacheBreakpoint | None = None) -> float | None:
+    """Seconds that the marks keep the prompt: the longer of the two. None: no mark."""
     marks = []
     if control is not None:
         marks.append(_SECONDS[control.ttl or "5m"])
@@ -61,16 +61,11 @@ def seconds_of(control: CacheControl | None, breakpoint_: CacheBreakpoint | None
     return max(marks, default=None)
 
 
-def thinks(effort: Effort | None) -> bool | None:
-    """Whether an effort asks for thoughts. None: as the model has it."""
-    return None if effort is None else effort != "none"
-
-
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _kept(given: Fields) -> tuple[float | None, int]:
+def _kept(given: OpenAIFields) -> tuple[float | None, int]:
     match given.keep:
         case Keep(ttl=ttl, rank=rank):
             return ttl, rank
@@ -81,7 +76,7 @@ def _kept(given: Fields) -> tuple[float | None, int]:
 
 
 def _ttl(options: CacheOptions | None) -> float | None:
-    """With `explicit`, only the marked places of the prompt are kept."""
+    """Seconds to keep the whole prompt. With `explicit`, only marked parts are kept."""
     if options is None or options.ttl is None or options.mode == "explicit":
         return None
     return _SECONDS[options.ttl]

@@ -1,4 +1,4 @@
-"""The functions that a model may call, and whether it must. Both in the nested form of chat and in the flat one."""
+"""Reads the tools of a request and its tool_choice, in the nested form of chat and in the flat form of responses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from quire.serve.dialects.contract import Limits
+from quire.serve.dialects.contract import RequestLimits
 from quire.serve.dialects.openai.constraints import schema_text
 from quire.serve.dialects.openai.fields import Name
-from quire.serve.dialects.strict_json import shown
-from quire.types.chat import Tool, ToolChoice
+from quire.serve.dialects.strict_json import quoted
+from quire.text.tool_offer import Mode, ToolOffer, offer_tools
+from quire.types.chat import Tool
 from quire.types.errors import InvalidRequest
 
 
-class Function(Struct, forbid_unknown_fields=True):
+class OpenAIFunction(Struct, forbid_unknown_fields=True):
     """A function that the model may call."""
 
     name: Name
@@ -25,15 +26,15 @@ class Function(Struct, forbid_unknown_fields=True):
 
 
 class ChatTool(Struct, forbid_unknown_fields=True):
-    """As chat completions has it."""
+    """A tool of chat completions."""
 
     type: str
-    function: Function | None = None
+    function: OpenAIFunction | None = None
     custom: Any = None
 
 
 class FlatTool(Struct, forbid_unknown_fields=True):
-    """As responses has it."""
+    """A tool of responses."""
 
     type: Literal["function"]
     name: Name
@@ -43,7 +44,7 @@ class FlatTool(Struct, forbid_unknown_fields=True):
 
 
 class Named(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A function's name, nested."""
+    """A function's name, in the nested form."""
 
     name: str
 
@@ -57,13 +58,13 @@ class ToolRef(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class AllowedTools(Struct, forbid_unknown_fields=True):
-    """Those of the tools that may be called this time."""
+    """The tools that may be called in this request."""
 
     mode: Literal["auto", "required"]
     tools: list[ToolRef]
 
 
-class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ToolChoiceObject(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`tool_choice` as an object, in either form."""
 
     type: str
@@ -74,15 +75,8 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
     tools: list[ToolRef] | None = None
 
 
-class Offer(NamedTuple):
-    """What may be called, and whether."""
-
-    tools: tuple[Tool, ...] = ()
-    choice: ToolChoice = ToolChoice()
-
-
-def tool_of(given: Function | FlatTool, field: str, limits: Limits) -> Tool:
-    """One function. `field` is where it stands in the body."""
+def tool_of(given: OpenAIFunction | FlatTool, field: str, limits: RequestLimits) -> Tool:
+    """Convert one function. `field` is its path in the body."""
     size = len(schema_text(given.parameters or {}, f"{field}.parameters"))
     if size > limits.max_schema_bytes:
         public = f"{field}.parameters has {size} characters; at most {limits.max_schema_bytes} are allowed."
@@ -90,8 +84,8 @@ def tool_of(given: Function | FlatTool, field: str, limits: Limits) -> Tool:
     return Tool(given.name, given.description or "", given.parameters or {}, strict=bool(given.strict))
 
 
-def chat_tools(given: Sequence[ChatTool], limits: Limits) -> Iterable[Tool]:
-    """The tools of a chat completion."""
+def chat_tools(given: Sequence[ChatTool], limits: RequestLimits) -> Iterable[Tool]:
+    """Convert the tools of a chat completion."""
     for place, tool in enumerate(given):
         field = f"tools[{place}]"
         if tool.type != "function":
@@ -102,58 +96,49 @@ def chat_tools(given: Sequence[ChatTool], limits: Limits) -> Iterable[Tool]:
 
 
 def unsupported_tool(kind: object, field: str) -> InvalidRequest:
-    """Tools that a server would have to run itself, or whose calls are not JSON."""
-    return InvalidRequest(f"{field}.type is {shown(kind)}; only 'function' is supported.", field=f"{field}.type")
+    """The error for tools that run on the server, or whose calls are not JSON."""
+    return InvalidRequest(f"{field}.type is {quoted(kind)}; only 'function' is supported.", field=f"{field}.type")
 
 
-def offer_of(tools: Iterable[Tool], choice: str | Choice | None, parallel: bool | None, limits: Limits) -> Offer:
-    """Join the two, and check that they fit each other."""
-    known: dict[str, Tool] = {}
-    for tool in tools:
-        if tool.name in known:
-            raise InvalidRequest(f"Two tools have the name {tool.name!r}.", field="tools")
-        known[tool.name] = tool
-    if len(known) > limits.max_tools:
-        raise InvalidRequest(f"There are {len(known)} tools; at most {limits.max_tools} are allowed.", field="tools")
-    mode, name, allowed = _wanted(choice)
-    for wanted in (*(allowed or ()), *([name] if name is not None else ())):
-        if wanted not in known:
-            public = f"tool_choice names {shown(wanted)}, which is not one of the tools."
-            raise InvalidRequest(public, field="tool_choice")
-    offered = tuple(tool for tool in known.values() if allowed is None or tool.name in allowed)
-    if mode == "required" and not offered:
-        raise InvalidRequest("tool_choice demands a call, and there are no tools.", field="tool_choice")
-    return Offer(offered, ToolChoice(mode, name, parallel is True if mode == "required" else parallel is not False))
+def offer_of(
+    tools: Iterable[Tool], choice: str | ToolChoiceObject | None, parallel: bool | None, limits: RequestLimits
+) -> ToolOffer:
+    """Offer a request's tools as its `tool_choice` says."""
+    given = tuple(tools)
+    if len(given) > limits.max_tools:
+        raise InvalidRequest(f"There are {len(given)} tools; at most {limits.max_tools} are allowed.", field="tools")
+    mode, name, allowed = _mode(choice)
+    return offer_tools(given, mode, name, allowed, parallel)
 
 
-class _Wanted(NamedTuple):
-    mode: Literal["auto", "none", "required"]
+class _Mode(NamedTuple):
+    mode: Mode
     name: str | None = None
     allowed: tuple[str, ...] | None = None
 
 
-def _wanted(choice: str | Choice | None) -> _Wanted:
+def _mode(choice: str | ToolChoiceObject | None) -> _Mode:
     match choice:
         case None | "auto":
-            return _Wanted("auto")
+            return _Mode("auto")
         case "none":
-            return _Wanted("none")
+            return _Mode("none")
         case "required" | "any":
-            return _Wanted("required")
-        case Choice(type="function"):
-            return _Wanted("required", _name(choice, "tool_choice"))
-        case Choice(type="allowed_tools", mode=mode, tools=tools, allowed_tools=nested):
+            return _Mode("required")
+        case ToolChoiceObject(type="function"):
+            return _Mode("required", _name(choice, "tool_choice"))
+        case ToolChoiceObject(type="allowed_tools", mode=mode, tools=tools, allowed_tools=nested):
             if nested is not None:
                 mode, tools = nested.mode, nested.tools
             if mode is not None and tools is not None:
                 named = [_name(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(tools)]
-                return _Wanted(mode, allowed=tuple(named))
-    given = shown(choice) if isinstance(choice, str) else f"of the type {shown(choice.type)}"
+                return _Mode(mode, allowed=tuple(named))
+    given = quoted(choice) if isinstance(choice, str) else f"of the type {quoted(choice.type)}"
     public = f"tool_choice is {given}; it must be 'auto', 'none', 'required', or an object of the type 'function' "
     raise InvalidRequest(f"{public}or 'allowed_tools' with its mode and tools.", field="tool_choice")
 
 
-def _name(given: ToolRef | Choice, field: str) -> str:
+def _name(given: ToolRef | ToolChoiceObject, field: str) -> str:
     if given.type != "function":
         raise unsupported_tool(given.type, field)
     name = given.function.name if given.function is not None else given.name

@@ -1,6 +1,6 @@
-"""The input of a response: a text, or a list of items, which become the messages of a conversation.
+"""Converts the input of a response, a text or a list of items, to messages.
 
-What an assistant thought, said and called are items of their own there, and one message here.
+Thoughts, text and calls of an assistant are separate items there, and one message here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.dialects.body import shaped
-from quire.serve.dialects.openai.content import Content, Part, said
+from quire.serve.dialects.body import convert_value
+from quire.serve.dialects.openai.content import Content, ContentPart, read_content
 from quire.serve.dialects.openai.conversation import arguments_text
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.strict_json import quoted
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, Role, ToolCall
 
@@ -22,7 +22,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class MessageItem(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What somebody said."""
+    """A message."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
@@ -45,7 +45,7 @@ class CallItem(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OutputItem(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a call gave."""
+    """The result of a call."""
 
     call_id: str
     output: Content
@@ -56,11 +56,11 @@ class OutputItem(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReasoningItem(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the assistant thought."""
+    """A thought of the assistant."""
 
     type: Literal["reasoning"]
-    summary: list[Part] | None = None
-    content: list[Part] | None = None
+    summary: list[ContentPart] | None = None
+    content: list[ContentPart] | None = None
     id: str | None = None
     status: Status | None = None
 
@@ -76,8 +76,8 @@ SHAPES: dict[str, type[Item]] = {
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
-def conversation(given: str | list[dict[str, Any]], instructions: str | None) -> tuple[Message, ...]:
-    """The messages. Instructions are the first of them."""
+def read_conversation(given: str | list[dict[str, Any]], instructions: str | None) -> tuple[Message, ...]:
+    """All messages. Instructions are the first."""
     first = [Message("system", instructions)] if instructions else []
     if isinstance(given, str):
         return (*first, Message("user", given))
@@ -87,21 +87,21 @@ def conversation(given: str | list[dict[str, Any]], instructions: str | None) ->
 
 
 def _item(given: dict[str, Any], field: str) -> Item:
-    """Names whose value is null are left out: clients send back all that an answer's items could have had."""
+    """Read one item. Fields that are null are left out: clients send back all fields of an answer's items."""
     kind = given.get("type", "message" if "role" in given else None)
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
         known = ", ".join(map(repr, SHAPES))
-        raise InvalidRequest(f"{field}.type is {shown(kind)}; it must be one of {known}.", field=f"{field}.type")
+        raise InvalidRequest(f"{field}.type is {quoted(kind)}; it must be one of {known}.", field=f"{field}.type")
     filled = {name: value for name, value in given.items() if value is not None}
     if "encrypted_content" in filled:
         public = f"{field}.encrypted_content cannot be read here; give the thoughts as content, or leave the item out."
         raise InvalidRequest(public, field=f"{field}.encrypted_content")
-    return shaped(filled, shape, field)
+    return convert_value(filled, shape, field)
 
 
 def _joined(items: Sequence[Item]) -> list[Message]:
-    """One message for each turn: calls belong to what the assistant said before them, and thoughts to what follows."""
+    """Make one message for each turn: calls belong to the message before them, thoughts to the one after them."""
     messages: list[Message] = []
     calls: dict[int, list[ToolCall]] = {}  # by the place of their message
     thought: str | None = None
@@ -111,7 +111,7 @@ def _joined(items: Sequence[Item]) -> list[Message]:
             case ReasoningItem():
                 thought = "\n".join(filter(None, (thought, _thought(item, field))))
             case MessageItem(role=role, content=content):
-                text, keep = said(content, f"{field}.content")
+                text, keep = read_content(content, f"{field}.content")
                 reasoning, thought = (thought, None) if role == "assistant" else (None, thought)
                 messages.append(Message(_ROLES[role], text, reasoning=reasoning, keep=keep))
             case CallItem(call_id=call_id, name=name, arguments=arguments):
@@ -121,7 +121,7 @@ def _joined(items: Sequence[Item]) -> list[Message]:
                 call = ToolCall(call_id, name, arguments_text(arguments, f"{field}.arguments"))
                 calls.setdefault(len(messages) - 1, []).append(call)
             case OutputItem(call_id=call_id, output=output, name=name):
-                text, keep = said(output, f"{field}.output")
+                text, keep = read_content(output, f"{field}.output")
                 messages.append(Message("tool", text, tool_call_id=call_id, name=name, keep=keep))
     if thought is not None:
         messages.append(Message("assistant", reasoning=thought))
@@ -131,5 +131,5 @@ def _joined(items: Sequence[Item]) -> list[Message]:
 
 
 def _thought(item: ReasoningItem, field: str) -> str:
-    """The thoughts themselves; their summary if that is all there is."""
-    return said(item.content, f"{field}.content").text or said(item.summary, f"{field}.summary").text
+    """The text of a thought, or else of its summary."""
+    return read_content(item.content, f"{field}.content").text or read_content(item.summary, f"{field}.summary").text

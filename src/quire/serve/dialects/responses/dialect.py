@@ -1,4 +1,4 @@
-"""OpenAI's responses, without their state: nothing is stored, so every request brings its whole conversation."""
+"""OpenAI's responses API, stateless: nothing is stored, so every request has its whole conversation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from quire.serve.dialects.body import Refusal, Schemas, read, shaped
-from quire.serve.dialects.contract import Counts, Decoded, Dialect, Generates, Limits
-from quire.serve.dialects.openai.constraints import constraint_of
-from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, Fields, Reasoning, ResponseFormat
+from quire.serve.dialects.body import Refusal, Schemas, convert_value, read_body
+from quire.serve.dialects.contract import CountEndpoint, Decoded, Dialect, GenerateEndpoint, RequestLimits
+from quire.serve.dialects.openai.constraints import read_constraint
+from quire.serve.dialects.openai.fields import REFUSED, Count, CountOrZero, OpenAIFields, ReasoningField, ResponseFormat
 from quire.serve.dialects.openai.replies import encode, error_body
-from quire.serve.dialects.openai.sampling import num_logprobs, said_by, sampling_of
-from quire.serve.dialects.openai.terms import terms_of, thinks
-from quire.serve.dialects.openai.tools import Choice, FlatTool, offer_of, tool_of, unsupported_tool
-from quire.serve.dialects.responses.conversation import conversation
+from quire.serve.dialects.openai.sampling import given_parameters, num_logprobs, read_sampling
+from quire.serve.dialects.openai.terms import read_terms
+from quire.serve.dialects.openai.tools import FlatTool, ToolChoiceObject, offer_of, tool_of, unsupported_tool
+from quire.serve.dialects.responses.conversation import read_conversation
 from quire.serve.dialects.responses.response_object import ResponseForm
 from quire.serve.dialects.responses.writer import ResponseWriter
-from quire.serve.dialects.strict_json import shown
+from quire.serve.dialects.strict_json import quoted
+from quire.text.template_variables import effort_thinks
 from quire.types.chat import ChatRequest, Tool
 from quire.types.errors import InvalidRequest
 
@@ -30,7 +31,7 @@ _INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")  # thoughts are sent in
 
 
 class TextFormat(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The form of the text; a schema is not wrapped here."""
+    """The format of the text; a schema has no wrapper here."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -39,20 +40,20 @@ class TextFormat(Struct, forbid_unknown_fields=True, omit_defaults=True):
     strict: bool | None = None
 
 
-class Text(Struct, forbid_unknown_fields=True):
-    """How the text is to be."""
+class ResponsesText(Struct, forbid_unknown_fields=True):
+    """Options of the text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class StreamOptions(Struct, forbid_unknown_fields=True):
-    """Events are never padded."""
+class ResponsesStreamOptions(Struct, forbid_unknown_fields=True):
+    """Options of a stream. Events are never padded."""
 
     include_obfuscation: bool | None = None
 
 
-class ResponseBody(Fields, kw_only=True):
+class ResponseBody(OpenAIFields, kw_only=True):
     """POST /v1/responses"""
 
     model: str | None = None  # None: the only one that is served
@@ -61,14 +62,14 @@ class ResponseBody(Fields, kw_only=True):
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None  # of tools that a server runs itself: there are none
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | Choice | None = None
+    tool_choice: str | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
-    reasoning: Reasoning | None = None
-    text: Text | None = None
+    reasoning: ReasoningField | None = None
+    text: ResponsesText | None = None
     top_logprobs: CountOrZero | None = None
     include: list[str] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
 
 
 _STATELESS = "nothing is stored here; send the whole conversation as input."
@@ -87,9 +88,9 @@ RESPONSES_REFUSED = REFUSED | {
 }
 
 
-def decode(body: bytes, limits: Limits) -> Decoded:
-    """A response."""
-    given = read(body, ResponseBody, RESPONSES_REFUSED)
+def decode(body: bytes, limits: RequestLimits) -> Decoded:
+    """Decode a response."""
+    given = read_body(body, ResponseBody, RESPONSES_REFUSED)
     top = num_logprobs(given.top_logprobs, limits, "top_logprobs")
     wants_logprobs = top is not None or _LOGPROBS in _included(given)
     if given.stream_options is not None and given.stream_options.include_obfuscation:
@@ -101,29 +102,29 @@ def decode(body: bytes, limits: Limits) -> Decoded:
     logprobs = top or 0 if wants_logprobs else None
     ask = ChatRequest(
         given.model or "",
-        conversation(given.input, given.instructions),
-        sampling_of(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
-        said_by(given),
+        read_conversation(given.input, given.instructions),
+        read_sampling(given, limits, max_tokens=given.max_output_tokens, logprobs=logprobs),
+        given_parameters(given),
         tools=offer.tools,
         tool_choice=offer.choice,
-        constraint=constraint_of(given, limits, _format(given.text), "text.format", strict),
+        constraint=read_constraint(given, limits, _format(given.text), "text.format", strict),
         stream=bool(given.stream),
-        think=thinks(effort),
+        think=effort_thinks(effort),
         template_variables={} if effort is None else {"reasoning_effort": effort},
-        terms=terms_of(given),
+        terms=read_terms(given),
     )
     return Decoded(ask, partial(ResponseWriter, ResponseForm(_facts(given, ask), wants_logprobs)))
 
 
-def decode_count(body: bytes, limits: Limits) -> ChatRequest:
-    """The same body, of which only the prompt counts."""
+def decode_count(body: bytes, limits: RequestLimits) -> ChatRequest:
+    """Decode the same body to count its prompt."""
     ask = decode(body, limits).ask
     assert isinstance(ask, ChatRequest)
     return ask
 
 
 def encode_count(num_tokens: int) -> bytes:
-    """How long the prompt is."""
+    """Encode the number of tokens."""
     return encode({"object": "response.input_tokens", "input_tokens": num_tokens})
 
 
@@ -132,21 +133,21 @@ def _included(given: ResponseBody) -> list[str]:
         if name not in _INCLUDABLE:
             field = f"include[{place}]"
             known = " or ".join(map(repr, _INCLUDABLE))
-            raise InvalidRequest(f"{field} is {shown(name)}; it must be {known}.", field=field)
+            raise InvalidRequest(f"{field} is {quoted(name)}; it must be {known}.", field=field)
     return given.include or []
 
 
-def _tools(given: ResponseBody, limits: Limits) -> list[Tool]:
+def _tools(given: ResponseBody, limits: RequestLimits) -> list[Tool]:
     found = []
     for place, tool in enumerate(given.tools or ()):
         field = f"tools[{place}]"
         if tool.get("type") != "function":
             raise unsupported_tool(tool.get("type"), field)
-        found.append(tool_of(shaped(tool, FlatTool, field), field, limits))
+        found.append(tool_of(convert_value(tool, FlatTool, field), field, limits))
     return found
 
 
-def _format(text: Text | None) -> ResponseFormat | None:
+def _format(text: ResponsesText | None) -> ResponseFormat | None:
     if text is None or text.format is None:
         return None
     if text.format.type == "json_schema" and text.format.schema is None:
@@ -155,8 +156,8 @@ def _format(text: Text | None) -> ResponseFormat | None:
 
 
 def _facts(given: ResponseBody, ask: ChatRequest) -> dict[str, Any]:
-    """What OpenAI repeats of the request, its defaults filled in."""
-    reasoning, text = given.reasoning or Reasoning(), given.text or Text()
+    """The fields of the request that the response repeats, with OpenAI's defaults."""
+    reasoning, text = given.reasoning or ReasoningField(), given.text or ResponsesText()
     return {
         "instructions": given.instructions,
         "max_output_tokens": given.max_output_tokens,
@@ -183,7 +184,7 @@ def _facts(given: ResponseBody, ask: ChatRequest) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="responses",
-    endpoints=(Generates(RESPONSES, decode), Counts(INPUT_TOKENS, decode_count, encode_count)),
+    endpoints=(GenerateEndpoint(RESPONSES, decode), CountEndpoint(INPUT_TOKENS, decode_count, encode_count)),
     error=error_body,
     headers={},
     schemas=Schemas(dict.fromkeys((RESPONSES, INPUT_TOKENS), (ResponseBody, RESPONSES_REFUSED))),

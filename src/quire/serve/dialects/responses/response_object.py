@@ -1,4 +1,4 @@
-"""The response object and its items, as they stand at the end of an answer and at each event that shows them whole."""
+"""The response object and its items, for whole answers and for events that contain them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class ResponseForm(NamedTuple):
-    """How this answer is to be written."""
+    """What this answer contains."""
 
-    facts: Mapping[str, Any]  # what the object repeats of the request
+    facts: Mapping[str, Any]  # fields of the request that the object repeats
     logprobs: bool = False
 
 
-def response(form: ResponseForm, reply: Reply, status: str, output: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The object before it is over."""
+def response_object(
+    form: ResponseForm, reply: Reply, status: str, output: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The object of a response in progress."""
     used = reply.sampling
     return {
         "id": f"resp_{reply.id}",
@@ -40,9 +42,9 @@ def response(form: ResponseForm, reply: Reply, status: str, output: Sequence[Map
     }
 
 
-def ended(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]:
-    """The object when it is over. A cancelled one has what there was until then."""
-    more: dict[str, Any] = {"usage": usage_of(usage), "status": "completed"}
+def finished_object(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]:
+    """The object of a finished response. A cancelled one has the output so far."""
+    more: dict[str, Any] = {"usage": usage_fields(usage), "status": "completed"}
     if ending is Ending.LENGTH:
         more |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     elif ending is Ending.CANCELLED:
@@ -52,14 +54,14 @@ def ended(whole: dict[str, Any], ending: Ending, usage: Usage) -> dict[str, Any]
     return whole | more
 
 
-def failed(whole: dict[str, Any], error: QuireError) -> dict[str, Any]:
-    """The object if it cannot go on. OpenAI has few codes for this."""
+def failed_object(whole: dict[str, Any], error: QuireError) -> dict[str, Any]:
+    """The object of a failed response. OpenAI has few error codes."""
     code = "rate_limit_exceeded" if error.status == 429 else "invalid_prompt" if error.status < 500 else "server_error"
     return whole | {"status": "failed", "error": {"code": code, "message": error.public}}
 
 
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's counts. `forced_tokens` is ours: output that a grammar left no choice about."""
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    """OpenAI's counts. `forced_tokens` is ours: output that a grammar forced."""
     details = {"reasoning_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
     return {
         "input_tokens": usage.prompt,
@@ -71,7 +73,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def item_status(ending: Ending) -> Status:
-    """Of the last item of an answer."""
+    """The status of the last item of an answer."""
     return "incomplete" if ending in (Ending.LENGTH, Ending.CANCELLED) else "completed"
 
 
@@ -86,23 +88,23 @@ def thought_part(text: str) -> dict[str, Any]:
 
 
 def message_item(item_id: str, status: Status, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the model said."""
+    """A message of the model."""
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
 def reasoning_item(item_id: str, status: Status, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the model thought."""
+    """A thought of the model."""
     return {"id": item_id, "type": "reasoning", "status": status, "summary": (), "content": content}
 
 
 def call_item(item_id: str, status: Status, call: tuple[str, str], arguments: str) -> dict[str, Any]:
-    """What the model calls; `call` is its id and the function's name."""
+    """A call of the model; `call` is its id and the function's name."""
     names = {"call_id": call[0], "name": call[1]}
     return {"id": item_id, "type": "function_call", "status": status, **names, "arguments": arguments}
 
 
-def items_of(choice: Choice, reply: Reply, logprobs: bool) -> Iterator[dict[str, Any]]:
-    """A whole answer's items. There is at least one, even if nothing was said."""
+def output_items(choice: Choice, reply: Reply, logprobs: bool) -> Iterator[dict[str, Any]]:
+    """The items of a whole answer. There is at least one, even if it is empty."""
     status, place = item_status(choice.ending), 0
     if choice.reasoning:
         only = not choice.text and not choice.tool_calls

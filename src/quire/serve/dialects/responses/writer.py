@@ -29,7 +29,7 @@ _DELTAS: dict[Kind, str] = {
 
 @dataclass(slots=True)
 class _Open:
-    """The item that is being written. Only the writer changes it."""
+    """The current item. Only the writer changes it."""
 
     kind: Kind
     id: str
@@ -41,18 +41,18 @@ class _Open:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where it stands, as its events say it."""
+        """Its position, as its events have it."""
         where = {"item_id": self.id, "output_index": self.index}
         return where if self.kind == "function_call" else {**where, "content_index": 0}
 
     @property
     def part(self) -> dict[str, Any]:
-        """Its only content so far."""
+        """Its content so far."""
         text = "".join(self.pieces)
         return objects.text_part(text, self.scored) if self.kind == "message" else objects.thought_part(text)
 
     def item(self, status: Status) -> dict[str, Any]:
-        """All of it."""
+        """The whole item."""
         if self.kind == "function_call":
             return objects.call_item(self.id, status, self.call, "".join(self.pieces))
         content = () if status == "in_progress" else (self.part,)
@@ -61,7 +61,7 @@ class _Open:
 
 
 class ResponseWriter:
-    """One answer's."""
+    """Writes one answer."""
 
     content_type = EVENT_STREAM
 
@@ -74,32 +74,32 @@ class ResponseWriter:
         self._ending = Ending.CANCELLED
 
     def open(self, usage: Usage) -> bytes:
-        """The object without any output, twice."""
-        whole = objects.response(self._form, self._reply, "in_progress", ())
+        """Two events with the object, without output."""
+        whole = objects.response_object(self._form, self._reply, "in_progress", ())
         return self._say("response.created", response=whole) + self._say("response.in_progress", response=whole)
 
     def write(self, events: Sequence[Event]) -> bytes:
-        """The events of an item that begins, goes on or ends."""
+        """The events of items that begin, continue or end."""
         return self._event(events[0]) if len(events) == 1 else b"".join(map(self._event, events))
 
     def close(self, usage: Usage) -> bytes:
-        """The whole object, under a name that says how it ended."""
-        whole = objects.ended(self._whole(), self._ending, usage)
+        """The whole object, in an event whose name says how it ended."""
+        whole = objects.finished_object(self._whole(), self._ending, usage)
         name = "completed" if whole["status"] == "completed" else "incomplete"
         return self._say(f"response.{name}", response=whole)
 
     def fail(self, error: QuireError) -> bytes:
-        """The object as far as it came, with the error in it."""
+        """The object so far, with the error."""
         if self._open is not None:
             self._output.append(self._open.item("incomplete"))
-        return self._say("response.failed", response=objects.failed(self._whole(), error))
+        return self._say("response.failed", response=objects.failed_object(self._whole(), error))
 
     def whole(self, answered: Answered) -> bytes:
         """The answer as one object."""
         choice = answered.choices[0]
-        items = list(objects.items_of(choice, self._reply, self._form.logprobs))
-        whole = objects.response(self._form, self._reply, "in_progress", items)
-        return encode(objects.ended(whole, choice.ending, answered.usage))
+        items = list(objects.output_items(choice, self._reply, self._form.logprobs))
+        whole = objects.response_object(self._form, self._reply, "in_progress", items)
+        return encode(objects.finished_object(whole, choice.ending, answered.usage))
 
     def _event(self, event: Event) -> bytes:
         match event:
@@ -162,7 +162,7 @@ class ResponseWriter:
         return done + self._say("response.output_item.done", output_index=item.index, item=whole)
 
     def _whole(self) -> dict[str, Any]:
-        return objects.response(self._form, self._reply, "in_progress", self._output)
+        return objects.response_object(self._form, self._reply, "in_progress", self._output)
 
     def _say(self, name: str, /, **fields: Any) -> bytes:
         number, self._next = self._next, self._next + 1

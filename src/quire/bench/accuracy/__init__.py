@@ -1,0 +1,1 @@
+"""Divergence of number formats and fast paths from float32."""

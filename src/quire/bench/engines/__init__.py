@@ -1,0 +1,1 @@
+"""The engines under test, and how each is started and reached."""

@@ -1,0 +1,1 @@
+"""From measurements to figures: statistics, goals, comparisons and result files."""

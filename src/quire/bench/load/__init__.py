@@ -1,0 +1,1 @@
+"""The load generator: workloads, arrival times, and the results of requests."""

@@ -1,0 +1,1 @@
+"""The machine that figures are measured on."""

@@ -1,0 +1,1 @@
+"""Results for people: an HTML page, terminal output and live progress."""

@@ -1,0 +1,1 @@
+"""A conversation on a terminal: reading messages, slash commands, printing answers."""

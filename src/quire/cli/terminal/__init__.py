@@ -1,0 +1,1 @@
+"""Terminal output and control: tables, progress, word wrap, echo."""

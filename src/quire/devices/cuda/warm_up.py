@@ -1,0 +1,60 @@
+"""Steps of every kind that a program runs, so that all kernels are compiled before the first request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from quire.devices.base import Limits
+from quire.ops.batch import Batch, Draws, RowPart
+
+from .tiles import BUCKETS
+
+UNSTREAMED = BUCKETS[-1] + 1  # tokens
+SHARED_TOKENS = 2048  # tokens that sharing must save from being read, before attention uses shared items
+
+
+def largest_step(limits: Limits) -> Batch:
+    """Return a step of the maximum number of tokens, in rows of the maximum length."""
+    length = min(limits.max_blocks * limits.block_tokens, limits.max_tokens)
+    counts = [length] * min(limits.max_tokens // length, limits.max_rows)
+    return _step([(0, count) for count in counts], limits)
+
+
+def warm_up_steps(limits: Limits) -> Iterator[Batch]:
+    """Yield a step of each kind."""
+    row_counts = sorted({min(limits.max_rows, each + 1) for each in BUCKETS[:-1]})  # one in each bucket of products
+    many, longest = row_counts[0], limits.max_blocks * limits.block_tokens
+    context = min(3 * limits.block_tokens, longest - 1)
+    yield largest_step(limits)
+    yield _step([(context, 1)], limits)
+    yield _step([(context, 1)], limits, temperature=0.7)
+    yield _step([(context, 1)] * many, limits, temperature=0.7)
+    for rows in row_counts:
+        yield _step([(context, 1)] * rows, limits)
+        if rows + UNSTREAMED <= limits.max_tokens:
+            yield _step([(context, 1)] * (rows - 1) + [(0, min(longest, UNSTREAMED))], limits)
+    shared = -(-SHARED_TOKENS // max(many - 1, 1) // limits.block_tokens)
+    if many > 1 and shared < limits.max_blocks:
+        batch = _step([(shared * limits.block_tokens, 1)] * many, limits)
+        yield replace(batch, groups=np.array([(0, row, shared) for row in range(many)], np.int32))
+
+
+def _step(rows: Sequence[tuple[int, int]], limits: Limits, temperature: float = 0.0) -> Batch:
+    """Return a step of rows with (computed, new) tokens. All rows write to the same blocks, which are never read."""
+    blocks = list(range(max(-(-(computed + new) // limits.block_tokens) for computed, new in rows)))
+    batch = Batch.of([RowPart([0] * new, computed, blocks) for computed, new in rows], limits.block_tokens)
+    count = len(rows)
+    numbers = np.zeros(count, np.float32)
+    draws = Draws(
+        rows=np.arange(count, dtype=np.int32),
+        temperature=numbers + np.float32(temperature),
+        top_k=np.zeros(count, np.int32),
+        top_p=numbers + 1,
+        min_p=numbers,
+        chance=numbers,
+        masked=np.zeros(count, np.bool_),
+    )
+    return replace(batch, draws=draws)

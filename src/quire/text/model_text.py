@@ -1,0 +1,159 @@
+"""How text becomes a model's tokens and back: tokenizer, chat template, preset, ends, and marks of calls and thoughts.
+
+All of this runs beside the engine, not in it: encoding, templates and detokenization cost the step loop nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
+from quire.text.detokenize import Detokenizer
+from quire.text.infill import Infill, find_infill
+from quire.text.parsers.reasoning import ReasoningMarks, reasoning_of
+from quire.text.preset import read_preset
+from quire.text.sampling_defaults import read_sampling_defaults
+from quire.text.template import ChatTemplate
+from quire.text.tokenizer import Tokenizer
+from quire.types.defaults import SamplingDefaults
+from quire.types.errors import InvalidRequest
+from quire.types.preset import Preset
+from quire.types.request import SamplingParams
+
+if TYPE_CHECKING:
+    from quire.text.go_chat import GoChatTemplate
+    from quire.text.parsers.style import ToolStyle
+
+NO_PRESET, NO_DEFAULTS = Preset(), SamplingDefaults()
+
+
+class ModelText:
+    """One model's text side. Without a tokenizer, prompts and answers are token ids."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        template: ChatTemplate | GoChatTemplate,
+        eos_ids: Sequence[int],
+        preset: Preset = NO_PRESET,
+        defaults: SamplingDefaults = NO_DEFAULTS,
+        infill: Infill | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.infill = infill
+        self.template = _go_template(preset.template) if preset.template else template
+        self.preset = preset
+        self.defaults = defaults
+        self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
+
+    @classmethod
+    def from_files(
+        cls, folder: Path, metadata: Mapping[str, Any], eos_ids: Sequence[int], *, is_gguf: bool, uses_defaults: bool
+    ) -> ModelText:
+        """Read a model's text side: from the metadata of a GGUF file, else from the files of its folder.
+
+        The preset is read from the folder in both cases. `uses_defaults`: apply the model's own sampling defaults.
+        """
+        preset = read_preset(folder)
+        defaults = read_sampling_defaults(folder, metadata, preset, of_model=uses_defaults)
+        if is_gguf:
+            tokenizer = Tokenizer.from_gguf(metadata)
+            template = ChatTemplate.from_gguf(metadata, tokenizer.named_tokens)
+            return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
+        if not (folder / TOKENIZER).is_file():
+            return cls(None, ChatTemplate(None), eos_ids, preset, defaults)
+        ends = read_object(folder / GENERATION).get("eos_token_id") or []
+        tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
+        template = ChatTemplate.from_folder(folder, tokenizer.named_tokens)
+        return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
+
+    @cached_property
+    def style(self) -> ToolStyle:
+        """How this model writes tool calls."""
+        registry = import_module("quire.text.parsers.registry")  # at first use: most conversations have no tools
+        style: ToolStyle = registry.style_of(self.template.sources.values())
+        return style
+
+    @cached_property
+    def reasoning(self) -> ReasoningMarks | None:
+        """The marks around this model's thoughts; None: it does not think."""
+        return reasoning_of(self.template.sources.values())
+
+    def mark_tokens(self, marks: Collection[str]) -> dict[str, int]:
+        """Those of the marks that are tokens of the vocabulary, with their ids."""
+        return {} if self.tokenizer is None else self.tokenizer.tokens_named(marks)
+
+    def encode(self, prompt: str, framed: bool = True, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Encode a plain text. Names of special tokens in it are just text.
+
+        `framed`: with the tokens that the model's own rule puts before and after a text.
+        `max_tokens`: a text that is far longer is refused before all of it is encoded.
+        """
+        return tuple(self.needed_tokenizer().encode(prompt, add_bos=framed, add_eos=framed, max_tokens=max_tokens))
+
+    def encode_infill(self, prefix: str | Sequence[int], suffix: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Encode a request for the text between the two."""
+        tokenizer = self.needed_tokenizer()
+        if self.infill is None:
+            raise InvalidRequest(
+                "suffix is not supported by this model: its vocabulary has no tokens for filling in the middle. Use a "
+                "code model that has them, such as Qwen2.5-Coder, or leave suffix out.",
+                field="suffix",
+            )
+        before = self.encode(prefix, framed=False, max_tokens=max_tokens) if isinstance(prefix, str) else tuple(prefix)
+        tokens = self.infill.prompt(before, tokenizer.encode_after(suffix, max_tokens))
+        return (*tokenizer.prefix, *tokens)
+
+    def encode_rendered(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Encode what the template wrote: names of special tokens are these tokens. `max_tokens`: as in `encode`."""
+        add_bos = not self.template.writes_bos
+        encode = self.needed_tokenizer().encode
+        return tuple(encode(text, special=True, add_bos=add_bos, add_eos=False, max_tokens=max_tokens))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, special tokens by name; empty without a tokenizer."""
+        return "" if self.tokenizer is None else self.tokenizer.decode(tokens, skip_special=False)
+
+    def detokenizer(
+        self, sampling: SamplingParams, *, continues: bool = False, shown: Collection[int] = ()
+    ) -> Detokenizer | NullDetokenizer:
+        """Make the detokenizer of one answer; the arguments are those of `Detokenizer`."""
+        if self.tokenizer is None and not sampling.stop:
+            return NullDetokenizer()
+        stop, least = tuple(sampling.stop), sampling.min_tokens
+        return Detokenizer(self.needed_tokenizer(), stop, min_tokens=least, continues=continues, shown=shown)
+
+    def needed_tokenizer(self) -> Tokenizer:
+        """The tokenizer; raises if the model came without one."""
+        if self.tokenizer is None:
+            raise InvalidRequest("The model came without a tokenizer: give token ids, not text.", field="prompt")
+        return self.tokenizer
+
+
+class NullDetokenizer:
+    """The detokenizer of a model without a tokenizer: it counts tokens and returns no text."""
+
+    stopped_by: str | None = None
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """Count the tokens."""
+        self.num_tokens += len(tokens)
+        return ""
+
+    def flush(self) -> str:
+        """Return nothing: no text is held back."""
+        return ""
+
+
+def _go_template(source: str) -> GoChatTemplate:
+    """Read a preset's template, which is in Go's dialect."""
+    go_chat = import_module("quire.text.go_chat")  # at first use: most models have no such template
+    template: GoChatTemplate = go_chat.GoChatTemplate(source)
+    return template

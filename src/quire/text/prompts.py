@@ -1,0 +1,115 @@
+"""Turns what a client asks into prompts: tokens, through the chat template or as they are, with the pins of the cache.
+
+A pin reaches to the end of a message. Templates do not say where that is among the tokens, so the head of the
+conversation is rendered too, and the pin ends where the tokens of the two differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from quire.text.model_text import ModelText
+from quire.text.parsers.conversation import as_template_messages, as_template_tools
+from quire.text.parsers.style import TemplateInput
+from quire.text.preset import with_preset_messages
+from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
+from quire.types.defaults import SamplingDefaults
+from quire.types.errors import InvalidRequest
+from quire.types.message import Message
+from quire.types.request import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, ready for the engine."""
+
+    tokens: tuple[int, ...]
+    text: str | None  # None: token ids were given
+    pins: tuple[Pin, ...] = ()
+    begins_in_thought: bool = False  # the template has opened one
+    ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
+
+    @property
+    def num_pinned(self) -> int:
+        """Tokens that the pins cover."""
+        return max((pin.end for pin in self.pins), default=0)
+
+
+def encode_prompts(ask: Ask, model_text: ModelText, max_tokens: int | None = None) -> list[Prompt]:
+    """Encode all prompts of a request. `max_tokens`: one that is far longer is refused before all of it is encoded."""
+    if isinstance(ask, ChatRequest):
+        messages = with_preset_messages(ask.messages, model_text.preset)
+        return [_encode_chat(replace(ask, messages=messages), model_text, max_tokens)]
+    return [_encode_plain(prompt, ask, model_text, max_tokens) for prompt in ask.prompts]
+
+
+def fill_defaults(ask: Ask, defaults: SamplingDefaults) -> Ask:
+    """Put the model's sampling defaults into every parameter that the client did not give."""
+    sampling = defaults.fill(ask.sampling, ask.sampling_fields)
+    return ask if sampling is ask.sampling else replace(ask, sampling=sampling)
+
+
+def drop_forbidden_tools(ask: Ask) -> Ask:
+    """Remove tools that must not be called: the model is not shown what it may not use."""
+    if isinstance(ask, ChatRequest) and ask.tool_choice.mode == "none":
+        return replace(ask, tools=())
+    return ask
+
+
+def _encode_plain(
+    prompt: str | tuple[int, ...], ask: CompletionRequest, model_text: ModelText, max_tokens: int | None
+) -> Prompt:
+    ends: tuple[int, ...] = ()
+    if ask.suffix:
+        tokens = model_text.encode_infill(prompt, ask.suffix, max_tokens)
+        ends = model_text.infill.ends if model_text.infill else ()
+    else:
+        tokens = model_text.encode(prompt, max_tokens=max_tokens) if isinstance(prompt, str) else prompt
+    text = prompt if isinstance(prompt, str) else model_text.decode(tokens) if ask.echo else None
+    return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)), ends=ends)
+
+
+def _encode_chat(ask: ChatRequest, model_text: ModelText, max_tokens: int | None) -> Prompt:
+    text = _render(ask, model_text, ask.messages)
+    tokens = model_text.encode_rendered(text, max_tokens)
+    pins = [
+        Pin(0, end, ask.terms.keep_rank, message.keep)
+        for count, message in enumerate(ask.messages, 1)
+        if message.keep is not None and (end := _num_common(tokens, _encode_head(ask, model_text, count)))
+    ]
+    begins_in_thought = model_text.reasoning is not None and model_text.reasoning.begins_in(text)
+    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begins_in_thought)
+
+
+def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:
+    return () if terms.keep is None or not num_tokens else (Pin(0, num_tokens, terms.keep_rank, terms.keep),)
+
+
+def _render(ask: ChatRequest, model_text: ModelText, messages: Sequence[Message], opens: bool = True) -> str:
+    """Write messages with the template. `opens`: end where the answer begins, or continues the last message."""
+    variables: dict[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
+    variables |= ask.template_variables
+    prepared = model_text.style.prepare(messages, ask.tools) if ask.tools else TemplateInput(tuple(messages), ())
+    written, tools = as_template_messages(prepared.messages), as_template_tools(prepared.tools)
+    if opens and ask.continue_last:
+        return model_text.template.render_open(written, tools=tools, variables=variables)
+    return model_text.template.render(written, tools=tools, add_generation_prompt=opens, variables=variables)
+
+
+def _encode_head(ask: ChatRequest, model_text: ModelText, count: int) -> tuple[int, ...]:
+    """Encode the first `count` messages. Templates that refuse them alone may accept them before a question."""
+    head = ask.messages[:count]
+    for messages in (head, (*head, Message("user", "\x00"))):
+        try:
+            return model_text.encode_rendered(_render(ask, model_text, messages, opens=False))
+        except InvalidRequest:
+            continue
+    return ()
+
+
+def _num_common(tokens: Sequence[int], head: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, head, strict=False)))

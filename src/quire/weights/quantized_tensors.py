@@ -1,0 +1,104 @@
+"""Quantized matrices that a checkpoint stores in several tensors: values of few bits, and their scales."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quire.graph.weight import StoredTensor, Weight
+from quire.quant.int4 import BLOCKS, Int4, from_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+INT4 = "int4"  # the format of a GroupedInt4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledTensor:
+    """8-bit floats with a scale for the tensor, for each row, or for each block."""
+
+    values: StoredTensor  # f8_e4m3 [rows, columns]
+    scales: StoredTensor
+    block: tuple[int, int] | None = None  # rows and columns of a block; None: no scales per block
+
+    @property
+    def name(self) -> str:
+        return self.values.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def format(self) -> str:
+        return self.values.format
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.num_bytes + self.scales.num_bytes
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Of the values alone."""
+        return self.values.data
+
+    @property
+    def scale(self) -> NDArray[np.float32]:
+        """float32 [1], [rows], or with blocks [rows / block, columns / block], rounded up."""
+        scale = np.asarray(self.scales.dequantize(), np.float32)
+        return scale if self.block is not None else scale.reshape(-1)
+
+    def dequantize(self) -> NDArray[np.float32]:
+        numbers, scale = self.values.dequantize(), self.scale
+        if self.block is None:
+            numbers *= scale if len(scale) == 1 else scale[:, None]
+            return numbers
+        height, width = self.block
+        wide = scale.repeat(width, axis=1)[:, : numbers.shape[1]]
+        for index, row_scales in enumerate(wide):
+            numbers[index * height : (index + 1) * height] *= row_scales
+        return numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedInt4:
+    """4-bit values with a scale and a zero for each group of a row. Nothing is read until `load` is called."""
+
+    name: str
+    shape: tuple[int, int]
+    group: int
+    load: Callable[[], Int4]  # builds a new Int4 at every call
+
+    @property
+    def format(self) -> str:
+        return INT4
+
+    @property
+    def num_bytes(self) -> int:
+        rows, columns = self.shape
+        return rows * columns // 2 + 2 * 4 * rows * (columns // self.group)
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Of the packed values alone, rows of columns / 2 bytes."""
+        return self.load().packed.reshape(-1)
+
+    def dequantize(self) -> NDArray[np.float32]:
+        return self.load().dequantize()
+
+
+def as_grouped_int4(weight: Weight) -> Int4 | None:
+    """Return a 4-bit weight as Int4, rows in the graph's order. None: its format cannot be converted."""
+    if isinstance(weight.source, GroupedInt4):
+        parts = weight.source.load()
+        order = weight.row_order
+        if order is None:
+            return parts
+        return parts._replace(packed=parts.packed[order], scales=parts.scales[order], zeros=parts.zeros[order])
+    if weight.format not in BLOCKS or weight.shape[-1] % BLOCKS[weight.format][0]:
+        return None
+    return from_blocks(weight.format, np.ascontiguousarray(weight.raw()))
