@@ -13,7 +13,7 @@ from quire.devices._triton.attention import AttentionConfigs, AttentionWork, att
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import PagedCache
+from quire.ops.cache import PagedCache, PagedKV
 
 BLOCK = 16
 
@@ -57,30 +57,30 @@ def written_slots(batch: Batch, num_blocks: int) -> np.ndarray:
 class Step:
     """Everything that attention reads, in float32 and in the order of the reference's cache."""
 
-    spec: CacheSpec
+    spec: PagedKV
     batch: Batch
     q: np.ndarray  # [T, heads * dim]
     keys: np.ndarray  # [num_blocks, BLOCK, kv_heads, dim]
     values: np.ndarray
 
     @classmethod
-    def random(cls, spec: CacheSpec, group: int, texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Step:
+    def random(cls, spec: PagedKV, group: int, texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Step:
         """Make a random step; slots that no row has written are NaN."""
         rng = np.random.default_rng(seed)
         batch = batch_of(texts, num_blocks, seed)
         batch.check(num_blocks, BLOCK)
-        keys, values = rng.standard_normal((2, num_blocks, BLOCK, spec.num_heads, spec.head_dim), np.float32)
+        keys, values = rng.standard_normal((2, num_blocks, BLOCK, spec.num_heads, spec.key_dim), np.float32)
         keys[~written_slots(batch, num_blocks)] = values[~written_slots(batch, num_blocks)] = np.nan
-        q = rng.standard_normal((len(batch.positions), spec.num_heads * group * spec.head_dim), np.float32)
+        q = rng.standard_normal((len(batch.positions), spec.num_heads * group * spec.key_dim), np.float32)
         return cls(spec, batch, q, keys, values)
 
     @property
     def group(self) -> int:
-        return self.q.shape[1] // (self.spec.num_heads * self.spec.head_dim)
+        return self.q.shape[1] // (self.spec.num_heads * self.spec.key_dim)
 
     @property
     def scale(self) -> float:
-        return float(self.spec.head_dim**-0.5)
+        return float(self.spec.key_dim**-0.5)
 
     def rounded(self, dtype: torch.dtype, cache_dtype: torch.dtype) -> Step:
         """Return the step rounded to these number formats."""
@@ -90,7 +90,7 @@ class Step:
 
     def reference(self) -> np.ndarray:
         """Return the op's output over the cache."""
-        token = (-1, self.spec.num_heads * self.spec.head_dim)
+        token = (-1, self.spec.num_heads * self.spec.key_dim)
         written = [x.reshape(token)[self.batch.slots] for x in (self.keys, self.values)]
         cache = PagedCache(self.spec, self.keys.copy(), self.values.copy())
         out: np.ndarray = attention.reference(self.q, *written, cache, self.batch, scale=self.scale)
@@ -125,7 +125,7 @@ def planned(step: Step, place: str, limits: WorkLimits) -> tuple[AttentionWork, 
     assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
     heads = step.spec.num_heads * step.group
     partials = (
-        torch.full((capacity.partials, heads, step.spec.head_dim), torch.nan, device=place),
+        torch.full((capacity.partials, heads, step.spec.key_dim), torch.nan, device=place),
         torch.full((capacity.partials, heads), torch.nan, device=place),
     )
     views = WorkViews.of(torch.from_numpy(buffer).to(place), limits)
@@ -142,10 +142,10 @@ def run(
 ) -> Answer:
     """Plan the work and attend."""
     spec, cache_dtype = step.spec, cache_dtype or dtype
-    configs = configs_for(spec.head_dim, cache_dtype, fixed=fixed_chunk is not None)
+    configs = configs_for(spec.key_dim, cache_dtype, fixed=fixed_chunk is not None)
     work, counts = planned(step, place, step.limits(configs, fixed_chunk, num_ctas))
     heads = spec.num_heads * step.group
-    q = torch.from_numpy(step.q).to(place, dtype).view(-1, heads, spec.head_dim)
+    q = torch.from_numpy(step.q).to(place, dtype).view(-1, heads, spec.key_dim)
     k, v = (torch.from_numpy(x.transpose(0, 2, 1, 3).copy()).to(place, cache_dtype) for x in (step.keys, step.values))
     tables, positions = (torch.from_numpy(x).to(place) for x in (step.batch.block_tables, step.batch.positions))
     out = torch.full_like(q, torch.nan)

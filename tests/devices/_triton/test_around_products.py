@@ -88,7 +88,7 @@ def test_heads_are_normed_rotated_and_written_to_their_slots(has_norm, rotary, d
     q = rope_write(product, Heads(heads, kv_heads, dim), turns, where, cache, norm)
     parts = np.split(raw, [heads * dim, (heads + kv_heads) * dim], axis=1)
     if weights is not None:
-        parts[:2] = [rms_norm_heads(x, w, eps=1e-6) for x, w in zip(parts[:2], weights, strict=True)]
+        parts[:2] = [rms_norm(x, w, eps=1e-6, group=len(w)) for x, w in zip(parts[:2], weights, strict=True)]
     expected = [rope(x, frequencies, positions, head_dim=dim) for x in parts[:2]]
     assert relative_error(numbers(q), expected[0]) <= rope.tolerance[dtype]
     for tensor, values in zip(cache, (expected[1], parts[2]), strict=True):

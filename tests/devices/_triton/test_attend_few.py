@@ -13,7 +13,8 @@ from quire.devices._triton.attention import AttentionWork, attend, configs_for
 from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.ops.attention import attention
-from quire.ops.cache import PagedCache
+from quire.ops.cache import PagedCache, PagedKV
+from quire.ops.norm import rms_norm
 from quire.ops.registry import relative_error
 from quire.ops.rope import rope
 from tests.devices._triton.paged import BLOCK, Step, Text, planned
@@ -21,7 +22,7 @@ from tests.devices.interpreted import in_interpreter
 
 pytestmark = [pytest.mark.device]
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-PAGED = CacheSpec("paged", 2, 32)
+PAGED = PagedKV(2, 32, 32)
 EPS = 1e-5
 # the very first token; ends of blocks, tiles and chunks, and the tokens after them; rows in several parts
 TEXTS = [Text(n) for n in (0, 15, 64, 127, 128, 255, 256, 300)]
@@ -47,27 +48,27 @@ class Case:
 
     @classmethod
     def random(
-        cls, spec: CacheSpec, group: int, texts: list[Text], num_blocks: int = 120, rotary: int | None = None,
+        cls, spec: PagedKV, group: int, texts: list[Text], num_blocks: int = 120, rotary: int | None = None,
         has_all: bool = False,
     ) -> Case:  # fmt: skip
         step, rng = Step.random(spec, group, texts, num_blocks), np.random.default_rng(1)
         slots = step.batch.slots
         for each in (step.keys, step.values):
             each[slots // BLOCK, slots % BLOCK] = np.nan
-        rotary = rotary or spec.head_dim
+        rotary = rotary or spec.key_dim
         frequencies = (10000.0 ** -(np.arange(0, rotary, 2) / rotary)).astype(np.float32)
-        columns = (group + 2) * spec.num_heads * spec.head_dim
+        columns = (group + 2) * spec.num_heads * spec.key_dim
         raw = rng.standard_normal((len(texts), columns), np.float32)
         if not has_all:
             return cls(step, raw, frequencies)
         scales = rng.random(len(texts), np.float32) + 0.5, rng.random(columns, np.float32) + 0.5
-        norms = rng.standard_normal((2, spec.head_dim), np.float32)
+        norms = rng.standard_normal((2, spec.key_dim), np.float32)
         return cls(step, raw, frequencies, scales, norms)
 
     @property
     def heads(self) -> Heads:
         spec = self.step.spec
-        return Heads(spec.num_heads * self.step.group, spec.num_heads, spec.head_dim)
+        return Heads(spec.num_heads * self.step.group, spec.num_heads, spec.key_dim)
 
     def rounded(self, dtype: torch.dtype, cache_dtype: torch.dtype) -> Case:
         return replace(self, step=self.step.rounded(dtype, cache_dtype), raw=rounded(self.raw, dtype))
@@ -78,7 +79,7 @@ class Case:
         whole = self.raw if self.scales is None else self.raw * self.scales[0][:, None] * self.scales[1]
         q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=1)
         if self.norms is not None:
-            q, k = (rms_norm_heads(x, w, eps=EPS) for x, w in zip((q, k), self.norms, strict=True))
+            q, k = (rms_norm(x, w, eps=EPS, group=len(w)) for x, w in zip((q, k), self.norms, strict=True))
         q, k = (rope(x, self.frequencies, self.step.batch.positions, head_dim=dim) for x in (q, k))
         cache = PagedCache(self.step.spec, self.step.keys.copy(), self.step.values.copy())
         k, v = (rounded(x, cache_dtype) for x in (k, v))
@@ -183,12 +184,12 @@ def test_any_number_of_heads_shares_a_key_head(group, place):
 
 @pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 128)])
 def test_heads_have_any_size(head_dim, place):
-    assert_matches(Case.random(CacheSpec("paged", 2, head_dim), 4, [Text(40), Text(150)], 24), place, "bf16")
+    assert_matches(Case.random(PagedKV(2, head_dim, head_dim), 4, [Text(40), Text(150)], 24), place, "bf16")
 
 
 @pytest.mark.parametrize("window", [200, *in_interpreter(1)])
 def test_a_window_hides_earlier_keys(window, place):
-    assert_matches(Case.random(CacheSpec("window", 2, 32, window), 4, TEXTS), place)
+    assert_matches(Case.random(PagedKV(2, 32, 32, window), 4, TEXTS), place)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32")])
@@ -219,7 +220,7 @@ def test_the_result_does_not_depend_on_which_part_finishes_last(place):
 
 @pytest.mark.interpreted
 def test_more_parts_than_are_loaded_together_are_merged(place):
-    case = Case.random(CacheSpec("paged", 1, 16), 2, [Text(1300)], 90)
+    case = Case.random(PagedKV(1, 16, 16), 2, [Text(1300)], 90)
     placed = assert_matches(case, place)
     assert placed.num_partials > 8
 
@@ -238,5 +239,5 @@ def test_padding_rows_are_skipped(place):
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
 @pytest.mark.parametrize("lengths", [[5000], [37, 128, 700, 1500, 2048, 90, 3, 640] * 2], ids=["long", "many"])
 def test_it_matches_at_the_sizes_of_real_models(lengths, cache_dtype, place):
-    case = Case.random(CacheSpec("paged", 8, 128), 4, [Text(n) for n in lengths], 1200)
+    case = Case.random(PagedKV(8, 128, 128), 4, [Text(n) for n in lengths], 1200)
     assert_matches(case, place, "bf16", None if cache_dtype == torch.bfloat16 else cache_dtype)

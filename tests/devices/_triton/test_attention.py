@@ -10,6 +10,7 @@ import torch
 
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import PagedKV
 from quire.ops.registry import relative_error
 from tests.devices._triton.paged import BLOCK, Answer, Step, Text, run
 from tests.devices.interpreted import in_interpreter
@@ -17,7 +18,7 @@ from tests.devices.interpreted import in_interpreter
 pytestmark = pytest.mark.device
 
 TORCH_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-PAGED = CacheSpec("paged", 2, 32)
+PAGED = PagedKV(2, 32, 32)
 
 
 def assert_matches(step: Step, place: str, dtype: str = "f32", num_ctas: int = 16) -> Answer:
@@ -42,7 +43,7 @@ def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
 def test_it_matches_on_random_batches(seed, place):
     rng = np.random.default_rng(seed)
     window = None if seed % 2 else int(rng.integers(1, 300))
-    spec = CacheSpec("paged" if window is None else "window", int(rng.integers(1, 4)), 32, window)
+    spec = PagedKV(int(rng.integers(1, 4)), 32, 32, window)
     texts = [Text(int(rng.integers(0, 700)), int(rng.choice([1, 1, 2, 5, 40]))) for _ in range(int(rng.integers(1, 7)))]
     assert_matches(Step.random(spec, int(rng.integers(1, 9)), texts, 300, seed), place)
 
@@ -55,7 +56,7 @@ def test_any_number_of_heads_shares_a_key_head(group, place):
 
 @pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 128)])
 def test_heads_have_any_size(head_dim, place):
-    step = Step.random(CacheSpec("paged", 2, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
+    step = Step.random(PagedKV(2, head_dim, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
     assert_matches(step, place, "bf16")
 
 
@@ -117,7 +118,7 @@ def alone(step: Step, row: int, first: int) -> Step:
 @pytest.mark.parametrize("window, dtype", [(150, "f32"), (None, "bf16")])
 def test_with_fixed_chunks_a_token_is_bit_equal_in_any_batch(window, dtype, place):
     """In a batch and alone, as a prompt and as one token, split into parts and folded in one item."""
-    spec = CacheSpec("paged" if window is None else "window", 2, 32, window)
+    spec = PagedKV(2, 32, 32, window)
     step = Step.random(spec, 3, [Text(120, 24), Text(3), Text(255, 2), Text(450)], 80)
     together = run(step, place, TORCH_NAMES[dtype], fixed_chunk=FIXED, num_ctas=4).out
     assert relative_error(together, step.reference()) <= attention.tolerance[dtype]
@@ -149,6 +150,6 @@ def test_with_fixed_chunks_long_rows_are_split_and_others_folded(place):
 )
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_it_matches_at_the_sizes_of_real_models(cache_dtype, texts, place):
-    step = Step.random(CacheSpec("paged", 8, 128), 4, texts, 2000).rounded(torch.bfloat16, cache_dtype)
+    step = Step.random(PagedKV(8, 128, 128), 4, texts, 2000).rounded(torch.bfloat16, cache_dtype)
     answer = run(step, place, torch.bfloat16, cache_dtype, num_ctas=264)
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]

@@ -21,6 +21,7 @@ from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.devices.cuda.wide_attention import WideAttention, is_supported
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import PagedKV
 from tests.devices._triton.paged import Step, Text
 from tests.devices.cuda.emulated.build import Emulated, built
 from tests.devices.cuda.models import lowered
@@ -58,13 +59,13 @@ class EmulatedWide(WideAttention):
 def step_of(heads: tuple[int, int, int], texts: list[Text], num_blocks: int, seed: int = 0) -> Step:
     """(kv_heads, group, dim)"""
     kv_heads, group, dim = heads
-    step = Step.random(CacheSpec("paged", kv_heads, dim), group, texts, num_blocks, seed)
+    step = Step.random(PagedKV(kv_heads, dim, dim), group, texts, num_blocks, seed)
     return step.rounded(torch.bfloat16, torch.bfloat16)
 
 
 def largest_error(actual: np.ndarray, step: Step) -> float:
     """Return the largest relative error of a head of a token against the op's output."""
-    dim = step.spec.head_dim
+    dim = step.spec.key_dim
     expected, found = (each.reshape(-1, dim) for each in (step.reference(), actual))
     distances = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
     return float(distances.max())  # NaN if any is, which fails every comparison

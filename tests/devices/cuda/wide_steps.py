@@ -29,7 +29,7 @@ class WideStep:
 
     @classmethod
     def of(cls, step: Step, place: str, num_ctas: int) -> WideStep:
-        configs = configs_for(step.spec.head_dim, torch.bfloat16)
+        configs = configs_for(step.spec.key_dim, torch.bfloat16)
         work, counts = planned(step, place, step.limits(configs, None, num_ctas))
         tables = torch.from_numpy(step.batch.block_tables).to(place)
         for items in (work.narrow, work.wide):

@@ -1,7 +1,7 @@
-// The memory layout of weights, activations and the KV cache, shared by packing, the program and the kernels.
+// How weights, activations and the KV cache lie in memory. Packing, the program and the kernels agree here.
 //
-// A weight [rows, cols] is divided into panels of 8 rows; one row is one lane of the product. The last panel is padded
-// with zeros. For products of bytes, which add four neighbours in a lane, four neighbours of a row are adjacent.
+// A weight [rows, cols] is cut into panels of 8 rows; one row is one lane of the product. The last panel is filled up
+// with zeros. Four neighbours of one row lie together where the product of bytes adds up four neighbours in a lane.
 //
 //   F32 F16 BF16    number [col][lane]
 //   block formats   heads, then quants, see formats.h
@@ -14,8 +14,8 @@
 
 namespace quire {
 
-constexpr int TILE = 16;      // keys that are stored together
-constexpr int STRETCH = 128;  // keys that attention processes together
+constexpr int TILE = 16;      // keys that lie together
+constexpr int STRETCH = 128;  // keys that attention looks at together
 
 struct Matrix {
     Format format;
@@ -37,8 +37,8 @@ struct Rows {
     float *row(int i) const { return data + stride * i; }
 };
 
-// Activations in blocks of 32: x = scale * value. The constant parts of weights (a minimum, the quant of 0)
-// are multiplied with sums: of the numbers of a block, and of the values of its halves.
+// Activations in blocks of 32: x = scale * value. What weights add to each of their quants (a minimum, the quant that
+// stands for 0) is multiplied with sums: of the numbers of a block, and of the values of its halves.
 struct QuantRows {
     int8_t *values = nullptr;   // [row][32 * blocks]
     float *scales = nullptr;    // [row][blocks]

@@ -23,8 +23,7 @@ void relax() {
 #endif
 }
 
-// GCC 12 binds condition_variable::wait to a symbol version that systems before 2022 lack; pthread_cond_wait is not
-// new.
+// GCC 12 binds condition_variable::wait to a version that systems before 2022 lack; what it calls is as old as threads.
 void sleep_on(std::condition_variable &changed, std::unique_lock<std::mutex> &lock) {
 #if defined(__GLIBCXX__) && defined(__linux__)
     pthread_cond_wait(changed.native_handle(), lock.mutex()->native_handle());
@@ -43,8 +42,7 @@ long current_process() {
 
 }  // namespace
 
-// Sequentially consistent on purpose: either the waiter sees the new value before it sleeps, or this call sees the
-// waiter.
+// Sequentially consistent on purpose: either the waiter sees the new value before it sleeps, or this sees the sleeper.
 void Epoch::advance() {
     value_.fetch_add(1);
     if (sleepers_.load() > 0) {
@@ -76,7 +74,7 @@ struct Pool::Crew {
 Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) { start(); }
 
 Pool::~Pool() {
-    if (process_ != current_process()) return;  // the threads belong to the parent process
+    if (process_ != current_process()) return;  // the threads are another process's
     crew_->stopping = true;
     crew_->jobs.advance();
     for (std::thread &thread : crew_->threads) thread.join();
@@ -92,7 +90,7 @@ void Pool::start() {
                 crew->jobs.wait_beyond(seen, SPINS_BETWEEN);
                 seen = crew->jobs.now();
                 if (crew->stopping) return;
-                // Enter first, then check: the closing thread checks for threads inside after closing.
+                // First inside, then look: whoever closes the door looks inside afterwards.
                 crew->inside.fetch_add(1);
                 if (crew->open) (*crew->job)(i);
                 if (crew->inside.fetch_sub(1) == 1) crew->leaving.advance();
@@ -102,7 +100,7 @@ void Pool::start() {
 
 void Pool::run(const std::function<void(int)> &job) {
     std::lock_guard<std::mutex> lock(turn_);
-    // A forked child has the pool but none of its threads. The old crew is not touched: its locks may be held.
+    // A forked child has the pool but none of its threads. The old crew is left alone: its locks may be held by them.
     if (process_ != current_process()) start();
     if (num_threads_ == 1) return job(0);
     crew_->job = &job;
