@@ -13,7 +13,6 @@ from quire.devices import base
 from quire.devices.cpu import QUANTIZED
 from quire.devices.cpu.bindings import native
 from quire.devices.cpu.lower import KERNELS
-from quire.devices.cpu.pack import QUANTIZED
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart

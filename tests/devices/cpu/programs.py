@@ -78,7 +78,7 @@ def quantized_model(fmt: str, head_dim: int = 32) -> DrawnModel:
         numbers = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
         numbers = numbers if len(shape) == 2 else 1 + numbers
         special = next((FORMATS[part] for part in FORMATS if f"{part}.weight" in name), fmt)
-        tensors[name] = stored(name, numbers, special if len(shape) == 2 else "f32", len(tensors))
+        tensors[name] = encode(name, numbers, special if len(shape) == 2 else "f32", len(tensors))
     return draw(MemoryCheckpoint("safetensors", metadata, tensors))  # type: ignore[arg-type]
 
 
