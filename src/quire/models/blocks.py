@@ -8,7 +8,7 @@ from quire.graph.graph import Graph, Layer, Value
 from quire.models.config import ModelConfig
 from quire.ops.cache import PagedKV
 
-HeadNorm = Literal["rms", "layer"] | None
+HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads together
 
 
 def attend(
@@ -33,7 +33,9 @@ def attend(
 
 
 def norm_heads(g: Graph, x: Value, weight: str, kind: HeadNorm, *, eps: float, head_dim: int) -> Value:
-    """Norm each head of x."""
+    """Norm each head of x, or all of x."""
+    if kind == "wide":
+        return g.rms_norm(x, weight, eps=eps)
     norm = g.rms_norm if kind == "rms" else g.layer_norm
     return norm(x, weight, eps=eps, group=head_dim)
 
