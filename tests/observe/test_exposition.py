@@ -46,15 +46,15 @@ def test_a_histogram_has_the_number_of_values_up_to_each_bound():
 def test_samples_of_two_models_are_in_one_family_and_again_under_the_alias():
     declared = (metrics.PREEMPTIONS, metrics.SESSIONS)
     assert lines(*(MetricSample(metric, 2, model) for model in "ab" for metric in declared)) == [
-        "# HELP quire_preemptions_total Requests put off for others.",
+        "# HELP quire_preemptions_total Preempted requests.",
         "# TYPE quire_preemptions_total counter",
         'quire_preemptions_total{model="a"} 2.0',
         'quire_preemptions_total{model="b"} 2.0',
-        "# HELP vllm:num_preemptions_total Requests put off for others.",
+        "# HELP vllm:num_preemptions_total Preempted requests.",
         "# TYPE vllm:num_preemptions_total counter",
         'vllm:num_preemptions_total{model_name="a"} 2.0',
         'vllm:num_preemptions_total{model_name="b"} 2.0',
-        "# HELP quire_sessions Conversations that hold their last context.",
+        "# HELP quire_sessions Sessions that keep their last context cached.",
         "# TYPE quire_sessions gauge",
         'quire_sessions{model="a"} 2.0',
         'quire_sessions{model="b"} 2.0',

@@ -1,7 +1,7 @@
 """Marks: keyed hashes of prompt prefixes. The marks of two prompts are equal as long as their tokens are.
 
 A mark depends on its token, on all tokens before it, and on a secret. So token frequencies cannot be counted, and
-nobody without the secret can test whether a prompt was a certain text.
+testing whether a prompt was a certain text needs the secret.
 """
 
 from __future__ import annotations

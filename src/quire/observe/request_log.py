@@ -2,7 +2,7 @@
 
 A thread computes the marks of the tokens and writes, so that no request waits. The file is opened for every line, so
 that it can be rotated at any time and several processes can append to it. The secret of the marks is in a file beside
-it: equal prompts are recognised across restarts, but nobody can guess prompts from the log alone.
+it: equal prompts are recognised across restarts, but prompts cannot be guessed from the log alone.
 """
 
 from __future__ import annotations

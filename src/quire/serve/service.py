@@ -13,7 +13,7 @@ from quire.grammar.tool_schemas import exact_parameters
 from quire.observe.meters import Meters
 from quire.observe.metrics import MetricSample, sum_samples
 from quire.observe.record import Observer, Record
-from quire.serve.access.keys import EVERYBODY, ApiKey, ApiKeys
+from quire.serve.access.keys import ANONYMOUS, ApiKey, ApiKeys
 from quire.serve.access.quota import Quotas
 from quire.serve.dialects.body import ignore_unknown_fields
 from quire.serve.dialects.contract import Dialect, RequestLimits
@@ -59,7 +59,7 @@ class Service:
         """Origins of web pages that may call this server."""
         return [origin for part in self.config.serve.cors_origins.split(",") if (origin := part.strip())]
 
-    def limits(self, key: ApiKey = EVERYBODY) -> RequestLimits:
+    def limits(self, key: ApiKey = ANONYMOUS) -> RequestLimits:
         """The limits of one request."""
         serve = self.config.serve
         limits = RequestLimits(

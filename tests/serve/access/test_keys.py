@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from quire.config import BadSetting, ServeConfig, load
-from quire.serve.access.keys import EVERYBODY, ApiKey, ApiKeys, hash_of, new_key, read_keys, secret_of
+from quire.serve.access.keys import ANONYMOUS, ApiKey, ApiKeys, hash_of, new_key, read_keys, secret_of
 from quire.serve.access.quota import Quotas
 from quire.serve.admin.routes import OWN_ROUTES
 from quire.serve.errors import QuotaExceeded, Unauthorized
@@ -31,7 +31,7 @@ def test_a_secret_opens_its_key_and_no_other():
     for wrong in (None, "", "x", secret[:-1], secret + " "):
         with pytest.raises(Unauthorized):
             keys.find(wrong)
-    assert ApiKeys([]).find(None) is EVERYBODY
+    assert ApiKeys([]).find(None) is ANONYMOUS
 
 
 @pytest.mark.pure

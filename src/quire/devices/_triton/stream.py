@@ -63,7 +63,8 @@ def finish(
     ADD: tl.constexpr, BIAS: tl.constexpr, ROW: tl.constexpr, TOKEN: tl.constexpr,
 ):  # fmt: skip
     """What follows a program's own sums [BN, BM] of rows n and tokens m, and of squares [BM]: the shares of others,
-    norm, scales of rows and tokens, bias, gate and residual. The last call of a kernel: all programs but the last one end here."""
+    norm, scales of rows and tokens, bias, gate and residual. The last call of a kernel: only the last program goes
+    past it."""
     if SHARES > 1:
         program = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         place = (program * SHARES).to(tl.int64)

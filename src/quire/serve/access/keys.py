@@ -29,7 +29,7 @@ POSITIVE = ("weight", "requests_per_minute", "tokens_per_minute", "max_concurren
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A client of the server. The key without a name is everybody's, on a server without keys."""
+    """A client of the server. A server without keys gives all clients the key without a name."""
 
     name: str = ""
     sha256: str = ""
@@ -48,7 +48,7 @@ class ApiKey:
         return CacheKey(salt=f"{own}/{salt}" if own or salt else "")
 
 
-EVERYBODY = ApiKey(salt="", admin=True)
+ANONYMOUS = ApiKey(salt="", admin=True)
 
 
 class ApiKeys:
@@ -66,7 +66,7 @@ class ApiKeys:
     def find(self, secret: str | None) -> ApiKey:
         """The key with this secret. Takes equally long for every secret, right or wrong."""
         if not self._keys:
-            return EVERYBODY
+            return ANONYMOUS
         if not secret:
             raise Unauthorized("An API key is required: send the header Authorization: Bearer KEY, or x-api-key: KEY.")
         digest = hash_of(secret)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.observe.record import Record
-from quire.serve.access.keys import EVERYBODY
+from quire.serve.access.keys import ANONYMOUS
 from quire.serve.dialects.contract import Dialect
 from quire.serve.errors import BodyTooLarge, BodyTooSlow
 from quire.types.errors import QuireError
@@ -31,7 +31,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, dialect: Dialect) -> None:
         self.scope = scope
         self.dialect = dialect
-        self.key = EVERYBODY
+        self.key = ANONYMOUS
         self.has_begun = False  # the status has been sent: an error can only be reported in the body
         self.timing: dict[str, float] = {}  # seconds by stage, for the Server-Timing header
         self.headers: dict[str, str] = {}  # further headers of the response
