@@ -32,7 +32,8 @@ class GraniteConfig(ModelConfig):
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        return cls(**base, **{name: values.number(GGUF_FACTORS[name] if is_gguf else name) for name in FACTORS})
+        base |= {name: values.number(GGUF_FACTORS[name] if is_gguf else name) for name in FACTORS}
+        return cls(**base)
 
 
 @architecture(
