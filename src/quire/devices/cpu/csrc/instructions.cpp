@@ -1,5 +1,5 @@
-// The instructions of a program. Each binds its operands when it is added, checks that they fit, and is from then on a
-// function of the step. See program.h.
+// The instructions of a program. Each binds and checks its operands when it is added; then it is a function of the
+// step. See program.h.
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@ namespace quire {
 
 namespace {
 
-// What is done to each token by itself, one thing after the other: an item is some tokens, and does all of it to them.
+// Token-wise operations in sequence: an item is some tokens, and applies all operations to them.
 class TokenWise final : public Instruction {
   public:
     TokenWise(const Pool &pool, bool at_logits, const TokenBody &body)
         : pool_(pool), at_logits_(at_logits), bodies_{body} {}
 
-    // Rows of logits are other rows than those of tokens, so they begin something new.
+    // Rows of logits differ from rows of tokens, so they begin a new sequence.
     bool absorb(bool at_logits, const TokenBody &body) override {
         if (at_logits == at_logits_) bodies_.push_back(body);
         return at_logits == at_logits_;
@@ -41,7 +41,7 @@ class TokenWise final : public Instruction {
     std::vector<TokenBody> bodies_;
 };
 
-// Work that is cut by its caller.
+// Work that is split by its caller.
 class Shared final : public Instruction {
   public:
     using Count = std::function<int(const Step &)>;
@@ -61,7 +61,7 @@ class Shared final : public Instruction {
     const Reads reads_;
 };
 
-// Tokens that are multiplied with one panel after the other: so many that they stay in the second level of cache.
+// Tokens that are multiplied panel by panel: as many as stay in L2.
 int tokens_at_once(const Matrix &m) {
     constexpr int BYTES = 96 * 1024, TILE_TOKENS = 10;
     const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
@@ -73,14 +73,14 @@ int parts(int count, int size) { return (count + size - 1) / size; }
 constexpr int PANELS = BLOCK / LANES;  // of one item: 32 columns
 
 void check_operand(const Matrix &m, const Rows &x, const QuantRows &xq, int dim) {
-    require(m.cols == dim, "a matrix has other columns than its input");
+    require(m.cols == dim, "a matrix has another number of columns than its input");
     if (is_quantized(m.format))
         require(xq.values && xq.blocks == m.num_blocks(), "a quantized matrix needs a quantized input of its width");
     else
         require(x.data, "a float matrix needs a float input");
 }
 
-// Several products over the same tokens, cut into items of 32 columns and some tokens.
+// Several products over the same tokens, split into items of 32 columns and some tokens.
 struct Products {
     std::vector<ProductArgs> parts_of;
     std::vector<int> ends;  // of the column groups of each part
@@ -125,8 +125,8 @@ class Attend final : public Instruction {
   public:
     Attend(Program &program, const AttendArgs &args) : program_(program), args_(args) {}
 
-    // More heads of an item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better
-    // where threads would idle. It changes no bit.
+    // More heads per item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better if
+    // threads would be idle. The split changes no bit.
     int count(const Step &step) const override {
         const int num_bundles = static_cast<int>(program_.bundles().size()), threads = program_.pool().size();
         const double tokens = static_cast<double>(step.num_tokens) / num_bundles;
@@ -154,7 +154,7 @@ class Attend final : public Instruction {
         program_.kernels().attend(now, work, program_.scratch(thread));
     }
 
-    // The last blocks of each row, where this step's keys are written too. In long rows attention itself asks for most.
+    // The last blocks of each row, where this step's keys are written too. In long rows attention prefetches the rest.
     void foresee(const Step &step, int thread) const override {
         constexpr size_t ENOUGH = 48 * 1024;
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
@@ -171,7 +171,7 @@ class Attend final : public Instruction {
     }
 
   private:
-    // One head's keys and values; answers how many bytes they are.
+    // Prefetches one head's keys and values; returns how many bytes they are.
     size_t fetch_block(int block, int head) const {
         const KvCache &c = args_.cache;
         size_t fetched = 0;
@@ -186,10 +186,10 @@ class Attend final : public Instruction {
 
     Program &program_;
     const AttendArgs args_;
-    mutable int heads_ = 1;  // of an item, in this step: `count` decides it, before the first item runs
+    mutable int heads_ = 1;  // of an item, in this step: set by `count`, before the first item runs
 };
 
-// The largest of some logits; not a number if one of them is none.
+// The largest of some logits; NaN if one of them is.
 float largest_of(const float *x, int count) {
     constexpr int WIDTH = 8;
     float most[WIDTH], doubts[WIDTH] = {};
@@ -203,28 +203,28 @@ float largest_of(const float *x, int count) {
     return most[0] + doubt;
 }
 
-// The likeliest tokens of one row of logits, likeliest first, equal ones by their number. Every 32 tokens have their
-// maximum in `maxima`: tokens below the n-th largest of those are not among the n likeliest, so that few are looked at.
-// A row with a logit that is no number has no likeliest tokens: they are -1.
-void find_likeliest(const float *logits, int vocab, const float *maxima, int num_wanted, int32_t *tokens, float *found) {
+// The likeliest tokens of one row of logits, likeliest first, equal ones by id. `maxima` has the maximum of every 32
+// tokens: tokens below the n-th largest maximum are not among the n likeliest, so few are examined. If a logit of the
+// row is NaN, all tokens are -1.
+void find_likeliest(const float *logits, int vocab, const float *maxima, int count, int32_t *tokens, float *found) {
     const int num_groups = parts(vocab, BLOCK);
     float floor = largest_of(maxima, num_groups);
-    if (!std::isfinite(floor)) return std::fill_n(tokens, num_wanted, -1), void();
-    if (num_wanted > num_groups) {
+    if (!std::isfinite(floor)) return std::fill_n(tokens, count, -1), void();
+    if (count > num_groups) {
         floor = -std::numeric_limits<float>::infinity();
-    } else if (num_wanted > 1) {
+    } else if (count > 1) {
         std::vector<float> order(maxima, maxima + num_groups);
-        std::nth_element(order.begin(), order.begin() + (num_wanted - 1), order.end(), std::greater<float>());
-        floor = order[static_cast<size_t>(num_wanted) - 1];
+        std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<float>());
+        floor = order[static_cast<size_t>(count) - 1];
     }
-    std::vector<std::pair<float, int32_t>> near;  // minus the logit, the token: they sort as they are
+    std::vector<std::pair<float, int32_t>> near;  // minus the logit, the token: their order is the result's
     for (int group = 0; group < num_groups; ++group) {
         if (maxima[group] < floor) continue;
         for (int token = BLOCK * group; token < std::min(BLOCK * (group + 1), vocab); ++token)
             if (logits[token] >= floor) near.emplace_back(-logits[token], token);
     }
-    std::partial_sort(near.begin(), near.begin() + num_wanted, near.end());
-    for (int i = 0; i < num_wanted; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
+    std::partial_sort(near.begin(), near.begin() + count, near.end());
+    for (int i = 0; i < count; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
 }
 
 }  // namespace
@@ -315,7 +315,7 @@ void Program::gather(View x, View out, int out_quants) {
     });
 }
 
-// Angles are float32 products, as in training; their cosine and sine are taken in float64, the same on every machine.
+// Angles are float32 products, as in training; cosine and sine are float64, the same on every machine.
 void Program::rope_table(int frequencies, double scaling, View cos, View sin) {
     const int pairs = cos.dim;
     const float *turns = vector(frequencies, pairs);
@@ -365,7 +365,7 @@ void Program::attend(int id, View q, const AttendExtras &extras, View out, int o
                           table / heads / 2, nullptr, nullptr, 0, {rows(out), quants(out_quants, width)}};
     require(args.q.data && (args.out.rows.data || args.out.quants.values), "attend: an operand is missing");
     require(!out.given() || out.dim == width, "attend: the output has another width than the values");
-    require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are no whole blocks");
+    require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are not whole blocks");
     scratch_floats_ = std::max(scratch_floats_, attend_scratch(c));
     append(std::make_unique<Attend>(*this, args));
 }
@@ -415,7 +415,7 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
     append(std::make_unique<Shared>(
         [=](const Step &step) { return groups * parts(step.count(narrow), chunk); },
         [this, args, groups, chunk, narrow](const Step &step, int item, int end) {
-            // One variant computes both products, so one that was chosen for a single format serves no mixed pair.
+            // One variant computes both products, so a variant chosen for one format cannot be used for a mixed pair.
             const Kernels &kernels = args.gate.format == args.up.format ? kernels_for(args.gate) : kernels_;
             for (; item < end; ++item) {
                 const int begin = item / groups * chunk;
@@ -428,7 +428,7 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
         }));
 }
 
-// Rows of x are those of logits_at already. The logits go to the caller's array, then the likeliest tokens of each.
+// The rows of x are those of logits_at. Writes the logits to the caller's array, then the likeliest tokens of each row.
 void Program::head(int id, int bias, float factor, float cap, View x, int in_quants) {
     const Matrix m = matrix(id);
     require(vocab_ == 0, "head: a program has one output");
@@ -485,9 +485,9 @@ void Program::output(View x) {
 void Program::append_likeliest(Rows maxima) {
     append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i) {
-            const size_t row = static_cast<size_t>(i), at = row * step.most_wanted;
-            if (step.wanted[i] > 0)
-                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.wanted[i], step.top_tokens + at,
+            const size_t row = static_cast<size_t>(i), at = row * step.max_top;
+            if (step.num_top[i] > 0)
+                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.num_top[i], step.top_tokens + at,
                                step.top_logits + at);
         }
     });

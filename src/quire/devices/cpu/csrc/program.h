@@ -1,7 +1,7 @@
 // A lowered model: weights, buffers, KV caches and a list of instructions. `launch` runs the list for one step.
 //
-// Whatever comes from outside is checked before a pointer is made of it: shapes and indices of instructions when they
-// are added, the arrays of a step when it is launched. A violation throws std::invalid_argument.
+// All inputs are checked before they are used as pointers or indices: instructions when they are added, the arrays of a
+// step when it is launched. A violation throws std::invalid_argument.
 
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace quire {
 
-// Zeroed memory at a whole cache line. Pages that nobody touches are never taken from the system.
+// Zeroed memory, aligned to a cache line. Untouched pages take no memory.
 class Memory {
   public:
     explicit Memory(size_t bytes);
@@ -37,8 +37,8 @@ class Memory {
     uint8_t *data_;
 };
 
-// Weights, one after the other in large pages where the system has them: a step reads all of them, and with small pages
-// it would wait for address translation at every 4 KB.
+// Weights, contiguous in huge pages if the system has them: a step reads all of them, and with small pages it would
+// wait for address translation at every 4 KB.
 class Arena {
   public:
     Arena() = default;
@@ -46,7 +46,7 @@ class Arena {
     Arena(const Arena &) = delete;
     Arena &operator=(const Arena &) = delete;
 
-    uint8_t *take(size_t bytes);  // zeroed, at a whole cache line, alive as long as the arena
+    uint8_t *take(size_t bytes);  // zeroed, aligned to a cache line, valid as long as the arena
 
   private:
     std::vector<void *> chunks_;
@@ -54,7 +54,7 @@ class Arena {
     size_t left_ = 0;
 };
 
-// Some columns of a buffer; what instructions read and write. buffer < 0: none.
+// Some columns of a buffer, the operand of an instruction. buffer < 0: none.
 struct View {
     int buffer = -1, offset = 0, dim = 0;
 
@@ -78,7 +78,7 @@ struct Bounds {
 
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, most_wanted;
+    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, max_top;
     const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
@@ -86,27 +86,27 @@ struct Step {
     const int32_t *logits_at;                                      // [L]
     const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
-    const int32_t *wanted;                                         // [L] how many of the likeliest
+    const int32_t *num_top;                                        // [L] how many of the likeliest tokens
     float *logits;                                                 // [L][vocab]
-    int32_t *top_tokens;                                           // [L][most_wanted]
-    float *top_logits;                                             // [L][most_wanted]
+    int32_t *top_tokens;                                           // [L][max_top]
+    float *top_logits;                                             // [L][max_top]
 
     int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };
 
-// A packed matrix in memory that somebody else owns, and what keeps it there.
+// A packed matrix in memory with another owner, and the object that keeps it alive.
 struct Panels {
     const uint8_t *data;
     size_t num_bytes;
     std::shared_ptr<const void> owner;
 };
 
-// Query tiles that attention works on together; see AttendItem.
+// Query tiles that attention processes together; see AttendItem.
 struct Bundle {
     int first, num_tiles, num_shared;
 };
 
-// Where the weights of an item lie.
+// The memory of an item's weights.
 struct Weights {
     const uint8_t *pieces[2] = {nullptr, nullptr};
     size_t num_bytes = 0;  // of each piece
@@ -114,7 +114,7 @@ struct Weights {
 
 using TokenBody = std::function<void(const Step &, int begin, int end)>;
 
-// Items of work that any thread may do, in any order. An instruction is over when all of its items are done.
+// Items of work that any thread may do, in any order. An instruction is finished when all of its items are.
 class Instruction {
   public:
     virtual ~Instruction() = default;
@@ -125,21 +125,21 @@ class Instruction {
     // Weights that an item reads; at most two pieces. None by default.
     virtual Weights weights(int) const { return {}; }
 
-    // Brings what a thread's items read besides weights into its cache, while there is other work to do before them.
+    // Prefetches what a thread's items read besides weights, while earlier work is still running.
     virtual void foresee(const Step &, int) const {}
 
-    // Takes what is done to each token by itself into this instruction's items, where that is possible.
+    // Merges a token-wise operation into this instruction's items, if possible.
     virtual bool absorb(bool, const TokenBody &) { return false; }
 
-    // For few tokens every thread has a lane of items that follow each other, so that it reads weights in one stream;
-    // when it is done with its own it takes from those of others. For many there is one lane for all.
+    // With few tokens every thread has a lane of consecutive items, so that it reads weights in one stream; when its
+    // own lane is finished it takes items from others. With many tokens there is one lane for all.
     void open(const Step &step, int num_threads);
     bool take(int thread, int &begin, int &end);
     int first_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].begin; }
     int past_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].end; }
 
     int num_items = 0;                         // of this step
-    alignas(64) std::atomic<int> finished{0};  // in a line that nobody reads to find work
+    alignas(64) std::atomic<int> finished{0};  // in a cache line that is not read to find work
 
   private:
     struct alignas(64) Lane {
@@ -147,11 +147,11 @@ class Instruction {
         int begin = 0, end = 0;
     };
 
-    alignas(64) int shares_ = 1;  // of what is left of a lane: one is taken at a time
+    alignas(64) int shares_ = 1;  // the rest of a lane is divided into this many: one is taken at a time
     std::vector<Lane> lanes_;
 };
 
-// What a thread has brought into its cache ahead of time: so many bytes of the items of one instruction.
+// What a thread has prefetched: this many bytes of the items of one instruction.
 struct Fetched {
     size_t instruction = 0, num_bytes = 0;
 };
@@ -160,9 +160,9 @@ class Program {
   public:
     Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds);
 
-    // --- what instructions work on; answers an index
+    // --- operands; each returns an index
     int add_matrix(Format format, int rows, int cols, const uint8_t *source);
-    int adopt_matrix(Format format, int rows, int cols, Panels panels);  // packed before; not copied
+    int adopt_matrix(Format format, int rows, int cols, Panels panels);  // already packed; not copied
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
@@ -171,8 +171,8 @@ class Program {
     // Use the kernels of another variant for products with matrices of this format. They must round alike.
     void multiply_with(Format format, const Kernels &kernels);
 
-    // --- instructions, in the order in which they run. Each works on the rows that its output has: one for each token,
-    // or one for each of logits_at; `rms_norm` and `gather` also lead from the former to the latter.
+    // --- instructions, in execution order. Each processes the rows of its output: one per token, or one per entry of
+    // logits_at; `rms_norm` and `gather` can also convert from the former to the latter.
     void embed(int table, View out);
     void embed_positions(int table, int offset, View out);
     void norm(View x, int weight, int bias, float eps, int group, bool is_layer, View out, int quants);
@@ -192,7 +192,7 @@ class Program {
 
     // --- running
     void launch(const Step &step);
-    size_t release_blocks(const int32_t *blocks, int count);  // ascending; answers how many bytes went to the system
+    size_t release_blocks(const int32_t *blocks, int count);  // ascending; returns how many bytes were released
     void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
     void poke(View to, const float *numbers, int num_rows);
     void peek(View from, float *numbers, int num_rows) const;
@@ -256,7 +256,7 @@ class Program {
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
     Arena weights_;
-    std::vector<std::shared_ptr<const void>> owners_;  // of the matrices that lie elsewhere
+    std::vector<std::shared_ptr<const void>> owners_;  // of matrices in memory with another owner
     std::vector<Pages> cache_memory_;  // keys and values of each cache in turn
     std::vector<Memory> scratch_;
     std::vector<Vector> vectors_;
@@ -265,16 +265,16 @@ class Program {
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
-    Epoch progress_;  // grows whenever an instruction is over
+    Epoch progress_;  // grows whenever an instruction is finished
 };
 
-// Put a weight from the layout of its file into panels. source: rows of a checkpoint, one after the other.
+// Packs a weight from the layout of its file into panels. source: rows of a checkpoint, contiguous.
 void pack(const Matrix &matrix, const uint8_t *source, uint8_t *target);
 
 // Bytes of a row in the file.
 size_t source_row_bytes(Format format, int cols);
 
-// Into the second level of cache.
+// Prefetches into L2.
 inline void prefetch(const void *p) {
 #if defined(__GNUC__)
     __builtin_prefetch(p, 0, 2);

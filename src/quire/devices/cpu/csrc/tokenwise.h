@@ -1,4 +1,4 @@
-// What is done to each token by itself: embedding, norms, rope, quantization, the write to the KV cache. Included by
+// Token-wise kernels: embedding, norms, rope, quantization, the write to the KV cache. Included by
 // kernels.cpp, inside a variant's namespace.
 
 // 32 numbers of a token: value = round(x * 127 / largest magnitude), never -128.
@@ -24,7 +24,7 @@ inline void deliver(const float *x, int dim, const Output &out, int token) {
         for (int b = 0; b < out.quants.blocks; ++b) quantize_block(x + BLOCK * b, out.quants, token, b);
 }
 
-// --- embedding: one row out of its panel
+// --- embedding: one row of a panel
 
 inline float float_at(const uint8_t *panel, Format format, int at) {
     if (format == Format::F32) return reinterpret_cast<const float *>(panel)[at];
@@ -32,7 +32,7 @@ inline float float_at(const uint8_t *panel, Format format, int at) {
     return format == Format::F16 ? half::from_f16(half) : half::from_bf16(half);
 }
 
-// Numbers are computed in the order that quire.quant has, so that they are the same to the bit.
+// Numbers are computed in the order of quire.quant, so that they are bit-equal.
 inline void block_row(const BlockFormat &f, const uint8_t *head, const uint8_t *quants, int lane, int b, float *to) {
     const uint16_t *floats = reinterpret_cast<const uint16_t *>(head);
     const float common = f.is_bf16 ? half::from_bf16(floats[lane]) : half::from_f16(floats[lane]);
@@ -155,7 +155,7 @@ void rope(const RopeArgs &a, int begin, int end) {
 
 // --- the KV cache
 
-// Numbers of one head of a token, `step` apart; eight at a time where there are eight.
+// Stores the numbers of one head of a token, `step` apart; eight at a time if possible.
 inline void put_halves(bool is_bf16, const float *numbers, int dim, uint16_t *to, int step) {
     int d = 0;
     for (; d + LANES <= dim && !is_bf16; d += LANES) {
@@ -166,7 +166,7 @@ inline void put_halves(bool is_bf16, const float *numbers, int dim, uint16_t *to
     for (; d < dim; ++d) to[d * step] = is_bf16 ? half::to_bf16(numbers[d]) : half::to_f16(numbers[d]);
 }
 
-// The same as blocks of 32 with a scale each; scales lie `scale_step` apart.
+// The same as blocks of 32 with a scale each; scales are `scale_step` apart.
 inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint16_t *scales, int scale_step) {
     for (int b = 0; b < dim / BLOCK; ++b) {
         int8_t part[BLOCK];
@@ -178,7 +178,7 @@ inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint
     }
 }
 
-// One head of one token, into its lane of the tile at `place`.
+// Stores one head of one token in its lane of the tile at `place`.
 inline void put(const KvPlane &c, uint8_t *place, int lane, const float *numbers, bool is_key) {
     const size_t first = is_key ? lane : static_cast<size_t>(lane) * c.padded_dim();
     const int step = is_key ? TILE : 1;
