@@ -100,3 +100,23 @@ def _(make: ArrayMaker) -> Iterator[Args]:
     for num_logits, biased, factor, cap in product((1, 5), (False, True), (1.0, 0.25), (0.0, 4.0)):
         arrays = {"x": make(num_logits, 64), "weight": make(130, 64), "bias": make(130) if biased else None}
         yield {**arrays, "factor": factor, "cap": cap}
+
+
+@op(weights=("weight", "bias"), tolerance=TOLERANCE)
+def activated_linear(x: Array, weight: Array, bias: Array | None, *, kind: str) -> Array:
+    """activation(linear(x)): x [T, in]: [T, out]."""
+    return ACTIVATIONS[kind](product_of(x, weight, bias))
+
+
+@activated_linear.shape
+def _(x: Shape, weight: Shape, bias: Shape | None, *, kind: str) -> Shape:
+    return product_shape(x, weight, bias)
+
+
+@activated_linear.examples
+def _(make: ArrayMaker) -> Iterator[Args]:
+    for num_tokens, (dim_in, dim_out), biased in product((1, 7, 65), ((64, 160), (96, 40)), (False, True)):
+        bias = make(dim_out) if biased else None
+        yield {"x": make(num_tokens, dim_in), "weight": make(dim_out, dim_in), "bias": bias, "kind": "relu2"}
+    for kind in ACTIVATIONS:
+        yield {"x": make(7, 64), "weight": make(160, 64), "bias": make(160), "kind": kind}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.graph.graph import Node
-from quire.graph.passes.rewrite import Fusion, Uses
+from quire.graph.passes.rewrite import Fusion, Rule, Uses
 from quire.ops import fused
 
 
@@ -74,3 +74,19 @@ def fuse_head(uses: Uses, node: Node) -> Fusion | None:
         return None
     whole = uses.graph.node(fused.head, {"x": last.inputs[0]}, last.weights, attrs, outputs=node.outputs)
     return Fusion(whole, tuple(replaced))
+
+
+def fuse_activation(uses: Uses, node: Node) -> Fusion | None:
+    """activation(linear(x)) becomes activated_linear."""
+    linear = uses.maker(node.inputs[0], "linear") if node.op.name == "activation" else None
+    if linear is None or not uses.is_read_once(linear.output):
+        return None
+    attrs = {"kind": node.attrs["kind"]}
+    whole = uses.graph.node(
+        fused.activated_linear, {"x": linear.inputs[0]}, linear.weights, attrs, outputs=node.outputs
+    )
+    return Fusion(whole, (linear, node))
+
+
+# All rules, in an order in which none hides a pattern of another: a gate has an activation and two linears inside.
+RULES: tuple[Rule, ...] = (fuse_head, fuse_gate, fuse_activation, fuse_residual, merge_linears)

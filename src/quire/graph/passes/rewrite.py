@@ -7,7 +7,7 @@ reads keeps a rule from applying; `Uses` answers such questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quire.graph.graph import Graph, Node, Value
@@ -61,22 +61,31 @@ Rule = Callable[[Uses, Node], Fusion | None]
 def rewrite(graph: Graph, rules: Sequence[Rule], supports: Supports) -> Graph:
     """Apply each rule wherever it matches and `supports` accepts the fused node, one rule after the other."""
     for rule in rules:
-        uses, place = Uses(graph), 0
-        while place < len(graph.nodes):
-            fusion = rule(uses, graph.nodes[place])
-            if fusion is None or not supports(fusion.node):
-                place += 1
-                continue
-            graph = _replaced(graph, uses, fusion)
-            uses = Uses(graph)
-            place = min(place, len(graph.nodes))
+        while fusions := _fusions(graph, rule, supports):
+            graph = graph.rewritten(_replaced(graph, fusions))
     return graph
 
 
-def _replaced(graph: Graph, uses: Uses, fusion: Fusion) -> Graph:
-    """The fused node runs as soon as its inputs exist, so it stands before every reader of its outputs."""
-    gone = {id(node) for node in fusion.replaced}
-    first = uses.made_before(fusion.node.inputs)
-    before = [node for node in graph.nodes[:first] if id(node) not in gone]
-    after = [node for node in graph.nodes[first:] if id(node) not in gone]
-    return graph.rewritten([*before, fusion.node, *after])
+def _fusions(graph: Graph, rule: Rule, supports: Supports) -> list[tuple[int, Fusion]]:
+    """Fusions of different nodes, each with the place in the list of nodes where its inputs exist."""
+    uses, found = Uses(graph), []
+    gone: set[int] = set()
+    for node in graph.nodes:
+        fusion = rule(uses, node) if id(node) not in gone else None
+        if fusion is None or any(id(each) in gone for each in fusion.replaced) or not supports(fusion.node):
+            continue
+        gone |= {id(each) for each in fusion.replaced}
+        found.append((uses.made_before(fusion.node.inputs), fusion))
+    return found
+
+
+def _replaced(graph: Graph, fusions: Sequence[tuple[int, Fusion]]) -> Iterator[Node]:
+    """A fused node runs as soon as its inputs exist, so it stands before every reader of its outputs."""
+    gone = {id(node) for _, fusion in fusions for node in fusion.replaced}
+    fused: dict[int, list[Node]] = {}
+    for place, fusion in fusions:
+        fused.setdefault(place, []).append(fusion.node)
+    for place, node in enumerate(graph.nodes):
+        yield from fused.get(place, ())
+        if id(node) not in gone:
+            yield node

@@ -1,4 +1,4 @@
-// Causal attention over paged keys and values. Included by kernels.cpp, inside a variant's namespace.
+// Attention over paged keys and values, causal or bidirectional. Included by kernels.cpp, inside a variant's namespace.
 //
 // An item is some tokens, of one row or of rows that begin with the same blocks, times some heads that share keys: its
 // queries. They process stretches of 128 keys together:
@@ -17,6 +17,8 @@ struct Queries {
     float *most, *total;                 // [query]
     float *keys, *values;                // [dim][16] a tile, [STRETCH][value_dim] a stretch: unpacked
     int32_t positions[MAX_ITEM_TOKENS];  // of the item's tokens
+    int32_t begins[MAX_ITEM_TOKENS];     // first position that a token sees
+    int32_t ends[MAX_ITEM_TOKENS];       // past the last position that it sees
 
     float *query(int i) const { return q + static_cast<size_t>(i) * dim; }
     float *seen_of(int i) const { return seen + static_cast<size_t>(i) * value_dim; }
@@ -220,6 +222,12 @@ inline void accumulate_values(const Queries &s, const VisibleRange *ranges, cons
     int d = 0;
     for (; d + WIDTH * WIDEST <= s.value_dim; d += WIDTH * WIDEST)
         gather_values<N, Widest, WIDTH, Number>(s, ranges, stretch, d, leads && d == 0);
+    if constexpr (WIDTH > 4)
+        for (; d + 4 * WIDEST <= s.value_dim; d += 4 * WIDEST)
+            gather_values<N, Widest, 4, Number>(s, ranges, stretch, d, leads && d == 0);
+    if constexpr (WIDTH > 2)
+        for (; d + 2 * WIDEST <= s.value_dim; d += 2 * WIDEST)
+            gather_values<N, Widest, 2, Number>(s, ranges, stretch, d, leads && d == 0);
     for (; d + WIDEST <= s.value_dim; d += WIDEST)
         gather_values<N, Widest, 1, Number>(s, ranges, stretch, d, leads && d == 0);
     if constexpr (WIDEST > LANES)
@@ -252,11 +260,11 @@ struct Walk {
 };
 
 // Finds what the walk's tokens see of the stretch.
-inline int find_visible(const KvCache &c, const Queries &s, const Walk &w, const Stretch &stretch, VisibleRange *ranges) {
+inline int find_visible(const Queries &s, const Walk &w, const Stretch &stretch, VisibleRange *ranges) {
     int count = 0;
     for (int token = w.first; token < w.last; ++token) {
-        const int last = s.positions[token] + 1, first = c.first_visible(s.positions[token]);
-        const int begin = first > stretch.begin() ? first : stretch.begin(), end = smaller(last, stretch.end());
+        const int first = s.begins[token], end = smaller(s.ends[token], stretch.end());
+        const int begin = first > stretch.begin() ? first : stretch.begin();
         for (int head = 0; head < s.num_heads && begin < end; ++head)
             ranges[count++] = {token * s.num_heads + head, begin, end};
     }
@@ -343,7 +351,7 @@ inline void walk(const AttendArgs &a, const AttendItem &item, const Queries &s, 
         const bool is_first = index == w.begin * c.tiles();
         Stretch stretch = stretch_of(c, w, kv_head, index, end);
         index += stretch.count;
-        const int count = find_visible(c, s, w, stretch, ranges);
+        const int count = find_visible(s, w, stretch, ranges);
         if (count == 0) continue;
         for (int i = 0; i < stretch.count; ++i) {
             if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
@@ -367,7 +375,9 @@ inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s
     int at = 0;
     for (int i = 0; i < item.num_tiles; ++i)
         for (int token = item.tiles[i].begin; token < item.tiles[i].end; ++token, ++at) {
-            s.positions[at] = a.positions[token];
+            const int position = a.positions[token];
+            s.positions[at] = position, s.begins[at] = a.cache.first_visible(position);
+            s.ends[at] = a.lengths ? a.cache.past_visible(position, a.lengths[item.tiles[i].row]) : position + 1;
             for (int head = 0; head < item.num_heads; ++head) {
                 const int query = at * item.num_heads + head;
                 const int of_all = item.kv_head * a.group + item.first_head + head;
@@ -401,14 +411,13 @@ inline void store_queries(const AttendArgs &a, const AttendItem &item, const Que
 
 // Removes the blocks that none of the walk's tokens sees.
 inline Walk walk_of(const AttendArgs &a, const Queries &s, Walk w) {
-    int32_t least = s.positions[w.first], most = least;
+    int32_t begin = s.begins[w.first], end = s.ends[w.first];
     for (int token = w.first; token < w.last; ++token) {
-        least = smaller(least, s.positions[token]);
-        most = s.positions[token] > most ? s.positions[token] : most;
+        begin = smaller(begin, s.begins[token]);
+        end = s.ends[token] > end ? s.ends[token] : end;
     }
-    const int seen_from = a.cache.first_visible(least);
-    if (seen_from / a.cache.block_tokens > w.begin) w.begin = seen_from / a.cache.block_tokens;
-    w.end = smaller(w.end, most / a.cache.block_tokens + 1);
+    if (begin / a.cache.block_tokens > w.begin) w.begin = begin / a.cache.block_tokens;
+    w.end = smaller(w.end, (end - 1) / a.cache.block_tokens + 1);
     return w;
 }
 

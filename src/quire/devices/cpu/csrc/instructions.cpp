@@ -123,7 +123,8 @@ struct Products {
 // An item is a bundle of tokens times some heads of one key head.
 class Attend final : public Instruction {
   public:
-    Attend(Program &program, const AttendArgs &args) : program_(program), args_(args) {}
+    Attend(Program &program, const AttendArgs &args, bool is_within_rows)
+        : program_(program), args_(args), is_within_rows_(is_within_rows) {}
 
     // More heads per item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better if
     // threads would be idle. The split changes no bit.
@@ -148,8 +149,15 @@ class Attend final : public Instruction {
         const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];  // the longest first
         const int kv_head = item % each / splits, first = item % splits * heads_;
         AttendArgs now = args_;
-        now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
-        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, bundle.num_shared,
+        int num_shared = bundle.num_shared;
+        if (is_within_rows_) {
+            const RowTables &t = program_.row_tables();
+            now.positions = t.positions.data(), now.lengths = t.lengths.data();
+            now.block_tables = t.tables.data(), now.table_stride = t.stride, num_shared = 0;
+        } else {
+            now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
+        }
+        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, num_shared,
                               kv_head,                   first,            std::min(heads_, args_.group - first)};
         program_.kernels().attend(now, work, program_.scratch(thread));
     }
@@ -157,6 +165,7 @@ class Attend final : public Instruction {
     // The last blocks of each row, where this step's keys are written too. In long rows attention prefetches the rest.
     void foresee(const Step &step, int thread) const override {
         constexpr size_t ENOUGH = 48 * 1024;
+        if (is_within_rows_) return;  // its keys are written just before
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
         size_t fetched = 0;
         for (int item = first_of(thread); item < past_of(thread); ++item) {
@@ -186,7 +195,22 @@ class Attend final : public Instruction {
 
     Program &program_;
     const AttendArgs args_;
+    const bool is_within_rows_;  // keys and values are those of this step
     mutable int heads_ = 1;  // of an item, in this step: set by `count`, before the first item runs
+};
+
+// A node that runs outside of the program, on one thread.
+class Call final : public Instruction {
+  public:
+    Call(Program &program, int index, bool at_logits) : program_(program), index_(index), at_logits_(at_logits) {}
+
+    int count(const Step &step) const override { return step.count(at_logits_) > 0; }
+    void run(const Step &step, int, int, int) override { program_.fall_back(step, index_); }
+
+  private:
+    Program &program_;
+    const int index_;
+    const bool at_logits_;
 };
 
 // The largest of some logits; NaN if one of them is.
@@ -357,17 +381,50 @@ void Program::attend(int id, View q, const AttendExtras &extras, View out, int o
     const KvCache c = cache(id);
     const int kv_dim = c.num_heads() * c.keys.dim;
     require(q.dim % kv_dim == 0, "attend: not a whole number of heads");
-    const int group = q.dim / kv_dim, heads = group * c.num_heads(), width = heads * c.values.dim;
+    const int group = q.dim / kv_dim, width = group * c.num_heads() * c.values.dim;
+    require(!out.given() || out.dim == width, "attend: the output has another width than the values");
+    AttendArgs args{};
+    args.cache = c, args.q = rows(q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
+    append_attend(args, extras, false);
+}
+
+// Keys and values go to a cache that lasts for a step, so that all attention is computed by the same kernel.
+void Program::attend_bidirectional(const RowOperands &x, const AttendExtras &extras, View out, int out_quants) {
+    const int heads = x.num_heads;
+    require(heads > 0 && x.window >= 0, "attend_bidirectional: heads, and a window of positions");
+    require(x.k.dim % heads == 0 && x.v.dim % heads == 0 && x.q.dim % x.k.dim == 0,
+            "attend_bidirectional: not a whole number of heads");
+    const Rows k = rows(x.k), v = rows(x.v);
+    require(k.data && v.data && !at_logits(x.q) && !at_logits(x.k) && !at_logits(x.v),
+            "attend_bidirectional: it takes rows of tokens");
+    const KvCache c = row_cache(heads, x.k.dim / heads, x.v.dim / heads, x.window);
+    const int group = x.q.dim / x.k.dim, width = group * x.v.dim;
+    require(!out.given() || out.dim == width, "attend_bidirectional: the output has another width than the values");
+    append_token_wise(false, [this, c, k, v](const Step &, int begin, int end) {
+        kernels_.write_kv(c, row_tables_.slots.data(), k, v, begin, end);
+    });
+    AttendArgs args{};
+    args.cache = c, args.q = rows(x.q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
+    append_attend(args, extras, true);
+}
+
+void Program::append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows) {
+    const KvCache &c = args.cache;
+    const int heads = args.group * c.num_heads();
     const int table = extras.distances < 0 ? heads : at_vector(extras.distances).count;
     require(table % heads == 0 && table / heads % 2 == 1, "attend: distances are 2 * reach + 1 for each head");
-    const AttendArgs args{c, rows(q), group, extras.scale, extras.softcap,
-                          vector(extras.sinks, heads), vector(extras.slopes, heads), vector(extras.distances, table),
-                          table / heads / 2, nullptr, nullptr, 0, {rows(out), quants(out_quants, width)}};
     require(args.q.data && (args.out.rows.data || args.out.quants.values), "attend: an operand is missing");
-    require(!out.given() || out.dim == width, "attend: the output has another width than the values");
     require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are not whole blocks");
+    args.scale = extras.scale, args.softcap = extras.softcap;
+    args.sinks = vector(extras.sinks, heads), args.slopes = vector(extras.slopes, heads);
+    args.distances = vector(extras.distances, table), args.reach = table / heads / 2;
     scratch_floats_ = std::max(scratch_floats_, attend_scratch(c));
-    append(std::make_unique<Attend>(*this, args));
+    append(std::make_unique<Attend>(*this, args, is_within_rows));
+}
+
+void Program::call(int index, bool at_logits) {
+    ++num_calls_;
+    append(std::make_unique<Call>(*this, index, at_logits));
 }
 
 void Program::product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
@@ -399,11 +456,12 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
 
 void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x,
                    int in_quants, View out, int out_quants) {
-    require(matrices.size() == 2 && biases.size() == 2, "gate: two matrices");
-    const Matrix g = matrix(matrices[0]), u = matrix(matrices[1]);
+    const bool has_up = matrices.size() == 2;
+    require((matrices.size() == 1 || has_up) && biases.size() == matrices.size(), "gate: one matrix or two");
+    const Matrix g = matrix(matrices[0]), u = has_up ? matrix(matrices[1]) : Matrix{g.format, g.rows, g.cols, nullptr, 0};
     require(g.rows == u.rows && (!out.given() || out.dim == g.rows), "gate: outputs do not fit");
     const GateArgs args{g,       u, kind,
-                        vector(biases[0], g.rows), vector(biases[1], u.rows),
+                        vector(biases[0], g.rows), vector(has_up ? biases[1] : -1, u.rows),
                         rows(x), quants(in_quants, x.dim),
                         {rows(out), quants(out_quants, g.rows)}};
     check_operand(g, args.x, args.xq, x.dim);
@@ -415,7 +473,7 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
     append(std::make_unique<Shared>(
         [=](const Step &step) { return groups * parts(step.count(narrow), chunk); },
         [this, args, groups, chunk, narrow](const Step &step, int item, int end) {
-            // One variant computes both products, so a variant chosen for one format cannot be used for a mixed pair.
+            // One variant computes both products, so one that was chosen for a single format serves no mixed pair.
             const Kernels &kernels = args.gate.format == args.up.format ? kernels_for(args.gate) : kernels_;
             for (; item < end; ++item) {
                 const int begin = item / groups * chunk;
@@ -424,7 +482,8 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
         },
         [g, u, groups](int item) -> Weights {
             const int first = item % groups * PANELS;
-            return {{g.panel(first), u.panel(first)}, g.panel_bytes * std::min(PANELS, g.num_panels() - first)};
+            const uint8_t *up = u.data ? u.panel(first) : nullptr;
+            return {{g.panel(first), up}, g.panel_bytes * std::min(PANELS, g.num_panels() - first)};
         }));
 }
 

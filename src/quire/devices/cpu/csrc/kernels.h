@@ -64,8 +64,9 @@ struct ProductArgs {
     Rows residual;  // added to the product; data null: nothing
 };
 
+// activation(gate) * up, or activation(gate) alone.
 struct GateArgs {
-    Matrix gate, up;
+    Matrix gate, up;  // up.data null: none
     MapKind kind;  // the activation of the gate
     const float *gate_bias, *up_bias;
     Rows x;
@@ -82,6 +83,7 @@ struct AttendArgs {
     const float *distances;       // [heads][2 * reach + 1], or null
     int reach;
     const int32_t *positions;     // [tokens]
+    const int32_t *lengths;       // [rows] a token sees its whole row, or the window on both sides; null: causal
     const int32_t *block_tables;  // [rows][table_stride]
     int table_stride;
     Output out;

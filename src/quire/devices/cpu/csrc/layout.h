@@ -90,6 +90,9 @@ struct KvCache {
         const int by_chunk = chunk ? position / chunk * chunk : 0;
         return by_window > by_chunk ? by_window : by_chunk;
     }
+    int past_visible(int position, int length) const {  // of bidirectional attention
+        return window && position + window < length ? position + window : length;
+    }
     int stretch_blocks() const {  // the smallest number of blocks that is a whole number of stretches
         int count = 1;
         while (count * tiles() % (STRETCH / TILE)) count *= 2;

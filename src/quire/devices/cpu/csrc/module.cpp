@@ -29,6 +29,7 @@ using PackedBytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_con
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Answer = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using RowsInPlace = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using TopTokens = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -112,6 +113,16 @@ void store_kv(Program &program, int cache, const Ints &slots, const FloatRows &k
     program.store_kv(cache, slots.data(), k.data(), v.data(), size(slots.shape(0)));
 }
 
+// The rows of a buffer, in place. They keep the program alive.
+RowsInPlace rows_of(nb::handle self, const Columns &columns) {
+    const Program &program = nb::cast<const Program &>(self);
+    const View place = view(columns);
+    const Rows found = program.rows(place);
+    require(found.data, "a view of nothing");
+    const size_t num_rows = static_cast<size_t>(program.num_rows(place)), dim = static_cast<size_t>(place.dim);
+    return RowsInPlace(found.data, {num_rows, dim}, self, {static_cast<int64_t>(found.stride), 1});
+}
+
 void poke(Program &program, const Columns &to, const FloatRows &numbers) {
     require(numbers.shape(1) == static_cast<size_t>(std::get<2>(to)), "poke: another width than the view");
     program.poke(view(to), numbers.data(), size(numbers.shape(0)));
@@ -125,7 +136,7 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
             const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
-            const TopTokens &top_tokens, const Answer &top_logits) {
+            const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &slots, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
@@ -147,6 +158,11 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
     step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
+    const std::function<void(int)> call = [&](int index) {  // on any thread
+        nb::gil_scoped_acquire acquire;
+        fallback(index);
+    };
+    step.fallback = fallback.is_none() ? nullptr : &call;
     nb::gil_scoped_release release;
     program.launch(step);
 }
@@ -207,6 +223,16 @@ void bind_instructions(nb::class_<Program> &program) {
         },
         "cache"_a, "q"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a, "out"_a, "quants"_a);
     program.def(
+        "attend_bidirectional",
+        [](Program &p, const Columns &q, const Columns &k, const Columns &v, int num_heads, int window, float scale,
+           float softcap, int sinks, int slopes, int distances, const Columns &out, int quants) {
+            p.attend_bidirectional({view(q), view(k), view(v), num_heads, window},
+                                   {scale, softcap, sinks, slopes, distances}, view(out), quants);
+        },
+        "q"_a, "k"_a, "v"_a, "num_heads"_a, "window"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a,
+        "out"_a, "quants"_a);
+    program.def("call", &Program::call, "index"_a, "at_logits"_a);
+    program.def(
         "product",
         [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
            const Columns &residual) { p.product(matrices, biases, view(x), quants, view(out), view(residual)); },
@@ -255,14 +281,18 @@ void bind_program(nb::module_ &m) {
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
                 "num_top"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
-                "top_logits"_a.noconvert(),
+                "top_logits"_a.noconvert(), "fallback"_a = nb::none(),
                 "Run one step; see quire.ops.batch.Batch. The last three are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
     program.def(
         "release_blocks",
-        [](Program &p, const Ints &blocks) { return p.release_blocks(blocks.data(), size(blocks.shape(0))); },
+        [](Program &p, const Ints &blocks) {
+            nb::gil_scoped_release release;  // a step may need it to end
+            return p.release_blocks(blocks.data(), size(blocks.shape(0)));
+        },
         "blocks"_a.noconvert(), "Return the pages of these KV blocks, ascending, to the system.");
+    program.def("rows_of", &rows_of, "columns"_a, "The rows of a buffer, in place.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
     program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
     program.def_prop_ro("num_bytes", &Program::num_bytes);

@@ -216,14 +216,19 @@ void gate(const GateArgs &p, int group, int begin, int end) {
         const int count = smaller(MAX_TOKENS, end - token);
         for (int panel = first; panel < last; panel += PANELS) {
             multiply(p.gate, panel, a, token, count, gates);
-            multiply(p.up, panel, a, token, count, ups);
+            if (p.up.data) multiply(p.up, panel, a, token, count, ups);
             for (int i = 0; i < count; ++i)
                 for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
                     const int from = COLUMNS * i + LANES * (at - panel);
-                    F8 g = load(gates + from), u = load(ups + from);
+                    F8 g = load(gates + from);
                     if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
-                    if (p.up_bias) u = u + load(p.up_bias + at * LANES);
-                    store(hidden[i] + (at - first) * LANES, activate(p.kind, g) * u);
+                    g = activate(p.kind, g);
+                    if (p.up.data) {
+                        F8 u = load(ups + from);
+                        if (p.up_bias) u = u + load(p.up_bias + at * LANES);
+                        g = g * u;
+                    }
+                    store(hidden[i] + (at - first) * LANES, g);
                 }
         }
         for (int i = 0; i < count; ++i) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -166,6 +167,21 @@ int Program::add_cache(const CacheSpec &spec) {
     return index_of_last(caches_.size());
 }
 
+KvCache Program::row_cache(int num_heads, int key_dim, int value_dim, int window) {
+    const int num_blocks = (bounds_.max_tokens + TILE - 1) / TILE + bounds_.max_rows;
+    KvCache c{{KvFormat::F32, num_heads, key_dim, 1, nullptr}, {KvFormat::F32, num_heads, value_dim, 1, nullptr},
+              window, 0, num_blocks, TILE};
+    for (const RowCache &r : row_caches_)
+        if (r.num_heads == num_heads && r.key_dim == key_dim && r.value_dim == value_dim)
+            c.keys.data = r.keys.data(), c.values.data = r.values.data();
+    if (!c.keys.data) {
+        Memory keys = take(c.keys.block_bytes() * num_blocks), values = take(c.values.block_bytes() * num_blocks);
+        c.keys.data = keys.data(), c.values.data = values.data();
+        row_caches_.push_back({num_heads, key_dim, value_dim, std::move(keys), std::move(values)});
+    }
+    return c;
+}
+
 Matrix Program::matrix(int id) const { return at(matrices_, id, "there is no such matrix"); }
 KvCache Program::cache(int id) const { return at(caches_, id, "there is no such cache"); }
 
@@ -279,6 +295,9 @@ void Program::check(const Step &s) const {
     require(s.table_stride <= bounds_.max_blocks, "block_tables: more blocks per row than the program was lowered for");
     require(s.starts[0] == 0 && s.starts[s.num_rows] == s.num_tokens, "starts: they do not cover the tokens");
     for (int row = 0; row < s.num_rows; ++row) check_row(s, row);
+    for (int row = 0; row < s.num_rows && !row_caches_.empty(); ++row)
+        require(s.lengths[row] == s.starts[row + 1] - s.starts[row], "lengths: bidirectional attention needs whole rows");
+    require(num_calls_ == 0 || s.fallback, "fallback: some nodes run outside of the program");
     for (int i = 0; i < s.num_tokens && embed_rows_; ++i)
         require(s.token_ids[i] >= 0 && s.token_ids[i] < embed_rows_, "token_ids: there is no such token");
     for (int i = 0; i < s.num_tokens && position_rows_; ++i)
@@ -367,8 +386,25 @@ int Program::cut_row(const Step &s, int row, int num_shared, int most, int room)
     return room;
 }
 
+void Program::fill_row_tables(const Step &s) {
+    RowTables &t = row_tables_;
+    t.positions.resize(s.num_tokens), t.slots.resize(s.num_tokens), t.lengths.resize(s.num_rows), t.stride = 0;
+    for (int row = 0; row < s.num_rows; ++row) {
+        t.lengths[row] = s.starts[row + 1] - s.starts[row];
+        t.stride = std::max(t.stride, (t.lengths[row] + TILE - 1) / TILE);
+    }
+    t.tables.assign(static_cast<size_t>(s.num_rows) * t.stride, 0);
+    int block = 0;
+    for (int row = 0; row < s.num_rows; ++row) {
+        for (int i = 0; i < t.lengths[row]; ++i)
+            t.positions[s.starts[row] + i] = i, t.slots[s.starts[row] + i] = block * TILE + i;
+        for (int i = 0; i * TILE < t.lengths[row]; ++i) t.tables[static_cast<size_t>(row) * t.stride + i] = block++;
+    }
+}
+
 void Program::prepare(const Step &step) {
     cut_queries(step);
+    if (!row_caches_.empty()) fill_row_tables(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
     for (auto &instruction : instructions_) instruction->open(step, pool_->size());
@@ -452,6 +488,17 @@ void Program::launch(const Step &step) {
     if (step.num_tokens == 0) return;
     prepare(step);
     pool_->run([&](int thread) { work(step, thread); });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// Such instructions run one after the other, so no lock is needed. After a failure the step's numbers are meaningless.
+void Program::fall_back(const Step &step, int index) {
+    if (failure_) return;
+    try {
+        (*step.fallback)(index);
+    } catch (...) {
+        failure_ = std::current_exception();
+    }
 }
 
 }  // namespace quire

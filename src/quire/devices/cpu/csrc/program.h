@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -66,6 +67,13 @@ struct CacheSpec {
     int num_heads, key_dim, value_dim, window, chunk;
 };
 
+// Queries, keys and values of one step, and the sizes of bidirectional attention over them.
+struct RowOperands {
+    View q, k, v;
+    int num_heads;  // of keys
+    int window;     // a query reads the keys that are less than this far away; 0: all of its row
+};
+
 // What attention does beside the products: see AttendArgs. Vectors by index; < 0: none.
 struct AttendExtras {
     float scale, softcap;
@@ -90,6 +98,8 @@ struct Step {
     float *logits;                                                 // [L][vocab]
     int32_t *top_tokens;                                           // [L][max_top]
     float *top_logits;                                             // [L][max_top]
+
+    const std::function<void(int)> *fallback;                      // runs a node outside; null: none does
 
     int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };
@@ -156,6 +166,12 @@ struct Fetched {
     size_t instruction = 0, num_bytes = 0;
 };
 
+// The keys of one step's rows in blocks of TILE, a row's blocks one after the other; see Step for the arrays.
+struct RowTables {
+    std::vector<int32_t> positions, slots, lengths, tables;
+    int stride = 0;
+};
+
 class Program {
   public:
     Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds);
@@ -183,11 +199,13 @@ class Program {
     void rope(View x, View cos, View sin, int head_dim, bool interleaved);
     void write_kv(int cache, View k, View v);
     void attend(int cache, View q, const AttendExtras &extras, View out, int quants);
+    void attend_bidirectional(const RowOperands &operands, const AttendExtras &extras, View out, int quants);
     void product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
                  View residual);
     void gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants,
               View out, int out_quants);
     void head(int matrix, int bias, float factor, float cap, View x, int quants);
+    void call(int index, bool at_logits);  // Step::fallback with this index, if the step has such rows
     void output(View x);  // logits that other instructions made
 
     // --- running
@@ -204,9 +222,12 @@ class Program {
     const Bounds &bounds() const { return bounds_; }
     const std::vector<Bundle> &bundles() const { return bundles_; }
     const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
+    const RowTables &row_tables() const { return row_tables_; }
+    void fall_back(const Step &step, int index);
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
 
     int vocab() const { return vocab_; }
+    int num_rows(View view) const { return rows_for(at_logits(view)); }  // of its buffer
     int num_caches() const { return static_cast<int>(caches_.size()); }
     size_t num_bytes() const { return num_bytes_; }
 
@@ -226,6 +247,11 @@ class Program {
         int count;
         Memory memory;
     };
+    // Keys and values of one step. Layers of the same shape use it one after the other.
+    struct RowCache {
+        int num_heads, key_dim, value_dim;
+        Memory keys, values;
+    };
 
     Memory take(size_t bytes);
     const Vector &at_vector(int id) const;
@@ -243,6 +269,9 @@ class Program {
     void check_row(const Step &step, int row) const;
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
+    KvCache row_cache(int num_heads, int key_dim, int value_dim, int window);
+    void append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows);
+    void fill_row_tables(const Step &step);
     void cut_queries(const Step &step);
     int cut_row(const Step &step, int row, int num_shared, int most, int room);
 
@@ -252,7 +281,7 @@ class Program {
     const Bounds bounds_;
     std::mutex turn_;
     size_t num_bytes_ = 0;
-    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0;
+    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0, num_calls_ = 0;
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
     Arena weights_;
@@ -265,6 +294,9 @@ class Program {
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
+    std::vector<RowCache> row_caches_;
+    RowTables row_tables_;
+    std::exception_ptr failure_;  // of the step's first call that threw
     Epoch progress_;  // grows whenever an instruction is finished
 };
 

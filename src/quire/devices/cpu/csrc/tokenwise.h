@@ -137,18 +137,26 @@ void gather(const GatherArgs &a, int begin, int end) {
 
 // --- positions
 
+// STEP is a constant because the compiler vectorises the loop only then.
+template <int STEP>
+inline void rotate_head(float *x, const float *cos, const float *sin, int pairs, int apart) {
+    for (int i = 0; i < pairs; ++i) {
+        const float first = x[i * STEP], second = x[i * STEP + apart];
+        x[i * STEP] = first * cos[i] - second * sin[i];
+        x[i * STEP + apart] = second * cos[i] + first * sin[i];
+    }
+}
+
 void rope(const RopeArgs &a, int begin, int end) {
-    const int step = a.interleaved ? 2 : 1, apart = a.interleaved ? 1 : a.pairs;
     for (int token = begin; token < end; ++token) {
         const size_t angles = static_cast<size_t>(token) * a.pairs;
         const float *cos = a.cos + angles, *sin = a.sin + angles;
         for (int head = 0; head < a.num_heads; ++head) {
             float *x = a.x.row(token) + head * a.head_dim;
-            for (int i = 0; i < a.pairs; ++i) {
-                const float first = x[i * step], second = x[i * step + apart];
-                x[i * step] = first * cos[i] - second * sin[i];
-                x[i * step + apart] = second * cos[i] + first * sin[i];
-            }
+            if (a.interleaved)
+                rotate_head<2>(x, cos, sin, a.pairs, 1);
+            else
+                rotate_head<1>(x, cos, sin, a.pairs, a.pairs);
         }
     }
 }
