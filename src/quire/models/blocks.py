@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.config import ModelConfig
@@ -11,25 +11,33 @@ from quire.ops.cache import PagedKV
 HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads together
 
 
-def attend(
-    g: Graph, c: ModelConfig, layer: Layer, h: Value, *, head_norm: HeadNorm = None, rotates: bool = True, **extras: Any
-) -> Value:
-    """q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`.
+class AttentionChoices(TypedDict, total=False):
+    """How an attention block differs from Llama's."""
 
-    `extras`: interleaved (of rope), scale (default: 1 / √head_dim), softcap, and names of sinks and slopes.
-    """
+    head_norm: HeadNorm  # of q and k, before rope
+    rotates: bool  # False: no rope
+    interleaved: bool  # rope rotates neighbours, not halves
+    scale: float  # default: 1 / √head_dim
+    softcap: float | None
+    sinks: str
+    slopes: str
+
+
+def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[AttentionChoices]) -> Value:
+    """Compute q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`."""
     q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
-    if head_norm is not None:
+    if (kind := choices.pop("head_norm", None)) is not None:
+        norms = [layer["attn.q_norm"], layer["attn.k_norm"]]
         q, k = (
-            norm_heads(g, x, layer[f"attn.{word}_norm"], head_norm, eps=c.norm_eps, head_dim=c.head_dim)
-            for x, word in ((q, "q"), (k, "k"))
+            norm_heads(g, x, norm, kind, eps=c.norm_eps, head_dim=c.head_dim)
+            for x, norm in zip((q, k), norms, strict=True)
         )
-    interleaved = extras.pop("interleaved", False)
-    if rotates:
+    interleaved = choices.pop("interleaved", False)
+    if choices.pop("rotates", True):
         q, k = (rotate(g, c, layer, x, interleaved=interleaved) for x in (q, k))
     cache = g.cache(PagedKV(c.num_kv_heads, c.head_dim, c.head_dim, c.windows[layer.index]))
-    scale = extras.pop("scale", c.head_dim**-0.5)
-    return g.linear(g.attention(q, k, v, cache, scale=scale, **extras), layer["attn.out"])
+    choices.setdefault("scale", c.head_dim**-0.5)
+    return g.linear(g.attention(q, k, v, cache, **choices), layer["attn.out"])
 
 
 def norm_heads(g: Graph, x: Value, weight: str, kind: HeadNorm, *, eps: float, head_dim: int) -> Value:

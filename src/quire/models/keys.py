@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from quire.models.errors import UnsupportedModel
 from quire.models.values import Values, brief
@@ -78,6 +78,18 @@ class RopeRules:
 WHOLE_HEADS = RopeRules()
 
 
+class KeyChanges(TypedDict, total=False):
+    """How an architecture's keys differ from another's."""
+
+    reads: Iterable[str]
+    ignores: Iterable[str]
+    lacks: Iterable[str]
+    fixed: Mapping[str, Neutral | None]  # None: not fixed any more
+    defaults: Mapping[str, Any]
+    spelling: Mapping[str, str]  # the file's names of keys that are read
+    rope: RopeRules
+
+
 @dataclass(frozen=True, slots=True)
 class KeySet:
     """The keys of one container, as one architecture understands them."""
@@ -91,31 +103,19 @@ class KeySet:
     rope: RopeRules = WHOLE_HEADS
     is_closed: bool = False  # a key that is not declared must be zero
 
-    def override(
-        self,
-        *,
-        reads: Iterable[str] = (),
-        ignores: Iterable[str] = (),
-        lacks: Iterable[str] = (),
-        fixed: Mapping[str, Neutral | None] | None = None,
-        defaults: Mapping[str, Any] | None = None,
-        spelling: Mapping[str, str] | None = None,
-        rope: RopeRules | None = None,
-    ) -> KeySet:
-        """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
-
-        `spelling` gives the file's names for keys that are read. A fixed value of None makes a key not fixed.
-        """
-        reads, ignores, lacks = frozenset(reads), frozenset(ignores), frozenset(lacks)
-        merged: dict[str, Neutral | None] = {**self.fixed, **(fixed or {})}
+    def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
+        """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some."""
+        reads, ignores = frozenset(changes.get("reads", ())), frozenset(changes.get("ignores", ()))
+        lacks = frozenset(changes.get("lacks", ()))
+        fixed: dict[str, Neutral | None] = {**self.fixed, **changes.get("fixed", {})}
         return replace(
             self,
             read=self.read.union(reads).difference(ignores, lacks),
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
-            fixed={key: each for key, each in merged.items() if each is not None and key not in reads | lacks},
-            defaults={**self.defaults, **(defaults or {})},
-            spelling={**self.spelling, **(spelling or {})},
-            rope=self.rope if rope is None else rope,
+            fixed={key: each for key, each in fixed.items() if each is not None and key not in reads | lacks},
+            defaults={**self.defaults, **changes.get("defaults", {})},
+            spelling={**self.spelling, **changes.get("spelling", {})},
+            rope=changes.get("rope", self.rope),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
