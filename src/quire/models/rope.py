@@ -50,7 +50,7 @@ class RopeConfig:
 def ropes_from_config(
     c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
 ) -> dict[str, RopeConfig]:
-    """Read the ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
+    """Read the ropes of config.json: one, or one for each layer type that `rope_parameters` has as a key."""
     table = c.mapping("rope_parameters")
     is_nested = bool(table) and all(isinstance(each, Mapping) for each in table.values())
     if rules.by_layer_type and is_nested and not c.mapping("rope_scaling"):
