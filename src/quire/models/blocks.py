@@ -11,25 +11,39 @@ from quire.ops.cache import PagedKV
 HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads together
 
 
-def attend(
-    g: Graph, c: ModelConfig, layer: Layer, h: Value, *, head_norm: HeadNorm = None, rotates: bool = True, **extras: Any
-) -> Value:
+def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, head_norm: HeadNorm = None, **extras: Any) -> Value:
     """q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`.
 
-    `extras`: interleaved (of rope), scale (default: 1 / √head_dim), softcap, and names of sinks and slopes.
+    `extras`: rotates (False: no rope), interleaved (of rope), norms_last (norms of heads follow rope), position_scale
+    (beta and span of the factor of queries), scale (default: 1 / √head_dim), softcap, and names of sinks and slopes.
     """
     q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
-    if head_norm is not None:
-        q, k = (
-            norm_heads(g, x, layer[f"attn.{word}_norm"], head_norm, eps=c.norm_eps, head_dim=c.head_dim)
-            for x, word in ((q, "q"), (k, "k"))
-        )
-    interleaved = extras.pop("interleaved", False)
+    rotates, interleaved = extras.pop("rotates", True), extras.pop("interleaved", False)
+    norms_last, position_scale = extras.pop("norms_last", False), extras.pop("position_scale", None)
+    if not norms_last:
+        q, k = _norm_both(g, c, layer, (q, k), head_norm)
     if rotates:
         q, k = (rotate(g, c, layer, x, interleaved=interleaved) for x in (q, k))
+    if norms_last:
+        q, k = _norm_both(g, c, layer, (q, k), head_norm)
+    if position_scale is not None:
+        q = g.scale_by_position(q, beta=position_scale[0], span=position_scale[1])
     cache = g.cache(PagedKV(c.num_kv_heads, c.head_dim, c.head_dim, c.windows[layer.index]))
     scale = extras.pop("scale", c.head_dim**-0.5)
     return g.linear(g.attention(q, k, v, cache, scale=scale, **extras), layer["attn.out"])
+
+
+def _norm_both(
+    g: Graph, c: ModelConfig, layer: Layer, both: tuple[Value, Value], kind: HeadNorm
+) -> tuple[Value, Value]:
+    """The norms of queries and keys."""
+    if kind is None:
+        return both
+    words = (layer["attn.q_norm"], layer["attn.k_norm"])
+    q, k = (
+        norm_heads(g, x, word, kind, eps=c.norm_eps, head_dim=c.head_dim) for x, word in zip(both, words, strict=True)
+    )
+    return q, k
 
 
 def norm_heads(g: Graph, x: Value, weight: str, kind: HeadNorm, *, eps: float, head_dim: int) -> Value:

@@ -73,6 +73,8 @@ class RopeRules:
     is_partial: bool = False  # it may turn a part of each head
     by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
+    has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
+    beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
 
 
 WHOLE_HEADS = RopeRules()
@@ -89,6 +91,8 @@ class KeySet:
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
     rope: RopeRules = WHOLE_HEADS
+    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
+    tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
 
     def override(
@@ -99,14 +103,15 @@ class KeySet:
         lacks: Iterable[str] = (),
         fixed: Mapping[str, Neutral | None] | None = None,
         defaults: Mapping[str, Any] | None = None,
-        spelling: Mapping[str, str] | None = None,
-        rope: RopeRules | None = None,
+        **fields: Any,
     ) -> KeySet:
         """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
 
-        `spelling` gives the file's names for keys that are read. A fixed value of None makes a key not fixed.
+        A fixed value of None makes a key not fixed. `fields`: spelling (beside that of these keys), rope, biases,
+        tensors. Flags of biases and tensors are read.
         """
-        reads, ignores, lacks = frozenset(reads), frozenset(ignores), frozenset(lacks)
+        reads = frozenset(reads).union(fields.get("biases", ()), fields.get("tensors", ()))
+        ignores, lacks = frozenset(ignores), frozenset(lacks)
         merged: dict[str, Neutral | None] = {**self.fixed, **(fixed or {})}
         return replace(
             self,
@@ -114,8 +119,7 @@ class KeySet:
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
             fixed={key: each for key, each in merged.items() if each is not None and key not in reads | lacks},
             defaults={**self.defaults, **(defaults or {})},
-            spelling={**self.spelling, **(spelling or {})},
-            rope=self.rope if rope is None else rope,
+            **{**fields, "spelling": {**self.spelling, **fields.get("spelling", {})}},
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
