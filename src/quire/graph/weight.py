@@ -135,6 +135,33 @@ class ComputedTensor:
         return self.array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedTensor:
+    """Tensors of one shape and format that are stored apart, as one with an axis in front."""
+
+    name: str
+    parts: tuple[StoredTensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.parts), *self.parts[0].shape)
+
+    @property
+    def format(self) -> str:
+        return self.parts[0].format
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def data(self) -> Array:
+        return np.concatenate([part.data.reshape(-1) for part in self.parts])
+
+    def dequantize(self) -> Array:
+        return np.stack([part.dequantize() for part in self.parts])
+
+
 def computed_weight(name: str, array: Array) -> Weight:
     """Make a float32 weight from an array."""
     tensor = ComputedTensor(name, np.ascontiguousarray(array, np.float32))

@@ -39,7 +39,7 @@ def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys, arch.config)
     weights = bind_weights(checkpoint, config, arch.names)
-    config = replace(config, tied=weights["head"] is weights["embed"])
+    config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
         frequencies = _frequencies(checkpoint, rope, context or config.max_context)

@@ -73,6 +73,8 @@ class RopeRules:
     is_partial: bool = False  # it may turn a part of each head
     by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
+    has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
+    beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
 
 
 WHOLE_HEADS = RopeRules()
@@ -88,6 +90,8 @@ class KeyChanges(TypedDict, total=False):
     defaults: Mapping[str, Any]
     spelling: Mapping[str, str]  # the file's names of keys that are read
     rope: RopeRules
+    biases: Mapping[str, tuple[str, ...]]
+    tensors: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,17 @@ class KeySet:
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
     rope: RopeRules = WHOLE_HEADS
+    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
+    tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
-        """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some."""
-        reads, ignores = frozenset(changes.get("reads", ())), frozenset(changes.get("ignores", ()))
+        """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
+
+        Flags of biases and tensors are read.
+        """
+        flags = (*changes.get("biases", ()), *changes.get("tensors", ()))
+        reads, ignores = frozenset((*changes.get("reads", ()), *flags)), frozenset(changes.get("ignores", ()))
         lacks = frozenset(changes.get("lacks", ()))
         fixed: dict[str, Neutral | None] = {**self.fixed, **changes.get("fixed", {})}
         return replace(
@@ -116,6 +126,8 @@ class KeySet:
             defaults={**self.defaults, **changes.get("defaults", {})},
             spelling={**self.spelling, **changes.get("spelling", {})},
             rope=changes.get("rope", self.rope),
+            biases=changes.get("biases", self.biases),
+            tensors=changes.get("tensors", self.tensors),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:

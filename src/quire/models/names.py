@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.graph.weight import StoredTensor, Transform, Weight, transformed
+from quire.graph.weight import StackedTensor, StoredTensor, Transform, Weight, transformed
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, join_tensors
@@ -97,6 +97,7 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
+    stacked: frozenset[str] = frozenset()  # of safetensors: tensors that are stored as `NAME.0`, `NAME.1`, …
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
@@ -133,7 +134,7 @@ class _Expected:
 def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
     """Return handles of all weights, by graph name. Reads no tensor except to compare a tied head with the table."""
     container = checkpoint.container
-    tensors = join_tensors(checkpoint.tensors, config.quantization)
+    tensors = _stack(join_tensors(checkpoint.tensors, config.quantization), names.stacked)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
@@ -151,6 +152,23 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
+
+
+def _stack(tensors: Mapping[str, StoredTensor], stacked: frozenset[str]) -> Mapping[str, StoredTensor]:
+    """The tensors, with those that are stored one by one under a number as one tensor."""
+    parts: dict[str, dict[int, StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        stem, _, kind = name.rpartition(".")
+        stem, _, index = stem.rpartition(".")
+        if index.isdecimal() and stem.endswith(tuple(stacked)):
+            parts.setdefault(f"{stem}.{kind}", {})[int(index)] = tensor
+    whole = {
+        name: StackedTensor(name, tuple(found[i] for i in sorted(found)))
+        for name, found in parts.items()
+        if sorted(found) == list(range(len(found))) and len({(each.shape, each.format) for each in found.values()}) == 1
+    }
+    used = {part.name for tensor in whole.values() for part in tensor.parts}
+    return {**{name: tensors[name] for name in tensors if name not in used}, **whole} if whole else tensors
 
 
 def _first(container: str, names: Names, word: str) -> str:

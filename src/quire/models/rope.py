@@ -69,7 +69,8 @@ def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRule
 
 
 def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
-    if unknown := sorted(r.names() - _READ):
+    known = _READ | rules.beside | ({"alpha"} if rules.has_alpha else set())
+    if unknown := sorted(r.names() - known):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
     kind = _known(r.text("rope_type", r.text("type", "default")))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
@@ -82,6 +83,9 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
         return RopeConfig(**base, full_dim=head_dim, factor=r.number("factor", 1.0))
     if kind in ("default", "linear"):
         return RopeConfig(**base, factor=r.number("factor") if kind == "linear" else 1.0)
+    if kind == "dynamic" and rules.has_alpha and r.number_or_none("alpha"):
+        stretch = r.number("alpha") ** (base["rotary_dim"] / (base["rotary_dim"] - 2))
+        return RopeConfig(**{**base, "kind": "default", "theta": base["theta"] * stretch})
     if kind == "dynamic":
         return RopeConfig(**base, factor=r.number("factor"), trained_context=max_context)
     original = outer.size("original_max_position_embeddings", r.size("original_max_position_embeddings", max_context))
@@ -144,7 +148,9 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules 
         raise c.refusal("rope.dimension_count", f"an even number up to {head_dim}, the size of a head")
     scaling = 1.0
     if kind == "yarn":
-        scaling = c.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
+        multiplier = c.number_unless_zero("rope.scaling.yarn_log_multiplier", 0.0)  # mscale_all_dim, if mscale is 1
+        plain = _magnitude(factor) / (_magnitude(factor, multiplier) if multiplier else 1.0)
+        scaling = c.number("rope.scaling.yarn_attn_factor", plain)
     scaling *= c.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
         theta=c.number("rope.freq_base", 10000.0, above=1.0),
