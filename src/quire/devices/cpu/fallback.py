@@ -72,7 +72,7 @@ def nodes_without_kernel(graph: Graph, kernels: Collection[str]) -> Sequence[Nod
     missing = [node for node in graph.nodes if node.op.name not in kernels]
     for name in dict.fromkeys(node.op.name for node in missing):
         logger.warning(
-            "The op %s has no native kernel. It runs on its numpy reference, many times slower; other ops run natively.",
+            "The op %s has no native kernel. It runs on its numpy reference, many times slower. Others run natively.",
             name,
         )
     caches = {node.cache for node in missing if node.cache is not None}

@@ -51,7 +51,7 @@ class _Header:
     tensors: Mapping[str, Any]
 
 
-def write_random_model(architecture: str, tokenizer_model: Path, folder: Path) -> Path:
+def write_small_model(architecture: str, tokenizer_model: Path, folder: Path) -> Path:
     """Write a file of this architecture, by its GGUF name, with the tokenizer of another model, unless it exists."""
     found = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
     if architecture not in found:
