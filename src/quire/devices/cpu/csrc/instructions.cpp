@@ -306,6 +306,7 @@ void Program::map(MapKind kind, View x, View y, int weight, const std::array<flo
     require(args.x.data && (to.rows.data || to.quants.values), "map: an operand is missing");
     require(is_pair == y.given() && (kind == MapKind::SCALE_BY) == (weight >= 0), "map: an operand of another kind");
     require(!out.given() || out.dim == x.dim, "map: the output has another width than the input");
+    require(to.rows.data || x.dim % BLOCK == 0, "map: blocks are whole");
     const bool narrow = at_logits(out, out_quants);
     require(at_logits(x) == narrow && (!is_pair || (y.dim == x.dim && at_logits(y) == narrow)),
             "map: rows of tokens and of logits, or other columns");
@@ -458,6 +459,7 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
                    int in_quants, View out, int out_quants) {
     const bool has_up = matrices.size() == 2;
     require((matrices.size() == 1 || has_up) && biases.size() == matrices.size(), "gate: one matrix or two");
+    require(kind <= MapKind::TANH, "gate: not an activation");
     const Matrix g = matrix(matrices[0]), u = has_up ? matrix(matrices[1]) : Matrix{g.format, g.rows, g.cols, nullptr, 0};
     require(g.rows == u.rows && (!out.given() || out.dim == g.rows), "gate: outputs do not fit");
     const GateArgs args{g,       u, kind,

@@ -36,7 +36,10 @@ struct GatherArgs {
 };
 
 // What is done to each number by itself, or to two at the same place.
-enum class MapKind : int { SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY };
+// Activations up to TANH.
+enum class MapKind : int {
+    SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY
+};
 
 struct MapArgs {
     MapKind kind;

@@ -207,6 +207,39 @@ void product(const ProductArgs &p, int first_panel, int last_panel, int begin, i
         }
 }
 
+// What becomes of the products of some panels of a tile: `hidden` has a block for each token.
+template <MapKind KIND>
+inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
+                         float *hidden) {
+    for (int i = 0; i < count; ++i)
+        for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
+            const int from = COLUMNS * i + LANES * (at - panel);
+            F8 g = load(gates + from);
+            if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
+            g = activate<KIND>(g);
+            if (p.up.data) {
+                F8 u = load(ups + from);
+                if (p.up_bias) u = u + load(p.up_bias + at * LANES);
+                g = g * u;
+            }
+            store(hidden + BLOCK * i + LANES * (at - panel), g);
+        }
+}
+
+inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
+                         float *hidden) {
+    switch (p.kind) {
+        case MapKind::SILU: return gate_columns<MapKind::SILU>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::GELU: return gate_columns<MapKind::GELU>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::GELU_TANH: return gate_columns<MapKind::GELU_TANH>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::RELU: return gate_columns<MapKind::RELU>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::RELU2: return gate_columns<MapKind::RELU2>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::SIGMOID: return gate_columns<MapKind::SIGMOID>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::TANH: return gate_columns<MapKind::TANH>(p, panel, last, count, gates, ups, hidden);
+        default: return;  // the others are no activations
+    }
+}
+
 void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
@@ -217,19 +250,7 @@ void gate(const GateArgs &p, int group, int begin, int end) {
         for (int panel = first; panel < last; panel += PANELS) {
             multiply(p.gate, panel, a, token, count, gates);
             if (p.up.data) multiply(p.up, panel, a, token, count, ups);
-            for (int i = 0; i < count; ++i)
-                for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
-                    const int from = COLUMNS * i + LANES * (at - panel);
-                    F8 g = load(gates + from);
-                    if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
-                    g = activate(p.kind, g);
-                    if (p.up.data) {
-                        F8 u = load(ups + from);
-                        if (p.up_bias) u = u + load(p.up_bias + at * LANES);
-                        g = g * u;
-                    }
-                    store(hidden[i] + (at - first) * LANES, g);
-                }
+            gate_columns(p, panel, last, count, gates, ups, hidden[0] + (panel - first) * LANES);
         }
         for (int i = 0; i < count; ++i) {
             for (int at = (last - first) * LANES; at < BLOCK; ++at) hidden[i][at] = 0.0f;
