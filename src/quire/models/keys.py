@@ -73,6 +73,7 @@ class RopeRules:
     is_partial: bool = False  # it may turn a part of each head
     by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
+    renamed: Mapping[str, str] = field(default_factory=dict)  # kinds that mean another one in this architecture
 
 
 WHOLE_HEADS = RopeRules()
