@@ -46,7 +46,7 @@ class Conversion:
         lambda c: {}
     )  # beyond `base_keys`, without the architecture's name; None: no such key
     tensor: Callable[[str, np.ndarray, Config], np.ndarray | Arrays | None] = lambda name, array, c: array
-    """The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor."""
+    """The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: none."""
     extra: Callable[[Config], Arrays] = lambda c: {}  # tensors that only GGUF files have
 
 

@@ -16,9 +16,11 @@ def attend(
 ) -> Value:
     """q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`.
 
-    `extras`: interleaved (of rope), scale (default: 1 / √head_dim), softcap, and names of sinks and slopes.
+    `extras`: clip (of q, k and v), interleaved (of rope), scale (default: 1 / √head_dim), softcap, and names of sinks
+    and slopes.
     """
-    q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
+    limit = extras.pop("clip", None)
+    q, k, v = (g.clamp(g.linear(h, layer[f"attn.{word}"]), limit) for word in "qkv")
     if head_norm is not None:
         q, k = (
             norm_heads(g, x, layer[f"attn.{word}_norm"], head_norm, eps=c.norm_eps, head_dim=c.head_dim)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from quire.graph.graph import Graph, Value
-from quire.models.blocks import attend, gated_mlp
+from quire.models.blocks import HeadNorm, attend, gated_mlp
 from quire.models.config import ModelConfig
 from quire.models.gemma import GEMMA_CONFIG, gemma_norm
 from quire.models.keys import ConfigKeys
@@ -72,8 +72,9 @@ def gemma2(g: Graph, c: Gemma2Config, *, norms_heads: bool = False) -> Value:
     """Each block is normed on both sides, then added."""
     x = g.scale(g.embed("embed"), c.hidden**0.5)
     for layer in g.layers(c.num_layers):
-        h, head_norm = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps), "rms" if norms_heads else None
-        h = attend(g, c, layer, h, head_norm=head_norm, scale=c.query_scale, softcap=c.attention_cap)
+        h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
+        norm: HeadNorm = "rms" if norms_heads else None
+        h = attend(g, c, layer, h, head_norm=norm, scale=c.query_scale, softcap=c.attention_cap)
         x = g.add(x, g.rms_norm(h, layer["attn.post_norm"], eps=c.norm_eps))
         h = gated_mlp(g, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "gelu_tanh")
         x = g.add(x, g.rms_norm(h, layer["mlp.post_norm"], eps=c.norm_eps))

@@ -190,7 +190,7 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
     sizes = config.sizes(layer)
     for word, entry in names.entries.items():
         stored = entry.stored(container)
-        if stored is None or ("." in word) != (layer is not None) or (word == "head" and config.tied):
+        if stored is None or ("." in word) != (layer is not None):
             continue
         if entry.only is not None and not entry.only(config, layer or 0):
             continue
@@ -198,7 +198,8 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
         tensor = names.full_name(container, stored.name, layer, entry.kind)
-        yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
+        if word != "head" or not config.tied:
+            yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
         # config.json says which biases there are; GGUF files say it by having them
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):
@@ -248,9 +249,8 @@ def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
     if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
         found = (len(rows), *found[1:])
     if found != (each.stored or each.shape):
-        raise BadCheckpoint(
-            f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it is {format_shape(each.stored or each.shape)}."
-        )
+        found_shape, expected_shape = format_shape(stored), format_shape(each.stored or each.shape)
+        raise BadCheckpoint(f"The tensor {each.tensor} is {found_shape}; by the configuration it is {expected_shape}.")
     return transformed(each.name, each.shape, tensor, each.transform)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +59,7 @@ def ropes_from_config(
 
 
 def rope_of_layer_type(c: Values, kind: str, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
-    """From `rope_parameters`, which has an entry for each layer type. `rope_scaling` is about layers without a window."""
+    """From `rope_parameters`, with an entry for each layer type. `rope_scaling` is about layers without a window."""
     tables = c.table("rope_parameters")
     if unknown := sorted(tables.names() - set(_THETAS)):
         raise UnsupportedModel(
