@@ -95,7 +95,7 @@ def make_toy(name: str) -> Toy:
 def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
     """Make a model of this class, with weights far enough from zero that every part of it matters."""
     transformers = pytest.importorskip("transformers")
-    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config").replace("LMHeadModel", "Config"))
+    config_class = getattr(transformers, kind).config_class
     sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
     config = config_class(**{**sizes, **different}, attn_implementation="eager", architectures=[kind])
     model = random_model(kind, config, seed)
@@ -108,7 +108,7 @@ def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
 def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1) -> Toy:
     """Make a model whose config.json has only these keys beside its sizes, as a user may have edited it."""
     transformers = pytest.importorskip("transformers")
-    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
+    config_class = getattr(transformers, kind).config_class
     config_file = {"architectures": [kind], "model_type": config_class.model_type, **SIZES, **different}
     config = config_class.from_dict(copy.deepcopy(config_file))
     config._attn_implementation = "eager"
@@ -118,14 +118,16 @@ def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1)
 
 
 def random_model(kind: str, config: Any, seed: int) -> Any:
-    """A model of transformers. Norms and biases are random too."""
+    """A model of transformers. Norms, biases and buffers that checkpoints have are random too."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     model = getattr(transformers, kind)(config).eval()
     generator = torch.Generator().manual_seed(seed)
+    stored = model.state_dict()
+    buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
     with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(noise * 0.25 if parameter.dim() == 2 else 1.0 + 0.3 * noise)
+        for tensor in (*model.parameters(), *buffers):
+            noise = torch.randn(tensor.shape, generator=generator)
+            tensor.copy_(noise * 0.25 if tensor.dim() == 2 else 1.0 + 0.3 * noise)
     return model
 
 

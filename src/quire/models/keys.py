@@ -75,6 +75,7 @@ class RopeRules:
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
     has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
     beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
+    renamed: Mapping[str, str] = field(default_factory=dict)  # kinds that mean another one in this architecture
 
 
 WHOLE_HEADS = RopeRules()

@@ -208,7 +208,7 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
     sizes = config.sizes(layer)
     for word, entry in names.entries.items():
         stored = entry.stored(container)
-        if stored is None or ("." in word) != (layer is not None) or (word == "head" and config.tied):
+        if stored is None or ("." in word) != (layer is not None):
             continue
         if entry.only is not None and not entry.only(config, layer or 0):
             continue
@@ -216,7 +216,8 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
         tensor = names.full_name(container, stored.name, layer, entry.kind)
-        yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
+        if word != "head" or not config.tied:
+            yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
         # config.json declares the biases; in GGUF they are simply present or absent
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):

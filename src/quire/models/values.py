@@ -67,6 +67,15 @@ class Values:
             raise self.refusal(key, "a list of whole numbers")
         return tuple(self._integer(key, each, 1, MAX_SIZE) for each in value)
 
+    def flags(self, key: str, count: int) -> tuple[bool, ...] | None:
+        """The first `count` of a list of 0 and 1; None if the key is left out."""
+        if key not in self:
+            return None
+        value = self._given[key]
+        if not isinstance(value, list | tuple) or len(value) < count or any(each not in (0, 1) for each in value):
+            raise self.refusal(key, f"a list of {count} numbers, each 0 or 1")
+        return tuple(bool(each) for each in value[:count])
+
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """Like `size`; a list with one number per layer is accepted if all are equal."""
         value = self._given.get(key)
