@@ -91,6 +91,7 @@ class KeySet:
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
     rope: RopeRules = WHOLE_HEADS
     is_closed: bool = False  # a key that is not declared must be zero
+    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
 
     def override(
         self,
@@ -102,6 +103,7 @@ class KeySet:
         defaults: Mapping[str, Any] | None = None,
         spelling: Mapping[str, str] | None = None,
         rope: RopeRules | None = None,
+        by_layer: Iterable[str] = (),
     ) -> KeySet:
         """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
 
@@ -117,6 +119,7 @@ class KeySet:
             defaults={**self.defaults, **(defaults or {})},
             spelling={**self.spelling, **(spelling or {})},
             rope=self.rope if rope is None else rope,
+            by_layer=self.by_layer.union(by_layer),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
@@ -127,7 +130,7 @@ class KeySet:
             is_read = key in standard or (key in self.read and key not in self.spelling)
             if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
-        return Values({**self.defaults, **found}, prefix, self.spelling)
+        return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:
