@@ -133,19 +133,19 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
 
 def to_gguf(toy: Toy) -> MemoryCheckpoint:
     """Convert a toy like llama.cpp's converter: other names and keys, and some tensors in another form."""
-    c = toy.torch_model.config
+    c = copy.deepcopy(toy.torch_model.config)
+    c.allow_global_per_layer_attribute_access = True  # Gemma 4's sizes of layers with a window
     conversion = CONVERSIONS[c.architectures[0]]
     keys = {"general.architecture": conversion.arch}
     for key, value in {**base_keys(c), **conversion.keys(c)}.items():
         if value is not None:
             keys[f"{conversion.arch}.{key}"] = value
-    return MemoryCheckpoint("gguf", keys, as_tensors({**_gguf_arrays(toy, conversion), **conversion.extra(c)}))
+    return MemoryCheckpoint("gguf", keys, as_tensors({**_gguf_arrays(toy, c, conversion), **conversion.extra(c)}))
 
 
-def _gguf_arrays(toy: Toy, conversion: Conversion) -> dict[str, np.ndarray]:
+def _gguf_arrays(toy: Toy, config: Any, conversion: Conversion) -> dict[str, np.ndarray]:
     gguf = pytest.importorskip("gguf")
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    config = toy.torch_model.config
     names = gguf.get_tensor_name_map(kinds[conversion.arch], config.num_hidden_layers)
     stored: dict[str, np.ndarray] = {}
     for name, tensor in toy.checkpoint.tensors.items():

@@ -68,13 +68,12 @@ class Gemma2Config(ModelConfig):
     keys=ConfigKeys(CONFIG, GGUF),
     config=Gemma2Config,
 )
-def gemma2(g: Graph, c: Gemma2Config, *, norms_heads: bool = False) -> Value:
+def gemma2(g: Graph, c: Gemma2Config, *, head_norm: HeadNorm = None) -> Value:
     """Each block is normed on both sides, then added."""
     x = g.scale(g.embed("embed"), c.hidden**0.5)
     for layer in g.layers(c.num_layers):
         h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
-        norm: HeadNorm = "rms" if norms_heads else None
-        h = attend(g, c, layer, h, head_norm=norm, scale=c.query_scale, softcap=c.attention_cap)
+        h = attend(g, c, layer, h, head_norm=head_norm, scale=c.query_scale, softcap=c.attention_cap)
         x = g.add(x, g.rms_norm(h, layer["attn.post_norm"], eps=c.norm_eps))
         h = gated_mlp(g, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "gelu_tanh")
         x = g.add(x, g.rms_norm(h, layer["mlp.post_norm"], eps=c.norm_eps))

@@ -50,4 +50,4 @@ class Gemma3Config(Gemma2Config):
 )
 def gemma3(g: Graph, c: Gemma3Config) -> Value:
     """The ropes are in the configuration."""
-    return gemma2(g, c, norms_heads=True)
+    return gemma2(g, c, head_norm="rms")

@@ -93,6 +93,7 @@ class KeyChanges(TypedDict, total=False):
     rope: RopeRules
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
+    by_layer: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class KeySet:
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
+    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
         """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
@@ -129,6 +131,7 @@ class KeySet:
             rope=changes.get("rope", self.rope),
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
+            by_layer=self.by_layer.union(changes.get("by_layer", ())),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
@@ -139,7 +142,7 @@ class KeySet:
             is_read = key in standard or (key in self.read and key not in self.spelling)
             if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
-        return Values({**self.defaults, **found}, prefix, self.spelling)
+        return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

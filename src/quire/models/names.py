@@ -83,6 +83,7 @@ class TensorName:
     shape: tuple[str, ...]  # names of ModelConfig.sizes
     biased: bool = False  # the architecture always has a bias here
     only: Callable[[Any, int], bool] | None = None  # which layers have it; None: all
+    in_all: bool = True  # False: GGUF files of some models lack it, and no key says so
     kind: str = "weight"  # suffix of the tensor's name; "" for none
 
     def stored(self, container: str) -> Stored | None:
@@ -217,7 +218,8 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
         tensor = names.full_name(container, stored.name, layer, entry.kind)
         if word != "head" or not config.tied:
-            yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
+            is_required = entry.in_all or container != GGUF
+            yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
         # config.json declares the biases; in GGUF they are simply present or absent
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):

@@ -87,9 +87,10 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
     named = r.text("rope_type", r.text("type", "default"))
     kind = _known(rules.renamed.get(named, named))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
+    is_partial = rules.is_partial or kind == "proportional"
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, rules.is_partial),
+        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, is_partial),
         "kind": kind,
     }
     if kind == "proportional":

@@ -23,11 +23,16 @@ class Values:
     """Keys and their values. A key whose value is null counts as left out."""
 
     def __init__(
-        self, given: Mapping[str, Any], prefix: str = "", spelling: Mapping[str, str] = MappingProxyType({})
+        self,
+        given: Mapping[str, Any],
+        prefix: str = "",
+        spelling: Mapping[str, str] = MappingProxyType({}),
+        by_layer: frozenset[str] = frozenset(),
     ) -> None:
         self._given = given
         self._prefix = prefix  # of the keys in messages: `rope_scaling.`, `llama.`
         self._spelling = spelling  # our key -> the file's, where they differ
+        self._by_layer = by_layer  # keys that may have a number for each layer
 
     def names(self) -> set[str]:
         """Return all keys, including those whose value is null."""
@@ -77,14 +82,25 @@ class Values:
         return tuple(bool(each) for each in value[:count])
 
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """Like `size`; a list with one number per layer is accepted if all are equal."""
+        """Like `size`; a list with one number per layer is accepted if all are equal.
+
+        If layers may differ in this key, return that of the first layer.
+        """
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
             return self.size(key, default, most)
-        numbers = {self._integer(key, each, 1, most) for each in value}
-        if len(numbers) != 1:
+        numbers = [self._integer(key, each, 1, most) for each in value]
+        if not numbers or (len(set(numbers)) > 1 and key not in self._by_layer):
             raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
-        return numbers.pop()
+        return numbers[0]
+
+    def sizes_of_layers(self, key: str, num_layers: int) -> tuple[int, ...]:
+        """One number for all layers, or a list of one for each. The key is required."""
+        value = self._given.get(key)
+        sizes = self.sizes(key) if isinstance(value, list | tuple) else (self.size(key),) * num_layers
+        if sizes is None or len(sizes) != num_layers:
+            raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
+        return sizes
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of positive numbers. The key is required."""
