@@ -29,6 +29,7 @@ class Case:
     kind: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
+    max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
 
 
@@ -46,8 +47,11 @@ class Conversion:
         lambda c: {}
     )  # beyond `base_keys`, without the architecture's name; None: no such key
     tensor: Callable[[str, np.ndarray, Config], np.ndarray | Arrays | None] = lambda name, array, c: array
-    """The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor."""
+    """What is stored for a tensor of safetensors: an array, several by names of safetensors, or None."""
     extra: Callable[[Config], Arrays] = lambda c: {}  # tensors that only GGUF files have
+    numbers: Mapping[str, str] = field(
+        default_factory=dict
+    )  # key of the file -> tensor whose number in each layer it lists
 
 
 def rope(kind: str, **numbers: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class MemoryCheckpoint:
 
 
 def as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, ComputedTensor]:
-    return {name: ComputedTensor(name, np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return {name: ComputedTensor(name, np.require(array, requirements="C")) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
     transformers = pytest.importorskip("transformers")
     config_class = getattr(transformers, kind.replace("ForCausalLM", "Config").replace("LMHeadModel", "Config"))
     sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
-    config = config_class(**{**sizes, **different}, attn_implementation="eager", architectures=[kind])
+    config = config_class(**{"attn_implementation": "eager", **sizes, **different}, architectures=[kind])
     model = random_model(kind, config, seed)
     arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
@@ -118,7 +118,7 @@ def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1)
 
 
 def random_model(kind: str, config: Any, seed: int) -> Any:
-    """A model of transformers. Norms and biases are random too."""
+    """A model of transformers. Norms, biases and stored buffers are random too."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     model = getattr(transformers, kind)(config).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -126,6 +126,10 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise * 0.25 if parameter.dim() == 2 else 1.0 + 0.3 * noise)
+        stored = model.state_dict()
+        for name, buffer in model.named_buffers():
+            if name in stored and buffer.is_floating_point():
+                buffer.mul_(1.0 + 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype))
     return model
 
 
@@ -137,6 +141,9 @@ def to_gguf(toy: Toy) -> MemoryCheckpoint:
     for key, value in {**base_keys(c), **conversion.keys(c)}.items():
         if value is not None:
             keys[f"{conversion.arch}.{key}"] = value
+    for key, tensor in conversion.numbers.items():
+        layers = (f"model.layers.{i}.{tensor}" for i in range(c.num_hidden_layers))
+        keys[key] = [float(toy.checkpoint.tensors[name].array.reshape(())) for name in layers]
     return MemoryCheckpoint("gguf", keys, as_tensors({**_gguf_arrays(toy, conversion), **conversion.extra(c)}))
 
 
