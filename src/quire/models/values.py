@@ -110,6 +110,14 @@ class Values:
             raise self.refusal(key, "a list of numbers above 0")
         return tuple(each for each in found if each is not None)
 
+    def numbers_of_layers(self, key: str, num_layers: int) -> tuple[float, ...]:
+        """A list of one number for each layer, of any sign. The key is required."""
+        value = self._given[key] if key in self else self._required(key, None)
+        found = [_finite(each) for each in value] if isinstance(value, list | tuple) else []
+        if len(found) != num_layers or None in found:
+            raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
+        return tuple(each for each in found if each is not None)
+
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A number greater than `above`, neither huge nor tiny."""
         if key not in self:
