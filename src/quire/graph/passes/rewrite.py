@@ -60,17 +60,18 @@ Rule = Callable[[Uses, Node], Fusion | None]
 
 def rewrite(graph: Graph, rules: Sequence[Rule], supports: Supports) -> Graph:
     """Apply each rule wherever it matches and `supports` accepts the fused node, one rule after the other."""
+    uses = Uses(graph)
     for rule in rules:
-        while fusions := _fusions(graph, rule, supports):
-            graph = graph.rewritten(_replaced(graph, fusions))
-    return graph
+        while fusions := _fusions(uses, rule, supports):
+            uses = Uses(uses.graph.rewritten(_replaced(uses.graph, fusions)))
+    return uses.graph
 
 
-def _fusions(graph: Graph, rule: Rule, supports: Supports) -> list[tuple[int, Fusion]]:
+def _fusions(uses: Uses, rule: Rule, supports: Supports) -> list[tuple[int, Fusion]]:
     """Fusions of different nodes, each with the place in the list of nodes where its inputs exist."""
-    uses, found = Uses(graph), []
+    found: list[tuple[int, Fusion]] = []
     gone: set[int] = set()
-    for node in graph.nodes:
+    for node in uses.graph.nodes:
         fusion = rule(uses, node) if id(node) not in gone else None
         if fusion is None or any(id(each) in gone for each in fusion.replaced) or not supports(fusion.node):
             continue
