@@ -49,9 +49,7 @@ class Conversion:
     tensor: Callable[[str, np.ndarray, Config], np.ndarray | Arrays | None] = lambda name, array, c: array
     """What is stored for a tensor of safetensors: an array, several by names of safetensors, or None."""
     extra: Callable[[Config], Arrays] = lambda c: {}  # tensors that only GGUF files have
-    numbers: Mapping[str, str] = field(
-        default_factory=dict
-    )  # key of the file -> tensor whose number in each layer it lists
+    numbers: Mapping[str, str] = field(default_factory=dict)  # key -> the tensor of which it lists every layer's number
 
 
 def rope(kind: str, **numbers: Any) -> dict[str, Any]:

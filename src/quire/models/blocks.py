@@ -14,10 +14,12 @@ HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads toge
 def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, head_norm: HeadNorm = None, **extras: Any) -> Value:
     """q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`.
 
-    `extras`: rotates (False: no rope), interleaved (of rope), norms_last (norms of heads follow rope), position_scale
-    (beta and span of the factor of queries), scale (default: 1 / √head_dim), softcap, and names of sinks and slopes.
+    `extras`: clip (of q, k and v), rotates (False: no rope), interleaved (of rope), norms_last (norms of heads follow
+    rope), position_scale (beta and span of the factor of queries), scale (default: 1 / √head_dim), softcap, and names
+    of sinks and slopes.
     """
-    q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
+    limit = extras.pop("clip", None)
+    q, k, v = (g.clamp(g.linear(h, layer[f"attn.{word}"]), limit) for word in "qkv")
     rotates, interleaved = extras.pop("rotates", True), extras.pop("interleaved", False)
     norms_last, position_scale = extras.pop("norms_last", False), extras.pop("position_scale", None)
     if not norms_last:

@@ -14,7 +14,7 @@ from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
 from quire.models.registry import find_architecture
-from quire.models.rope import RopeConfig
+from quire.models.rope import SLIDING, RopeConfig
 from quire.ops.registry import format_shape
 
 Array = NDArray[Any]
@@ -42,21 +42,23 @@ def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
-        frequencies = _frequencies(checkpoint, rope, context or config.max_context)
+        frequencies = _frequencies(checkpoint, rope, context or config.max_context, has_divisors=kind != SLIDING)
         weights[name] = computed_weight(name, frequencies)
     graph = Graph.over(weights)
     arch.draw(graph, config)
-    if unused := set(weights) - set(graph.weight_names()):
-        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(unused))}")
-    return DrawnModel(arch.name, config, graph, weights)
+    unused = set(weights) - set(graph.weight_names())
+    if forgotten := {name for name in unused if not name.startswith("rope.")}:
+        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(forgotten))}")
+    used = {name: weight for name, weight in weights.items() if name not in unused}  # a rope may be that of no layer
+    return DrawnModel(arch.name, config, graph, used)
 
 
-def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -> Array:
+def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:
     """float32 [pairs]. GGUF files have the factors of llama3 and longrope as a tensor with a divisor for each pair."""
     frequencies = rope.frequencies(context)
     length = "long" if context > rope.original_context else "short"
-    names = ("rope_freqs.weight", f"rope_factors_{length}.weight")
-    name = next((each for each in names if checkpoint.container == "gguf" and each in checkpoint.tensors), None)
+    names = ("rope_freqs.weight", f"rope_factors_{length}.weight") if checkpoint.container == "gguf" else ()
+    name = next((each for each in names if has_divisors and each in checkpoint.tensors), None)
     if name is None:
         return frequencies
     divisors = checkpoint.tensors[name].dequantize()

@@ -75,6 +75,7 @@ class RopeRules:
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
     has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
     beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
+    renamed: Mapping[str, str] = field(default_factory=dict)  # kinds that mean another one in this architecture
 
 
 WHOLE_HEADS = RopeRules()
@@ -94,6 +95,7 @@ class KeySet:
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
+    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
 
     def override(
         self,
@@ -108,7 +110,7 @@ class KeySet:
         """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
 
         A fixed value of None makes a key not fixed. `fields`: spelling (beside that of these keys), rope, biases,
-        tensors. Flags of biases and tensors are read.
+        tensors, by_layer. Flags of biases and tensors are read.
         """
         reads = frozenset(reads).union(fields.get("biases", ()), fields.get("tensors", ()))
         ignores, lacks = frozenset(ignores), frozenset(lacks)
@@ -130,7 +132,7 @@ class KeySet:
             is_read = key in standard or (key in self.read and key not in self.spelling)
             if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
-        return Values({**self.defaults, **found}, prefix, self.spelling)
+        return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

@@ -83,6 +83,7 @@ class TensorName:
     shape: tuple[str, ...]  # words of ModelConfig.sizes
     biased: bool = False  # the architecture has a bias here, whatever the configuration says
     only: Callable[[Any, int], bool] | None = None  # of a model's layers, those that have it; None: all
+    in_all: bool = True  # False: GGUF files of some models lack it, and no key says so
     kind: str = "weight"  # the end of the tensor's name; "" for none
 
     def stored(self, container: str) -> Stored | None:
@@ -238,7 +239,7 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
     sizes = config.sizes(layer)
     for word, entry in names.entries.items():
         stored = entry.stored(container)
-        if stored is None or ("." in word) != (layer is not None) or (word == "head" and config.tied):
+        if stored is None or ("." in word) != (layer is not None):
             continue
         if entry.only is not None and not entry.only(config, layer or 0):
             continue
@@ -246,7 +247,9 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
         tensor = names.full_name(container, stored.name, layer, entry.kind)
-        yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
+        if word != "head" or not config.tied:
+            is_required = entry.in_all or container != GGUF
+            yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
         # config.json says which biases there are; GGUF files say it by having them
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):
