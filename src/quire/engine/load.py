@@ -59,7 +59,7 @@ def build_engine(
     """An engine for an open checkpoint."""
     began = time.monotonic()
     progress("drawing the graph")
-    model = draw(checkpoint)
+    model = draw(checkpoint, config.scheduler.max_context, extends=config.scheduler.context_is_set)
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
     config = fit_config(config, model, facts)

@@ -101,7 +101,8 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
     if not facts.has_own_memory:
         return need_of(path, config, facts)
     checkpoint = open_checkpoint(path, config.weights.load_format)
-    model = read_config(checkpoint, find_architecture(checkpoint).keys)  # only the engine draws the graph
+    architecture = find_architecture(checkpoint)
+    model = read_config(checkpoint, architecture.keys, architecture.config)  # only the engine draws the graph
     max_context = min(config.scheduler.max_context, model.max_context)
     return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
@@ -109,7 +110,8 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
 def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     """What the checkpoint at this path takes on a device with these number formats."""
     config = with_kv_format(config, facts)
-    model = draw(open_checkpoint(path, config.weights.load_format))
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    model = draw(checkpoint, config.scheduler.max_context, extends=config.scheduler.context_is_set)
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(model.graph, config),

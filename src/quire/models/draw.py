@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from quire.ops.registry import format_shape
 
 Array = NDArray[Any]
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnModel:
@@ -30,19 +33,22 @@ class DrawnModel:
     weights: Weights
 
 
-def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel:
+def draw(checkpoint: CheckpointSource, context: int | None = None, *, extends: bool = False) -> DrawnModel:
     """Find the architecture, bind its names, check every shape, draw the graph.
 
-    `context` is the longest text that will be served; None: the model's own limit. Ropes whose factors depend on the
-    length of the text choose them by it.
+    `context` is the longest text that will be served, at most the model's own limit, which is taken if it is None. A
+    model with dynamic rope `extends` that limit if it is told to.
     """
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys, arch.config)
+    if context and extends and any(rope.kind == "dynamic" for rope in config.ropes.values()):
+        config = replace(config, max_context=context)
+    context = min(context or config.max_context, config.max_context)
     weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
-        frequencies = _frequencies(checkpoint, rope, context or config.max_context, has_divisors=kind != SLIDING)
+        frequencies = _frequencies(checkpoint, rope, context, has_divisors=kind != SLIDING)
         weights[name] = computed_weight(name, frequencies)
     graph = Graph.over(weights)
     arch.draw(graph, config)
@@ -56,6 +62,12 @@ def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:
     """float32 [pairs]. GGUF files have the factors of llama3 and longrope as a tensor with a divisor for each pair."""
     frequencies = rope.frequencies(context)
+    if rope.kind in ("dynamic", "longrope"):
+        logger.info(
+            "The frequencies of rope (%s) are those for texts of %d tokens. Set max_context to choose others.",
+            rope.kind,
+            context,
+        )
     length = "long" if context > rope.original_context else "short"
     names = ("rope_freqs.weight", f"rope_factors_{length}.weight") if checkpoint.container == "gguf" else ()
     name = next((each for each in names if has_divisors and each in checkpoint.tensors), None)
