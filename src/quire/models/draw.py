@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights, computed_weight
-from quire.models.config import CheckpointSource, ModelConfig, read_config
+from quire.models.alibi import alibi_slopes
+from quire.models.config import SLOPES, CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
 from quire.models.registry import find_architecture
@@ -46,6 +47,8 @@ def draw(checkpoint: CheckpointSource, context: int | None = None, *, extends: b
     context = min(context or config.max_context, config.max_context)
     weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
+    if config.alibi:
+        weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
         frequencies = _frequencies(checkpoint, rope, context, has_divisors=kind != SLIDING)
