@@ -19,7 +19,7 @@ NAMES = LLAMA_NAMES.but(
     {
         "embed": TensorName("model.decoder.embed_tokens", None, ("vocab", "width")),
         "positions": TensorName("model.decoder.embed_positions", None, ("positions", "hidden")),
-        "project_in": TensorName("model.decoder.project_in", None, ("hidden", "width"), only=lambda c, _: c.is_projected),
+        "project_in": TensorName("model.decoder.project_in", None, ("hidden", "width"), only=lambda c, _: c.projects),
         "attn.norm": TensorName("self_attn_layer_norm", None, HIDDEN, True, lambda c, _: c.has_norm_weights),
         "attn.out": TensorName("self_attn.out_proj", None, ("hidden", "q")),
         "mlp.norm": TensorName("final_layer_norm", None, HIDDEN, True, lambda c, _: c.has_norm_weights),
@@ -27,7 +27,7 @@ NAMES = LLAMA_NAMES.but(
         "mlp.down": TensorName("fc2", None, ("hidden", "ffn")),
         "norm": TensorName("model.decoder.final_layer_norm", None, HIDDEN, True,
                            lambda c, _: c.has_norm_weights and c.norms_first),
-        "project_out": TensorName("model.decoder.project_out", None, ("width", "hidden"), False, lambda c, _: c.is_projected),
+        "project_out": TensorName("model.decoder.project_out", None, ("width", "hidden"), only=lambda c, _: c.projects),
         "head": TensorName("lm_head", None, ("vocab", "width")),
     },
     layers="model.decoder.layers",
@@ -48,14 +48,14 @@ class OptConfig(ModelConfig):
     """With the width of embeddings and the places of its norms."""
 
     width: int
-    is_projected: bool
+    projects: bool
     norms_first: bool
     has_norm_weights: bool
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         width, first = values.size("word_embed_proj_dim", base["hidden"]), values.flag("do_layer_norm_before")
-        base |= {"width": width, "is_projected": width != base["hidden"], "norms_first": first}
+        base |= {"width": width, "projects": width != base["hidden"], "norms_first": first}
         return cls(**base, has_norm_weights=values.flag("layer_norm_elementwise_affine"))
 
     def sizes(self, layer: int | None = None) -> dict[str, int]:
@@ -69,7 +69,7 @@ def opt(g: Graph, c: OptConfig) -> Value:
     def norm(x: Value, weight: str, is_here: bool) -> Value:
         return g.layer_norm(x, weight if c.has_norm_weights else None, eps=c.norm_eps) if is_here else x
 
-    x = g.linear(g.embed("embed"), "project_in") if c.is_projected else g.embed("embed")
+    x = g.linear(g.embed("embed"), "project_in") if c.projects else g.embed("embed")
     x = g.add(x, g.embed_positions("positions", offset=FIRST_ROW))
     for layer in g.layers(c.num_layers):
         h = attend(g, c, layer, norm(x, layer["attn.norm"], c.norms_first), rotates=False)
@@ -77,4 +77,4 @@ def opt(g: Graph, c: OptConfig) -> Value:
         h = mlp(g, layer, norm(x, layer["mlp.norm"], c.norms_first), c.activation)
         x = norm(g.add(x, h), layer["mlp.norm"], not c.norms_first)
     h = norm(x, "norm", c.norms_first)
-    return g.logits(g.linear(h, "project_out") if c.is_projected else h, "head")
+    return g.logits(g.linear(h, "project_out") if c.projects else h, "head")
