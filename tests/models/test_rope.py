@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.models.draw import draw
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import RopeRules
 from quire.models.rope import rope_from_config, rope_from_gguf
 from quire.models.values import Values
-from quire.ops.registry import relative_error
-from tests.models.toys import Session, make_toy, some_tokens, toy_of
 
 pytestmark = pytest.mark.pure
 
@@ -86,28 +83,6 @@ def test_frequencies_that_depend_on_the_length_are_those_of_transformers_for_it(
     ours = rope_from_config(Values(config.to_dict()), 8, 64)
     np.testing.assert_allclose(ours.frequencies(context), expected.numpy(), rtol=1e-6)
     assert ours.scaling == pytest.approx(scaling)
-
-
-@pytest.mark.parametrize("kind, length", [("dynamic", 60), ("dynamic", 100), ("longrope", 40), ("longrope", 100)])
-def test_a_model_drawn_for_texts_of_this_length_gives_the_logits_of_transformers(kind, length, caplog):
-    trained = 64 if kind == "dynamic" else 128
-    rope = {"rope_type": kind, "rope_theta": 10000.0, **BY_LENGTH[kind]}
-    toy = toy_of("LlamaForCausalLM", {"max_position_embeddings": trained, "rope_parameters": rope}, seed=3)
-    with caplog.at_level("INFO"):
-        model = draw(toy.checkpoint, length, extends=True)
-    assert f"({kind}) are those for texts of {length} tokens" in caplog.text
-    tokens = some_tokens(length)
-    actual = Session(model).step({"a": tokens})["a"]
-    assert relative_error(actual, toy.expected_logits(tokens)) < 1e-4
-
-
-def test_only_a_model_with_dynamic_rope_serves_more_than_it_was_made_for_and_only_if_told_to():
-    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
-    dynamic = toy_of("LlamaForCausalLM", {"max_position_embeddings": 64, "rope_parameters": rope}, seed=3).checkpoint
-    plain = draw(dynamic, 100)
-    assert plain.config.max_context == 64 and draw(dynamic, 100, extends=True).config.max_context == 100
-    assert np.array_equal(plain.weights["rope.all"].float32(), draw(dynamic).weights["rope.all"].float32())
-    assert draw(make_toy("llama").checkpoint, 5000, extends=True).config.max_context == 1088
 
 
 def test_a_fixed_alpha_stretches_the_base_for_every_length():

@@ -125,9 +125,12 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
     stored = model.state_dict()
     buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
     with torch.no_grad():
-        for tensor in (*model.parameters(), *buffers):
+        for tensor in model.parameters():
             noise = torch.randn(tensor.shape, generator=generator)
             tensor.copy_(noise * 0.25 if tensor.dim() == 2 else 1.0 + 0.3 * noise)
+        for buffer in buffers:
+            if buffer.is_floating_point():
+                buffer.mul_(1.0 + 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype))
     return model
 
 

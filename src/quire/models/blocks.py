@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.config import ModelConfig
@@ -11,34 +11,44 @@ from quire.ops.cache import PagedKV
 HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads together
 
 
-def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, head_norm: HeadNorm = None, **extras: Any) -> Value:
-    """q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`.
+class AttentionChoices(TypedDict, total=False):
+    """How an attention block differs from Llama's."""
 
-    `extras`: clip (of q, k and v), rotates (False: no rope), interleaved (of rope), norms_last (norms of heads follow
-    rope), position_scale (beta and span of the factor of queries), scale (default: 1 / √head_dim), softcap, and names
-    of sinks and slopes.
-    """
-    limit = extras.pop("clip", None)
+    clip: float | None  # limit of q, k and v
+    head_norm: HeadNorm  # of q and k
+    norms_last: bool  # norms of heads follow rope
+    rotates: bool  # False: no rope
+    interleaved: bool  # rope rotates neighbours, not halves
+    position_scale: tuple[float, int] | None  # beta and span of the factor of queries
+    scale: float  # default: 1 / √head_dim
+    softcap: float | None
+    sinks: str | None
+    slopes: str | None
+
+
+def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[AttentionChoices]) -> Value:
+    """Compute q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`."""
+    limit = choices.pop("clip", None)
     q, k, v = (g.clamp(g.linear(h, layer[f"attn.{word}"]), limit) for word in "qkv")
-    rotates, interleaved = extras.pop("rotates", True), extras.pop("interleaved", False)
-    norms_last, position_scale = extras.pop("norms_last", False), extras.pop("position_scale", None)
+    head_norm, interleaved = choices.pop("head_norm", None), choices.pop("interleaved", False)
+    norms_last, position_scale = choices.pop("norms_last", False), choices.pop("position_scale", None)
     if not norms_last:
         q, k = _norm_both(g, c, layer, (q, k), head_norm)
-    if rotates:
+    if choices.pop("rotates", True):
         q, k = (rotate(g, c, layer, x, interleaved=interleaved) for x in (q, k))
     if norms_last:
         q, k = _norm_both(g, c, layer, (q, k), head_norm)
     if position_scale is not None:
         q = g.scale_by_position(q, beta=position_scale[0], span=position_scale[1])
     cache = g.cache(PagedKV(c.num_kv_heads, c.head_dim, c.head_dim, c.windows[layer.index]))
-    scale = extras.pop("scale", c.head_dim**-0.5)
-    return g.linear(g.attention(q, k, v, cache, scale=scale, **extras), layer["attn.out"])
+    choices.setdefault("scale", c.head_dim**-0.5)
+    return g.linear(g.attention(q, k, v, cache, **choices), layer["attn.out"])
 
 
 def _norm_both(
     g: Graph, c: ModelConfig, layer: Layer, both: tuple[Value, Value], kind: HeadNorm
 ) -> tuple[Value, Value]:
-    """The norms of queries and keys."""
+    """Norm the heads of q and k."""
     if kind is None:
         return both
     words = (layer["attn.q_norm"], layer["attn.k_norm"])

@@ -73,6 +73,11 @@ class ModelConfig:
         """
         return self
 
+    @property
+    def longest_context(self) -> int:
+        """The longest context that may be asked for: a dynamic rope stretches the trained one by its factor."""
+        return max(self.max_context, *(int(rope.trained_context * rope.factor) for rope in self.ropes.values()), 0)
+
     def rope_of(self, layer: int) -> str:
         """The key of a layer's rope in `ropes`."""
         return self.layer_types[layer] if self.layer_types[layer] in self.ropes else ALL
@@ -160,7 +165,7 @@ def _windows(
     window = c.size_or_none("sliding_window") if is_on else None
     first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
     kinds = Values(given).texts("layer_types")
-    period = c.size_or_none("sliding_window_pattern") if kinds is None else None
+    period = c.size_or_none("sliding_window_pattern") if window and kinds is None else None
     periodic = _periodic(window, period, num_layers)
     windows = tuple(each if i >= first_layer else None for i, each in enumerate(periodic))
     if kinds is None:
@@ -181,7 +186,7 @@ def _windows(
 
 
 def _periodic(window: int | None, period: int | None, num_layers: int) -> tuple[int | None, ...]:
-    """The window in all layers but every `period`-th; without a period in all."""
+    """Return the window of every layer: none in every `period`-th, or in no layer without a period."""
     return tuple(window if not period or (i + 1) % period else None for i in range(num_layers))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from quire.models.errors import UnsupportedModel
 from quire.models.values import Values, brief
@@ -82,6 +82,21 @@ class RopeRules:
 WHOLE_HEADS = RopeRules()
 
 
+class KeyChanges(TypedDict, total=False):
+    """How an architecture's keys differ from another's."""
+
+    reads: Iterable[str]
+    ignores: Iterable[str]
+    lacks: Iterable[str]
+    fixed: Mapping[str, Neutral | None]  # None: not fixed any more
+    defaults: Mapping[str, Any]
+    spelling: Mapping[str, str]  # the file's names of keys that are read
+    rope: RopeRules
+    biases: Mapping[str, tuple[str, ...]]
+    tensors: Mapping[str, str]
+    by_layer: Iterable[str]
+
+
 @dataclass(frozen=True, slots=True)
 class KeySet:
     """The keys of one container, as one architecture understands them."""
@@ -98,31 +113,26 @@ class KeySet:
     is_closed: bool = False  # a key that is not declared must be zero
     by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
 
-    def override(
-        self,
-        *,
-        reads: Iterable[str] = (),
-        ignores: Iterable[str] = (),
-        lacks: Iterable[str] = (),
-        fixed: Mapping[str, Neutral | None] | None = None,
-        defaults: Mapping[str, Any] | None = None,
-        **fields: Any,
-    ) -> KeySet:
-        """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
+    def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
+        """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
 
-        A fixed value of None makes a key not fixed. `fields`: spelling (beside that of these keys), rope, biases,
-        tensors, by_layer. Flags of biases and tensors are read.
+        Flags of biases and tensors are read.
         """
-        reads = frozenset(reads).union(fields.get("biases", ()), fields.get("tensors", ()))
-        ignores, lacks = frozenset(ignores), frozenset(lacks)
-        merged: dict[str, Neutral | None] = {**self.fixed, **(fixed or {})}
+        flags = (*changes.get("biases", ()), *changes.get("tensors", ()))
+        reads, ignores = frozenset((*changes.get("reads", ()), *flags)), frozenset(changes.get("ignores", ()))
+        lacks = frozenset(changes.get("lacks", ()))
+        fixed: dict[str, Neutral | None] = {**self.fixed, **changes.get("fixed", {})}
         return replace(
             self,
             read=self.read.union(reads).difference(ignores, lacks),
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
-            fixed={key: each for key, each in merged.items() if each is not None and key not in reads | lacks},
-            defaults={**self.defaults, **(defaults or {})},
-            **{**fields, "spelling": {**self.spelling, **fields.get("spelling", {})}},
+            fixed={key: each for key, each in fixed.items() if each is not None and key not in reads | lacks},
+            defaults={**self.defaults, **changes.get("defaults", {})},
+            spelling={**self.spelling, **changes.get("spelling", {})},
+            rope=changes.get("rope", self.rope),
+            biases=changes.get("biases", self.biases),
+            tensors=changes.get("tensors", self.tensors),
+            by_layer=self.by_layer.union(changes.get("by_layer", ())),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
@@ -136,7 +146,7 @@ class KeySet:
         return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
 
     def undeclared(self, given: Mapping[str, Any]) -> set[str]:
-        """Keys of which this set says nothing. Those that begin with an underscore are tools' own."""
+        """Return the keys of which this set says nothing. Those that begin with an underscore are tools' own."""
         known = {
             *self.spelling.values(),
             *(self.read - self.spelling.keys()),

@@ -86,13 +86,13 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. In {checkpoint.container} files "
-        f"these are: {', '.join(sorted(by_name))}.{_advice(checkpoint)}"
+        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
+        f"are: {', '.join(sorted(by_name))}.{_advice(checkpoint)}"
     )
 
 
 def _advice(checkpoint: CheckpointSource) -> str:
-    """Which file to copy, for a model of which we know every key and every tensor under another name."""
+    """Say which file to copy, if every key and tensor of the model is that of an architecture we have."""
     relatives = () if checkpoint.container == "gguf" else all_architectures()
     near = [arch for arch in relatives if arch.alias_of is None and _is_near(checkpoint, arch)]
     if not near:
@@ -107,12 +107,12 @@ def _advice(checkpoint: CheckpointSource) -> str:
 
 
 def _closeness(keys: KeySet, given: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Greater for an architecture that reads more of these keys; of those alike, the one with least of its own."""
+    """Rank an architecture by how many of these keys it reads, then by how few others it has."""
     return len(keys.read.intersection(given)), -len(keys.read), -len(keys.defaults)
 
 
 def _is_near(checkpoint: CheckpointSource, arch: Architecture) -> bool:
-    """Has the architecture all keys of this config.json, and are the tensors those of such a model?"""
+    """Return whether the architecture has all keys of this config.json, and its models these tensors."""
     if arch.keys.config.undeclared(checkpoint.metadata):
         return False
     try:
