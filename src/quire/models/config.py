@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from quire.graph.weight import StoredTensor
+from quire.graph.weight import StoredTensor, Weight
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
@@ -15,6 +15,13 @@ from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, bri
 
 Metadata = Mapping[str, Any]
 
+ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.out")  # words of linears
+QKV, MLP = ATTENTION[:3], ("mlp.gate", "mlp.up", "mlp.down")
+# config.json's names of the activations of feed-forward blocks -> those of our op
+_ACTIVATIONS = {
+    **{"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
+}
 _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
@@ -48,6 +55,7 @@ class ModelConfig:
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
+    activation: str = "silu"  # of the feed-forward block, where the architecture reads it
     init_std: float = 0.02  # standard deviation of the weights before training
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
@@ -55,6 +63,13 @@ class ModelConfig:
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         """Make the configuration from what all decoders have, and from keys that only this one has."""
         return cls(**base)
+
+    def complete(self, weights: dict[str, Weight]) -> Self:
+        """The configuration once the weights are bound.
+
+        An architecture may add weights that it computes, and replace numbers that are stored as tensors.
+        """
+        return self
 
     def rope_of(self, layer: int) -> str:
         """The key of a layer's rope in `ropes`."""
@@ -105,7 +120,8 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "windows": windows,
         "tied": c.flag("tie_word_embeddings"),
         "eos_ids": c.token_ids("eos_token_id"),
-        "biased": _biased(c),
+        "biased": _biased(c, keys),
+        "activation": _activation(c),
         "init_std": c.fraction("initializer_range", 0.02),
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
@@ -141,9 +157,10 @@ def _windows(
     is_on = c.flag("use_sliding_window") or "use_sliding_window" not in keys.read
     window = c.size_or_none("sliding_window") if is_on else None
     first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
-    periodic = _periodic(window, c.size_or_none("sliding_window_pattern"), num_layers)
-    windows = tuple(each if i >= first_layer else None for i, each in enumerate(periodic))
     kinds = Values(given).texts("layer_types")
+    period = c.size_or_none("sliding_window_pattern") if window and kinds is None else None
+    periodic = _periodic(window, period, num_layers)
+    windows = tuple(each if i >= first_layer else None for i, each in enumerate(periodic))
     if kinds is None:
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
@@ -162,20 +179,27 @@ def _windows(
 
 
 def _periodic(window: int | None, period: int | None, num_layers: int) -> tuple[int | None, ...]:
-    """The window in all layers but every `period`-th; without a period in all."""
+    """Return the window of every layer: none in every `period`-th, or in no layer without a period."""
     return tuple(window if not period or (i + 1) % period else None for i in range(num_layers))
 
 
-def _biased(c: Values) -> frozenset[str]:
-    attention = {"attn.q", "attn.k", "attn.v", "attn.out"} if c.flag("attention_bias") else set()
-    mlp = {"mlp.gate", "mlp.up", "mlp.down"} if c.flag("mlp_bias") else set()
-    return frozenset(attention | mlp)
+def _biased(c: Values, keys: KeySet) -> frozenset[str]:
+    return frozenset(word for flag, words in keys.biases.items() if c.flag(flag) for word in words)
+
+
+def _activation(c: Values) -> str:
+    name = c.text("hidden_act", "silu")
+    if name not in _ACTIVATIONS:
+        raise c.refusal("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
 def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     metadata, arch = checkpoint.metadata, str(checkpoint.metadata.get("general.architecture"))
     prefix = f"{arch}."
     given = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
+    given |= {key: metadata[key] for key in keys.read if key in metadata}  # a few keys have no architecture in front
+    given |= {flag: tensor in checkpoint.tensors for flag, tensor in keys.tensors.items()}
     c = keys.values(given, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
@@ -206,6 +230,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
+        "activation": _activation(c),
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     }
     return kind.read(base, c, is_gguf=True)
