@@ -17,6 +17,7 @@ from tests.models.toys import CASES, CONVERSIONS, Session, make_toy, some_tokens
 pytestmark = pytest.mark.device
 
 LENGTHS = (1, 17, 300, 1000)
+CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2")
 IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 
@@ -41,7 +42,7 @@ def test_64_greedy_tokens_are_those_of_transformers(case):
     assert tokens == make_toy(case).expected_greedy(prompt, 64)
 
 
-@pytest.mark.parametrize("case", ["llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "phi3", "gpt2"])
+@pytest.mark.parametrize("case", CHUNKED)
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
     model, tokens = make_toy(case).draw(), some_tokens(70)
