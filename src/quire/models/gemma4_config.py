@@ -17,7 +17,10 @@ from quire.models.values import Values
 ROPES = RopeRules(by_layer_type=True)
 PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}
 CONFIG = GEMMA2_CONFIG.override(
-    reads=["num_kv_shared_layers", "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"],
+    reads=[
+        *("num_kv_shared_layers", "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"),
+        *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp", "per_layer_config"),
+    ],
     lacks=["query_pre_attn_scalar", "partial_rotary_factor", "original_max_position_embeddings"],
     ignores=["top_k_experts", "moe_intermediate_size"],
     fixed={
@@ -32,9 +35,6 @@ CONFIG = GEMMA2_CONFIG.override(
         "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262144,
     },
-).override(
-    reads=["per_layer_config", "hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"],
-    lacks=["rope_theta", "rope_scaling"],
 )
 GGUF = LLAMA_GGUF.override(
     reads=[

@@ -17,7 +17,8 @@ GLM_NAMES = LLAMA_NAMES.but(
             Stored("mlp.gate_up_proj", part(i, *GATE_UP)), Stored("ffn_up", part(i, *GATE_UP)), ("ffn", "hidden")
         )
         for i, word in enumerate(("gate", "up"))
-    }
+    },
+    may_fuse=True,
 )
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(

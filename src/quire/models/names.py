@@ -99,6 +99,7 @@ class Names:
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
     stacked: frozenset[str] = frozenset()  # of safetensors: tensors that are stored as `NAME.0`, `NAME.1`, …
+    may_fuse: bool = False  # GGUF files may have q, k and v as one tensor
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
@@ -112,6 +113,11 @@ class Names:
     def marked(self, *words: str, **fields: Any) -> Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
+
+    def fused(self) -> Names:
+        """Return the names of GGUF files that have q, k and v as one tensor."""
+        stored = {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
+        return self.but({word: replace(self.entries[word], gguf=each) for word, each in stored.items()})
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
@@ -140,6 +146,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
+    if names.may_fuse and "blk.0.attn_qkv.weight" in tensors:
+        names = names.fused()
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
