@@ -39,7 +39,7 @@ class MemoryCheckpoint:
 
 
 def as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, ComputedTensor]:
-    return {name: ComputedTensor(name, np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return {name: ComputedTensor(name, np.require(array, requirements="C")) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
     transformers = pytest.importorskip("transformers")
     config_class = getattr(transformers, kind).config_class
     sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
-    config = config_class(**{**sizes, **different}, attn_implementation="eager", architectures=[kind])
+    config = config_class(**{"attn_implementation": "eager", **sizes, **different}, architectures=[kind])
     model = random_model(kind, config, seed)
     arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
@@ -125,9 +125,12 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
     stored = model.state_dict()
     buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
     with torch.no_grad():
-        for tensor in (*model.parameters(), *buffers):
+        for tensor in model.parameters():
             noise = torch.randn(tensor.shape, generator=generator)
             tensor.copy_(noise * 0.25 if tensor.dim() == 2 else 1.0 + 0.3 * noise)
+        for buffer in buffers:
+            if buffer.is_floating_point():
+                buffer.mul_(1.0 + 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype))
     return model
 
 
@@ -140,6 +143,9 @@ def to_gguf(toy: Toy) -> MemoryCheckpoint:
     for key, value in {**base_keys(c), **conversion.keys(c)}.items():
         if value is not None:
             keys[f"{conversion.arch}.{key}"] = value
+    for key, tensor in conversion.numbers.items():
+        layers = (f"model.layers.{i}.{tensor}" for i in range(c.num_hidden_layers))
+        keys[key] = [float(toy.checkpoint.tensors[name].array.reshape(())) for name in layers]
     return MemoryCheckpoint("gguf", keys, as_tensors({**_gguf_arrays(toy, c, conversion), **conversion.extra(c)}))
 
 

@@ -22,8 +22,8 @@ class AttentionChoices(TypedDict, total=False):
     position_scale: tuple[float, int] | None  # beta and span of the factor of queries
     scale: float  # default: 1 / √head_dim
     softcap: float | None
-    sinks: str
-    slopes: str
+    sinks: str | None
+    slopes: str | None
 
 
 def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[AttentionChoices]) -> Value:

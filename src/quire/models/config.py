@@ -71,6 +71,11 @@ class ModelConfig:
         """
         return self
 
+    @property
+    def longest_context(self) -> int:
+        """The longest context that may be asked for: a dynamic rope stretches the trained one by its factor."""
+        return max(self.max_context, *(int(rope.trained_context * rope.factor) for rope in self.ropes.values()), 0)
+
     def rope_of(self, layer: int) -> str:
         """The key of a layer's rope in `ropes`."""
         return self.layer_types[layer] if self.layer_types[layer] in self.ropes else ALL

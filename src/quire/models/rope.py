@@ -48,6 +48,18 @@ class RopeConfig:
         """
         return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
+    def choice(self, context: int) -> str | None:
+        """Say which factors a context of this length has. None: those of all lengths are the same."""
+        if self.kind == "longrope":
+            length = "long" if context > self.original_context else "short"
+            return f"{length} factors, as max_context is {context:,} and the original context {self.original_context:,}"
+        if self.kind == "dynamic":
+            is_stretched = "stretched" if context > self.trained_context else "plain"
+            return (
+                f"{is_stretched} base, as max_context is {context:,} and the trained context {self.trained_context:,}"
+            )
+        return None
+
 
 def ropes_from_config(
     c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS

@@ -84,7 +84,7 @@ class Values:
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """Like `size`; a list with one number per layer is accepted if all are equal.
 
-        If layers may differ in this key, return the number of the first layer.
+        If layers may differ in this key, return that of the first layer.
         """
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
@@ -108,6 +108,14 @@ class Values:
         found = [_finite(each) for each in value] if isinstance(value, list | tuple) else [None]
         if any(each is None or not TINY < each < HUGE for each in found):
             raise self.refusal(key, "a list of numbers above 0")
+        return tuple(each for each in found if each is not None)
+
+    def numbers_of_layers(self, key: str, num_layers: int) -> tuple[float, ...]:
+        """A list of one number for each layer, of any sign. The key is required."""
+        value = self._given[key] if key in self else self._required(key, None)
+        found = [_finite(each) for each in value] if isinstance(value, list | tuple) else []
+        if len(found) != num_layers or None in found:
+            raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
         return tuple(each for each in found if each is not None)
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
