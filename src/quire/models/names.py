@@ -130,7 +130,7 @@ class Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
 
-    def fused(self) -> Names:
+    def with_fused_qkv(self) -> Names:
         """Return the names of GGUF files that have q, k and v as one tensor."""
         stored = {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
         return self.but({word: replace(self.entries[word], gguf=each) for word, each in stored.items()})
@@ -165,7 +165,7 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
     if names.may_fuse and "blk.0.attn_qkv.weight" in tensors:
-        names = names.fused()
+        names = names.with_fused_qkv()
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
