@@ -38,6 +38,12 @@ def test_published_config_files_are_accepted(name):
     assert read(PUBLISHED[name]).num_layers == PUBLISHED[name]["num_hidden_layers"]
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_of_published_sizes_are_drawn(name):
+    model = draw(MemoryCheckpoint("dummy", PUBLISHED[name], {}))
+    assert len(model.graph.caches) == model.config.num_layers - PUBLISHED[name].get("num_kv_shared_layers", 0)
+
+
 def test_layers_have_the_windows_of_their_family():
     assert windows("Gemma 2 9B") == windows("VaultGemma 1B") == "sf" * 6
     assert windows("Gemma 3 1B") == "sssssf" * 2
