@@ -82,7 +82,9 @@ def test_sizes_of_gemma_4_are_those_of_the_layer():
         ({"per_layer_config": {"4": {"intermediate_size": 512}}}, "per_layer_config"),
         ({"attention_k_eq_v": True, "num_global_key_value_heads": 3}, "8 query heads cannot share 3"),
         ({"rope_theta": 10000.0}, "rope_theta = 10000.0"),
-        ({"rope_parameters": {"rope_type": "default"}}, r"rope_parameters\.rope_type"),
+        ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters = .* each layer type"),
+        ({"rope_parameters": {SLIDING: {"rope_type": "default"}}}, "rope_parameters = .* each layer type"),
+        ({"global_head_dim": 15, "rope_parameters": None}, "Heads of 15 numbers|partial_rotary_factor"),
         ({"hidden_activation": "silu"}, "hidden_activation = 'silu'"),
     ],
 )
