@@ -10,7 +10,7 @@ from quire.models.blocks import attend, mlp
 from quire.models.config import ATTENTION, MLP, SLOPES, ModelConfig
 from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF
-from quire.models.names import Names, TensorName, fused
+from quire.models.names import Names, TensorName, parts_of
 from quire.models.registry import architecture
 from quire.models.values import Values
 
@@ -23,7 +23,7 @@ NAMES = Names(
         "mlp.norm": TensorName("post_attention_layernorm", None, HIDDEN, only=lambda c, _: not c.is_parallel),
         "attn.own_norm": TensorName("ln_attn", "attn_norm_2", HIDDEN, only=lambda c, _: c.has_two_norms),
         "mlp.own_norm": TensorName("ln_mlp", "attn_norm", HIDDEN, only=lambda c, _: c.has_two_norms),
-        **fused("self_attention.query_key_value", "attn_qkv", PARTS, groups="kv_heads"),
+        **parts_of("self_attention.query_key_value", "attn_qkv", PARTS, groups="kv_heads"),
         "attn.out": TensorName("self_attention.dense", "attn_output", ("hidden", "q")),
         "mlp.up": TensorName("mlp.dense_h_to_4h", "ffn_up", ("ffn", "hidden")),
         "mlp.down": TensorName("mlp.dense_4h_to_h", "ffn_down", ("hidden", "ffn")),

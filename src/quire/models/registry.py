@@ -87,11 +87,12 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
         f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
-        f"are: {', '.join(sorted(by_name))}.{_advice(checkpoint)}"
+        f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
+        f"{_advice_on_relatives(checkpoint)}"
     )
 
 
-def _advice(checkpoint: CheckpointSource) -> str:
+def _advice_on_relatives(checkpoint: CheckpointSource) -> str:
     """Say which file to copy, if every key and tensor of the model is that of an architecture we have."""
     relatives = () if checkpoint.container == "gguf" else all_architectures()
     near = [arch for arch in relatives if arch.alias_of is None and _is_near(checkpoint, arch)]
@@ -122,6 +123,13 @@ def _is_near(checkpoint: CheckpointSource, arch: Architecture) -> bool:
     except (UnsupportedModel, BadCheckpoint):
         return False
     return True
+
+
+def _advice_on_text_model(config: Any) -> str:
+    """Return what to do with a model of text and images whose text model is supported."""
+    model_type = config.get("model_type") if isinstance(config, Mapping) else None
+    names = [arch.name for arch in all_architectures() if arch.model_type == model_type]
+    return f" Its text model is {names[0]}: save that as a checkpoint, or use its GGUF file." if names else ""
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
