@@ -17,7 +17,10 @@ SHREDS = (
     "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>",
     "[THINK]", "[/THINK]", "```", "```json", '{"name": "weather", "arguments": {"a": "}"}}', '{"name": "', '"name"',
     '"arguments"', '"parameters": ', "weather", "null", '"', ": ", "{", "}", "[", "]", ",", ";", "\\", "\n", "  ", "<",
-    "<tool", "é👍", "x", "7",
+    "<tool", "é👍", "x", "7", "<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "<|START_ACTION|>", "<|END_ACTION|>",
+    '"tool_name": "fly"', "<|tools_prefix|>", '{"weather": {}}', "<function=", "weather>", "<parameter=", "city>",
+    "</parameter>", "</function>", "<seed:tool_call>", "</seed:tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
+    "</arg_value>",
 )  # fmt: skip
 
 
@@ -107,6 +110,19 @@ def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: 
         ("mistral", "[hello", [TextPiece("[hello")]),
         ("generic", '```json\n{"name": "get_time", ', [CallStart("get_time")]),
         ("generic", "```py", [TextPiece("```py")]),
+        ("apertus", '<|tools_prefix|>[{"weather"', [CallStart("weather")]),
+        ("apertus", '[{"fl', [TextPiece('[{"fl')]),
+        ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=ci", [CallStart("weather")]),
+        ("qwen3_coder", "<tool_call>\n<function=weath", []),
+        ("qwen3_coder", "<function=weath", []),
+        ("qwen3_coder", "<function=walk", [TextPiece("<function=walk")]),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=write_file>\n<parameter=text>\nOne.\n</par",
+            call("write_file", '{"text": "One.'),
+        ),
+        ("glm", "<tool_call>weather\n<arg_k", [CallStart("weather")]),
+        ("glm", "<tool_call>wea", []),
     ],
 )
 def test_a_call_that_is_cut_off_comes_as_far_as_it_is_known(style: str, text: str, pieces: list[Piece]) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, mark_rule, object_call, one_or_more
-from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
+from quire.text.parsers.style import Parser, ToolStyle, unchanged
 from quire.types.chat import Tool, ToolChoice
-from quire.types.message import Message
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -30,8 +29,4 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"calls: {one_or_more(choice, 'call', literal(chr(10)))}\n{calls}"
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
-    return TemplateInput(tuple(messages), tuple(tools))
-
-
-STYLE = ToolStyle("hermes", (OPEN, CLOSE), knows, parser, rules, prepare)
+STYLE = ToolStyle("hermes", (OPEN, CLOSE), knows, parser, rules, unchanged)

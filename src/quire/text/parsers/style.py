@@ -62,6 +62,11 @@ class TemplateInput(NamedTuple):
     tools: tuple[Tool, ...]
 
 
+def unchanged(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    """For families whose templates take messages and tools as they are."""
+    return TemplateInput(tuple(messages), tuple(tools))
+
+
 @dataclass(frozen=True, slots=True)
 class ToolStyle:
     """How a family calls tools."""
