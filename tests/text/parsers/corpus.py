@@ -387,6 +387,106 @@ GLM = [
         [*call("weather"), TextPiece("Oslo")],
     ),
 ]
+DEEP = r'{"x": [1, {"y": null}], "z": "é \"q\""}'
+FROM_PYTHON = (
+    '{"path": "a, b)", "text": "it\'s\\n\\"", "lines": -7, "deep": {"x": [1, {"y": null}], "z": "é \\"q\\""}, '
+    '"tags": [true, false], "force": true}'
+)
+IN_PYTHON = (
+    "write_file(path='a, b)', text='it\\'s\\n\"', lines = -7, deep={'x': [1, {\"y\": None}], 'z': 'é \"q\"'},\n"
+    "  tags=[True, false], force=true)"
+)
+PYTHONIC = [
+    ("one call", '[weather(city="Paris")]', call("weather", PARIS)),
+    ("no arguments", "[get_time()]", call("get_time")),
+    ("two calls", "[weather(city='Oslo'), get_time()]\n", [*call("weather", OSLO), *call("get_time")]),
+    ("every literal", f"[{IN_PYTHON}]", call("write_file", FROM_PYTHON)),
+    (
+        "after a mark",
+        "Yes. <|python_start|>[fly(up=1.5)]<|python_end|>",
+        [TextPiece("Yes."), *call("fly", '{"up": 1.5}')],
+    ),
+    ("a value that is no literal", "[weather(city=Oslo + 1)]", call("weather", '{"city": "Oslo + 1"}')),
+    ("no list end", "[get_time()", call("get_time")),
+    ("text after it", "[get_time()] So.", [*call("get_time"), TextPiece("So.")]),
+    ("a broken argument", "[weather(city='Oslo', and so on)]", [*call("weather", OSLO), TextPiece("and so on)]")]),
+    ("a list that is text", "[1, 2]", [TextPiece("[1, 2]")]),
+    ("a link", "[weather](x)", [TextPiece("[weather](x)")]),
+    ("an unknown tool without a mark", "[fly(up=1)]", [TextPiece("[fly(up=1)]")]),
+    ("an argument without a name", "[weather('Oslo')]", [TextPiece("[weather('Oslo')]")]),
+]
+FUNCTIONS, END_OF_FUNCTIONS = "<function_calls>", "</function_calls>"
+OLMO3 = [
+    ("one call", f'{FUNCTIONS}weather(city="Paris"){END_OF_FUNCTIONS}', call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f"I look.\n{FUNCTIONS}{IN_PYTHON}\nget_time(){END_OF_FUNCTIONS}",
+        [TextPiece("I look."), *call("write_file", FROM_PYTHON), *call("get_time")],
+    ),
+    ("no end", f"{FUNCTIONS}\nget_time()\n", call("get_time")),
+    ("no call", f"{FUNCTIONS}none{END_OF_FUNCTIONS}", [TextPiece(f"{FUNCTIONS}none{END_OF_FUNCTIONS}")]),
+]
+SEP = "<｜tool▁sep｜>"
+
+
+def deepseek(*calls: str, joint: str = "\n") -> str:
+    inner = joint.join(f"<｜tool▁call▁begin｜>{each}<｜tool▁call▁end｜>" for each in calls)
+    return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+
+
+def in_fence(name: str, arguments: str = "{}") -> str:
+    return f"function{SEP}{name}\n```json\n{arguments}\n```"
+
+
+DEEPSEEK = [
+    ("one call", deepseek(in_fence("weather", PARIS)), call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f"I look.\n{deepseek(in_fence('write_file', NASTY), in_fence('get_time'))}",
+        [TextPiece("I look."), *call("write_file", NASTY), *call("get_time")],
+    ),
+    (
+        "without a fence",
+        deepseek(f"weather{SEP}{OSLO}", f"get_time{SEP}{{}}", joint=""),
+        [*call("weather", OSLO), *call("get_time")],
+    ),
+    ("text after it", f"{deepseek(in_fence('fly'))}\nSo.", [*call("fly"), TextPiece("So.")]),
+    ("no end", f"<｜tool▁call▁begin｜>{in_fence('fly')}", call("fly")),
+    ("no separator", "<｜tool▁call▁begin｜>function weather", [TextPiece("<｜tool▁call▁begin｜>function weather")]),
+    ("no arguments", deepseek(f"function{SEP}fly"), [TextPiece(deepseek(f"function{SEP}fly"))]),
+]
+
+
+def gemma(opening: str, closing: str, quote: str) -> list[tuple[str, str, list[Piece]]]:
+    """Cases of Gemma's notation."""
+
+    def one(name: str, text: str = "") -> str:
+        return f"{opening}call:{name}{{{text.replace('@', quote)}}}{closing}"
+
+    deep = 'deep:{@x@:[1,{@y@:null}],@z@:@é "q"@},force:true,lines:-7,tags:[],text:@a, }\n@'
+    as_json = f'{{"deep": {DEEP}, "force": true, "lines": -7, "tags": [], "text": "a, }}\\n"}}'
+    return [
+        ("only text", "It is.\n\nIs it?", [TextPiece("It is.\n\nIs it?")]),
+        ("one call", one("weather", "city:@Paris@"), call("weather", PARIS)),
+        ("no arguments", one("get_time"), call("get_time")),
+        (
+            "two calls after a text",
+            f"I look.\n{one('weather', 'city:@Oslo@')}{one('get_time')}",
+            [TextPiece("I look."), *call("weather", OSLO), *call("get_time")],
+        ),
+        ("every value", one("write_file", deep), call("write_file", as_json)),
+        ("spaces", one("fly", " a : 1 , b : [ 2 , @x@ ] "), call("fly", '{"a": 1, "b": [2, "x"]}')),
+        ("a text without marks", one("weather", "city:Oslo"), call("weather", OSLO)),
+        ("a comma too many", one("fly", "a:[1,],"), call("fly", '{"a": [1]}')),
+        ("text after it", f"{one('get_time')}\n So.", [*call("get_time"), TextPiece("So.")]),
+        ("as an object", f"{opening}{written('weather', OSLO)}{closing}", call("weather", OSLO)),
+        ("no end", one("get_time").removesuffix(closing), call("get_time")),
+        ("a key without a value", one("fly", "a"), [*call("fly"), TextPiece(f"a}}{closing}")]),
+        ("no call", f"{opening}called", [TextPiece(f"{opening}called")]),
+        ("no name", f"{opening}call:{{}}", [TextPiece(f"{opening}call:{{}}")]),
+    ]
+
+
 ANSWERS = [
     (
         "a thought and an answer",
@@ -412,6 +512,11 @@ CORPUS = [
     *(Case("qwen3_coder", *case) for case in in_tags("<tool_call>", "</tool_call>", "\n")),
     *(Case("seed_oss", *case) for case in in_tags("<seed:tool_call>", "</seed:tool_call>", "")),
     *(Case("glm", *case) for case in GLM),
+    *(Case("pythonic", *case) for case in PYTHONIC),
+    *(Case("olmo3", *case) for case in OLMO3),
+    *(Case(style, *case) for style in ("deepseek", "deepseek_v31") for case in DEEPSEEK),
+    *(Case("gemma4", *case) for case in gemma("<|tool_call>", "<tool_call|>", '<|"|>')),
+    *(Case("function_gemma", *case) for case in gemma("<start_function_call>", "<end_function_call>", "<escape>")),
     *(Case("hermes", *case, thinks=True, answer="<answer>") for case in ANSWERS),
     *(Case("hermes", says, text, pieces, True, begins) for says, text, pieces, begins in THOUGHTS),
     Case(
@@ -425,5 +530,8 @@ CORPUS = [
          [ThoughtPiece("Hm."), *call("fly")], True),
     Case("apertus", "a thought", "<|inner_prefix|>Hm.<|inner_suffix|>Yes.",
          [ThoughtPiece("Hm."), TextPiece("Yes.")], True),
+    Case("gemma4", "a thought and a call", "<|channel>thought\nHm.\n<channel|><|tool_call>call:fly{}<tool_call|>",
+         [ThoughtPiece("Hm."), *call("fly")], True),
+    Case("gemma4", "another channel", "<|channel>x\n", [TextPiece("<|channel>x\n")], True),
     Case("seed_oss", "a thought", "<seed:think>\nHm.</seed:think>Yes.", [ThoughtPiece("Hm."), TextPiece("Yes.")], True),
 ]  # fmt: skip

@@ -20,7 +20,10 @@ SHREDS = (
     "<tool", "é👍", "x", "7", "<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "<|START_ACTION|>", "<|END_ACTION|>",
     '"tool_name": "fly"', "<|tools_prefix|>", '{"weather": {}}', "<function=", "weather>", "<parameter=", "city>",
     "</parameter>", "</function>", "<seed:tool_call>", "</seed:tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
-    "</arg_value>",
+    "</arg_value>", "weather(", "city=", "'", ")", "<function_calls>", "</function_calls>", "<|python_start|>",
+    "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+    "<|tool_call>", "<tool_call|>", "call:", "weather{", "city:", '<|"|>', "<|channel>", "thought", "<channel|>",
 )  # fmt: skip
 
 
@@ -123,6 +126,13 @@ def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: 
         ),
         ("glm", "<tool_call>weather\n<arg_k", [CallStart("weather")]),
         ("glm", "<tool_call>wea", []),
+        ("pythonic", "[weath", []),
+        ("pythonic", "[hello", [TextPiece("[hello")]),
+        ("pythonic", "[weather(city='Os", [CallStart("weather")]),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```js", [CallStart("weather")]),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool", []),
+        ("gemma4", '<|tool_call>call:weather{city:<|"|>Os', call("weather", '{"city": "Os')),
+        ("gemma4", "<|tool_call>call:wea", []),
     ],
 )
 def test_a_call_that_is_cut_off_comes_as_far_as_it_is_known(style: str, text: str, pieces: list[Piece]) -> None:

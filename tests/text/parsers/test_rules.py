@@ -66,6 +66,7 @@ def guides(metadata: dict[str, Any]) -> dict[str, Guide]:
 
 WAYS = ("letters", "special", "added")
 TEXT_ENDS = {"qwen3_coder": "</parameter>", "seed_oss": "</parameter>", "glm": "</arg_value>"}
+TEXT_ENDS |= {"gemma4": '<|"|>', "function_gemma": "<escape>"}
 
 
 def tokens_of(guide: Guide) -> dict[str, int]:
@@ -99,7 +100,7 @@ def test_whatever_the_grammar_allows_parses_and_keeps_to_the_schema(
 ) -> None:
     guide, chance = guides[way], random.Random(f"{style} {way}")
     seen: set[str] = set()
-    for walk in range(16):
+    for walk in range(12):
         choice = ToolChoice("required", name=chance.choice((None, chance.choice(TOOLS).name)), parallel=walk % 2 == 0)
         constraint = constraint_for(by_name(style), TOOLS, choice, tokens_of(guide))
         ids = guide.walk(constraint, chance, text_end=TEXT_ENDS.get(style))
@@ -148,6 +149,12 @@ GOOD = {
     "nemotron": '<TOOLCALL>[{"name": "weather", "arguments": %s}]</TOOLCALL>',
     "hunyuan": '<tool_calls>[{"name": "weather", "arguments": %s}]</tool_calls>',
     "apertus": '<|tools_prefix|>[{"weather": %s}]<|tools_suffix|>',
+    "deepseek": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n%s\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    "deepseek_v31": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>%s<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
     "command": (
         '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": %s}\n]<|END_ACTION|>'
     ),
@@ -179,6 +186,57 @@ TWO = {
     "nemotron": '<TOOLCALL>[{"name": "weather", "arguments": %s}, {"name": "weather", "arguments": %s}]</TOOLCALL>',
     "apertus": '<|tools_prefix|>[{"weather": %s}, {"weather": %s}]<|tools_suffix|>',
 }
+WITHOUT_JSON = {
+    "pythonic": '[weather(city="%s", unit="%s")]',
+    "olmo3": '<function_calls>weather(city="%s", unit="%s")</function_calls>',
+    "gemma4": '<|tool_call>call:weather{city:<|"|>%s<|"|>,unit:<|"|>%s<|"|>}<tool_call|>',
+    "function_gemma": (
+        "<start_function_call>call:weather{city:<escape>%s<escape>,unit:<escape>%s<escape>}<end_function_call>"
+    ),
+}
+OTHER_TOOLS = (
+    Tool("weather", "", {**_object({"city": STRING, "unit": {"enum": ["C", "F"]}}), "required": ["city"]}),
+    Tool("go", "", {"type": "object", "properties": {"far": {"type": "boolean"}, "n": {"type": "integer"}}}),
+    Tool("note", "", _object({"lines": {"type": "array", "items": STRING}, "at": _object({"x": {"type": "integer"}})})),
+)
+OTHER_CALLS = {
+    "pythonic": (
+        '[weather(city="x")]',
+        "[go()]",
+        "[go(n=1)]",
+        "[go(far=true, n=1)]",
+        '[note(lines=["a"], at={"x": 1})]',
+    ),
+    "gemma4": (
+        '<|tool_call>call:weather{city:<|"|>x<|"|>}<tool_call|>',
+        "<|tool_call>call:go{}<tool_call|>",
+        "<|tool_call>call:go{n:1}<tool_call|>",
+        "<|tool_call>call:go{far:true,n:1}<tool_call|>",
+        '<|tool_call>call:note{lines:[<|"|>a<|"|>,<|"|>b<|"|>],at:{<|"|>x<|"|>:1}}<tool_call|>',
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("style", sorted(WITHOUT_JSON))
+def test_arguments_in_another_notation_keep_to_the_schema(guides: dict[str, Guide], style: str, way: str) -> None:
+    guide, written = guides[way], WITHOUT_JSON[style]
+    constraint = constraint_for(by_name(style), TOOLS, ToolChoice("required"), tokens_of(guide))
+    one = written % ("Oslo, (S)", "C")
+    assert guide.accepts(constraint, one)
+    for bad in (written % ("Oslo", "K"), one.replace("unit", "size"), one.replace("weather", "whether"), f"{one} So."):
+        assert not guide.accepts(constraint, bad)
+
+
+@pytest.mark.parametrize("style", sorted(OTHER_CALLS))
+def test_what_is_not_required_may_be_left_out(guides: dict[str, Guide], style: str) -> None:
+    guide = guides["letters"]
+    constraint = constraint_for(by_name(style), OTHER_TOOLS, ToolChoice("required"), tokens_of(guide))
+    for written in OTHER_CALLS[style]:
+        assert guide.accepts(constraint, written), written
+        assert not guide.accepts(constraint, written.replace("city", "town").replace("n", "m", 1)), written
+
+
 WITH_TAGS = {
     "qwen3_coder": """<tool_call>
 <function=weather>

@@ -19,6 +19,9 @@ _ARGUMENTS = ("arguments", "parameters")
 _USUAL = (*_NAMES, *_ARGUMENTS, "type", "id", "tool_call_id")
 
 
+Step = Callable[[str, int, list[Piece]], int]
+
+
 class Progress(enum.Enum):
     """The state of a reader."""
 
@@ -33,6 +36,7 @@ class CallReader(Protocol):
     """One call in one of its written forms."""
 
     progress: Progress
+    leftover: str  # text of earlier pieces that turned out not to belong to a call that is done
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
         """Read what belongs to the call, and append what is certain. Return the place of the first other character."""
@@ -45,16 +49,36 @@ class CallReader(Protocol):
 
 
 class SteppedReader:
-    """Base of the readers: each step reads some text and may set the next step."""
+    """Base of the readers: each step reads some text and may set the next step. A step that cannot decide yet puts the
+    rest of the text into `_held`, and gets it again with more text."""
 
-    def __init__(self, first: Callable[[str, int, list[Piece]], int]) -> None:
+    def __init__(self, first: Step) -> None:
         self.progress = Progress.READING
+        self.leftover = ""
         self._step = first
+        self._held = ""
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
+        if not self._held:
+            return self._read(text, place, out)
+        held, self._held = self._held, ""
+        end = self._read(held + text[place:], 0, out) - len(held)
+        self.leftover = held[end:] if end < 0 else ""
+        return place + max(end, 0)
+
+    def _read(self, text: str, place: int, out: list[Piece]) -> int:
         while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
             place = self._step(text, place, out)
         return place
+
+    def _expect(self, tag: str, text: str, place: int) -> int | None:
+        """Return the place after this tag; None if other text comes. A tag that may still come is held back."""
+        if text.startswith(tag, place):
+            return place + len(tag)
+        if tag.startswith(text[place:]):
+            self._held = text[place:]
+            return len(text)
+        return None
 
 
 class ObjectReader(SteppedReader):

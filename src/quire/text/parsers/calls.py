@@ -166,6 +166,15 @@ class CallParser:
             self._give_up(out)
         elif progress is Progress.DONE:
             self._step = self._block
+            if self._reader.leftover:
+                return self._read_again(self._reader.leftover + text[end:], len(text), out)
+        return end
+
+    def _read_again(self, text: str, end: int, out: list[Piece]) -> int:
+        """Read the rest of the text together with what a reader had read too far."""
+        place = 0
+        while place < len(text):
+            place = self._step(text, place, out)
         return end
 
     def _enter(self, mark: str, marked: bool) -> None:

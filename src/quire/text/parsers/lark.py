@@ -34,6 +34,17 @@ def one_or_more(choice: ToolChoice, call: str, joint: str) -> str:
     return f"{call} ({joint} {call})*" if choice.parallel and choice.name is None else call
 
 
+def joined(parts: Sequence[tuple[str, bool]], joint: str) -> str:
+    """Parts in a row with the joint between them. Those that are required come first; the others may be left out."""
+    needed = [part for part, is_required in parts if is_required]
+    others = [part for part, is_required in parts if not is_required]
+    tails = ["".join(f" ({literal(joint)} {part})?" for part in others[place:]) for place in range(len(others) + 1)]
+    if needed:
+        return f" {literal(joint)} ".join(needed) + tails[0]
+    firsts = [f"{part}{tails[place + 1]}" for place, part in enumerate(others)]
+    return f"({' | '.join(firsts)})?" if firsts else ""
+
+
 def call_rules(tools: Sequence[Tool], choice: ToolChoice, written: Callable[[Tool], str]) -> str:
     """The rule `call`: any of the tools that may be called, as `written` says."""
     chosen = [tool for tool in tools if choice.name in (None, tool.name)]

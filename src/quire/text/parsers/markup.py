@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from quire.text.parsers.call_reader import CallReader, Progress, SteppedReader
+from quire.text.parsers.call_reader import CallReader, Progress, Step, SteppedReader
 from quire.text.parsers.calls import CallForm, CallParser, object_reader
 from quire.text.parsers.lark import (
     arguments,
@@ -35,8 +35,6 @@ from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece
 from quire.types.chat import Tool, ToolChoice
 
 WORD = re.compile(r"[\w.\-]*")
-
-_Step = Callable[[str, int, list[Piece]], int]
 
 
 @dataclass(frozen=True)
@@ -151,18 +149,12 @@ class MarkupReader(SteppedReader):
         self._markup = markup
         self._tools = {tool.name: tool for tool in tools}
         self._is_marked = is_marked
-        self._held = ""  # text that may begin a tag
         self._parts: list[str] = []
         self._called = ""  # the name
         self._count = 0  # arguments so far
         self._parameter = parameter_of(None, "")
         self._newline = ""  # at the end of the value so far
         self._is_begun = False  # the value has text
-
-    def read(self, text: str, place: int, out: list[Piece]) -> int:
-        offset = place - len(self._held)
-        joined, self._held = self._held + text[place:], ""
-        return max(place, super().read(joined, 0, out) + offset)
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
         if self.progress is Progress.READING and self._called and is_announced:
@@ -172,19 +164,17 @@ class MarkupReader(SteppedReader):
         return any(name.startswith("".join(self._parts)) for name in self._tools)
 
     def _before_name(self, text: str, place: int, out: list[Piece]) -> int:
-        return self._expect(self._markup.name, self._name, (text, place, out))
+        return self._tag(self._markup.name, self._name, (text, place, out))
 
-    def _expect(self, tag: str, then: _Step, at: tuple[str, int, list[Piece]]) -> int:
+    def _tag(self, tag: str, then: Step, at: tuple[str, int, list[Piece]]) -> int:
         """Read this tag. If other text comes, there is no call, or it ends here."""
-        text, place, out = at
-        if text.startswith(tag, place):
+        end = self._expect(tag, at[0], at[1])
+        if end is None:
+            self._break(at[2])
+            return at[1]
+        if not self._held:
             self._step = then
-            return place + len(tag)
-        if tag.startswith(text[place:]):
-            self._held = text[place:]
-            return len(text)
-        self._break(out)
-        return place
+        return end
 
     def _name(self, text: str, place: int, out: list[Piece]) -> int:
         end = WORD.match(text, place).end()  # type: ignore[union-attr]  # it always matches
@@ -201,7 +191,7 @@ class MarkupReader(SteppedReader):
         return end
 
     def _after_name(self, text: str, place: int, out: list[Piece]) -> int:
-        end = self._expect(self._markup.name_end, self._between, (text, place, out))
+        end = self._tag(self._markup.name_end, self._between, (text, place, out))
         if self._step == self._between:
             self._begin(out)
         return end
@@ -247,7 +237,7 @@ class MarkupReader(SteppedReader):
             out.append(ArgumentsPiece(f"{', ' if self._count else '{'}{key}: {quote}"))
             self._count += 1
             self._newline, self._is_begun = "", False
-        return self._expect(tag, self._value, (text, place, out))
+        return self._tag(tag, self._value, (text, place, out))
 
     def _value(self, text: str, place: int, out: list[Piece]) -> int:
         found = self._markup.value_ending.search(text, place)
