@@ -97,8 +97,13 @@ def _reader(char: str, tools: Sequence[Tool], is_marked: bool) -> CallReader | N
 _FORM = CallForm(opens=(CALLS, CALL), closes=(END_OF_CALLS, END_OF_CALL), reader=_reader)
 
 
+def has_tools(template: str) -> bool:
+    """Does this template have the marks, and write tools? Those that are published with the models write calls only."""
+    return CALL in template and re.search(r"\btools\b", template) is not None
+
+
 def knows(template: str) -> bool:
-    return CALL in template and _FENCE in template
+    return has_tools(template) and _FENCE in template
 
 
 def parser(tools: Sequence[Tool]) -> Parser:

@@ -11,7 +11,7 @@ from quire.types.chat import Tool, ToolChoice
 
 
 def knows(template: str) -> bool:
-    return deepseek.CALL in template and not deepseek.knows(template)
+    return deepseek.has_tools(template) and not deepseek.knows(template)
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:

@@ -16,7 +16,8 @@ _FORM = CallForm(opens=(OPEN,), closes=(CLOSE,))
 
 def knows(template: str) -> bool:
     """Other families do not write JSON between the same marks, so the key for arguments must appear too."""
-    return OPEN in template and any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
+    has_list = "<tool_calls>[" in template  # what the models write then, whatever else the template mentions
+    return OPEN in template and not has_list and any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
 
 
 def parser(tools: Sequence[Tool]) -> Parser:

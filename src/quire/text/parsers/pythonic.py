@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from quire.text.parsers.call_reader import CallReader, Progress, SteppedReader
 from quire.text.parsers.calls import CallForm, CallParser, object_reader
 from quire.text.parsers.lark import arguments, call_rules, joined, literal, object_call, one_or_more, schema_rule
-from quire.text.parsers.parameters import separate_parameters, with_definitions
+from quire.text.parsers.parameters import literal_as_json, separate_parameters, with_definitions
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, ToolStyle, unchanged
 from quire.types.chat import Tool, ToolChoice
 
@@ -22,7 +20,6 @@ _KEY = re.compile(r"[^\W\d]\w*")
 _KEY_AND_SPACE = re.compile(rf"({_KEY.pattern})\s*")
 _STRING_ENDS = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 _OUTSIDE = re.compile(r"""["'(){}\[\],]""")
-_NAMES = {"true": True, "false": False, "null": None}
 
 
 class PythonCallReader(SteppedReader):
@@ -148,32 +145,6 @@ class PythonCallReader(SteppedReader):
         value = "".join(self._parts)
         self._parts.clear()
         return value
-
-
-def literal_as_json(text: str) -> str:
-    """The JSON text of a literal of Python or of JSON; any other text becomes a string."""
-    try:
-        value = _evaluated(ast.parse(text.strip(), mode="eval").body)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return json.dumps(text.strip(), ensure_ascii=False)
-
-
-def _evaluated(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
-            return value
-        case ast.Name(id=name) if name in _NAMES:
-            return _NAMES[name]
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_evaluated(item) for item in items]
-        case ast.Dict(keys=keys, values=values):
-            names = [None if key is None else _evaluated(key) for key in keys]
-            if all(isinstance(name, str) for name in names):
-                return dict(zip(names, map(_evaluated, values), strict=True))
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-    raise ValueError("This is not a literal.")
 
 
 def python_reader(char: str, tools: Sequence[Tool], is_marked: bool) -> CallReader | None:
