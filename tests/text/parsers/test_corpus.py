@@ -67,6 +67,20 @@ def test_whatever_comes_is_cut_invariant_and_not_lost(
         assert pieces == ([TextPiece(text)] if text else [])
 
 
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_how_a_damaged_answer_is_cut_changes_nothing(data: st.DataObject) -> None:
+    case, other = data.draw(st.sampled_from(CORPUS)), data.draw(st.sampled_from(CORPUS))
+    begin = data.draw(st.integers(0, len(case.text)))
+    end = min(len(case.text), begin + data.draw(st.integers(0, 6)))
+    there = data.draw(st.integers(0, len(other.text)))
+    text = case.text[:begin] + other.text[there : there + data.draw(st.integers(0, 20))] + case.text[end:]
+    for is_cut_off in (False, True):
+        pieces = parsed(case.parser(), [text], is_cut_off)
+        assert parsed(case.parser(), text, is_cut_off) == pieces
+        assert parsed(case.parser(), data.draw(cut(text)), is_cut_off) == pieces
+
+
 def is_beginning(pieces: list[Piece], whole: list[Piece]) -> bool:
     """Are these the whole's first pieces, the last of them as far as it came? Whitespace at an end may be a mark's."""
     if not pieces:

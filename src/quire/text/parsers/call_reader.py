@@ -36,7 +36,7 @@ class CallReader(Protocol):
     """One call in one of its written forms."""
 
     progress: Progress
-    leftover: str  # text of earlier pieces that turned out not to belong to a call that is done
+    leftover: str  # the end of the earlier pieces, if a call that is done or has failed turned out not to have it
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
         """Read what belongs to the call, and append what is certain. Return the place of the first other character."""

@@ -162,13 +162,14 @@ class CallParser:
             self._raw.clear()
             self._flow.mark()
             self._called = True
+        leftover = self._reader.leftover if progress not in (Progress.READING, Progress.CALLING) else ""
+        if progress is Progress.FAILED and leftover:
+            self._raw = ["".join(self._raw).removesuffix(leftover)]
         if progress in (Progress.FAILED, Progress.CLOSED):
             self._give_up(out)
         elif progress is Progress.DONE:
             self._step = self._block
-            if self._reader.leftover:
-                return self._read_again(self._reader.leftover + text[end:], len(text), out)
-        return end
+        return self._read_again(leftover + text[end:], len(text), out) if leftover else end
 
     def _read_again(self, text: str, end: int, out: list[Piece]) -> int:
         """Read the rest of the text together with what a reader had read too far."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
+from quire.text.parsers.python_literal import literal_as_json
 from quire.types.chat import Tool
 
 _NO_LIMITS = frozenset({"type", "description", "title", "default", "examples", "enum", "const"})
 _KNOWN = frozenset({"type", "properties", "required", "additionalProperties", "description", "title", "$schema"})
 _DEFINITIONS = ("$defs", "definitions")
 _LITERALS = ("[", "{", "T", "F", "N")  # of Python, by their first character: some templates write those
-_NAMES = {"true": True, "false": False, "null": None}
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _MAX_DEPTH = 8
 
@@ -77,32 +76,6 @@ def value_as_json(text: str, kinds: frozenset[str]) -> str:
     except (ValueError, RecursionError):
         return literal_as_json(plain) if plain[:1] in _LITERALS else json.dumps(text, ensure_ascii=False)
     return plain
-
-
-def literal_as_json(text: str) -> str:
-    """The JSON text of a literal of Python or of JSON; any other text becomes a string."""
-    try:
-        value = _evaluated(ast.parse(text.strip(), mode="eval").body)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return json.dumps(text.strip(), ensure_ascii=False)
-
-
-def _evaluated(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
-            return value
-        case ast.Name(id=name) if name in _NAMES:
-            return _NAMES[name]
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_evaluated(item) for item in items]
-        case ast.Dict(keys=keys, values=values):
-            names = [None if key is None else _evaluated(key) for key in keys]
-            if all(isinstance(name, str) for name in names):
-                return dict(zip(names, map(_evaluated, values), strict=True))
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-    raise ValueError("This is not a literal.")
 
 
 def _refuse(word: str) -> NoReturn:

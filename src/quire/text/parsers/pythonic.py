@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from quire.text.parsers.call_reader import CallReader, Progress, SteppedReader
 from quire.text.parsers.calls import CallForm, CallParser, object_reader
 from quire.text.parsers.lark import arguments, call_rules, joined, literal, object_call, one_or_more, schema_rule
-from quire.text.parsers.parameters import literal_as_json, separate_parameters, with_definitions
+from quire.text.parsers.parameters import separate_parameters, with_definitions
+from quire.text.parsers.python_literal import literal_as_json
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, ToolStyle, unchanged
 from quire.types.chat import Tool, ToolChoice
 
