@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.pure
         ("<|tool_call>call:{{ name }}{<tool_call|>", "gemma4"),
         ("{{ '<start_function_call>call:' + name }}", "function_gemma"),
         ("[func_name1(params_name1=params_value1), func_name2(params)]", "pythonic"),
-        ("<function_calls>{{ name }}({{ arguments }})</function_calls>", "olmo3"),
+        ("{{ tools }}<function_calls>{{ name }}({{ arguments }})</function_calls>", "olmo3"),
+        ("<function_calls>{{ name }}({{ arguments }})</function_calls>", "generic"),
+        ('{{ xml_tools }} <tool_call>\\n{"name": <function-name>, "arguments": <args>}\\n</tool_call>', "generic"),
         ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json", "deepseek"),
         ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek_v31"),
         ("{{ tool_calls }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "generic"),
@@ -55,6 +58,13 @@ def test_every_style_has_a_name_of_its_own_and_the_generic_one_is_asked_last() -
     for name, style in styles.items():
         assert by_name(name) is style and import_module(f"quire.text.parsers.{name}").STYLE is style
     assert style_of([]).name == "generic"
+
+
+def test_the_documentation_names_every_style_and_every_mark_of_thoughts() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "API.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in page for name in all_styles())
+    assert all(f"`{marks.opening}{marks.label}`" in page for marks in KNOWN)
+    assert all(f"`{marks.answer[0]}`" in page for marks in KNOWN if marks.answer)
 
 
 def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:

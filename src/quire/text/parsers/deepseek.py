@@ -9,7 +9,7 @@ from quire.text.parsers.call_reader import CallReader, Progress, SteppedReader
 from quire.text.parsers.calls import CallForm, CallParser, object_reader
 from quire.text.parsers.json_value import ValueScanner
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule, one_or_more
-from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, ToolStyle, unchanged
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, ToolStyle, unchanged, writes_tools
 from quire.types.chat import Tool, ToolChoice
 
 CALLS, END_OF_CALLS = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -97,13 +97,8 @@ def _reader(char: str, tools: Sequence[Tool], is_marked: bool) -> CallReader | N
 _FORM = CallForm(opens=(CALLS, CALL), closes=(END_OF_CALLS, END_OF_CALL), reader=_reader)
 
 
-def has_tools(template: str) -> bool:
-    """Does this template have the marks, and write tools? Those that are published with the models write calls only."""
-    return CALL in template and re.search(r"\btools\b", template) is not None
-
-
 def knows(template: str) -> bool:
-    return has_tools(template) and _FENCE in template
+    return CALL in template and _FENCE in template and writes_tools(template)
 
 
 def parser(tools: Sequence[Tool]) -> Parser:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from quire.text.parsers import deepseek
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule
-from quire.text.parsers.style import ToolStyle, unchanged
+from quire.text.parsers.style import ToolStyle, unchanged, writes_tools
 from quire.types.chat import Tool, ToolChoice
 
 
 def knows(template: str) -> bool:
-    return deepseek.has_tools(template) and not deepseek.knows(template)
+    return deepseek.CALL in template and writes_tools(template) and not deepseek.knows(template)
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:

@@ -15,9 +15,12 @@ _FORM = CallForm(opens=(OPEN,), closes=(CLOSE,))
 
 
 def knows(template: str) -> bool:
-    """Other families do not write JSON between the same marks, so the key for arguments must appear too."""
-    has_list = "<tool_calls>[" in template  # what the models write then, whatever else the template mentions
-    return OPEN in template and not has_list and any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
+    """Other families do not write JSON between the same marks, so the key for arguments must appear too.
+
+    SmolLM3 has the same form, but its template reads tools from a variable of its own and writes no calls.
+    """
+    has_key = any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
+    return OPEN in template and has_key and "<tool_calls>[" not in template and "xml_tools" not in template
 
 
 def parser(tools: Sequence[Tool]) -> Parser:

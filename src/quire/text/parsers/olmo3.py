@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, mark_rule, one_or_more
 from quire.text.parsers.pythonic import python_call, python_reader
-from quire.text.parsers.style import Parser, ToolStyle, unchanged
+from quire.text.parsers.style import Parser, ToolStyle, unchanged, writes_tools
 from quire.types.chat import Tool, ToolChoice
 
 OPEN, CLOSE = "<function_calls>", "</function_calls>"
@@ -16,7 +16,7 @@ _FORM = CallForm(opens=(OPEN,), closes=(CLOSE,), reader=python_reader)
 
 
 def knows(template: str) -> bool:
-    return OPEN in template
+    return OPEN in template and writes_tools(template)
 
 
 def parser(tools: Sequence[Tool]) -> Parser:
