@@ -151,4 +151,6 @@ def test_a_name_with_merges_switched_off_or_a_first_token_is_as_published() -> N
     llama = cutting("falcon3")
     assert llama.whole_words and llama.add_bos and cutting("tekken").whole_words and cutting("chameleon").add_bos
     assert not any(cutting(name).add_bos for name in ("glm4", "qwen2", "deepseek-llm", "smaug-bpe", "olmo"))
-    assert all(cutting(name).nfc for name in ("qwen2", "qwen35", "command-r", "olmo", "mpt"))
+    composed = ("qwen2", "qwen35", "command-r", "olmo", "mpt", "seed-coder", "minimax-m2")
+    assert all(cutting(name).normalizer().normalize_str("e\u0301ﬁ") == "éﬁ" for name in composed)
+    assert cutting("exaone").normalizer().normalize_str("e\u0301ﬁ") == "éfi" and cutting("gpt-2").normalizer() is None

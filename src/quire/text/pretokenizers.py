@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Regex, normalizers
 from tokenizers import pre_tokenizers as pre
@@ -106,28 +106,30 @@ def _falcon() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """One rule. `whole_words`: a word that is a token is not merged from its parts."""
+    """One rule. `whole_words`: a word that is a token is not merged from its parts. `form`: text is brought into this
+    normal form of Unicode first."""
 
     build: Callable[[], Any]
     whole_words: bool = False
     add_bos: bool = False
-    nfc: bool = False
+    form: Literal["NFC", "NFKC"] | None = None
 
     def normalizer(self) -> Any:
-        return normalizers.NFC() if self.nfc else None
+        return None if self.form is None else getattr(normalizers, self.form)()
 
 
-def _by(*patterns: str, **flags: bool) -> Cutting:
-    return Cutting(lambda: _splits(*patterns), **flags)
+def _by(*patterns: str, **options: Any) -> Cutting:
+    return Cutting(lambda: _splits(*patterns), **options)
 
 
 _RULES: dict[str, Cutting] = {  # by the names of the models that have each
     "default": _by(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
     "gpt-2 phi-2 jais trillion granite-docling gigachat a.x-4.0 mellum exaone4 modern-bert roberta-bpe jina-es jina-de"
     " jina-v1-en jina-v2-es jina-v2-de jina-v2-code": Cutting(_gpt2),
-    "mpt olmo": Cutting(_gpt2, nfc=True),
-    "smollm starcoder refact codeshell exaone minerva-7b mellum2": Cutting(_digits),
-    "command-r": Cutting(_digits, nfc=True),
+    "mpt olmo": Cutting(_gpt2, form="NFC"),
+    "smollm starcoder refact codeshell minerva-7b mellum2": Cutting(_digits),
+    "exaone": Cutting(_digits, form="NFKC"),
+    "command-r": Cutting(_digits, form="NFC"),
     "falcon": Cutting(_falcon),
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano": _by(
         _LLAMA3, whole_words=True, add_bos=True
@@ -135,15 +137,16 @@ _RULES: dict[str, Cutting] = {  # by the names of the models that have each
     "smaug-bpe dbrx glm4 chatglm-bpe": _by(_LLAMA3),
     "jais-2": _by(_JAIS2),
     "minicpm5": _by(_THREE_DIGITS, _words(number=r"\p{N}+"), whole_words=True),
-    "qwen2": _by(_QWEN2, nfc=True),
+    "qwen2": _by(_QWEN2, form="NFC"),
     "deepseek-r1-qwen stablelm2 hunyuan megrez grok-2 solar-open kormo f2llmv2": _by(_QWEN2),
-    "qwen35": _by(_QWEN35, nfc=True),
+    "qwen35": _by(_QWEN35, form="NFC"),
     "laguna": _by(r"\n+", _QWEN2),
-    "seed-coder": _by(_SEED),
+    "seed-coder": _by(_SEED, form="NFC"),
     "bailingmoe bailingmoe2 llada-moe": _by(_BAILING),
     "exaone-moe": _by(_EXAONE_MOE),
     "tekken": _by(_TEKKEN, whole_words=True, add_bos=True),
-    "gpt-4o llama4 kanana2 talkie minimax-m2": _by(_GPT4O),
+    "gpt-4o llama4 kanana2 talkie": _by(_GPT4O),
+    "minimax-m2": _by(_GPT4O, form="NFC"),
     "granite-embed-multi-97m": _by(_GPT4O, whole_words=True),
     "tiny_aya cohere2moe": _by(r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O),
     "youtu": _by(_SCRIPTS, _YOUTU, whole_words=True),
