@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from quire.graph.weight import StoredTensor
+from quire.graph.weight import StoredTensor, Weight
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
-from quire.models.rope import ALL, RopeConfig, rope_from_gguf, ropes_from_config
+from quire.models.rope import ALL, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
 from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
 
 Metadata = Mapping[str, Any]
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # layer types
+ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.out")  # words of linears
+QKV, MLP = ATTENTION[:3], ("mlp.gate", "mlp.up", "mlp.down")
+# config.json's names of the activations of feed-forward blocks -> those of our op
+_ACTIVATIONS = {
+    **{"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
+}
 _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
@@ -49,6 +55,7 @@ class ModelConfig:
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
+    activation: str = "silu"  # of the feed-forward block, where the architecture reads it
     init_std: float = 0.02  # standard deviation of the weights before training
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
@@ -56,6 +63,18 @@ class ModelConfig:
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         """Make the configuration from what all decoders have, and from keys that only this one has."""
         return cls(**base)
+
+    def complete(self, weights: dict[str, Weight]) -> Self:
+        """The configuration once the weights are bound.
+
+        An architecture may add weights that it computes, and replace numbers that are stored as tensors.
+        """
+        return self
+
+    @property
+    def longest_context(self) -> int:
+        """The longest context that may be asked for: a dynamic rope stretches the trained one by its factor."""
+        return max(self.max_context, *(int(rope.trained_context * rope.factor) for rope in self.ropes.values()), 0)
 
     def rope_of(self, layer: int) -> str:
         """The key of a layer's rope in `ropes`."""
@@ -106,7 +125,8 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "windows": windows,
         "tied": c.flag("tie_word_embeddings"),
         "eos_ids": c.token_ids("eos_token_id"),
-        "biased": _biased(c),
+        "biased": _biased(c, keys),
+        "activation": _activation(c),
         "init_std": c.fraction("initializer_range", 0.02),
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
@@ -136,13 +156,16 @@ def _windows(
 ) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
     """Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers.
 
-    `layer_types` decide in an architecture that reads them; in others they must say the same as the other keys.
+    `sliding_window_pattern` gives every so many-th layer full attention. `layer_types` decide in an architecture that
+    reads them; in others they must say the same as the other keys.
     """
     is_on = c.flag("use_sliding_window") or "use_sliding_window" not in keys.read
     window = c.size_or_none("sliding_window") if is_on else None
     first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
-    windows = tuple(window if i >= first_layer else None for i in range(num_layers))
     kinds = Values(given).texts("layer_types")
+    period = c.size_or_none("sliding_window_pattern") if window and kinds is None else None
+    periodic = _periodic(window, period, num_layers)
+    windows = tuple(each if i >= first_layer else None for i, each in enumerate(periodic))
     if kinds is None:
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
@@ -160,16 +183,28 @@ def _windows(
     return tuple(FULL if each == "attention" else each for each in kinds), listed
 
 
-def _biased(c: Values) -> frozenset[str]:
-    attention = {"attn.q", "attn.k", "attn.v", "attn.out"} if c.flag("attention_bias") else set()
-    mlp = {"mlp.gate", "mlp.up", "mlp.down"} if c.flag("mlp_bias") else set()
-    return frozenset(attention | mlp)
+def _periodic(window: int | None, period: int | None, num_layers: int) -> tuple[int | None, ...]:
+    """Return the window of every layer: none in every `period`-th, or in no layer without a period."""
+    return tuple(window if not period or (i + 1) % period else None for i in range(num_layers))
+
+
+def _biased(c: Values, keys: KeySet) -> frozenset[str]:
+    return frozenset(word for flag, words in keys.biases.items() if c.flag(flag) for word in words)
+
+
+def _activation(c: Values) -> str:
+    name = c.text("hidden_act", "silu")
+    if name not in _ACTIVATIONS:
+        raise c.refusal("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
 def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     metadata, arch = checkpoint.metadata, str(checkpoint.metadata.get("general.architecture"))
     prefix = f"{arch}."
     given = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
+    given |= {key: metadata[key] for key in keys.read if key in metadata}  # a few keys have no architecture in front
+    given |= {flag: tensor in checkpoint.tensors for flag, tensor in keys.tensors.items()}
     c = keys.values(given, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
@@ -183,7 +218,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     if table is None or not table.shape:
         raise UnsupportedModel("The file has no table token_embd.weight: it is not a whole language model.")
     ids = Values({key: metadata[key] for key in _GGUF_END_TOKENS if key in metadata})
-    windows = _gguf_windows(c, given, num_layers)
+    windows = _gguf_windows(c, keys, given, num_layers)
     eps = "attention.layer_norm_rms_epsilon"
     base: dict[str, Any] = {
         "num_layers": num_layers,
@@ -196,19 +231,23 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "vocab_size": table.shape[0],
         "norm_eps": c.fraction(eps if eps in keys.read else "attention.layer_norm_epsilon"),
         "max_context": max_context,
-        "ropes": {ALL: rope_from_gguf(c, head_dim, max_context, keys.rope)} if "rope.freq_base" in keys.read else {},
+        "ropes": ropes_from_gguf(c, head_dim, max_context, keys.rope) if "rope.freq_base" in keys.read else {},
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
+        "activation": _activation(c),
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     }
     return kind.read(base, c, is_gguf=True)
 
 
-def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
-    """One window for all layers, unless the file says which ones. Zero means none."""
+def _gguf_windows(c: Values, keys: KeySet, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
+    """One window for all layers, unless the file or the architecture says which ones. Zero means none."""
     window = c.integer_or_none("attention.sliding_window") or None
-    pattern = given.get("attention.sliding_window_pattern", (True,) * num_layers)
+    key = "attention.sliding_window_pattern"
+    pattern = given.get(key, keys.defaults.get(key, 0))
+    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
+        return _periodic(window, pattern, num_layers)
     is_list = isinstance(pattern, list | tuple)
     if not is_list or len(pattern) != num_layers or not all(each in (0, 1) for each in pattern):
         raise UnsupportedModel(f"The sliding window pattern {brief(pattern)} does not say which layers have a window.")

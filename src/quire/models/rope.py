@@ -1,9 +1,9 @@
-"""The frequencies of rotary positions: default, linear, llama3 and yarn, as either container states them."""
+"""The frequencies of rotary position embeddings, from config.json or GGUF."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,51 +16,75 @@ from quire.models.values import Values, brief
 
 Array = NDArray[Any]
 
-ALL = "all"  # the key of the rope of a model that has one for all layers
+ALL = "all"  # the key of a rope that all layers share
+FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, the keys of other models' ropes
+_THETAS = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}  # the key of theta beside rope_parameters
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Everything the frequencies depend on. A field that a kind does not use keeps its default."""
+    """Everything that the frequencies depend on. A field that a kind does not use keeps its default."""
 
     theta: float
-    rotary_dim: int  # how many numbers of a head turn, two by two
+    rotary_dim: int  # how many numbers of a head are rotated, in pairs
     kind: str = "default"
     factor: float = 1.0
-    original_context: int = 0  # llama3, yarn: how long the texts of the first training were
+    original_context: int = 0  # llama3, yarn, longrope: context length of the original training
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn
-    scaling: float = 1.0  # yarn, longrope: what cosine and sine are multiplied by
-    trained_context: int = 0  # dynamic: positions for which the plain frequencies are right
+    scaling: float = 1.0  # yarn, longrope: factor of cosine and sine
+    trained_context: int = 0  # dynamic: context length up to which the plain frequencies apply
     short_factors: tuple[float, ...] = ()  # longrope: divisors for contexts up to original_context
     long_factors: tuple[float, ...] = ()  # longrope: divisors for longer ones
     full_dim: int = 0  # proportional: the head size that exponents refer to; pairs beyond rotary_dim have frequency 0
 
     def frequencies(self, context: int = 0) -> Array:
-        """Radians per position of every pair, float32 [rotary_dim / 2].
+        """Return the radians per position of every pair, float32 [rotary_dim / 2].
 
         `context` is the longest text that will be served: dynamic and longrope choose their factors by it, once.
         """
         return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
+    def choice(self, context: int) -> str | None:
+        """Say which factors a context of this length has. None: those of all lengths are the same."""
+        if self.kind == "longrope":
+            length = "long" if context > self.original_context else "short"
+            return f"{length} factors, as max_context is {context:,} and the original context {self.original_context:,}"
+        if self.kind == "dynamic":
+            is_stretched = "stretched" if context > self.trained_context else "plain"
+            return (
+                f"{is_stretched} base, as max_context is {context:,} and the trained context {self.trained_context:,}"
+            )
+        return None
+
 
 def ropes_from_config(
     c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
 ) -> dict[str, RopeConfig]:
-    """The ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
-    table = c.mapping("rope_parameters")
-    is_nested = bool(table) and all(isinstance(each, Mapping) for each in table.values())
-    if rules.by_layer_type and is_nested and not c.mapping("rope_scaling"):
-        inner = c.table("rope_parameters")
-        return {kind: _rope(inner.table(kind), c, head_dim, max_context, rules) for kind in table}
-    return {ALL: rope_from_config(c, head_dim, max_context, rules)}
+    """Read the ropes of config.json: one, or one for each layer type."""
+    if not rules.by_layer_type:
+        return {ALL: rope_from_config(c, head_dim, max_context, rules)}
+    return {kind: rope_of_layer_type(c, kind, head_dim, max_context, rules) for kind in _THETAS}
+
+
+def rope_of_layer_type(c: Values, kind: str, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
+    """From `rope_parameters`, with an entry for each layer type. `rope_scaling` is about layers without a window."""
+    tables = c.table("rope_parameters")
+    if unknown := sorted(tables.names() - set(_THETAS)):
+        raise UnsupportedModel(
+            f"The model's configuration has {tables.shown(unknown[0])}; rope_parameters must have layer types as keys."
+        )
+    theta = {"rope_theta": c.number(_THETAS[kind], 10000.0, above=1.0)}
+    scaling = c.mapping("rope_scaling") if kind == FULL else {}
+    given = {**theta, **tables.mapping(kind), **scaling}
+    return _rope(Values(given, tables.shown(f"{kind}.")), c, head_dim, max_context, rules)
 
 
 def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
-    """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
+    """Read config.json: `rope_scaling`, or else `rope_parameters`; `rope_theta` beside it if it has none.
 
     So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
     """
@@ -69,19 +93,25 @@ def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRule
 
 
 def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
-    if unknown := sorted(r.names() - _READ):
+    known = _READ | rules.beside | ({"alpha"} if rules.has_alpha else set())
+    if unknown := sorted(r.names() - known):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
-    kind = _known(r.text("rope_type", r.text("type", "default")))
+    named = r.text("rope_type", r.text("type", "default"))
+    kind = _known(rules.renamed.get(named, named))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
+    is_partial = rules.is_partial or kind == "proportional"
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, rules.is_partial),
+        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, is_partial),
         "kind": kind,
     }
     if kind == "proportional":
         return RopeConfig(**base, full_dim=head_dim, factor=r.number("factor", 1.0))
     if kind in ("default", "linear"):
         return RopeConfig(**base, factor=r.number("factor") if kind == "linear" else 1.0)
+    if kind == "dynamic" and rules.has_alpha and r.number_or_none("alpha"):
+        stretch = r.number("alpha") ** (base["rotary_dim"] / (base["rotary_dim"] - 2))
+        return RopeConfig(**{**base, "kind": "default", "theta": base["theta"] * stretch})
     if kind == "dynamic":
         return RopeConfig(**base, factor=r.number("factor"), trained_context=max_context)
     original = outer.size("original_max_position_embeddings", r.size("original_max_position_embeddings", max_context))
@@ -106,7 +136,7 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
 
 
 def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) -> RopeConfig:
-    """Phi-3's: divisors for short and for long contexts."""
+    """Read the divisors for short and for long contexts."""
     factors: dict[str, Any] = {}
     for name in ("short", "long"):
         found = r.numbers(f"{name}_factor")
@@ -120,7 +150,7 @@ def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) 
 
 
 def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -> int:
-    """Readers of the same key disagree on whether it counts, so the architecture says whether it does."""
+    """Return the size of the rotated part. Architectures disagree on whether the key counts, so each declares it."""
     if not is_partial and share != 1.0:
         raise values.refusal("partial_rotary_factor", "1, as rope turns whole heads in this architecture")
     found = int(head_dim * share)
@@ -129,12 +159,23 @@ def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -
     return found
 
 
+def ropes_from_gguf(
+    c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
+) -> dict[str, RopeConfig]:
+    """The ropes of GGUF: one, or one for each layer type, where that of layers with a window is never scaled."""
+    rope = rope_from_gguf(c, head_dim, max_context, rules)
+    if not rules.by_layer_type:
+        return {ALL: rope}
+    theta = c.number("rope.freq_base_swa", rope.theta, above=1.0)
+    return {FULL: rope, SLIDING: RopeConfig(theta=theta, rotary_dim=head_dim)}
+
+
 def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
-    """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
+    """Read GGUF metadata, keys without the architecture's name. The factors of llama3 are a tensor, not metadata.
 
     A factor without a type is linear. Zero is a factor that was left out.
     """
-    key = "rope.scaling.factor" if "rope.scaling.factor" in c else "rope.scale_linear"  # the key of the first files
+    key = "rope.scaling.factor" if "rope.scaling.factor" in c else "rope.scale_linear"  # the name in early files
     factor = c.number_unless_zero(key, 1.0)
     kind = c.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     rotary_dim = c.size("rope.dimension_count", head_dim)
@@ -144,7 +185,9 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules 
         raise c.refusal("rope.dimension_count", f"an even number up to {head_dim}, the size of a head")
     scaling = 1.0
     if kind == "yarn":
-        scaling = c.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
+        multiplier = c.number_unless_zero("rope.scaling.yarn_log_multiplier", 0.0)  # mscale_all_dim, if mscale is 1
+        plain = _magnitude(factor) / (_magnitude(factor, multiplier) if multiplier else 1.0)
+        scaling = c.number("rope.scaling.yarn_attn_factor", plain)
     scaling *= c.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
         theta=c.number("rope.freq_base", 10000.0, above=1.0),
@@ -167,20 +210,20 @@ def _known(kind: str, is_gguf: bool = False) -> str:
 
 
 def _plain(rope: RopeConfig) -> Array:
-    """theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
+    """Return theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.full_dim or rope.rotary_dim)
     return 1.0 / rope.theta ** exponents.astype(np.float64)
 
 
 def _llama3(rope: RopeConfig, plain: Array, context: int) -> Array:
-    """Long waves are stretched by the factor, short ones stay, those between move from one to the other."""
+    """Divide low frequencies by the factor, keep high ones, and interpolate between them."""
     turns = rope.original_context * plain / (2 * math.pi)  # of each pair over the original context
     keep: Array = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0)
     return keep * plain + (1 - keep) * plain / rope.factor
 
 
 def _yarn(rope: RopeConfig, plain: Array, context: int) -> Array:
-    """As llama3, with a ramp over the index of the pair; the bounds are given as turns over the original context."""
+    """Like llama3, with a linear ramp over the index of the pair; its bounds are turns over the original context."""
 
     def pair_that_turns(times: float) -> float:
         span = rope.original_context / (times * 2 * math.pi)
@@ -220,7 +263,7 @@ def _long(rope: RopeConfig, plain: Array, context: int) -> Array:
 
 
 def _proportional(rope: RopeConfig, plain: Array, context: int) -> Array:
-    """Gemma 4: the first pairs turn with the frequencies of the whole head, the others do not."""
+    """Gemma 4: the first pairs rotate with the frequencies of the whole head; the other pairs do not rotate."""
     still = np.zeros((rope.full_dim - rope.rotary_dim) // 2)
     return np.concatenate([plain, still]) / rope.factor
 
@@ -242,6 +285,6 @@ _READ = frozenset(
         *("low_freq_factor", "high_freq_factor"),
         *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
         *("short_factor", "long_factor"),
-        "finetuned",  # how the model came to be
+        "finetuned",  # has no effect
     }
 )
