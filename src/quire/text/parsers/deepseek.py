@@ -31,7 +31,7 @@ class SeparatedReader(SteppedReader):
         self._scanner = ValueScanner()
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
-        if self.progress is Progress.READING and self._has_separator and self._name not in ("", _KIND):
+        if self.progress is Progress.READING and self._name not in ("", _KIND):
             out.append(CallStart(self._name))
         return True  # there are no calls without a mark
 
