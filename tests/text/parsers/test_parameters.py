@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.text.parsers.parameters import parameter_of, separate_parameters, value_as_json
+from quire.text.parsers.parameters import tool_parameter, separate_parameters, value_as_json
 from quire.types.chat import Tool
 
 pytestmark = pytest.mark.pure
@@ -34,13 +34,13 @@ DEFINITIONS = {"node": {"type": "object"}, "name": {"$ref": "#/$defs/text"}, "te
 )
 def test_kinds_of_values(schema: Any, kinds: set[str]) -> None:
     tool = Tool("t", "", {"type": "object", "properties": {"p": schema}, "$defs": DEFINITIONS, "required": ["p"]})
-    found = parameter_of(tool, "p")
-    assert found.kinds == kinds and found.is_required and not parameter_of(tool, "q").kinds
+    found = tool_parameter(tool, "p")
+    assert found.kinds == kinds and found.is_required and not tool_parameter(tool, "q").kinds
 
 
 def test_a_schema_that_refers_to_itself_says_nothing() -> None:
     tool = Tool("t", "", {"properties": {"p": {"$ref": "#/properties/p"}}})
-    assert parameter_of(tool, "p").kinds == frozenset() and parameter_of(None, "p").kinds == frozenset()
+    assert tool_parameter(tool, "p").kinds == frozenset() and tool_parameter(None, "p").kinds == frozenset()
 
 
 @pytest.mark.parametrize(

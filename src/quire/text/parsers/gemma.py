@@ -22,7 +22,7 @@ from quire.text.parsers.lark import (
     text_until,
 )
 from quire.text.parsers.marks import mark_pattern
-from quire.text.parsers.parameters import Parameter, parameter_of, separate_parameters, value_as_json
+from quire.text.parsers.parameters import Parameter, tool_parameter, separate_parameters, value_as_json
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece
 from quire.types.chat import Tool, ToolChoice
 
@@ -128,7 +128,7 @@ class _ArgumentRules:
             return schema_rule(schema, tool)
         if kinds == {"array"} and set(schema) <= _LIST_KEYS and isinstance(schema.get("items"), Mapping):
             inner = Tool(tool.name, "", {"type": "object", "properties": {"items": schema["items"]}})
-            item = self._value(parameter_of(inner, "items"), tool)
+            item = self._value(tool_parameter(inner, "items"), tool)
             return item and f"{literal('[')} ({item} ({literal(',')} {item})*)? {literal(']')}"
         if kinds == {"object"} and "properties" in schema:
             return self.object_rule(Tool(tool.name, "", schema, tool.strict), is_quoted=True)

@@ -26,7 +26,7 @@ from quire.text.parsers.lark import (
 from quire.text.parsers.marks import mark_pattern
 from quire.text.parsers.parameters import (
     Parameter,
-    parameter_of,
+    tool_parameter,
     separate_parameters,
     value_as_json,
     with_definitions,
@@ -152,7 +152,7 @@ class MarkupReader(SteppedReader):
         self._parts: list[str] = []
         self._called = ""  # the name
         self._count = 0  # arguments so far
-        self._parameter = parameter_of(None, "")
+        self._parameter = tool_parameter(None, "")
         self._newline = ""  # at the end of the value so far
         self._is_begun = False  # the value has text
 
@@ -222,7 +222,7 @@ class MarkupReader(SteppedReader):
         if found[1] is None:
             self._held = found[0]
         else:
-            self._parameter = parameter_of(self._tools.get(self._called), "".join(self._parts).strip())
+            self._parameter = tool_parameter(self._tools.get(self._called), "".join(self._parts).strip())
             self._parts.clear()
             self._step = self._before_value
         return found.end()

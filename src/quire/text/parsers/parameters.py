@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
         return tuple(self.schema["enum"]) if isinstance(self.schema.get("enum"), list) else None
 
 
-def parameter_of(tool: Tool | None, name: str) -> Parameter:
+def tool_parameter(tool: Tool | None, name: str) -> Parameter:
     """The parameter of this name. If the tool has none, nothing is known about its values."""
     schema = {} if tool is None else tool.parameters
     properties = schema.get("properties")
@@ -58,7 +58,7 @@ def separate_parameters(tool: Tool) -> list[Parameter] | None:
         return None
     if not isinstance(properties, Mapping) or not set(required) <= set(properties):
         return None
-    return [parameter_of(tool, name) for name in properties]
+    return [tool_parameter(tool, name) for name in properties]
 
 
 def with_definitions(parameter: Parameter, tool: Tool) -> dict[str, Any]:
