@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.text.parsers.parameters import tool_parameter, separate_parameters, value_as_json
+from quire.text.parsers.parameters import separate_parameters, tool_parameter, value_as_json
 from quire.types.chat import Tool
 
 pytestmark = pytest.mark.pure

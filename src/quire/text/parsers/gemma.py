@@ -22,7 +22,7 @@ from quire.text.parsers.lark import (
     text_until,
 )
 from quire.text.parsers.marks import mark_pattern
-from quire.text.parsers.parameters import Parameter, tool_parameter, separate_parameters, value_as_json
+from quire.text.parsers.parameters import Parameter, separate_parameters, tool_parameter, value_as_json
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece
 from quire.types.chat import Tool, ToolChoice
 

@@ -26,8 +26,8 @@ from quire.text.parsers.lark import (
 from quire.text.parsers.marks import mark_pattern
 from quire.text.parsers.parameters import (
     Parameter,
-    tool_parameter,
     separate_parameters,
+    tool_parameter,
     value_as_json,
     with_definitions,
 )
