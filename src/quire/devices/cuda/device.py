@@ -16,6 +16,7 @@ from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
+from quire.graph.passes.narrow import narrow_tail
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
 
@@ -69,10 +70,11 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
-        graph = fused(graph)
+        work = _work(graph, limits, device, is_fixed)
+        graph = narrow_tail(graph)
+        graph = fused(graph) if options.fuse else graph
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
-        work = _work(graph, limits, device, is_fixed)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
         if placer.dequantized:

@@ -113,6 +113,7 @@ class ModelInstructions(NamedTuple):
             and len(formats) == 1
             and all(each.weight.shape[1] % (BOX_BYTES // each.weight.element_size()) == 0 for each in linears)
             and all(each.bias is None for layer in self.layers for each in layer.linears[1:])
+            and self._is_plain
             and (head.weight.dtype, head.scale, head.bias) == (torch.bfloat16, None, None)
             and head.weight.shape[1] * 2 % BOX_BYTES == 0
             and all(norm is not None and norm.eps == self.head.norm.eps for norm in norms if self.head.norm)
@@ -124,6 +125,16 @@ class ModelInstructions(NamedTuple):
             and attends[0].heads.num_heads <= MAX_GROUPED * attends[0].heads.kv_heads
             and cache.shape[4] % TILE_ROWS == 0
             and first.weight.device.type == "cuda"
+        )
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether there are no factors, norms after products, and activations but silu."""
+        sums = [each for layer in self.layers for each in (layer.out_proj, layer.down)]
+        return (
+            (self.embed.factor, self.head.factor, self.head.cap) == (1.0, 1.0, 0.0)
+            and all((each.post_norm, each.factor, each.copies) == (None, 1.0, False) for each in sums)
+            and all(layer.gate.kind == "silu" for layer in self.layers)
         )
 
     @property

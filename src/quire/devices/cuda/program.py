@@ -35,6 +35,7 @@ from .int4 import Int4Linear
 from .linear import Linear
 from .out_of_memory import convert_out_of_memory
 from .pending import CudaPending, HostLogits, Staging
+from .plain import Multiply
 from .sampler import DeviceSampler, sampling_mode
 from .tune import GraphTimer, Tuner, wall_clock
 from .tuned_table import TunedTable
@@ -116,7 +117,7 @@ class CudaProgram:
         """Weights of all matrices, the head included, by the format in which they are multiplied."""
         found: Counter[str] = Counter()
         for each in self.instructions:
-            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head) else None
+            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head | Multiply) else None
             if isinstance(linear, Int4Linear):
                 found["int4"] += prod(linear.weight.shape)
             elif isinstance(linear, Linear):
