@@ -45,7 +45,13 @@ class WorkLimits:
     wide_queries: int = 128
     block_tokens: int = 16
     window: int | None = None
+    chunk: int | None = None  # a query reads only keys of its own chunk of this many positions
     fixed_chunk: int | None = None
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether a query does not see all keys before it."""
+        return self.window is not None or self.chunk is not None
 
     @property
     def narrow_tokens(self) -> int:
@@ -212,10 +218,13 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
         spans[:, COUNT] = stop - spans[:, FIRST]
         spans[:, ROW] = rows
         spans[:, END] = batch.lengths[rows] - (last - stop)
-    if limits.window is not None:
-        seen = spans[:, END] - spans[:, COUNT] - limits.window + 1  # the first key of the first member
+    if limits.hides_keys:
+        position = spans[:, END] - spans[:, COUNT]  # of the first member
+        seen = np.zeros_like(position) if limits.window is None else np.maximum(position - limits.window + 1, 0)
+        if limits.chunk is not None:
+            seen = np.maximum(seen, position // limits.chunk * limits.chunk)
         step = limits.fixed_chunk or limits.block_tokens
-        spans[:, BEGIN] = np.maximum(seen, 0) // step * step
+        spans[:, BEGIN] = seen // step * step
     elif len(begins):
         spans[:, BEGIN] = begins[spans[:, ROW]]
         np.maximum(spans[:, END], spans[:, BEGIN], out=spans[:, END])
@@ -230,7 +239,7 @@ def _shared_spans(
     Rows with many tokens are left out: their tokens already share what they read. So are groups that save too little.
     """
     none = np.zeros((0, 6), np.int32), np.zeros(0, np.int32)
-    if not len(batch.groups) or limits.window is not None or limits.fixed_chunk:
+    if not len(batch.groups) or limits.hides_keys or limits.fixed_chunk:
         return none
     groups = batch.groups[is_few[batch.groups[:, 1]]]
     if not len(groups):

@@ -37,6 +37,7 @@ class RopeTables(NamedTuple):
 
     cos: Tensor
     sin: Tensor
+    interleaved: bool = False  # pairs are (2i, 2i + 1), not (i, i + rotary / 2)
 
 
 @triton.jit
@@ -53,8 +54,8 @@ def load_scaled(
 def _rope_write(
     raw, token_scale, column_scale, q_norm, k_norm, eps, cos, sin, positions, slots, q_out, k_cache, v_cache,
     HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, GROUP: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, NORM: tl.constexpr,
-    CHAINED: tl.constexpr,
+    HALF: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, NORM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     kv = tl.program_id(1)
@@ -67,8 +68,10 @@ def _rope_write(
     head = tl.where(is_q, kv * MEMBERS + member, tl.where(is_k, HEADS + kv, HEADS + KV + kv))
     i = tl.arange(0, HALF)[None, :] + member * 0  # [GROUP, HALF], the shape of the stores
     used = (member < MEMBERS + 2) & (i < DIM // 2)
-    # first and second half of each head; numbers beyond the rotary part are not rotated
-    if 2 * PAIRS == DIM:
+    # first and second number of each pair; numbers beyond the rotary part are not rotated
+    if INTERLEAVED:
+        low, high = 2 * i, 2 * i + 1
+    elif 2 * PAIRS == DIM:
         low, high = i, i + PAIRS
     else:  # numbers that are not rotated come after both rotated halves
         low, high = tl.where(i < PAIRS, i, i + PAIRS), tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
@@ -109,20 +112,21 @@ class TokenPlacement(NamedTuple):
 
 
 def rope_write(
-    product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
+    product: Product, heads: Heads, turns: RopeTables | None, where: TokenPlacement, cache: tuple[Tensor, Tensor],
     norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache.
+    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache. Without `turns` nothing is rotated.
 
     The cache is [blocks, kv_heads, block_tokens, dim] for each of them.
     """
     raw = product.raw
-    tokens, pairs = raw.shape[0], turns.cos.shape[1]
+    turned = turns or RopeTables(raw[:0, :0], raw[:0, :0])
+    tokens, pairs = raw.shape[0], turned.cos.shape[1]
     q = torch.empty((tokens, heads.num_heads * heads.dim), dtype=dtype or raw.dtype, device=raw.device)
     members = heads.num_heads // heads.kv_heads
     normed = norm or HeadNorm(raw, raw, 0.0)
     args = (
-        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
+        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turned.cos, turned.sin,
         where.positions, where.slots, q, *cache,
     )  # fmt: skip
     constants = {
@@ -132,6 +136,7 @@ def rope_write(
         "PAIRS": pairs,
         "GROUP": triton.next_power_of_2(members + 2),
         "HALF": triton.next_power_of_2(heads.dim // 2),
+        "INTERLEAVED": turned.interleaved,
         "BLOCK_TOKENS": cache[0].shape[2],
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,
