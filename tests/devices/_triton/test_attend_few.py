@@ -94,7 +94,7 @@ class Case:
     def on(self, place: str, dtype: torch.dtype, cache_dtype: torch.dtype, num_ctas: int = 28) -> Placed:
         angles = np.arange(1 + self.step.batch.positions.max(), dtype=np.float32)[:, None] * self.frequencies
         tables = (torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin))
-        turns = RopeTables(*tables, self.interleaved) if len(self.frequencies) else None
+        turns = RopeTables(*tables, self.interleaved)
         caches = (x.transpose(0, 2, 1, 3).copy() for x in (self.step.keys, self.step.values))
         k, v = (torch.from_numpy(x).to(place, cache_dtype) for x in caches)
         where = TokenPlacement(
@@ -115,7 +115,7 @@ class Placed:
 
     case: Case
     product: Product
-    turns: RopeTables | None
+    turns: RopeTables
     where: TokenPlacement
     cache: tuple[torch.Tensor, torch.Tensor]
     norm: HeadNorm | None

@@ -205,7 +205,7 @@ def _attend_few(
 
 
 def attend_few(
-    product: Product, heads: Heads, turns: RopeTables | None, where: TokenPlacement, cache: tuple[Tensor, Tensor],
+    product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
     tables: Tensor, work: AttentionWork, arrived: Tensor, out: Tensor, *, scale: float, terms: ScoreTerms = PLAIN,
     window: int | None = None, chunk: int | None = None, norm: HeadNorm | None = None,
 ) -> None:  # fmt: skip
@@ -217,10 +217,10 @@ def attend_few(
     raw, (k_cache, v_cache) = product.raw, cache
     num_tokens, group = len(raw), heads.num_heads // heads.kv_heads
     assert len(work.wide) == 0 and group <= BLOCK_M.value and arrived.numel() >= num_tokens * heads.kv_heads
-    normed, turned = norm or HeadNorm(raw, raw, 0.0), turns or RopeTables(raw[:0, :0], raw[:0, :0])
+    normed = norm or HeadNorm(raw, raw, 0.0)
     config = configs_for(heads.dim, k_cache.dtype).narrow
     args = (
-        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turned.cos, turned.sin,
+        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
         where.positions, where.slots, k_cache, v_cache, tables, work.narrow, work.counts, work.first_part,
         work.num_parts, work.partial_out, work.partial_lse, arrived, out, terms.sinks, terms.slopes, terms.distances,
         scale * LOG2_E, tables.stride(0),
@@ -230,8 +230,8 @@ def attend_few(
         "KV": heads.kv_heads,
         "DIM": heads.dim,
         "DIM_PADDED": padded(heads.dim),
-        "PAIRS": turned.cos.shape[1],
-        "INTERLEAVED": turned.interleaved,
+        "PAIRS": turns.cos.shape[1],
+        "INTERLEAVED": turns.interleaved,
         "GROUP_PADDED": triton.next_power_of_2(group),
         "BLOCK_TOKENS": k_cache.shape[2],
         "WINDOW": window or 0,

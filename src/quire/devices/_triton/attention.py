@@ -41,6 +41,11 @@ class ScoreTerms(NamedTuple):
         """The distance beyond which the bias is constant; -1 without such a bias."""
         return -1 if self.distances is None else self.distances.shape[1] // 2
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a score is only scaled."""
+        return not self.softcap and self.sinks is None and self.slopes is None and self.distances is None
+
 
 PLAIN = ScoreTerms()
 

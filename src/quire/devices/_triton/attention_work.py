@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.ops.batch import Batch
+from quire.ops.cache import PagedKV
 
 Array = NDArray[Any]
 
@@ -28,6 +29,32 @@ STEP = 128  # chunks are multiples of this many keys: no kernel has a larger til
 MIN_NARROW_CHUNK = 128  # below this, the overhead of a chunk and its merge outweigh the better balance
 MIN_WIDE_CHUNK = 512
 MIN_SHARED = 2048  # keys that a group must save its members from reading to be worth the merge
+
+
+class AttentionKind(NamedTuple):
+    """What determines the work of a layer's attention. Layers of one kind share a plan."""
+
+    kv_heads: int
+    group: int  # query heads that share a key head
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    chunk: int | None = None
+
+    @classmethod
+    def of(cls, spec: PagedKV, width: int) -> AttentionKind:
+        """Return the kind of a layer with this cache and queries of this total width."""
+        group = width // spec.key_dim // spec.num_heads
+        return cls(spec.num_heads, group, spec.key_dim, spec.value_dim, spec.window, spec.chunk)
+
+    @property
+    def num_heads(self) -> int:
+        return self.kv_heads * self.group
+
+    @property
+    def dim(self) -> int:
+        """The size that determines the tiles."""
+        return max(self.key_dim, self.value_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,10 @@ class HeadNorm(NamedTuple):
 
 
 class RopeTables(NamedTuple):
-    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled for yarn."""
+    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled for yarn.
+
+    Without rope, rotary is 0.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -112,21 +115,20 @@ class TokenPlacement(NamedTuple):
 
 
 def rope_write(
-    product: Product, heads: Heads, turns: RopeTables | None, where: TokenPlacement, cache: tuple[Tensor, Tensor],
+    product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
     norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache. Without `turns` nothing is rotated.
+    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache.
 
     The cache is [blocks, kv_heads, block_tokens, dim] for each of them.
     """
     raw = product.raw
-    turned = turns or RopeTables(raw[:0, :0], raw[:0, :0])
-    tokens, pairs = raw.shape[0], turned.cos.shape[1]
+    tokens, pairs = raw.shape[0], turns.cos.shape[1]
     q = torch.empty((tokens, heads.num_heads * heads.dim), dtype=dtype or raw.dtype, device=raw.device)
     members = heads.num_heads // heads.kv_heads
     normed = norm or HeadNorm(raw, raw, 0.0)
     args = (
-        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turned.cos, turned.sin,
+        raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
         where.positions, where.slots, q, *cache,
     )  # fmt: skip
     constants = {
@@ -136,7 +138,7 @@ def rope_write(
         "PAIRS": pairs,
         "GROUP": triton.next_power_of_2(members + 2),
         "HALF": triton.next_power_of_2(heads.dim // 2),
-        "INTERLEAVED": turned.interleaved,
+        "INTERLEAVED": turns.interleaved,
         "BLOCK_TOKENS": cache[0].shape[2],
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,

@@ -23,7 +23,9 @@ from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_l
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
 
-from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Norm, Select
+from .attention import terms_of
+from .caches import Caches
+from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Norm, Select
 from .linear import Multiplies
 from .weights import Placer
 
@@ -97,8 +99,8 @@ class Lowering:
         if [value.id for value in split.outputs] != [self._origin(x) for x in (q, k, v)]:
             raise NoKernel("Attention over a linear_split in another order than q, k, v has no kernel on this device.")
         cache = self.graph.caches[node.cache or 0]
-        if any(node.weights.values()) or node.attrs["softcap"] or cache.chunk or cache.key_dim != cache.value_dim:
-            raise NoKernel("Attention with a softcap, sinks, a bias or chunks has no kernel on this device.")
+        if cache.key_dim != cache.value_dim:
+            raise NoKernel("Attention with keys and values of different sizes has no kernel on this device.")
         if turn.weights != turn_k.weights or turn.attrs != turn_k.attrs:
             raise NoKernel("Attention whose q and k have different ropes has no kernel on this device.")
         if (q_norm is None) != (k_norm is None) or (q_norm and k_norm and q_norm.attrs != k_norm.attrs):
@@ -110,6 +112,7 @@ class Lowering:
             of_q, of_k = (self.placer.vector(_name(each, "weight")) for each in (q_norm, k_norm))
             head_norm = HeadNorm(of_q, of_k, q_norm.attrs["eps"])
         heads = Heads(q.dim // cache.key_dim, cache.num_heads, cache.key_dim)
+        softcap, sinks, slopes, distances = terms_of(node, self.placer)
         self.instructions.append(
             Attend(
                 source,
@@ -124,6 +127,11 @@ class Lowering:
                 cache.window,
                 self.fixed_chunk,
                 node.outputs[0].id,
+                cache.chunk,
+                softcap,
+                sinks,
+                slopes,
+                distances,
             )
         )
 
@@ -189,7 +197,8 @@ class Lowering:
             frequencies = self.placer.weights[name].float32()
             angles = (np.arange(self.num_positions, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
             both = ((f(angles) * scaling).astype(np.float32) for f in (np.cos, np.sin))
-            self._turns[name, scaling] = RopeTables(*(torch.from_numpy(each).to(self.placer.device) for each in both))
+            cos, sin = (torch.from_numpy(each).to(self.placer.device) for each in both)
+            self._turns[name, scaling] = RopeTables(cos, sin)
         return self._turns[name, scaling]
 
 
