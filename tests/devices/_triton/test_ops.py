@@ -18,7 +18,8 @@ import torch
 
 from quire.devices._triton.norm import Rounded
 from quire.devices._triton.rope import TokenPlacement
-from quire.devices.cuda.instructions import Caches, Run
+from quire.devices.cuda.caches import Caches
+from quire.devices.cuda.instructions import Run
 from quire.devices.cuda.lower import EMIT, Lowering
 from quire.devices.cuda.tiles import Tiles
 from quire.devices.cuda.weights import Placer
@@ -65,7 +66,8 @@ class OneOp:
     def run(self, is_fixed: bool = False) -> np.ndarray:
         """Run it as few tokens, which are streamed where that is possible."""
         placer = Placer(self.weights, torch.device(self.place), self.dtype, Tiles(4, is_fixed))
-        lowering = Lowering(self.graph, placer, Caches(torch.empty(0)), NUM_POSITIONS, None)
+        caches = Caches((), 16, self.dtype, placer.device, 0)
+        lowering = Lowering(self.graph, placer, caches, NUM_POSITIONS, None)
         run = self._step()
         with np.errstate(over="ignore"):  # the interpreter computes exp of large numbers with numpy
             for instruction in lowering.walk():

@@ -39,7 +39,7 @@ def _rotate(
     tl.store(out + row + i, (a * c + b * s).to(out.dtype.element_ty), mask=mask)
 
 
-def rotate(x: Tensor, turns: RopeTables, positions: Tensor, head_dim: int, interleaved: bool) -> Tensor:
+def rotate(x: Tensor, turns: RopeTables, positions: Tensor, head_dim: int) -> Tensor:
     """Return x [T, heads * head_dim] with every head rotated by its token's position [T]."""
     tokens, dim = x.shape
     out = torch.empty_like(x)
@@ -51,7 +51,7 @@ def rotate(x: Tensor, turns: RopeTables, positions: Tensor, head_dim: int, inter
         "PAIRS": turns.cos.shape[1],
         "COUNT": count,
         "BLOCK": block,
-        "INTERLEAVED": interleaved,
+        "INTERLEAVED": turns.interleaved,
     }
     args = (x, turns.cos, turns.sin, positions, out)
     launch(_rotate, (tokens, triton.cdiv(heads, count)), args, constants, LaunchShape(4))

@@ -9,14 +9,14 @@ deferred.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from quire.devices._triton.attend_few import BLOCK_M, MAX_ROWS, attend_few
-from quire.devices._triton.attention import AttentionWork, attend, configs_for
+from quire.devices._triton.attention import AttentionWork, ScoreTerms
+from quire.devices._triton.attention_work import AttentionKind
 from quire.devices._triton.elementwise import map_numbers
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import activate_gate
@@ -24,15 +24,11 @@ from quire.devices._triton.norm import Norm, Product, Rounded, add_norm, add_pro
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
 from quire.devices._triton.stream import Around
 
+from .attention import AttendsWide, attend_cache
+from .caches import Caches
 from .linear import Multiplies
 
 MAX_GROUP = BLOCK_M.value  # heads that share a key head, in the attention of few rows
-
-
-class AttendsWide(Protocol):
-    """A kernel for all wide items of a layer: q and out are [T, heads, dim]."""
-
-    def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -42,12 +38,12 @@ class Run:
     ids: Tensor  # int32 [T]
     where: TokenPlacement
     tables: Tensor  # int32, flat; an item holds the offset of its row's table
-    work: dict[int | None, AttentionWork]  # by the window of the layers
+    work: dict[AttentionKind, AttentionWork]
     last_tokens: Tensor  # int32 [rows of the device's table]
     logits_at: Tensor | None  # int32 [L]; None: every token
     merges: bool = True  # a token's attention may be in several parts
     is_decode: bool = False  # every row has one token
-    wide: AttendsWide | None = None  # a kernel for wide items, of layers without a window
+    wide: AttendsWide | None = None  # a kernel for wide items
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
 
@@ -68,29 +64,6 @@ class Run:
         """Return what a product reads of a value."""
         x: Tensor | Rounded = self.values[value]
         return x if isinstance(x, Rounded) else self.whole(value)
-
-
-@dataclass(slots=True, eq=False)
-class Caches:
-    """K and V of every layer: [layers, 2, blocks, kv_heads, block_tokens, dim]. The last block is for padding."""
-
-    whole: Tensor
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that requests may use."""
-        return int(self.whole.shape[2]) - 1
-
-    def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return K and V of one layer."""
-        return self.whole[layer, 0], self.whole[layer, 1]
-
-    def resize(self, num_blocks: int) -> None:
-        """Allocate another number of blocks, all empty. The old ones are freed first: memory does not hold both."""
-        layers, kinds, _, *rest = self.whole.shape
-        dtype, device = self.whole.dtype, self.whole.device
-        self.whole = torch.empty(0, dtype=dtype, device=device)
-        self.whole = torch.zeros((layers, kinds, num_blocks + 1, *rest), dtype=dtype, device=device)
 
 
 class Instruction(Protocol):
@@ -146,30 +119,36 @@ class Attend:
     window: int | None
     fixed_chunk: int | None
     out: int
+    chunk: int | None = None
+    softcap: float = 0.0
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
+    distances: Tensor | None = None
+
+    @property
+    def kind(self) -> AttentionKind:
+        num_heads, kv_heads, dim = self.heads
+        return AttentionKind(kv_heads, num_heads // kv_heads, dim, dim, self.window, self.chunk)
+
+    @property
+    def terms(self) -> ScoreTerms:
+        return ScoreTerms(self.softcap, self.sinks, self.slopes, self.distances)
 
     def __call__(self, run: Run) -> None:
         product = multiply(run, self.value, self.norm, self.linear)
         dtype = run.values[self.value].dtype
         cache = self.caches.of(self.layer)
-        tables = run.tables.view(-1, 1)  # an item's row is the offset of its table
         out = torch.empty((len(run.ids), self.heads.num_heads * self.heads.dim), dtype=dtype, device=run.ids.device)
         run.values[self.out] = out
-        if run.is_few and self.fixed_chunk is None and self.heads.num_heads <= MAX_GROUP * self.heads.kv_heads:
+        if run.is_few and self.fixed_chunk is None and self.kind.group <= MAX_GROUP:
             attend_few(
-                product, self.heads, self.turns, run.where, cache, tables, run.work[self.window],
-                self.linear.scratch.arrived, out, scale=self.scale, window=self.window, norm=self.head_norm,
+                product, self.heads, self.turns, run.where, cache, run.tables.view(-1, 1), run.work[self.kind],
+                self.linear.scratch.arrived, out, scale=self.scale, terms=self.terms, window=self.window,
+                chunk=self.chunk, norm=self.head_norm,
             )  # fmt: skip
             return
         q = rope_write(product, self.heads, self.turns, run.where, cache, self.head_norm, dtype)
-        shape = (len(q), self.heads.num_heads, self.heads.dim)
-        q, out = q.view(shape), out.view(shape)
-        wide = run.wide if self.window is None and self.fixed_chunk is None else None
-        attend(
-            q, *cache, tables, run.where.positions, run.work[self.window], out,
-            scale=self.scale, window=self.window, fixed_chunk=self.fixed_chunk, merges=run.merges,
-            configs=configs_for(self.heads.dim, cache[0].dtype, fixed=bool(self.fixed_chunk), is_decode=run.is_decode),
-            wide=None if wide is None else partial(wide, run, self.layer, q, out, self.scale),
-        )  # fmt: skip
+        attend_cache(run, self, q, out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,9 @@ from quire.graph.graph import Graph, Node, Value
 from quire.graph.passes import fuse
 from quire.graph.passes.rewrite import Supports, rewrite
 
-from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Select
+from .attention import lower_attention, lower_bidirectional, terms_of
+from .caches import Caches
+from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .linear import Multiplies
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .weights import Placer
@@ -58,10 +60,8 @@ def supports(graph: Graph) -> Supports:
         if node.op.name != "qkv_attention":
             return True
         assert node.cache is not None
-        spec, attrs = graph.caches[node.cache], node.attrs
-        has_extras = any(node.weights[name] for name in ("sinks", "slopes", "distances")) or attrs["softcap"]
-        is_even = spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
-        return is_even and not (has_extras or spec.chunk or attrs["interleaved"])
+        spec = graph.caches[node.cache]
+        return spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
 
     return is_supported
 
@@ -144,18 +144,16 @@ class Lowering:
         )
 
     def turns(self, node: Node) -> RopeTables:
-        """Return the cosines and sines of all positions, computed once, in float64 like the reference.
-
-        Without frequencies, one pair is rotated by 0.
-        """
+        """Return the cosines and sines of all positions, computed once, in float64 like the reference."""
         name, scaling = node.weights["frequencies"], float(node.attrs["scaling"])
         assert name is None or isinstance(name, str)
         if (name, scaling) not in self._turns:
-            frequencies = np.zeros(1, np.float32) if name is None else self.placer.weights[name].float32()
+            frequencies = np.zeros(0, np.float32) if name is None else self.placer.weights[name].float32()
             angles = (np.arange(self.num_positions, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
             both = ((f(angles) * scaling).astype(np.float32) for f in (np.cos, np.sin))
-            self._turns[name, scaling] = RopeTables(*(torch.from_numpy(each).to(self.placer.device) for each in both))
-        return self._turns[name, scaling]
+            cos, sin = (torch.from_numpy(each).to(self.placer.device) for each in both)
+            self._turns[name, scaling] = RopeTables(cos, sin)
+        return self._turns[name, scaling]._replace(interleaved=node.attrs["interleaved"])
 
 
 # --- plain ops
@@ -191,8 +189,7 @@ def _linear(lowering: Lowering, node: Node) -> Instruction:
 
 
 def _rope(lowering: Lowering, node: Node) -> Instruction:
-    head_dim, interleaved = node.attrs["head_dim"], node.attrs["interleaved"]
-    return Rotate(node.inputs[0].id, lowering.turns(node), head_dim, interleaved, node.output.id)
+    return Rotate(node.inputs[0].id, lowering.turns(node), node.attrs["head_dim"], node.output.id)
 
 
 def _scale_by_position(lowering: Lowering, node: Node) -> Instruction:
@@ -222,6 +219,17 @@ def _map(lowering: Lowering, node: Node) -> Instruction:
     return Map(kind, x.id, other, out.id, out.dim, numbers, weight, attrs.get("start", 0))
 
 
+def _attention(lowering: Lowering, node: Node) -> Instruction:
+    """attention and attention_shared."""
+    assert node.cache is not None
+    spec = lowering.graph.caches[node.cache]
+    return lower_attention(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
+
+
+def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
+    return lower_bidirectional(node, lowering.placer)
+
+
 # --- fused ops
 
 
@@ -229,6 +237,7 @@ def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
     assert node.cache is not None
     spec, attrs = lowering.graph.caches[node.cache], node.attrs
     of_q, of_k = (lowering.vector(node, parameter) for parameter in ("q_norm", "k_norm"))
+    terms = terms_of(node, lowering.placer)
     return Attend(
         value=node.inputs[0].id,
         norm=lowering.norm(node),
@@ -242,6 +251,11 @@ def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
         window=spec.window,
         fixed_chunk=lowering.fixed_chunk,
         out=node.output.id,
+        chunk=spec.chunk,
+        softcap=terms.softcap,
+        sinks=terms.sinks,
+        slopes=terms.slopes,
+        distances=terms.distances,
     )
 
 
@@ -278,6 +292,8 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(
         ("activation", "xielu", "add", "multiply", "scale", "scale_by", "softcap", "clamp", "columns"), _map
     ),
+    **dict.fromkeys(("attention", "attention_shared"), _attention),
+    "attention_bidirectional": _attention_bidirectional,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
     **dict.fromkeys(SUMS, _linear_add),

@@ -75,12 +75,11 @@ class Rotate:
     value: int
     turns: RopeTables
     head_dim: int
-    interleaved: bool
     out: int
 
     def __call__(self, run: Run) -> None:
         x = run.whole(self.value)
-        run.values[self.out] = rotate(x, self.turns, run.where.positions, self.head_dim, self.interleaved)
+        run.values[self.out] = rotate(x, self.turns, run.where.positions, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
