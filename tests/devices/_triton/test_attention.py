@@ -138,6 +138,14 @@ def test_an_8_bit_cache_is_read_as_rounded(dtype, place):
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]
 
 
+@pytest.mark.interpreted
+def test_extras_are_applied_over_an_8_bit_cache(place):
+    step = Step.random(PagedKV(2, 48, 32), 4, [Text(300), Text(0, 23)], 40, extras=EXTRAS)
+    step = step.rounded(torch.bfloat16, torch.float8_e4m3fn)
+    answer = run(step, place, torch.bfloat16, torch.float8_e4m3fn)
+    assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]
+
+
 FIXED = 128
 
 
