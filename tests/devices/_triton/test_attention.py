@@ -59,7 +59,7 @@ def test_any_number_of_heads_shares_a_key_head(group, place):
     assert_matches(Step.random(PAGED, group, [Text(40), Text(3), Text(0, 23)], 24), place)
 
 
-@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 128)])
+@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 10, 112, 128, 512)])
 def test_heads_have_any_size(head_dim, place):
     step = Step.random(PagedKV(2, head_dim, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
     assert_matches(step, place, "bf16")
