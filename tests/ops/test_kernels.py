@@ -17,7 +17,7 @@ from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedCache, PagedKV
-from quire.ops.registry import Op, find_op, relative_error
+from quire.ops.registry import Op, all_ops, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
 from tests.ops.encoded_tensor import EncodedTensor
 from tests.quant.blocks import put_scales, random_blocks
@@ -86,7 +86,7 @@ class OneOp:
 
     def run(self, variant: str, kv_dtype: str) -> tuple[np.ndarray, ...]:
         limits = replace(LIMITS, kv_dtype=kv_dtype)
-        program = base.open("cpu").lower(self.graph, self.weights, limits, variant=variant)  # type: ignore[call-arg]
+        program = base.open("cpu").lower(self.graph, self.weights, limits, base.LoweringOptions(variant=variant))
         for value, name in zip(self.inputs, self.op.inputs, strict=True):
             program.feed(value.id, self.args[name])
         if self.op.uses_cache:
@@ -122,6 +122,10 @@ def test_a_kernel_matches_its_reference(name, dtype, variant):
     op = find_op(name)
     for args in op.example_args(dtype):
         assert_matches(OneOp(op, args, dtype), variant, dtype, op.tolerance[dtype])
+
+
+def test_every_op_has_a_kernel():
+    assert {op.name for op in all_ops()} == set(KERNELS)
 
 
 def as_q8_0(x: np.ndarray) -> np.ndarray:
@@ -196,7 +200,7 @@ def assert_exact_up_to_the_input(one: OneOp, variant: str) -> None:
 
 @EACH_VARIANT
 @EACH_FORMAT
-@pytest.mark.parametrize("name", ["linear", "linear_split", "linear_add", "gated_linear", "head"])
+@pytest.mark.parametrize("name", ["linear", "linear_split", "linear_add", "gated_linear", "activated_linear", "head"])
 def test_a_quantized_product_is_exact_up_to_the_rounding_of_its_input(name, fmt, variant):
     for args in quantized_examples(find_op(name), fmt):
         assert_exact_up_to_the_input(OneOp(find_op(name), args), variant)
