@@ -90,8 +90,8 @@ def test_code_that_is_not_the_architectures_own_is_refused():
     with pytest.raises(UnsupportedModel, match="auto_map"):
         find_architecture(renamed("llama", "AquilaForCausalLM", "aquila", auto_map=other))
     same_name = {"AutoModelForCausalLM": "modeling_x.LlamaForCausalLM"}
-    with pytest.raises(UnsupportedModel, match="auto_map"):
-        find_architecture(renamed("llama", "LlamaForCausalLM", "llama", auto_map=same_name))
+    checkpoint = renamed("llama", "LlamaForCausalLM", "llama", auto_map=same_name)
+    assert find_architecture(checkpoint).name == "LlamaForCausalLM"
 
 
 # --- models that are not supported

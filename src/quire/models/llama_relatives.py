@@ -15,8 +15,8 @@ INTERNLM = LLAMA_CONFIG.override(ignores=["attention_bias", "mlp_bias"], biases=
 INTERNLM3 = INTERNLM.override(biases={"qkv_bias": QKV, "bias": ("attn.out", *MLP)})
 YI_NAMES = PAIRED_NAMES.marked("attn.norm", safetensors="ln1").marked("mlp.norm", safetensors="ln2")
 
-alias("AquilaForCausalLM", of=LLAMA, model_type="aquila", has_own_code=True)
-alias("InternLMForCausalLM", of=LLAMA, model_type="internlm", keys=ConfigKeys(INTERNLM), has_own_code=True)
-alias("InternLM3ForCausalLM", of=LLAMA, model_type="internlm3", keys=ConfigKeys(INTERNLM3), has_own_code=True)
-alias("XverseForCausalLM", of=LLAMA, model_type="xverse", gguf="xverse", has_own_code=True)
-alias("YiForCausalLM", of=LLAMA, model_type="Yi", names=YI_NAMES, has_own_code=True)
+alias("AquilaForCausalLM", of=LLAMA, model_type="aquila")
+alias("InternLMForCausalLM", of=LLAMA, model_type="internlm", keys=ConfigKeys(INTERNLM))
+alias("InternLM3ForCausalLM", of=LLAMA, model_type="internlm3", keys=ConfigKeys(INTERNLM3))
+alias("XverseForCausalLM", of=LLAMA, model_type="xverse", gguf="xverse")
+alias("YiForCausalLM", of=LLAMA, model_type="Yi", names=YI_NAMES)

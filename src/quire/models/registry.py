@@ -1,4 +1,4 @@
-"""`@architecture`: how a model's file makes itself known. Files are found, not listed."""
+"""`@architecture` registers a model's file. Files are discovered; there is no list."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ AnyDraw = TypeVar("AnyDraw", bound=Draw)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A way to draw a model, under the name that checkpoints have for it."""
+    """An architecture under the names that checkpoints use for it."""
 
     name: str  # in config.json's `architectures`
-    model_type: str  # in config.json, beside it
-    gguf: str | None  # in GGUF's `general.architecture`; None: GGUF files of it say another's name
+    model_type: str  # in config.json's `model_type`
+    gguf: (
+        str | None
+    )  # in GGUF's `general.architecture`; None: its GGUF files have another architecture's name
     names: Names
     keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
     config: type[ModelConfig]
     draw: Draw
     alias_of: str | None = None  # the architecture that this is another name of
-    has_own_code: bool = False  # transformers lacks it: its checkpoints come with the code of the model
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
@@ -58,14 +59,14 @@ def architecture(
 def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **changes: Any) -> None:
     """Register another name of an architecture, from a file that imports it.
 
-    `changes`: names and keys where they differ, and has_own_code.
+    `changes`: names and keys where they differ.
     """
     same = _ARCHITECTURES[of]
     _ARCHITECTURES[name] = replace(same, name=name, model_type=model_type, gguf=gguf, alias_of=of, **changes)
 
 
 def all_architectures() -> tuple[Architecture, ...]:
-    """Those of every file in this package, by name."""
+    """Return the architectures of every file in this package, sorted by name."""
     package = importlib.import_module("quire.models")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"quire.models.{module.name}")
@@ -73,20 +74,20 @@ def all_architectures() -> tuple[Architecture, ...]:
 
 
 def find_architecture(checkpoint: CheckpointSource) -> Architecture:
-    """The one that the checkpoint names. An error lists those that there are."""
+    """Return the architecture that the checkpoint names. An error lists the supported ones."""
     metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
-        said = [str(metadata.get("general.architecture"))]
+        named = [str(metadata.get("general.architecture"))]
         by_name = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
     else:
         by_name = {arch.name: arch for arch in all_architectures()}
-        said = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
-        _refuse_custom_code(metadata.get("auto_map"), {each for each in said if _brings_code(by_name.get(each))})
-    for name in said:
+        named = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
+        _refuse_custom_code(metadata.get("auto_map"), named)
+    for name in named:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
+        f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
         f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
         f"{_advice_on_relatives(checkpoint)}"
     )
@@ -133,12 +134,12 @@ def _advice_on_text_model(config: Any) -> str:
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
-    """The architecture of a config.json that names its `model_type` alone."""
+    """Return the architecture of a config.json that has only a `model_type`."""
     return [arch.name for arch in all_architectures() if arch.model_type == metadata.get("model_type")]
 
 
 def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
-    """The same, unless config.json says in its other key that the model is another one."""
+    """Return the same, or raise if the `model_type` of config.json belongs to another architecture."""
     model_type = metadata.get("model_type")
     if model_type not in (None, arch.model_type):
         raise UnsupportedModel(
@@ -148,19 +149,15 @@ def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
     return arch
 
 
-def _brings_code(arch: Architecture | None) -> bool:
-    return arch is not None and arch.has_own_code
+def _refuse_custom_code(auto_map: Any, names: list[str]) -> None:
+    """Raise if the checkpoint's own code is of another class than the one we have. Tokenizer code is ignored.
 
-
-def _refuse_custom_code(auto_map: Any, own: set[str]) -> None:
-    """Code of its own that comes with a checkpoint may compute anything. That of a tokenizer is not the model's.
-
-    `own`: architectures whose code is always of this kind.
+    For a class of the same name transformers runs its own code too, unless it is told to trust the checkpoint.
     """
     entries = auto_map if isinstance(auto_map, Mapping) else {"AutoModel": auto_map} if auto_map else {}
     models = {str(key): str(entries[key]) for key in entries if str(key).startswith(("AutoModel", "AutoConfig"))}
-    if models and models.get("AutoModelForCausalLM", "").rpartition(".")[2] not in own:
+    if models and models.get("AutoModelForCausalLM", "").rpartition(".")[2] not in names:
         raise UnsupportedModel(
-            f"config.json has auto_map = {brief(auto_map)}: the model is computed by code of its own, which is not "
-            "run. If the architecture's usual code is right for this model, remove auto_map."
+            f"config.json has auto_map = {brief(auto_map)}: the model needs its own code, which Quire does not run. If "
+            "the architecture's standard code is right for this model, remove auto_map."
         )
