@@ -26,7 +26,7 @@ from .attention import AttendCache
 from .caches import Caches
 from .few_rows import FewRows
 from .instructions import Attend, Instruction
-from .lower import Lowering, fused
+from .lower import Lowering, fuse_graph
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
@@ -74,7 +74,7 @@ class CudaDevice:
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         graph = narrow_tail(graph)
-        graph = fused(graph) if options.fuse else graph
+        graph = fuse_graph(graph) if options.fuse else graph
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
