@@ -28,7 +28,8 @@ SHARED = {
     "read_vocabulary": "text: the vocabulary of a container",
     "usage_fields": "serve/dialects: token counts in OpenAI's fields",
     "embed": "an op, and a kernel of it",
-    "silu_gate": "an op, and a kernel of it",
+    "embed_positions": "an op, and a kernel of it",
+    "scale_by_position": "an op, and a kernel of it",
     "multiply": "a product of a value and a weight",
 }
 

@@ -77,7 +77,7 @@ class Weight:
 
         A view of the mapped file, unless numbers have to move.
         """
-        if self.format != self.source.format:  # see `transformed`
+        if self.format != self.source.format or self.transform.added:  # see `transformed`
             return self.float32().reshape(self.shape[0], -1).view(np.uint8)
         rows = self.source.data.reshape(self.source.shape[0], -1)
         if self.transform.transposed:

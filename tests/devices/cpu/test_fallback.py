@@ -67,7 +67,7 @@ def graph_with(weights: Weights, *ops: Op) -> Graph:
 
 
 def lowered(graph: Graph, weights: Weights, **options) -> NativeProgram:
-    program = base.open("cpu").lower(graph, weights, F32, **options)
+    program = base.open("cpu").lower(graph, weights, F32, base.LoweringOptions(**options))
     assert isinstance(program, NativeProgram)
     return program
 

@@ -34,7 +34,9 @@ OTHERS = [(case, variant) for case in ("gemma2", "gpt2", "cohere-normed-heads") 
 def test_logits_of_prompts_of_several_lengths_are_those_of_transformers(case, variant):
     model = make_toy(case).draw()
     program = lower(model, F32, precision="float", variant=variant)
-    for length in (max(CASES[case].min_tokens, length) for length in (1, 5, 16, 33, 70)):
+    for length in (1, 5, 16, 33, 70):
+        if length < CASES[case].min_tokens:
+            continue
         tokens = some_tokens(length)
         actual = session(program, model, seed=length).step({"a": tokens})["a"]
         assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4, length

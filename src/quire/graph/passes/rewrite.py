@@ -7,7 +7,7 @@ reads keeps a rule from applying; `Uses` answers such questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from quire.graph.graph import Graph, Node, Value
@@ -49,6 +49,10 @@ class Uses:
         """Is a value read by one node, once, and no output of the graph?"""
         return len(self.readers(value)) == 1 and value.id not in self._outputs
 
+    def is_read(self, node: Node) -> bool:
+        """Is a value of a node read, or an output of the graph?"""
+        return any(self.readers(value) or value.id in self._outputs for value in node.outputs)
+
     def made_before(self, values: Iterable[Value]) -> int:
         """The first place in the list of nodes where all of these values exist."""
         makers = (self._makers.get(value.id) for value in values)
@@ -60,33 +64,39 @@ Rule = Callable[[Uses, Node], Fusion | None]
 
 def rewrite(graph: Graph, rules: Sequence[Rule], supports: Supports) -> Graph:
     """Apply each rule wherever it matches and `supports` accepts the fused node, one rule after the other."""
-    uses = Uses(graph)
     for rule in rules:
-        while fusions := _fusions(uses, rule, supports):
-            uses = Uses(uses.graph.rewritten(_replaced(uses.graph, fusions)))
-    return uses.graph
+        while fusions := _matches(graph, rule, supports):
+            graph = _replaced(graph, fusions)
+    return graph
 
 
-def _fusions(uses: Uses, rule: Rule, supports: Supports) -> list[tuple[int, Fusion]]:
-    """Fusions of different nodes, each with the place in the list of nodes where its inputs exist."""
-    found: list[tuple[int, Fusion]] = []
-    gone: set[int] = set()
-    for node in uses.graph.nodes:
-        fusion = rule(uses, node) if id(node) not in gone else None
-        if fusion is None or any(id(each) in gone for each in fusion.replaced) or not supports(fusion.node):
+def _matches(graph: Graph, rule: Rule, supports: Supports) -> list[Fusion]:
+    """The fusions by one rule that replace no node twice. Each keeps the values that others read, so all can apply."""
+    uses, gone, found = Uses(graph), set[int](), list[Fusion]()
+    for node in graph.nodes:
+        fusion = None if id(node) in gone else rule(uses, node)
+        if fusion is None or gone & {id(each) for each in fusion.replaced} or not supports(fusion.node):
             continue
+        found.append(fusion)
         gone |= {id(each) for each in fusion.replaced}
-        found.append((uses.made_before(fusion.node.inputs), fusion))
     return found
 
 
-def _replaced(graph: Graph, fusions: Sequence[tuple[int, Fusion]]) -> Iterator[Node]:
-    """A fused node runs as soon as its inputs exist, so it stands before every reader of its outputs."""
-    gone = {id(node) for _, fusion in fusions for node in fusion.replaced}
-    fused: dict[int, list[Node]] = {}
-    for place, fusion in fusions:
-        fused.setdefault(place, []).append(fusion.node)
-    for place, node in enumerate(graph.nodes):
-        yield from fused.get(place, ())
-        if id(node) not in gone:
-            yield node
+def _replaced(graph: Graph, fusions: Sequence[Fusion]) -> Graph:
+    """A fused node runs as soon as its inputs exist, so it stands before every reader of its outputs.
+
+    A node that only replaced nodes have read is dropped.
+    """
+    uses = Uses(graph)
+    gone = {id(node) for fusion in fusions for node in fusion.replaced}
+    placed: dict[int, list[Node]] = {}
+    for fusion in fusions:
+        placed.setdefault(uses.made_before(fusion.node.inputs), []).append(fusion.node)
+    nodes: list[Node] = []
+    for place, node in enumerate([*graph.nodes, None]):
+        nodes += placed.get(place, [])
+        if node is not None and id(node) not in gone:
+            nodes.append(node)
+    whole = graph.rewritten(nodes)
+    left = Uses(whole)
+    return whole.rewritten(node for node in nodes if not uses.is_read(node) or left.is_read(node))
