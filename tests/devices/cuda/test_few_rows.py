@@ -10,12 +10,12 @@ import pytest
 
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
-from quire.devices.cuda.few_rows import MAX_ROWS, TILE_ROWS, WARPS, ModelInstructions, ProductShape, tiles_of
+from quire.devices.cuda.few_rows import MAX_ROWS, TILE_ROWS, WARPS, ProductShape, tiles_of
 from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
-from tests.devices.cuda.models import draws_of, lowered, rms_error, small
+from tests.devices.cuda.models import draws_of, lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB, Session, Toy, make_toy, some_tokens, toy_of
 
 pytestmark = pytest.mark.device
@@ -161,31 +161,3 @@ def test_rows_are_balanced_over_processors(shape, num_processors):
     num_groups = -(shape.rows // -rows)
     most = -(num_groups // -num_processors) * rows
     assert most <= 1.25 * shape.rows / num_processors + TILE_ROWS
-
-
-def test_the_instructions_of_layers_are_recognized(place):
-    program = lowered(small("llama").draw(), place)
-    model = ModelInstructions.of(program.instructions)
-    assert model is not None and len(model.layers) == 2
-    assert ModelInstructions.of(program.instructions[1:]) is None
-    assert not model.is_supported(program.caches.whole), "it is not on a GPU, or its heads are too small"
-
-
-def test_layers_that_differ_run_as_several_kernels(place):
-    """The one kernel reads common attributes from the first layer."""
-    model = ModelInstructions.of(lowered(small("llama").draw(), place).instructions)
-    assert model is not None and model._is_uniform
-    first, second = model.layers
-    for different in (
-        {"scale": 2 * second.attend.scale},
-        {"turns": second.attend.turns._replace(cos=second.attend.turns.cos + 0)},
-    ):
-        layers = [first, second._replace(attend=replace(second.attend, **different))]
-        assert not model._replace(layers=layers)._is_uniform
-
-
-def test_models_with_norms_of_heads_run_as_several_kernels(place):
-    program = lowered(small("qwen3").draw(), place)
-    model = ModelInstructions.of(program.instructions)
-    assert model is not None and not model.is_supported(program.caches.whole)
-    assert program.few_rows is None

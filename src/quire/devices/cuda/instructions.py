@@ -126,6 +126,7 @@ class Embed:
 
     table: Tensor
     out: int
+    factor: float = 1.0
 
     def __call__(self, run: Run) -> None:
         run.values[self.out] = embed(run.ids, run.last_tokens, self.table, self.table.dtype)
@@ -147,6 +148,7 @@ class Attend:
     window: int | None
     fixed_chunk: int | None
     out: int
+    softcap: float = 0.0
 
     def __call__(self, run: Run) -> None:
         product = multiply(run, self.value, self.norm, self.linear)
@@ -203,6 +205,7 @@ class AddProduct:
     linear: Multiplies
     residual: int
     out: int
+    post_norm: Norm | None = None  # of the product, before it is added
 
     def __call__(self, run: Run) -> None:
         x = run.values[self.value]
@@ -226,6 +229,7 @@ class Gate:
     linear: Multiplies
     out: int
     rounds: bool  # an FP8 product reads it
+    kind: str = "silu"
 
     def __call__(self, run: Run) -> None:
         x = run.values[self.value]
@@ -244,6 +248,8 @@ class Head:
     norm: Norm | None
     linear: Multiplies
     out: int
+    factor: float = 1.0
+    cap: float = 0.0
 
     def __call__(self, run: Run) -> None:
         run.values[self.out] = multiply(run, self.value, self.norm, self.linear, torch.float32).raw
