@@ -62,7 +62,8 @@ def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, l
         lowered(model, place, LIMITS, dtype="f32"),
         *(lowered(model, place, LIMITS, quantize=quantize) for _ in range(2)),
     )
-    program.few_rows = emulated(program, tmp_path)
+    few_rows = emulated(program, tmp_path)
+    program.variants = (few_rows,)
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
@@ -74,6 +75,4 @@ def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, l
         found, here = step_of(program, batch, cache)
         assert rms_error(found, exact) <= NO_FARTHER * rms_error(plain, exact)
         assert torch.equal(here, there), "it writes only the newest keys and values"
-        assert program.few_rows._buffers["grid_barrier"].tolist() == [0, 0, num_steps], (
-            "counters are reset for the next step"
-        )
+        assert few_rows._buffers["grid_barrier"].tolist() == [0, 0, num_steps], "counters are reset for the next step"

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from quire.devices import base
+from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm
 from quire.devices.cuda.few_rows_model import KNOWN_FIELDS, ModelInstructions, _other_fields
-from quire.devices.cuda.instructions import AddProduct, Attend, Embed, Gate, Head, Instruction, Norm
+from quire.devices.cuda.instructions import AddProduct, Attend, Embed, Gate, Head, Instruction
 from quire.devices.cuda.program import CudaProgram
 from tests.devices.cuda.models import lowered
 from tests.models.toys import BLOCK, toy_of
@@ -45,7 +46,7 @@ def model_of(program: CudaProgram, kind: type | None = None, change: Change | No
 def test_a_llama_is_supported(llama):
     model = model_of(llama)
     assert model is not None and len(model.layers) == 3
-    assert model.unsupported(llama.caches.whole) is None
+    assert model.unsupported(llama.caches) is None
 
 
 def linear(**fields: Any) -> Change:
@@ -77,7 +78,7 @@ def head_norm(*sizes: int, eps: float = 1e-6) -> Change:
 
 
 def rope(change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    return lambda each: {"turns": type(each.turns)(*(change(table) for table in each.turns))}
+    return lambda each: {"turns": type(each.turns)(*(change(table) for table in each.turns[:2]))}
 
 
 def heads(**fields: int) -> Change:
@@ -105,6 +106,7 @@ CHANGES: dict[str, tuple[type, Change, str]] = {
     "float32 embeddings": (Embed, lambda each: {"table": each.table.float()}, "the embeddings"),
     "gate and up as two matrices": (Gate, linear(is_gate=False), "halves"),
     "another activation": (Gate, constant(kind="tanh"), "the activation silu, tanh"),
+    "another activation of its matrix": (Gate, linear(kind="tanh"), "the activation silu, tanh"),
     "different activations": (Gate, constant(kind="gelu"), "the activation gelu, silu"),
     "a head without a norm": (Head, constant(norm=None), "a head without a norm"),
     "attention without a norm": (Attend, constant(norm=None), "a norm of some blocks"),
@@ -116,10 +118,21 @@ CHANGES: dict[str, tuple[type, Change, str]] = {
     "a bf16 norm": (Head, lambda each: norm(weight=each.norm.weight.bfloat16())(each), "the format of a norm"),
     "a norm of heads in one layer": (Attend, head_norm(64, 64), "different norms of heads"),
     "other heads in one layer": (Attend, heads(num_heads=4), "different heads"),
-    "a rope of other size": (Attend, rope(lambda table: table[:, :16]), "ropes of different sizes"),
+    "a rope of other size": (Attend, rope(lambda table: table[:, :16]), "different ropes"),
+    "another order of rope": (
+        Attend, lambda each: {"turns": each.turns._replace(interleaved=True)}, "different ropes",
+    ),
     "a rope in bf16": (Attend, rope(lambda table: table.bfloat16()), "the format of a rope"),
     "a softcap in one layer": (Attend, constant(softcap=3.0), "different softcaps"),
     "deterministic attention": (Attend, constant(fixed_chunk=512), "deterministic"),
+    "sinks": (Attend, constant(sinks=torch.zeros(2)), "Attend.sinks"),
+    "slopes": (Attend, constant(slopes=torch.zeros(2)), "Attend.slopes"),
+    "chunks": (Attend, constant(chunk=8), "Attend.chunk"),
+    "another factor of a block": (AddProduct, constant(factor=0.5), "different factors"),
+    "a residual that is read again": (AddProduct, constant(copies=True), "AddProduct.copies"),
+    "a layer norm": (Gate, norm(kind="layer"), "Norm.kind"),
+    "a norm with a bias": (Head, norm(bias=torch.zeros(128)), "Norm.bias"),
+    "an activation of the output": (AddProduct, linear(kind="silu"), "an activation of another matrix"),
     "two layers with one cache": (Attend, constant(layer=0), "one cache each"),
 }  # fmt: skip
 
@@ -129,11 +142,13 @@ def test_a_model_runs_as_several_kernels_with(name, llama):
     kind, change, reason = CHANGES[name]
     model = model_of(llama, kind, change)
     assert model is not None
-    assert reason in (model.unsupported(llama.caches.whole) or "")
+    assert reason in (model.unsupported(llama.caches) or "")
 
 
 EVERYWHERE: dict[str, tuple[type, Change, str]] = {
-    "another activation": (Gate, constant(kind="tanh"), "the activation tanh"),
+    "another activation": (
+        Gate, lambda each: {"kind": "tanh", **linear(kind="tanh")(each)}, "the activation tanh",
+    ),
     "norms of some heads": (Attend, head_norm(64, 32), "the shape of the norms of heads"),
     "heads of another size": (Attend, heads(dim=96), "heads of 96"),
     "many heads over one key head": (Attend, heads(num_heads=16), "16 heads"),
@@ -150,7 +165,7 @@ def test_a_model_runs_as_several_kernels_if_all_layers_have(name, llama):
     changed = [replace(each, **change(each)) if type(each) is kind else each for each in llama.instructions]  # type: ignore[type-var]
     model = ModelInstructions.of(changed)
     assert model is not None
-    assert reason in (model.unsupported(llama.caches.whole) or "")
+    assert reason in (model.unsupported(llama.caches) or "")
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5])
@@ -161,7 +176,7 @@ def test_norms_after_blocks_have_one_epsilon(eps, llama):
     ]
     model = ModelInstructions.of(changed)
     assert model is not None
-    assert (model.unsupported(llama.caches.whole) is None) == (eps == POST.eps)
+    assert (model.unsupported(llama.caches) is None) == (eps == POST.eps)
 
 
 def test_three_windows_or_ropes_are_too_many(llama):
@@ -175,13 +190,15 @@ def test_three_windows_or_ropes_are_too_many(llama):
             ]
             model = ModelInstructions.of(changed)
             assert model is not None
-            assert (model.unsupported(llama.caches.whole) is None) == (count == 2)
+            assert (model.unsupported(llama.caches) is None) == (count == 2)
 
 
 def test_the_cache_must_have_bf16_and_blocks_of_whole_loads(llama):
-    model, cache = model_of(llama), llama.caches.whole
-    assert "the format of the cache" in (model.unsupported(cache.half()) or "")
-    assert "blocks of 8" in (model.unsupported(cache[:, :, :, :, :8]) or "")
+    model, caches = model_of(llama), llama.caches
+    assert "the format of the cache" in (model.unsupported(replace(caches, dtype=torch.float16)) or "")
+    assert "blocks of 8" in (model.unsupported(replace(caches, block_tokens=8)) or "")
+    other = replace(caches.specs[0], num_heads=2)
+    assert "caches differ" in (model.unsupported(replace(caches, specs=[*caches.specs[1:], other])) or "")
 
 
 def test_instructions_in_another_order_are_not_a_model(llama):

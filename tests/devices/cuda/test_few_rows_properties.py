@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from quire.devices import base
+from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm
-from quire.devices.cuda.instructions import AddProduct, Attend, Embed, Gate, Head, Instruction, Norm
+from quire.devices.cuda.instructions import AddProduct, Attend, Embed, Gate, Instruction
 from quire.ops.batch import Batch, RowPart
 from tests.devices.cuda.emulated.reference import Reference
 from tests.devices.cuda.emulated.rows import emulated
@@ -33,8 +34,7 @@ WIDE_HEADS = {"head_dim": 256}
 PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}
 TWO_WINDOWS = {"use_sliding_window": True, "sliding_window": 33, "max_window_layers": 1}
 ONE, FOUR = [200], [3, 40, 131, 280]  # computed tokens; some rows are split over several blocks
-NO_FARTHER = 3  # times the error of a step whose values between instructions are rounded
-CLEARLY = 5  # times that error: what a kernel that ignored the changes would be off by
+NO_FARTHER = 2  # times the error of a step whose values between instructions are rounded
 
 Change = Callable[[Any, int], dict[str, Any]]  # new fields of an instruction of a layer
 
@@ -55,6 +55,13 @@ def _other_rope(each: Any, layer: int) -> dict[str, Any]:
     return {"turns": each.turns._replace(cos=angles.cos(), sin=angles.sin())}
 
 
+def _mixed_rope(each: Any, layer: int) -> dict[str, Any]:
+    """Adjacent pairs in the first layer, no rope and another scale in the second."""
+    if layer == 0:
+        return {"turns": each.turns._replace(interleaved=True)}
+    return {"turns": each.turns._replace(cos=each.turns.cos[:, :0], sin=each.turns.sin[:, :0]), "scale": 0.2}
+
+
 def _norm_of_all_heads(each: Any, layer: int) -> dict[str, Any]:
     heads = each.heads
     weights = (_weights(count * heads.dim, 7 * layer + count) for count in (heads.num_heads, heads.kv_heads))
@@ -65,38 +72,42 @@ def _constantly(**values: Any) -> Change:
     return lambda each, layer: values
 
 
+def _activation(kind: str) -> dict[type, Change]:
+    return {Gate: lambda each, layer: {"kind": kind, "linear": replace(each.linear, kind=kind)}}
+
+
 POST_NORMS: dict[type, Change] = {AddProduct: _post_norm}
-CAPS: dict[type, Change] = {Attend: _constantly(softcap=4.0), Head: _constantly(factor=0.5, cap=6.0)}
-GEMMA: dict[type, Change] = {
+GEMMA3: dict[type, Change] = {
     **POST_NORMS,
+    **_activation("gelu_tanh"),
     Embed: _constantly(factor=16.0),
-    Gate: _constantly(kind="gelu_tanh"),
     Attend: lambda each, layer: {**_other_rope(each, layer), "window": (33, None)[layer]},
 }
 OLMO2: dict[type, Change] = {**POST_NORMS, Attend: _norm_of_all_heads, Gate: _constantly(norm=None)}
+MIXED: dict[type, Change] = {Attend: _mixed_rope}
+GEMMA2 = {"head_dim": 256, "sliding_window": 33, "query_pre_attn_scalar": 100, "attn_logit_softcapping": 8.0}
+FACTORS = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 3.0,
+}  # fmt: skip
+PHI3 = {"rope_parameters": PARTIAL, "pad_token_id": 0, "eos_token_id": 1}
 # name: class in transformers, its differences, changes of instructions, format, computed tokens
 PROPERTIES: dict[str, tuple[str, dict[str, Any], dict[type, Change], str | None, list[int]]] = {
-    "heads of 256": (LLAMA, WIDE_HEADS, {}, None, FOUR),
     "norms of heads": (QWEN3, {"tie_word_embeddings": True}, {}, None, FOUR),
     "norms of heads of 128, FP8": (QWEN3, {"head_dim": 128, "num_attention_heads": 6}, {}, "fp8", ONE),
     "a window": ("MistralForCausalLM", {"sliding_window": 77}, {}, None, FOUR),
-    "a window of one token": ("MistralForCausalLM", {"sliding_window": 1}, {}, None, FOUR),
-    "layers with and without a window": ("Qwen2ForCausalLM", TWO_WINDOWS, {}, "fp8", FOUR),
-    "rope of a part of each head": ("Phi3ForCausalLM", {"rope_parameters": PARTIAL, "pad_token_id": 0}, {}, None, FOUR),
-    "two ropes": (LLAMA, {}, {Attend: _other_rope}, None, FOUR),
-    "gelu_tanh": (LLAMA, {}, {Gate: _constantly(kind="gelu_tanh")}, None, ONE),
-    "gelu": (LLAMA, {}, {Gate: _constantly(kind="gelu")}, None, ONE),
-    "relu2": (LLAMA, {}, {Gate: _constantly(kind="relu2")}, None, ONE),
-    "scaled embeddings, FP8": (LLAMA, {}, {Embed: _constantly(factor=16.0)}, "fp8", FOUR),
-    "different scales of scores": (LLAMA, {}, {Attend: lambda each, layer: {"scale": (0.1, 0.3)[layer]}}, None, ONE),
-    "softcaps": (LLAMA, {}, CAPS, None, FOUR),
-    "norms after blocks": (LLAMA, {}, POST_NORMS, None, FOUR),
-    "norms after blocks, FP8, one row": (LLAMA, {}, POST_NORMS, "fp8", ONE),
+    "a window of one token": ("MistralForCausalLM", {"sliding_window": 1}, {}, None, ONE),
+    "layers with and without a window, FP8": ("Qwen2ForCausalLM", TWO_WINDOWS, {}, "fp8", FOUR),
+    "rope of a part of each head": ("Phi3ForCausalLM", PHI3, {}, None, ONE),
+    "adjacent pairs, no rope, another scale": (LLAMA, {}, MIXED, None, ONE),
+    "gelu": (LLAMA, {}, _activation("gelu"), None, ONE),
+    "relu2": (LLAMA, {}, _activation("relu2"), None, ONE),
+    "factors, FP8": ("GraniteForCausalLM", FACTORS, {}, "fp8", FOUR),
+    "softcaps, norms after blocks, heads of 256": ("Gemma2ForCausalLM", GEMMA2, {}, None, FOUR),
+    "norms after blocks, FP8": (LLAMA, {}, POST_NORMS, "fp8", ONE),
+    "Gemma 3": (QWEN3, {"head_dim": 256}, GEMMA3, None, FOUR),
     "norms after blocks only, and of all heads": (LLAMA, {}, OLMO2, None, FOUR),
     "norms after blocks only, and of all heads, FP8": (LLAMA, {"num_key_value_heads": 4}, OLMO2, "fp8", ONE),
-    "Gemma": (QWEN3, WIDE_HEADS, GEMMA, None, FOUR),
-    "Gemma, one row": (QWEN3, WIDE_HEADS, GEMMA, None, ONE),
-}  # fmt: skip
+}
 
 
 def changed(instructions: list[Instruction], changes: dict[type, Change]) -> list[Instruction]:
@@ -118,12 +129,12 @@ def test_one_kernel_supports(name, place, tmp_path):
         pytest.skip("emulation is for the CPU")
     kind, different, changes, quantize, lengths = PROPERTIES[name]
     program = lowered(toy_of(kind, {**SIZES, **different}, seed=5).draw(), place, LIMITS, quantize=quantize)
-    unchanged = program.instructions
-    instructions, work = changed(unchanged, changes), next(iter(program.work.values()))
-    windows = {each.window for each in instructions if isinstance(each, Attend)}
-    works = {window: replace(work, window=window) for window in windows}
+    unchanged, work = program.instructions, next(iter(program.work.values()))
+    instructions = changed(unchanged, changes)
+    kinds = {each.kind for each in instructions if isinstance(each, Attend)}
+    works = {kind: replace(work, window=kind.window) for kind in kinds}
     program = replace(program, instructions=instructions, work=works)
-    program.few_rows = emulated(program, tmp_path)
+    program.variants = (emulated(program, tmp_path),)
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
@@ -137,6 +148,6 @@ def test_one_kernel_supports(name, place, tmp_path):
         error = rms_error(Reference(cache.clone(), batch, rounds=True).run(instructions), logits)
         assert found is not None and rms_error(found, logits) <= NO_FARTHER * error
         if changes:
-            assert rms_error(Reference(cache.clone(), batch).run(unchanged), logits) > CLEARLY * NO_FARTHER * error
+            assert rms_error(Reference(cache.clone(), batch).run(unchanged), logits) > NO_FARTHER * error
         written, expected = (each != cache for each in (program.caches.whole, exact.cache))
         assert torch.equal(written.any(-1), expected.any(-1)), "it writes only the newest keys and values"

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quire.devices._triton.rope import RopeTables
+
+from .caches import Caches
 from .few_rows_model import ACTIVATIONS, ALL_HEADS, HEAD_DIMS, ModelInstructions
-from .instructions import Caches, Instruction, Run
+from .instructions import Instruction, Run
 from .nvrtc import CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
 from .tensor_map import BOX_BYTES, Box, tensor_map
 
@@ -84,7 +87,7 @@ class _Step(ctypes.Structure):
         ("num_tokens", c_int),
         ("windows", c_int * 2),
         *((name, c_float) for name in ("eps", "head_eps", "post_eps", "scale", "score_cap", "embedding_factor")),
-        *((name, c_float) for name in ("logit_factor", "logit_cap")),
+        *((name, c_float) for name in ("residual_factor", "logit_factor", "logit_cap")),
     )
 
 
@@ -100,6 +103,7 @@ class FewRows:
     _maps: Tensor = field(init=False)
     _layers: Tensor = field(init=False)
     _buffers: dict[str, Tensor] = field(init=False)
+    _ropes: list[tuple[Tensor, Tensor]] = field(init=False)  # cosines and sines
     _ones: Tensor = field(init=False)  # the norms' weight of blocks without a norm before them
     _kernels: dict[int, tuple[Kernel, LaunchConfig]] = field(default_factory=dict)
 
@@ -109,7 +113,7 @@ class FewRows:
         model = ModelInstructions.of(instructions)
         if model is None:
             return None
-        reason = model.unsupported(caches.whole)
+        reason = model.unsupported(caches)
         if reason is not None:
             logger.info("steps of few rows run as several kernels: the one kernel does not support %s", reason)
             return None
@@ -132,6 +136,7 @@ class FewRows:
         self._definitions = definitions = self._constants()
         device, rows, dim = self.caches.whole.device, MAX_ROWS, definitions["DIM"]
         self._ones = torch.ones(dim, device=device)
+        self._ropes = [self._rope(each) for each in self.model.ropes]
         self._maps, self._layers = self._tensor_maps().to(device), self._pointers().to(device)
         qkv = definitions["HEADS"] + 2 * definitions["KV"]
         heads = definitions["HEADS"] * definitions["HEAD_DIM"]
@@ -155,6 +160,22 @@ class FewRows:
             "grid_barrier": torch.zeros(3, dtype=torch.int32, device=device),
         }
 
+    @property
+    def max_rows(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def max_tokens(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def num_ctas(self) -> int:
+        return self.num_processors
+
+    def supports(self, run: Run) -> bool:
+        """Return whether every row has one token, and rows share no keys."""
+        return run.is_few
+
     def __call__(self, run: Run) -> Tensor:
         """Launch the step; return its logits, in float32."""
         num_tokens = len(run.ids)
@@ -174,15 +195,22 @@ class FewRows:
         }
         step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **self._numbers())
         step.cache_stride, step.num_tokens = self.caches.whole.stride(1), num_tokens
-        for i, window in enumerate(self.model.windows):
-            work = run.work[window]
+        for i, kind in enumerate(self.model.kinds):
+            work = run.work[kind]
             pointers = (work.narrow, work.counts, work.first_part, work.num_parts)
             step.works[i][:] = [each.data_ptr() for each in pointers]
-            step.windows[i] = NO_WINDOW if window is None else window
-        for i, rope in enumerate(self.model.ropes):
-            step.ropes[i][:] = rope.cos.data_ptr(), rope.sin.data_ptr()
+            step.windows[i] = NO_WINDOW if kind.window is None else kind.window
+        for i, rope in enumerate(self._ropes):
+            step.ropes[i][:] = [each.data_ptr() for each in rope]
         kernel.launch(config, current_stream(run.ids.device), (step,))
         return logits
+
+    def _rope(self, turns: RopeTables) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines; for layers without rope, such that nothing is rotated."""
+        if turns.cos.shape[1]:
+            return turns.cos, turns.sin
+        shape = len(turns.cos), self.model.num_pairs
+        return torch.ones(shape, device=turns.cos.device), torch.zeros(shape, device=turns.cos.device)
 
     def _numbers(self) -> dict[str, float]:
         """Return the numbers of the model that the kernel reads from its arguments."""
@@ -196,6 +224,7 @@ class FewRows:
             "scale": first.attend.scale,
             "score_cap": first.attend.softcap,
             "embedding_factor": embed.factor,
+            "residual_factor": first.down.factor,
             "logit_factor": head.factor,
             "logit_cap": head.cap,
         }
@@ -219,7 +248,7 @@ class FewRows:
             "HEADS": heads.num_heads,
             "KV": heads.kv_heads,
             "HEAD_DIM": heads.dim,
-            "PAIRS": layer.attend.turns.cos.shape[1],
+            "PAIRS": self.model.num_pairs,
             "BLOCK_TOKENS": self.caches.whole.shape[4],
             **self._properties(),
             "QKV_TILES": tiles(qkv),
@@ -232,19 +261,20 @@ class FewRows:
     def _properties(self) -> dict[str, int]:
         """Return what the model has of what a model may have."""
         model, first = self.model, self.model.layers[0]
-        windows = model.windows
         return {
             "HAS_BIAS": first.attend.linear.bias is not None,  # type: ignore[attr-defined]
             "HAS_PRE_NORM": first.attend.norm is not None,
             "HAS_POST_NORM": model.post_norm is not None,
             "HEAD_NORM": model.head_norm,
-            "WORKS": len(windows),
-            "HAS_WINDOW": windows != [None],
+            "WORKS": len(model.kinds),
+            "HAS_WINDOW": any(kind.window is not None for kind in model.kinds),
             "ROPES": len(model.ropes),
+            "IS_INTERLEAVED": first.attend.turns.interleaved,
             "ACTIVATION": ACTIVATIONS.index(first.gate.kind),
             "HAS_LAYER_SCALES": len({layer.attend.scale for layer in model.layers}) > 1,
             "HAS_SCORE_CAP": bool(first.attend.softcap),
             "HAS_EMBEDDING_FACTOR": model.embed.factor != 1.0,
+            "HAS_RESIDUAL_FACTOR": first.down.factor != 1.0,
             "HAS_LOGIT_FACTOR": model.head.factor != 1.0,
             "HAS_LOGIT_CAP": bool(model.head.cap),
         }
@@ -293,7 +323,7 @@ class FewRows:
 
     def _pointers(self) -> Tensor:
         """Return the kernel's `Layer` structs, and one more for the norm before the head."""
-        windows, ropes = self.model.windows, [id(each.cos) for each in self.model.ropes]
+        works, ropes = self.model.kinds, [id(each.cos) for each in self.model.ropes]
         rows = []
         for attend, out_proj, gate, down in self.model.layers:
             norms = [norm and norm.weight for norm in (attend.norm, gate.norm)]
@@ -303,7 +333,7 @@ class FewRows:
             tensors = [*norms, *(each.scale for each in linears), linears[0].bias]
             tensors += [None, None] if attend.head_norm is None else attend.head_norm[:2]
             tensors += [each.post_norm and each.post_norm.weight for each in (out_proj, down)]
-            kinds = windows.index(attend.window) | ropes.index(id(attend.turns.cos)) << 32
+            kinds = works.index(attend.kind) | ropes.index(id(attend.turns.cos)) << 32
             (scale,) = struct.unpack("<I", struct.pack("<f", attend.scale))
             rows.append([*(0 if each is None else each.data_ptr() for each in tensors), kinds, scale])
         assert self.model.head.norm is not None

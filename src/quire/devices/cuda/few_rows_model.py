@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quire.devices._triton.attention_work import AttentionKind
+from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 
-from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Norm, Select
+from .caches import Caches
+from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .linear import Linear
 from .tensor_map import BOX_BYTES
 
@@ -26,20 +29,21 @@ KEYS_AT_ONCE = 16  # that a warp reads: of one block of the cache
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu2")  # in the order of the kernel's `Activation`
 NO_HEAD_NORM, EACH_HEAD, ALL_HEADS = range(3)  # the kernel's `HeadNormKind`
 FORMATS = {(torch.bfloat16, True), (torch.float8_e4m3fn, False)}  # number format, and whether there is no scale
+GATE = 2  # among the matrices of a layer
 KNOWN_FIELDS: dict[type, tuple[str, ...]] = {
     Embed: ("table", "out", "factor"),
     Attend: (
         "value", "norm", "linear", "heads", "head_norm", "turns", "caches", "layer", "scale", "window", "fixed_chunk",
         "out", "softcap",
     ),
-    AddProduct: ("value", "linear", "residual", "out", "post_norm"),
+    AddProduct: ("value", "linear", "residual", "out", "post_norm", "factor"),
     Gate: ("value", "norm", "linear", "out", "rounds", "kind"),
     Head: ("value", "norm", "linear", "out", "factor", "cap"),
     Norm: ("weight", "eps"),
     HeadNorm: ("q", "k", "eps"),
-    RopeTables: ("cos", "sin"),
+    RopeTables: ("cos", "sin", "interleaved"),
     Heads: ("num_heads", "kv_heads", "dim"),
-    Linear: ("weight", "scale", "bias", "tiles", "scratch", "is_gate", "ahead"),
+    Linear: ("weight", "scale", "bias", "tiles", "scratch", "is_gate", "kind", "ahead"),
 }  # fmt: skip
 
 
@@ -96,24 +100,38 @@ class ModelInstructions(NamedTuple):
         return EACH_HEAD if attend.head_norm.q.numel() == attend.heads.dim else ALL_HEADS
 
     @property
-    def windows(self) -> list[int | None]:
-        """The different windows, in the order of their first layers."""
-        return list(dict.fromkeys(layer.attend.window for layer in self.layers))
+    def kinds(self) -> list[AttentionKind]:
+        """The kinds of attention, which differ in their windows, in the order of their first layers."""
+        return list(dict.fromkeys(layer.attend.kind for layer in self.layers))
 
     @property
     def ropes(self) -> list[RopeTables]:
         """The different tables of rope, in the order of their first layers."""
-        return list({id(layer.attend.turns.cos): layer.attend.turns for layer in self.layers}.values())
+        found = {
+            (id(layer.attend.turns.cos), layer.attend.turns.interleaved): layer.attend.turns for layer in self.layers
+        }
+        return list(found.values())
+
+    @property
+    def num_pairs(self) -> int:
+        """Numbers of a head that rope rotates, halved. Layers without rope have a table that rotates by 0."""
+        return max(each.cos.shape[1] for each in self.ropes) or self.layers[0].attend.heads.dim // 2
 
     @property
     def post_norm(self) -> Norm | None:
         """The norm after the first block."""
         return self.layers[0].out_proj.post_norm
 
-    def unsupported(self, cache: Tensor) -> str | None:
-        """Return what the kernel does not support of the model, of its layers' cache. None: it supports all."""
-        checks: tuple[Callable[[Tensor], Iterator[str]], ...] = (self._unknown, self._formats, self._norms, self._heads)
+    def unsupported(self, caches: Caches) -> str | None:
+        """Return what the kernel does not support of the model and its cache. None: it supports all."""
+        if not caches.is_uniform:
+            return "layers whose caches differ"
+        cache, checks = caches.whole, self._checks
         return next((reason for check in checks for reason in check(cache)), None)
+
+    @property
+    def _checks(self) -> tuple[Callable[[Tensor], Iterator[str]], ...]:
+        return self._unknown, self._formats, self._norms, self._heads
 
     def _unknown(self, cache: Tensor) -> Iterator[str]:
         steps: list[Any] = [self.embed, self.head, *(each for layer in self.layers for each in layer)]
@@ -152,7 +170,9 @@ class ModelInstructions(NamedTuple):
             yield "the format of the cache or of the embeddings"
         if [layer.gate.linear.is_gate for layer in self.layers] != [True] * len(self.layers):  # type: ignore[attr-defined]
             yield "a gate whose halves are apart"
-        kinds = {layer.gate.kind for layer in self.layers}
+        if any(each.kind for layer in self.layers for i, each in enumerate(layer.linears) if i != GATE):
+            yield "an activation of another matrix than the gate"
+        kinds = {kind for layer in self.layers for kind in (layer.gate.kind, layer.linears[GATE].kind)}
         if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
             yield f"the activation {', '.join(sorted(kinds))}"
 
@@ -167,6 +187,8 @@ class ModelInstructions(NamedTuple):
             yield "a norm of some blocks"
         if not _agree(norm.eps for norm in [*before, self.head.norm] if norm):
             yield "norms with different epsilons"
+        if not _agree(each.factor for layer in self.layers for each in (layer.out_proj, layer.down)):
+            yield "different factors of blocks"
         if not _agree(norm.eps for norm in after if norm):
             yield "norms after blocks with different epsilons"
         shapes = [None if norm is None else (norm.q.shape, norm.k.shape, norm.eps) for norm in of_heads]
@@ -193,10 +215,11 @@ class ModelInstructions(NamedTuple):
             yield f"{heads.num_heads} heads of {heads.dim} numbers over {heads.kv_heads} key heads"
         if any(each.fixed_chunk is not None for each in attends):
             yield "deterministic attention"
-        if len(self.windows) > MAX_KINDS:
-            yield f"{len(self.windows)} different windows"
-        if len(self.ropes) > MAX_KINDS or not _agree((each.cos.shape, each.sin.shape) for each in self.ropes):
-            yield "ropes of different sizes"
+        if len(self.kinds) > MAX_KINDS:
+            yield f"{len(self.kinds)} different windows"
+        shapes = [(each.cos.shape, each.sin.shape, each.interleaved) for each in self.ropes if each.cos.shape[1]]
+        if len(self.ropes) > MAX_KINDS or not _agree(shapes):
+            yield "different ropes"
         if any(each.dtype != torch.float32 for rope in self.ropes for each in (rope.cos, rope.sin)):
             yield "the format of a rope"
         if not _agree(each.softcap for each in attends):

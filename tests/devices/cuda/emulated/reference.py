@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from quire.devices.cuda.instructions import AddProduct, Attend, Embed, Gate, Head, Instruction, Norm, Select
+from quire.devices._triton.norm import Norm
+from quire.devices._triton.rope import RopeTables
+from quire.devices.cuda.instructions import AddProduct, Attend, Embed, Gate, Head, Instruction, Select
 from quire.ops.batch import Batch
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,8 +53,8 @@ class Reference:
                     self.values[each.out] = self._rounded(ACTIVATIONS[each.kind](gate) * up)
                 case AddProduct():
                     product = self._product(self.values[each.value], each.linear)
-                    product = product if each.post_norm is None else _norm(product, *each.post_norm)
-                    self.values[each.out] = self._rounded(self.values[each.residual] + product)
+                    product = product if each.post_norm is None else _norm(product, *each.post_norm[:2])
+                    self.values[each.out] = self._rounded(self.values[each.residual] + product * each.factor)
                 case Head():
                     logits = self._product(self._normed(each.value, each.norm), each.linear, is_head=True) * each.factor
                     logits = each.cap * torch.tanh(logits / each.cap) if each.cap else logits
@@ -64,7 +66,7 @@ class Reference:
 
     def _normed(self, value: int, norm: Norm | None) -> Tensor:
         x = self.values[value]
-        return x if norm is None else self._rounded(_norm(x, *norm))
+        return x if norm is None else self._rounded(_norm(x, *norm[:2]))
 
     def _product(self, x: Tensor, linear: Any, is_head: bool = False) -> Tensor:
         weight = linear.weight.float() if linear.scale is None else linear.weight.float() * linear.scale[:, None]
@@ -79,7 +81,7 @@ class Reference:
         if each.head_norm is not None:
             q, k = (_norm(x, w, each.head_norm.eps) for x, w in zip((q, k), each.head_norm[:2], strict=True))
         q, k, v = (x.unflatten(-1, (count, heads.dim)) for x, count in zip((q, k, v), counts, strict=True))
-        q, k = (_rotated(x, each.turns.cos[positions, None], each.turns.sin[positions, None]) for x in (q, k))
+        q, k = (_rotated(x, each.turns, positions) for x in (q, k))
         out = []
         for row, position in enumerate(positions.tolist()):
             first = 0 if each.window is None else max(0, position + 1 - each.window)
@@ -104,7 +106,9 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + eps) * weight).flatten(-2)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    pairs = cos.shape[-1]
-    first, second, rest = x.split([pairs, pairs, x.shape[-1] - 2 * pairs], -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+def _rotated(x: Tensor, turns: RopeTables, positions: Tensor) -> Tensor:
+    cos, sin, pairs = turns.cos[positions, None], turns.sin[positions, None], turns.cos.shape[-1]
+    turned, rest = x.split([2 * pairs, x.shape[-1] - 2 * pairs], -1)
+    first, second = (turned[..., ::2], turned[..., 1::2]) if turns.interleaved else turned.chunk(2, -1)
+    both = first * cos - second * sin, second * cos + first * sin
+    return torch.cat([torch.stack(both, -1).flatten(-2) if turns.interleaved else torch.cat(both, -1), rest], -1)

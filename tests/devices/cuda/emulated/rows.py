@@ -50,5 +50,5 @@ def emulated(program: CudaProgram, folder: Path) -> EmulatedRows:
     """Build the kernel of a program, which must be one that it supports."""
     model = ModelInstructions.of(program.instructions)
     assert model is not None
-    assert model.unsupported(program.caches.whole) is None
+    assert model.unsupported(program.caches) is None
     return EmulatedRows(model, program.caches, NUM_PROCESSORS, SHARED_MEMORY, folder=str(folder))

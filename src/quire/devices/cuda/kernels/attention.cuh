@@ -163,6 +163,12 @@ __device__ void load_raw(const Step& step, const Block& block, const Item& item)
   sync_block();
 }
 
+// Two dims that rope turns together are PAIRS apart, or adjacent.
+__device__ bool is_first_of_pair(int dim) { return IS_INTERLEAVED ? dim % 2 == 0 : dim < PAIRS; }
+__device__ int other_of_pair(int dim) {
+  return IS_INTERLEAVED ? dim ^ 1 : dim < PAIRS ? dim + PAIRS : dim - PAIRS;
+}
+
 // The weights of the norms of heads, for a number of the item's q and k.
 __device__ float head_norm_of(const Layer& layer, const Item& item, int which, int dim) {
   if (which > GROUP) return 1.0f;
@@ -195,11 +201,11 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Laye
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
     const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
-    const int pair = item.position * PAIRS + dim % PAIRS;
+    const int pair = item.position * PAIRS + (IS_INTERLEAVED ? dim / 2 % PAIRS : dim % PAIRS);
     cosine[r] = is_turned ? attention.rope.cosines[pair] : 1.0f;
-    sine[r] = is_turned ? (dim < PAIRS ? -attention.rope.sines[pair] : attention.rope.sines[pair]) : 0.0f;
+    sine[r] = is_turned ? (is_first_of_pair(dim) ? -attention.rope.sines[pair] : attention.rope.sines[pair]) : 0.0f;
     if constexpr (HEAD_NORM) {
-      const int other = is_turned ? (dim < PAIRS ? dim + PAIRS : dim - PAIRS) : dim;
+      const int other = is_turned ? other_of_pair(dim) : dim;
       cosine[r] *= head_norm_of(attention.layer, item, which, dim);
       sine[r] *= head_norm_of(attention.layer, item, which, other);
     }
@@ -211,7 +217,7 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Laye
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
     const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
-    const int other = is_turned ? (dim < PAIRS ? i + PAIRS : i - PAIRS) : i;
+    const int other = is_turned ? i - dim + other_of_pair(dim) : i;
     float turned = raw[i] * cosine[r] + raw[other] * sine[r];
     if constexpr (HEAD_NORM) turned *= head_factor_of(step, block, which);
     const u16 rounded = to_bf16(turned);

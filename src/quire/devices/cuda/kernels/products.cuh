@@ -174,9 +174,11 @@ __device__ void finish(const Step& step, const Block& block, const GroupConstant
       step.logits[(u64)token * P::N + row] = sum;
     } else if constexpr (HAS_POST_NORM) {
       const int at = (own * P::OUT_ROWS + inside) * TOKENS + token;
-      block.product[at] = sum * constants.post_norm[i], block.next_norm[at] = constants.norm[i];
+      block.product[at] = sum * constants.post_norm[i] * (HAS_RESIDUAL_FACTOR ? step.residual_factor : 1.0f);
+      block.next_norm[at] = constants.norm[i];
       squares += sum * sum;
     } else {
+      if constexpr (HAS_RESIDUAL_FACTOR) sum *= step.residual_factor;
       float& residual = block.residual[(own * P::OUT_ROWS + inside) * TOKENS + token];
       residual += sum;
       squares += write_normed<NEXT_IS_HALF>(step, token, row, residual, constants.norm[i]);

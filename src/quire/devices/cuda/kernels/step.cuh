@@ -119,6 +119,7 @@ struct Step {
   float scale;             // of scores
   float score_cap;
   float embedding_factor;
+  float residual_factor;   // of products, before they are added
   float logit_factor;
   float logit_cap;
 };
