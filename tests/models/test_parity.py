@@ -8,27 +8,32 @@ import numpy as np
 import pytest
 
 from quire.graph.interpret import Interpreter
+from quire.models.draw import draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
-from tests.models.toys import CASES, LLAMA_LIKE, Session, make_toy, some_tokens
+from quire.weights.checkpoint import open_checkpoint
+from tests.models.toys import CASES, CONVERSIONS, Session, make_toy, some_tokens, write_gguf
 
 pytestmark = pytest.mark.device
+
+LENGTHS = (1, 17, 300, 1000)
+IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_of_prompts_of_several_lengths_are_those_of_transformers(case):
     model = make_toy(case).draw()
-    for length in (1, 5, 16, 33, 70):
+    for length in LENGTHS:
+        if length < CASES[case].min_tokens:
+            continue
         tokens = some_tokens(length)
-        if case == "phi3-longrope" and length < 65:
-            continue  # transformers takes other factors for short texts; ours do not change with the batch
         actual = Session(model, seed=length).step({"a": tokens})["a"]
         assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4, length
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "phi3-longrope"])
+@pytest.mark.parametrize("case", CASES)
 def test_64_greedy_tokens_are_those_of_transformers(case):
-    prompt = some_tokens(9)
+    prompt = some_tokens(max(9, CASES[case].min_tokens))
     session = Session(make_toy(case).draw())
     tokens = [int(session.step({"a": prompt})["a"][-1].argmax())]
     while len(tokens) < 64:
@@ -63,11 +68,11 @@ def test_logits_do_not_depend_on_other_rows(case):
             seen[name] += len(logits)
 
 
-# GGUF has no word for Qwen's window
-@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][0] in LLAMA_LIKE and case != "qwen2-window"])
-def test_a_gguf_file_of_the_model_gives_the_same_logits(case):
-    tokens = some_tokens(40)
-    actual = Session(make_toy(case).draw("gguf")).step({"a": tokens})["a"]
+@pytest.mark.parametrize("case", IN_GGUF)
+def test_a_gguf_file_of_the_model_gives_the_same_logits(case, tmp_path):
+    checkpoint = open_checkpoint(write_gguf(make_toy(case).as_gguf(), tmp_path / "toy.gguf"))
+    tokens = some_tokens(max(40, CASES[case].min_tokens))
+    actual = Session(draw(checkpoint)).step({"a": tokens})["a"]
     assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4
 
 

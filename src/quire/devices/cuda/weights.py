@@ -98,8 +98,8 @@ class Placer:
     def _fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
         """Return the values [rows, columns] as FP8, and the scale of each row."""
         source = weight.source
-        if isinstance(source, ScaledTensor) and source.block is None:
-            order, scale = weight.row_order, torch.from_numpy(source.scale).expand(weight.shape[0])
+        if isinstance(source, ScaledTensor) and source.block is None and weight.format == source.format:
+            order, scale = weight.row_order, torch.from_numpy(source.scale).expand(source.shape[0])
             values = _as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
             return values.to(self.device), (scale if order is None else scale[order]).to(self.device)
         is_short = weight.format == "bf16" or isinstance(source, RandomTensor)
@@ -128,7 +128,7 @@ class Placer:
             numbers = torch.empty(weight.shape, dtype=dtype, device=self.device)
             return numbers.normal_(source.mean, source.std)
         if weight.format in PLAIN:
-            raw = np.ascontiguousarray(weight.raw()) if weight.row_order is not None else weight.source.data
+            raw = np.ascontiguousarray(weight.raw())
             tensor = _as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)
         else:
             tensor = torch.from_numpy(weight.float32())

@@ -137,8 +137,9 @@ class _Projection(NamedTuple):
 
 def fuse_attention(uses: Uses, node: Node) -> Fusion | None:
     """attention, with the linears, the norms of heads and the ropes of its q, k and v, becomes qkv_attention."""
-    if node.op.name != "attention" or node.cache is None:
+    if node.op.name != "attention":
         return None
+    assert node.cache is not None
     q, k, v = (_Projection.of(uses, value) for value in node.inputs)
     if q is None or k is None or v is None or v.norm is not None or v.rope is not None:
         return None
