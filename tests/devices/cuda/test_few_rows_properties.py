@@ -65,7 +65,7 @@ def _mixed_rope(each: Any, layer: int) -> dict[str, Any]:
 def _norm_of_all_heads(each: Any, layer: int) -> dict[str, Any]:
     heads = each.heads
     weights = (_weights(count * heads.dim, 7 * layer + count) for count in (heads.num_heads, heads.kv_heads))
-    return {"head_norm": HeadNorm(*weights, 1e-3), "norm": None}
+    return {"head_norm": HeadNorm(*weights, 1e-3, is_wide=True), "norm": None}
 
 
 def _constantly(**values: Any) -> Change:

@@ -40,7 +40,7 @@ KNOWN_FIELDS: dict[type, tuple[str, ...]] = {
     Gate: ("value", "norm", "linear", "out", "rounds", "kind"),
     Head: ("value", "norm", "linear", "out", "factor", "cap"),
     Norm: ("weight", "eps"),
-    HeadNorm: ("q", "k", "eps"),
+    HeadNorm: ("q", "k", "eps", "is_wide"),
     RopeTables: ("cos", "sin", "interleaved"),
     Heads: ("num_heads", "kv_heads", "dim"),
     Linear: ("weight", "scale", "bias", "tiles", "scratch", "is_gate", "kind", "ahead"),
@@ -97,7 +97,7 @@ class ModelInstructions(NamedTuple):
         attend = self.layers[0].attend
         if attend.head_norm is None:
             return NO_HEAD_NORM
-        return EACH_HEAD if attend.head_norm.q.numel() == attend.heads.dim else ALL_HEADS
+        return ALL_HEADS if attend.head_norm.is_wide else EACH_HEAD
 
     @property
     def kinds(self) -> list[AttentionKind]:
@@ -191,12 +191,12 @@ class ModelInstructions(NamedTuple):
             yield "different factors of blocks"
         if not _agree(norm.eps for norm in after if norm):
             yield "norms after blocks with different epsilons"
-        shapes = [None if norm is None else (norm.q.shape, norm.k.shape, norm.eps) for norm in of_heads]
+        shapes = [None if norm is None else (norm.q.shape, norm.k.shape, norm.eps, norm.is_wide) for norm in of_heads]
         if not _agree(shapes):
             yield "layers with different norms of heads"
         heads = self.layers[0].attend.heads
-        whole = heads.num_heads * heads.dim, heads.kv_heads * heads.dim
-        if shapes[0] and tuple(shape.numel() for shape in shapes[0][:2]) not in ((heads.dim, heads.dim), whole):
+        each, together = (heads.dim, heads.dim), (heads.num_heads * heads.dim, heads.kv_heads * heads.dim)
+        if shapes[0] and tuple(shape.numel() for shape in shapes[0][:2]) != (together if shapes[0][3] else each):
             yield "the shape of the norms of heads"
         weights = [norm.weight for norm in (*before, *after, self.head.norm) if norm]
         weights += [weight for norm in of_heads if norm for weight in (norm.q, norm.k)]
