@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
-from quire.devices.cuda.few_rows import MAX_ROWS, TILE_ROWS, WARPS, ProductShape, tiles_of
+from quire.devices.cuda.few_rows import HOPPER, MAX_ROWS, TILE_ROWS, WARPS, ProductShape, tiles_of
 from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
+from tests.devices.cuda.few_rows_toys import TOYS, property_toy
 from tests.devices.cuda.models import draws_of, lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB, Session, Toy, make_toy, some_tokens, toy_of
 
@@ -89,16 +91,17 @@ class Rows:
 
 def with_one_kernel(toy: Toy, place: str, **wishes: Any) -> CudaProgram:
     program = lowered(toy.draw(), place, ROOMY, **wishes)
-    if not program.variants:
+    if torch.cuda.get_device_capability()[0] != HOPPER:
         pytest.skip("the kernel for a whole step needs Hopper")
+    assert program.variants
     return program
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("quantize", [None, "fp8"])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [*HEADS, *TOYS])
 def test_one_kernel_is_as_close_to_transformers_as_several_kernels(name, quantize, place):
-    toy = wide_toy(name)
+    toy = wide_toy(name) if name in HEADS else property_toy(name)
     program = with_one_kernel(toy, place, quantize=quantize, captures=False)
     variants = program.variants
     for lengths in ([1], [300], [5, 130, 31], [40 * row + 16 for row in range(8)], list(range(9, 329, 20))):
@@ -161,3 +164,9 @@ def test_rows_are_balanced_over_processors(shape, num_processors):
     num_groups = -(shape.rows // -rows)
     most = -(num_groups // -num_processors) * rows
     assert most <= 1.25 * shape.rows / num_processors + TILE_ROWS
+
+
+@pytest.mark.gpu
+def test_in_deterministic_mode_a_program_has_no_other_variants(place):
+    program = lowered(wide_toy("four heads of 64 share a key").draw(), place, ROOMY, deterministic=True)
+    assert program.variants == ()
