@@ -125,6 +125,7 @@ CHANGES: dict[str, tuple[type, Change, str]] = {
     "a rope in bf16": (Attend, rope(lambda table: table.bfloat16()), "the format of a rope"),
     "a softcap in one layer": (Attend, constant(softcap=3.0), "different softcaps"),
     "deterministic attention": (Attend, constant(fixed_chunk=512), "deterministic"),
+    "a matrix of another kind": (Gate, constant(linear=object()), "object"),
     "sinks": (Attend, constant(sinks=torch.zeros(2)), "Attend.sinks"),
     "slopes": (Attend, constant(slopes=torch.zeros(2)), "Attend.slopes"),
     "chunks": (Attend, constant(chunk=8), "Attend.chunk"),
