@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quire.graph.graph import Node, Value, WeightNames
-from quire.graph.passes.rewrite import Fusion, Uses
+from quire.graph.passes.rewrite import Fusion, Rule, Uses
 from quire.ops import fused
 
 
@@ -235,3 +235,18 @@ def fuse_head(uses: Uses, node: Node) -> Fusion | None:
         return None
     whole = uses.graph.node(fused.head, {"x": last.inputs[0]}, last.weights, attrs, outputs=node.outputs)
     return Fusion(whole, tuple(replaced))
+
+
+# All rules, in an order in which none hides a pattern of another: a gate has an activation and two linears inside.
+RULES: tuple[Rule, ...] = (
+    fuse_head,
+    fuse_gate,
+    fuse_attention,
+    fuse_normed_residual,
+    fuse_scaled_residual,
+    fuse_activation,
+    fuse_residual,
+    fuse_scaled_embed,
+    merge_linears,
+    fuse_norm,
+)
