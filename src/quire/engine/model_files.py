@@ -11,7 +11,8 @@ from quire.weights.checkpoint import Checkpoint
 def read_model_text(checkpoint: Checkpoint, sampling_defaults: str = "model") -> ModelText:
     """Read tokenizer, template, preset and ends of a checkpoint. `sampling_defaults` is the setting of this name."""
     folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
-    eos_ids = read_config(checkpoint, find_architecture(checkpoint).keys).eos_ids
+    architecture = find_architecture(checkpoint)
+    eos_ids = read_config(checkpoint, architecture.keys, architecture.config).eos_ids
     return ModelText.from_files(
         folder,
         checkpoint.metadata,

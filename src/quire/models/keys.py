@@ -38,6 +38,7 @@ FOREIGN: Mapping[str, Neutral] = {
         ("use_bidirectional_attention", "bidirectional", "add_cross_attention", "is_encoder_decoder"), _OFF
     ),
     **dict.fromkeys(("attention_chunk_size", "num_kv_shared_layers", "cross_attention_layers"), _OFF),
+    "dual_chunk_attention_config": _OFF,  # Qwen2.5 for a million tokens
     **dict.fromkeys(("attention_sinks", "use_sinks", "sinks", "attn_temperature_tuning", "use_logn_attn"), _OFF),
     # positions
     **dict.fromkeys(("alibi", "use_alibi", "use_mrope", "mrope_section", "use_dynamic_ntk"), _OFF),
@@ -115,18 +116,22 @@ class KeySet:
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
         """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
 
-        Flags of biases and tensors are read.
+        Flags of biases and tensors are read. A key that becomes fixed is read no more.
         """
         flags = (*changes.get("biases", ()), *changes.get("tensors", ()))
         reads, ignores = frozenset((*changes.get("reads", ()), *flags)), frozenset(changes.get("ignores", ()))
         lacks = frozenset(changes.get("lacks", ()))
         fixed: dict[str, Neutral | None] = {**self.fixed, **changes.get("fixed", {})}
+        now_fixed = {key for key, each in changes.get("fixed", {}).items() if each is not None}
         return replace(
             self,
-            read=self.read.union(reads).difference(ignores, lacks),
+            read=self.read.difference(now_fixed).union(reads).difference(ignores, lacks),
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
             fixed={key: each for key, each in fixed.items() if each is not None and key not in reads | lacks},
-            defaults={**self.defaults, **changes.get("defaults", {})},
+            defaults={
+                **{key: self.defaults[key] for key in self.defaults.keys() - lacks},
+                **changes.get("defaults", {}),
+            },
             spelling={**self.spelling, **changes.get("spelling", {})},
             rope=changes.get("rope", self.rope),
             biases=changes.get("biases", self.biases),
@@ -143,6 +148,17 @@ class KeySet:
             if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
         return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
+
+    def undeclared(self, given: Mapping[str, Any]) -> set[str]:
+        """Return the keys of which this set says nothing. Those that begin with an underscore are tools' own."""
+        known = {
+            *self.spelling.values(),
+            *(self.read - self.spelling.keys()),
+            *self.harmless,
+            *self.fixed,
+            *self.foreign,
+        }
+        return {key for key in given if key not in known and not key.startswith("_")}
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

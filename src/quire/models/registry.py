@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from quire.graph.graph import Graph, Value
-from quire.models.config import CheckpointSource, ModelConfig
-from quire.models.errors import UnsupportedModel
-from quire.models.keys import ConfigKeys
-from quire.models.names import Names
+from quire.models.config import CheckpointSource, ModelConfig, read_config
+from quire.models.errors import BadCheckpoint, UnsupportedModel
+from quire.models.keys import ConfigKeys, KeySet
+from quire.models.names import Names, bind_weights
 from quire.models.values import MAX_SHOWN, Values, brief
 
 Draw = Callable[[Graph, Any], Value]  # the second is of the architecture's own kind of configuration
@@ -30,6 +30,8 @@ class Architecture:
     keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
     config: type[ModelConfig]
     draw: Draw
+    alias_of: str | None = None  # the architecture that this is another name of
+    has_own_code: bool = False  # transformers lacks it: its checkpoints come with the code of the model
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
@@ -53,6 +55,15 @@ def architecture(
     return register
 
 
+def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **changes: Any) -> None:
+    """Register another name of an architecture, from a file that imports it.
+
+    `changes`: names and keys where they differ, and has_own_code.
+    """
+    same = _ARCHITECTURES[of]
+    _ARCHITECTURES[name] = replace(same, name=name, model_type=model_type, gguf=gguf, alias_of=of, **changes)
+
+
 def all_architectures() -> tuple[Architecture, ...]:
     """Those of every file in this package, by name."""
     package = importlib.import_module("quire.models")
@@ -68,16 +79,57 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         said = [str(metadata.get("general.architecture"))]
         by_name = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
     else:
-        _refuse_custom_code(metadata.get("auto_map"))
         by_name = {arch.name: arch for arch in all_architectures()}
         said = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
+        _refuse_custom_code(metadata.get("auto_map"), {each for each in said if _brings_code(by_name.get(each))})
     for name in said:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
         f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
-        f"are: {', '.join(sorted(by_name))}."
+        f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
+        f"{_advice_on_relatives(checkpoint)}"
     )
+
+
+def _advice_on_relatives(checkpoint: CheckpointSource) -> str:
+    """Say which file to copy, if every key and tensor of the model is that of an architecture we have."""
+    relatives = () if checkpoint.container == "gguf" else all_architectures()
+    near = [arch for arch in relatives if arch.alias_of is None and _is_near(checkpoint, arch)]
+    if not near:
+        return ""
+    nearest = max(near, key=lambda arch: _closeness(arch.keys.config, checkpoint.metadata))
+    path = f"src/{nearest.draw.__module__.replace('.', '/')}.py"
+    return (
+        f" This model's config.json has only keys of {nearest.name}, and its tensors are the same. If both compute the "
+        f"same, register it with `alias` (models/registry.py); else copy {path} and change what differs. "
+        "CONTRIBUTING.md says how to test it."
+    )
+
+
+def _closeness(keys: KeySet, given: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Rank an architecture by how many of these keys it reads, then by how few others it has."""
+    return len(keys.read.intersection(given)), -len(keys.read), -len(keys.defaults)
+
+
+def _is_near(checkpoint: CheckpointSource, arch: Architecture) -> bool:
+    """Return whether the architecture has all keys of this config.json, and its models these tensors."""
+    if arch.keys.config.undeclared(checkpoint.metadata):
+        return False
+    try:
+        config = read_config(checkpoint, arch.keys, arch.config)
+        if checkpoint.tensors:
+            bind_weights(checkpoint, config, arch.names)
+    except (UnsupportedModel, BadCheckpoint):
+        return False
+    return True
+
+
+def _advice_on_text_model(config: Any) -> str:
+    """Return what to do with a model of text and images whose text model is supported."""
+    model_type = config.get("model_type") if isinstance(config, Mapping) else None
+    names = [arch.name for arch in all_architectures() if arch.model_type == model_type]
+    return f" Its text model is {names[0]}: save that as a checkpoint, or use its GGUF file." if names else ""
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
@@ -96,10 +148,18 @@ def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
     return arch
 
 
-def _refuse_custom_code(auto_map: Any) -> None:
-    """Code of its own that comes with a checkpoint may compute anything. That of a tokenizer is not the model's."""
-    is_map = isinstance(auto_map, Mapping)
-    if auto_map and (not is_map or any(str(key).startswith(("AutoModel", "AutoConfig")) for key in auto_map)):
+def _brings_code(arch: Architecture | None) -> bool:
+    return arch is not None and arch.has_own_code
+
+
+def _refuse_custom_code(auto_map: Any, own: set[str]) -> None:
+    """Code of its own that comes with a checkpoint may compute anything. That of a tokenizer is not the model's.
+
+    `own`: architectures whose code is always of this kind.
+    """
+    entries = auto_map if isinstance(auto_map, Mapping) else {"AutoModel": auto_map} if auto_map else {}
+    models = {str(key): str(entries[key]) for key in entries if str(key).startswith(("AutoModel", "AutoConfig"))}
+    if models and models.get("AutoModelForCausalLM", "").rpartition(".")[2] not in own:
         raise UnsupportedModel(
             f"config.json has auto_map = {brief(auto_map)}: the model is computed by code of its own, which is not "
             "run. If the architecture's usual code is right for this model, remove auto_map."

@@ -126,7 +126,7 @@ class CudaDevice:
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
-        if program.device.type != "cuda":
+        if program.device.type != "cuda" or not program.caches.specs:
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
         program.launch(largest_step(limits)).result()
