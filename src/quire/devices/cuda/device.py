@@ -31,6 +31,7 @@ from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
+from .variants import Variant
 from .warm_up import largest_step, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
@@ -89,7 +90,7 @@ class CudaDevice:
         )  # fmt: skip
         try:
             if device.type == "cuda":
-                program.few_rows = FewRows.of(instructions, lowering.caches)
+                program.variants = _variants(instructions, lowering.caches, is_fixed)
                 with ThreadPoolExecutor(1) as side:  # while Triton compiles
                     wide = side.submit(WideAttention.for_instructions, instructions, lowering.caches)
                     _compile(program, limits)
@@ -144,6 +145,12 @@ class CudaDevice:
             )
         logger.info("%.1f GB of KV cache: %d blocks", num_blocks * size / 1e9, num_blocks)
         return num_blocks
+
+
+def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -> tuple[Variant, ...]:
+    """Return the variants of a program beside its instructions. In deterministic mode there are none."""
+    few_rows = None if is_fixed else FewRows.of(instructions, caches)
+    return () if few_rows is None else (few_rows,)
 
 
 def _compile(program: CudaProgram, limits: Limits) -> None:

@@ -227,7 +227,9 @@ def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
         norm=lowering.norm(node),
         linear=lowering.placer.matrix(_names(node, "weights"), _names(node, "biases")),
         heads=Heads(node.output.dim // spec.value_dim, spec.num_heads, spec.key_dim),
-        head_norm=None if of_q is None or of_k is None else HeadNorm(of_q, of_k, attrs["head_eps"]),
+        head_norm=None
+        if of_q is None or of_k is None
+        else HeadNorm(of_q, of_k, attrs["head_eps"], not attrs["head_group"]),
         turns=lowering.turns(node),
         caches=lowering.caches,
         layer=node.cache,
