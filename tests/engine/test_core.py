@@ -290,8 +290,8 @@ class PreparingProgram(InterpreterProgram):
 
 
 class PreparingDevice(InterpreterDevice):
-    def lower(self, *arguments: Any, **options: Any) -> PreparingProgram:
-        program = super().lower(*arguments, **options)
+    def lower(self, *arguments: Any) -> PreparingProgram:
+        program = super().lower(*arguments)
         self.program = PreparingProgram(program.interpreter, program.num_blocks)
         return self.program
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from quire.devices import base
-from quire.devices.base import Limits, Program, WeightCache
+from quire.devices.base import DEFAULT_OPTIONS, Limits, LoweringOptions, Program
 from quire.devices.facts import DeviceFacts
 from quire.engine.llm import LLM
 from quire.graph.graph import Graph
@@ -54,11 +54,9 @@ class FloatCpu(base.Device):
         return base.open("cpu").facts()
 
     def lower(
-        self, graph: Graph, weights: Weights, limits: Limits, kept: WeightCache | None = None, **options: Any
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> Program:
-        cpu: Any = base.open("cpu")
-        program: Program = cpu.lower(graph, weights, limits, precision="float")
-        return program
+        return base.open("cpu").lower(graph, weights, limits, LoweringOptions(precision="float"))
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +109,8 @@ def test_the_quantized_path_stays_near_float_over_2000_positions_of_text(model_f
     model = draw(open_checkpoint(model_file))
     tokens = real_text(model_file, 2000)[:2000]
     limits = Limits(max_tokens=250, max_rows=1, max_logits=250, max_blocks=126, num_blocks=126)
-    cpu: Any = base.open("cpu")
-    programs = [cpu.lower(model.graph, model.weights, limits, precision=how) for how in ("float", "native")]
+    cpu, ways = base.open("cpu"), (LoweringOptions(precision="float"), LoweringOptions(precision="native"))
+    programs = [cpu.lower(model.graph, model.weights, limits, how) for how in ways]
     divergence, agreed = 0.0, 0
     for exact, quantized in zip(*(log_probabilities(program, tokens, 250) for program in programs), strict=True):
         divergence += float((np.exp(exact) * (exact - quantized)).sum())

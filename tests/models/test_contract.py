@@ -55,7 +55,8 @@ def test_a_toy_of_every_architecture_runs_in_the_interpreter(arch: Architecture)
 def test_a_toy_of_every_architecture_runs_on_every_device(arch: Architecture, device: base.Device):
     model = draw(random_checkpoint(arch, "safetensors"))
     expected = Interpreter(model.graph, model.weights, LIMITS.num_blocks, LIMITS.block_tokens).run(STEP)
-    actual = device.lower(model.graph, model.weights, LIMITS, dtype="f32").launch(STEP).result().logits
+    options = base.LoweringOptions(dtype="f32")
+    actual = device.lower(model.graph, model.weights, LIMITS, options).launch(STEP).result().logits
     assert relative_error(actual, expected) < 1e-3
 
 

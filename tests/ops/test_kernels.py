@@ -86,7 +86,7 @@ class OneOp:
 
     def run(self, variant: str, kv_dtype: str) -> tuple[np.ndarray, ...]:
         limits = replace(LIMITS, kv_dtype=kv_dtype)
-        program = base.open("cpu").lower(self.graph, self.weights, limits, variant=variant)  # type: ignore[call-arg]
+        program = base.open("cpu").lower(self.graph, self.weights, limits, base.LoweringOptions(variant=variant))
         for value, name in zip(self.inputs, self.op.inputs, strict=True):
             program.feed(value.id, self.args[name])
         if self.op.uses_cache:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Unpack
 
 import numpy as np
 
 from quire.devices.base import (
+    DEFAULT_OPTIONS,
     Device,
     Limits,
     LoweringOptions,
@@ -18,7 +18,6 @@ from quire.devices.base import (
     ReleasesBlocks,
     SamplesTokens,
     StepOutput,
-    WeightCache,
 )
 from quire.devices.base import open as open_device
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
@@ -64,12 +63,7 @@ class InterpreterDevice(Device):
         return STAND_IN
 
     def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **options: Unpack[LoweringOptions],
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> InterpreterProgram:
         interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
         return InterpreterProgram(interpreter, limits.num_blocks)
@@ -156,14 +150,9 @@ class ChoosingDevice(Device):
         return self.inner.facts()
 
     def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **options: Unpack[LoweringOptions],
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> ChoosingProgram:
-        program = self.inner.lower(graph, weights, limits, kept, **options)
+        program = self.inner.lower(graph, weights, limits, options)
         return ChoosingProgram(program, limits.max_rows, self.max_in_flight)
 
 
@@ -221,15 +210,10 @@ class CheckedDevice(Device):
         return self.inner.facts()
 
     def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **options: Unpack[LoweringOptions],
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> CheckedProgram:
         assert limits.num_blocks
-        program = self.inner.lower(graph, weights, limits, kept, **options)
+        program = self.inner.lower(graph, weights, limits, options)
         checked = CheckedChooser if isinstance(program, SamplesTokens) else CheckedProgram
         self.programs.append(checked(program, limits))
         return self.programs[-1]

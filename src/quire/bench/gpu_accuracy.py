@@ -43,12 +43,12 @@ class NumberFormats(NamedTuple):
 
 EXACT, PLAIN = "f32", "bf16"  # the references
 FORMATS = {  # "plain" and "fp8" use dequantized weights, whatever the file's format
-    EXACT: NumberFormats({"dtype": "f32", "quantize": "plain"}, "f32"),
-    PLAIN: NumberFormats({"quantize": "plain"}),
-    "fp8": NumberFormats({"quantize": "fp8"}),
-    "as stored": NumberFormats({}),
-    "bf16, KV f8_e4m3": NumberFormats({"quantize": "plain"}, "f8_e4m3"),
-    "fp8, KV f8_e4m3": NumberFormats({"quantize": "fp8"}, "f8_e4m3"),
+    EXACT: NumberFormats(base.LoweringOptions(dtype="f32", quantize="plain"), "f32"),
+    PLAIN: NumberFormats(base.LoweringOptions(quantize="plain")),
+    "fp8": NumberFormats(base.LoweringOptions(quantize="fp8")),
+    "as stored": NumberFormats(base.DEFAULT_OPTIONS),
+    "bf16, KV f8_e4m3": NumberFormats(base.LoweringOptions(quantize="plain"), "f8_e4m3"),
+    "fp8, KV f8_e4m3": NumberFormats(base.LoweringOptions(quantize="fp8"), "f8_e4m3"),
 }
 
 
@@ -105,7 +105,7 @@ def _lower(model: DrawnModel, device: base.Device, formats: NumberFormats, windo
     )
     if not device.facts().conversions:
         raise DeviceUnavailable(f"The device {device.name!r} has no choice of number formats.")
-    return device.lower(model.graph, model.weights, limits, **formats.options)
+    return device.lower(model.graph, model.weights, limits, formats.options)
 
 
 def compute_as_prompts(program: base.Program, windows: Array) -> Array:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -21,6 +21,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
 Array = NDArray[Any]
+Precision = Literal["native", "float"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +181,30 @@ class WeightCache(Protocol):
         ...
 
 
-class LoweringOptions(TypedDict, total=False):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweringOptions:
     """Choices for a lowering, beyond the limits. A device ignores those that its hardware has no use for."""
 
-    dtype: str | None  # of activations; None: the device's default
-    quantize: str | None  # what matrices become when they are loaded: one of the device's conversions; None: as stored
-    deterministic: bool  # a token's numbers do not depend on other requests, chunks or cache hits
-    captures: bool  # steps may be recorded, and replayed as one
-    tuned: Path | None  # folder of what was found fastest on this machine; None: there is none
-    tune: bool  # find it in idle time, for the next start
-    memory_share: float  # of the device's memory, for all of a program
+    dtype: str | None = None  # of activations; None: the device's default
+    quantize: str | None = (
+        None  # what matrices become when they are loaded: a conversion of the device; None: as stored
+    )
+    fuse: bool = True  # False: plain kernels alone
+    deterministic: bool = False  # a token's numbers do not depend on other requests, chunks or cache hits
+    captures: bool = True  # steps may be recorded, and replayed as one
+    tuned: Path | None = None  # folder of what was found fastest on this machine; None: there is none
+    tune: bool = False  # find it in idle time, for the next start
+    memory_share: float = 0.9  # of the device's memory, for all of a program
+    kept: WeightCache | None = None  # packed weights of earlier lowerings; what it has need not be packed again
+    precision: Precision = "native"  # "native": weights stay in the format of their file, and quantized ones are
+    # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
+    num_threads: int | None = None  # None: as many as this process may use; never more than that
+    variant: str | None = (
+        None  # of the kernels; None: the widest that this machine can run, and for products the fastest
+    )
+
+
+DEFAULT_OPTIONS = LoweringOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +242,9 @@ class Device(Protocol):
         ...
 
     def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **options: Unpack[LoweringOptions],
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> Program:
-        """Fuse, choose kernels, repack and place weights, plan buffers. What `kept` has need not be repacked."""
+        """Fuse, choose kernels, repack and place weights, plan buffers."""
         ...
 
     def describe(self) -> KernelReport:

@@ -108,8 +108,9 @@ def lower(
         tuned=home_folder(config) / TUNED,
         tune=config.device.tune,
         memory_share=config.cache.memory_share,
+        kept=kept,
     )
-    program = device.lower(model.graph, model.weights, limits, kept, **options)
+    program = device.lower(model.graph, model.weights, limits, options)
     return program, replace(limits, num_blocks=program.num_blocks)
 
 

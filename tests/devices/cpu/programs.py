@@ -42,7 +42,7 @@ class ProgramInterpreter:
 
 
 def lower(model: DrawnModel, limits: base.Limits = LIMITS, **options: Any) -> base.Program:
-    return base.open("cpu").lower(model.graph, model.weights, limits, **options)
+    return base.open("cpu").lower(model.graph, model.weights, limits, base.LoweringOptions(**options))
 
 
 def session(program: base.Program, model: DrawnModel, seed: int = 0, num_blocks: int = NUM_BLOCKS) -> Session:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.devices.base import Device, Limits
+from quire.devices.base import Device, Limits, LoweringOptions
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
 from quire.graph.weight import Weight
@@ -57,8 +57,8 @@ class Placed(CudaDevice):
 
     max_in_flight: int = 2
 
-    def lower(self, *args: Any, **wishes: Any) -> CudaProgram:
-        program = super().lower(*args, **wishes)
+    def lower(self, *args: Any) -> CudaProgram:
+        program = super().lower(*args)
         program.max_in_flight = self.max_in_flight
         return program
 
@@ -67,7 +67,7 @@ def lowered(model: DrawnModel, place: str, limits: Limits = LIMITS, **wishes: An
     """Lower with one number format for all, unless `wishes` has others."""
     wishes = {"dtype": "bf16", **wishes}
     limits = replace(limits, kv_dtype=wishes.pop("kv_dtype", wishes["dtype"]))
-    return CudaDevice(place).lower(model.graph, model.weights, limits, **wishes)
+    return CudaDevice(place).lower(model.graph, model.weights, limits, LoweringOptions(**wishes))
 
 
 class CudaDriver(Driver):

@@ -39,7 +39,7 @@ NO_FARTHER = 3  # times the error of the step in several kernels: where scores a
 def test_decoding_continues_a_prompt(place):
     """The prompt is too long for the interpreter."""
     model = make_toy("qwen3").draw()
-    program = CudaDevice(place).lower(model.graph, model.weights, FLOATS, dtype="f32")
+    program = CudaDevice(place).lower(model.graph, model.weights, FLOATS, base.LoweringOptions(dtype="f32"))
     here, there = session(program, model, num_blocks=60), Session(model, 60)
     steps = [
         {"a": some_tokens(127), "b": some_tokens(15)},

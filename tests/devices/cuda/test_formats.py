@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from quire.config import BadSetting
-from quire.devices.base import Limits
+from quire.devices.base import Limits, LoweringOptions
 from quire.devices.cuda import FACTS
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.instructions import AddProduct, Attend, Gate
@@ -54,7 +54,8 @@ def toy() -> MemoryCheckpoint:
 
 
 def lowered(model: DrawnModel, place: str, kv_dtype: str = "bf16", **wishes) -> CudaProgram:
-    return CudaDevice(place).lower(model.graph, model.weights, replace(LIMITS, kv_dtype=kv_dtype), **wishes)
+    limits, options = replace(LIMITS, kv_dtype=kv_dtype), LoweringOptions(**wishes)
+    return CudaDevice(place).lower(model.graph, model.weights, limits, options)
 
 
 def logits(program: CudaProgram) -> np.ndarray:

@@ -47,9 +47,9 @@ class TimedDevice(base.Device):
         """Return the CPU's facts."""
         return base.open("cpu").facts()
 
-    def lower(self, *arguments: Any, **choices: Any) -> base.Program:
+    def lower(self, *arguments: Any) -> base.Program:
         """Return the CPU's program, timed."""
-        return _TimedProgram(base.open("cpu").lower(*arguments, **choices), self.seconds)
+        return _TimedProgram(base.open("cpu").lower(*arguments), self.seconds)
 
 
 class _TimedProgram:

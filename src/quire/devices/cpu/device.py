@@ -6,9 +6,8 @@ import logging
 import os
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Unpack
 
-from quire.devices.base import KernelReport, Limits, LoweringOptions, Peaks, Program, WeightCache
+from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks, Program
 from quire.devices.errors import NoKernel
 from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
@@ -18,22 +17,12 @@ from . import FACTS
 from .bindings import REMEDY, find_native, native
 from .lower import lower_graph
 from .memory import host_memory
-from .pack import Packer, Precision
+from .pack import Packer
 from .program import ReferenceProgram
 from .threads import allowed_threads, pool_for
 from .variant_choice import KEY, VariantChoice, choose_variants, from_bytes, to_bytes
 
 logger = logging.getLogger("quire.devices.cpu")
-
-
-class CpuOptions(LoweringOptions, total=False):
-    """Choices that this device alone has."""
-
-    precision: Precision  # "native" (the default): weights stay in the format of their file, and quantized ones are
-    # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.
-    fuse: bool  # False: plain kernels alone
-    num_threads: int | None  # None: as many as this process may use; never more than that
-    variant: str | None  # None: the widest that this machine can run, and for products the fastest that was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +36,26 @@ class CpuDevice:
         return replace(FACTS, memory=host_memory())
 
     def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **options: Unpack[CpuOptions],
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> Program:
         """Lower to a program that runs a whole step in one native call. Packed weights of `kept` are used in place."""
         formats = {name: weight.format for name, weight in weights.items()}
-        FACTS.check(limits.kv_dtype, formats, options.get("quantize"))
+        FACTS.check(limits.kv_dtype, formats, options.quantize)
         module = native()
         if module is None:
             return ReferenceProgram(graph, weights, limits)
-        variant, precision = options.get("variant") or module.variants()[0], options.get("precision", "native")
-        pool = pool_for(module, options.get("num_threads"))
+        variant, kept = options.variant or module.variants()[0], options.kept
+        pool = pool_for(module, options.num_threads)
         program = module.Program(variant, pool, _sizes(limits))
-        recipe = f"cpu layout {module.layout} precision {precision}"
+        recipe = f"cpu layout {module.layout} precision {options.precision}"
         found = (kept.find(recipe) if kept is not None else None) or {}
-        packer = Packer(program, weights, precision, found)
+        packer = Packer(program, weights, options.precision, found)
         try:
-            lowered = lower_graph(program, graph, packer, limits, options.get("fuse", True))
+            lowered = lower_graph(program, graph, packer, limits, options.fuse)
         except NoKernel as missing:
             logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
             return ReferenceProgram(graph, weights, limits)
-        fastest = {} if options.get("variant") else from_bytes(module, pool, found.get(KEY))
+        fastest = {} if options.variant else from_bytes(module, pool, found.get(KEY))
         is_cached = fastest is not None and not packer.num_packed
         if fastest is None:
             fastest = choose_variants(module, pool, variant, packer.matrices())

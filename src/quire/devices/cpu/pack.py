@@ -7,18 +7,18 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.devices.base import Precision
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
 
 from . import FACTS, QUANTIZED
 
 Array = NDArray[Any]
-Precision = Literal["native", "float"]
 
 BLOCK = 32
 

@@ -7,14 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
 
 import torch
 
 from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import WorkLimits
 from quire.devices._triton.chain import compile_ahead
-from quire.devices.base import KernelReport, Limits, LoweringOptions, Peaks, WeightCache
+from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
@@ -55,38 +54,33 @@ class CudaDevice:
         return replace(FACTS, memory=DeviceMemory(MemoryKind.OWN, total, free))
 
     def lower(
-        self,
-        graph: Graph,
-        weights: Weights,
-        limits: Limits,
-        kept: WeightCache | None = None,
-        **options: Unpack[LoweringOptions],
+        self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> CudaProgram:
         """Place the weights, measure a step of the largest size, and fill the remaining memory with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
         formats = {name: weight.format for name, weight in weights.items()}
-        FACTS.check(limits.kv_dtype, formats, options.get("quantize"))
+        FACTS.check(limits.kv_dtype, formats, options.quantize)
         device = self._device()
-        is_fixed = options.get("deterministic", False)
-        dtype = DTYPES[options.get("dtype") or ACTIVATIONS]
-        table = _table(device, options.get("tuned"))
+        is_fixed = options.deterministic
+        dtype = DTYPES[options.dtype or ACTIVATIONS]
+        table = _table(device, options.tuned)
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
-        placer = Placer(weights, device, dtype, tiles, options.get("quantize"))
+        placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         graph = fused(graph)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         work = _work(graph, limits, device, is_fixed)
-        captures = options.get("captures", True) and device.type == "cuda"
+        captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
-            table=None if is_fixed else table, tunes=options.get("tune", False),
+            table=None if is_fixed else table, tunes=options.tune,
         )  # fmt: skip
         try:
             if device.type == "cuda":
@@ -96,7 +90,7 @@ class CudaDevice:
                     _compile(program, limits)
                 program.wide = wide.result()
             if limits.num_blocks == 0:
-                num_blocks = self._fitting(program, graph, limits, options.get("memory_share", 0.9))
+                num_blocks = self._fitting(program, graph, limits, options.memory_share)
                 lowering.caches.resize(num_blocks)
         except OutOfDeviceMemory:
             raise DeviceUnavailable(
