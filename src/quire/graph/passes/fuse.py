@@ -12,7 +12,7 @@ def merge_linears(uses: Uses, node: Node) -> Fusion | None:
     if node.op.name != "linear":
         return None
     same = [each for each in uses.readers(node.inputs[0]) if each.op.name == "linear"]
-    if len(same) < 2 or same[0] is not node:
+    if len(same) < 2:
         return None
     weights = {
         "weights": tuple(each.weights["weight"] for each in same),
@@ -30,7 +30,7 @@ def fuse_gate(uses: Uses, node: Node) -> Fusion | None:
     for activated, up_value in (node.inputs, node.inputs[::-1]):
         activation, up = uses.maker(activated, "activation"), uses.maker(up_value, "linear")
         gate = uses.maker(activation.inputs[0], "linear") if activation else None
-        if activation is None or gate is None or up is None or gate is up or gate.inputs != up.inputs:
+        if activation is None or gate is None or up is None or gate.inputs != up.inputs:
             continue
         if not all(uses.is_read_once(each.output) for each in (activation, gate, up)):
             continue
@@ -49,7 +49,7 @@ def fuse_residual(uses: Uses, node: Node) -> Fusion | None:
         return None
     for residual, product in (node.inputs, node.inputs[::-1]):
         linear = uses.maker(product, "linear")
-        if linear is None or residual.id == product.id or not uses.is_read_once(product):
+        if linear is None or not uses.is_read_once(product):
             continue
         inputs = {"x": linear.inputs[0], "residual": residual}
         whole = uses.graph.node(fused.linear_add, inputs, linear.weights, {}, outputs=node.outputs)
@@ -70,7 +70,7 @@ def fuse_head(uses: Uses, node: Node) -> Fusion | None:
                 return None
             last = before
             replaced.append(last)
-    if last.op.name != "linear" or last.output.shape[0] != "logits":
+    if last.op.name != "linear":
         return None
     whole = uses.graph.node(fused.head, {"x": last.inputs[0]}, last.weights, attrs, outputs=node.outputs)
     return Fusion(whole, tuple(replaced))
