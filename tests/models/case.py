@@ -42,12 +42,12 @@ class Conversion:
     """How llama.cpp's converter stores an architecture. Names of tensors come from the `gguf` package."""
 
     arch: str  # the name in general.architecture
-    keys: Callable[[Config], Keys] = (
-        lambda c: {}
-    )  # beyond `base_keys`, without the architecture's name; None: no such key
+    # Keys beyond `base_keys`, without the architecture's name. A value of None: no such key.
+    keys: Callable[[Config], Keys] = lambda c: {}
+    # The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor.
     tensor: Callable[[str, np.ndarray, Config], np.ndarray | Arrays | None] = lambda name, array, c: array
-    """The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor."""
-    extra: Callable[[Config], Arrays] = lambda c: {}  # tensors that only GGUF files have
+    # Tensors that only GGUF files have.
+    extra: Callable[[Config], Arrays] = lambda c: {}
 
 
 def rope(kind: str, **numbers: Any) -> dict[str, Any]:

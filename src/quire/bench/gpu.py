@@ -2,7 +2,8 @@
 
 `python -m quire.bench gpu [--shape llama8b] [--fp8] [--scenarios c1,c10]` needs torch, triton and numpy, no server. It
 prints one JSON line a scenario: a closed loop, greedy, no tokenizer, prefix caching on. A scenario that is named twice
-runs twice, with other prompts. `--cold` measures the first requests after a start.
+runs twice, with other prompts. `--cold` measures the first requests after a start. `weights_per_s` times the bytes of
+a weight is the bandwidth that reading the weights takes; `multiply_adds_per_s` is the rate of all products.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.bench.engines.random_llama import LOAD_FORMAT, SHAPES, write_config
+from quire.bench.engines.random_models import LOAD_FORMAT, SHAPES, num_multiplied, write_config
 from quire.engine.llm import LLM
 from quire.engine.messages import Failed
 from quire.types.errors import QuireError
@@ -53,6 +54,7 @@ SCENARIOS = {
     "peak_128_2048": Scenario(300, 128, 0, 2048, 1024),
     "shared_2048_64": Scenario(512, 2112, 2048, 64, 128),
     "burst_24": Scenario(24, 320, 256, 128, 24),
+    "prompts": Scenario(64, 2048, 0, 1, 64),
 }
 
 
@@ -79,6 +81,7 @@ def run_scenarios(options: Namespace) -> None:
     name = options.shape + ("-fp8" if options.fp8 else "")
     with tempfile.TemporaryDirectory() as folder:
         write_config(Path(folder), options.shape)
+        num_weights = num_multiplied(Path(folder))
         with LLM(folder, device=options.device, load_format=LOAD_FORMAT, sampling_defaults="none", **settings) as llm:
             run_scenario(llm, Scenario(1, 32, 0, 4, 1), "first")
             num_blocks = llm.client.ready.num_blocks
@@ -90,7 +93,8 @@ def run_scenarios(options: Namespace) -> None:
             for index, each in enumerate(options.scenarios.split(",")):
                 if not options.cold:
                     run_scenario(llm, warm_up(SCENARIOS[each]), f"warm-up {index} {each}")
-                _print_line(scenario=each, model=name, **run_scenario(llm, SCENARIOS[each], f"{index} {each}"))
+                figures = run_scenario(llm, SCENARIOS[each], f"{index} {each}")
+                _print_line(scenario=each, model=name, **figures, **_model_rates(figures, num_weights))
 
 
 def warm_up(scenario: Scenario) -> Scenario:
@@ -183,6 +187,13 @@ def _rates(scenario: Scenario, seconds: float, first_tokens: Sequence[float]) ->
         "ttft_p50": round(first_tokens[count // 2], 4),
         "ttft_p99": round(first_tokens[min(count - 1, int(count * 0.99))], 4),
     }
+
+
+def _model_rates(figures: dict[str, Any], num_weights: int) -> dict[str, float]:
+    """Return how fast weights are read, and multiplied with, in billions a second."""
+    read, multiplied = figures["steps"] * num_weights, figures["computed_tokens"] * num_weights
+    seconds = figures["seconds"] * 1e9
+    return {"weights_per_s": round(read / seconds, 1), "multiply_adds_per_s": round(multiplied / seconds, 1)}
 
 
 def _counters(before: Any, after: Any, seconds: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from quire.bench.engines.random_llama import LOAD_FORMAT, SHAPES, write_config
+from quire.bench.engines.random_models import LOAD_FORMAT, SHAPES, write_config
 from quire.config import home_folder, load
 from quire.devices import base as devices
 from quire.devices.base import Device, Tunable

@@ -1,4 +1,4 @@
-"""The graph and the methods that draw it. A model file calls them once; the result is a list of frozen nodes.
+"""The model graph and the methods that build it. A model file calls them once; the result is a list of frozen nodes.
 
 A value is [tokens, dim], or [logits, dim] after `select`; both row counts are known only when a step runs. Nodes name
 their weights and do not hold them: the same graph is lowered with the weights of a checkpoint, a shard or a test.
@@ -19,12 +19,12 @@ from quire.ops.cache import PagedKV
 from quire.ops.registry import Op, Shape, ShapeError, format_shape
 from quire.types.errors import QuireError
 
-WeightNames = str | None | tuple[str | None, ...]  # what is bound to one parameter of an op
+WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
 OutputKind = Literal["logits"]
 
 
 class GraphError(QuireError):
-    """A graph cannot be drawn: a weight is missing or does not fit."""
+    """A graph cannot be built: a weight is missing or has the wrong shape."""
 
     code = "invalid_model"
 
@@ -43,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One call of an op. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
+    """One use of an op. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
 
     op: Op
     inputs: tuple[Value, ...]
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer while it is drawn: it completes the names of its weights."""
+    """One layer during drawing: completes the names of its weights."""
 
     index: int
 
@@ -90,7 +90,7 @@ class Cache:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in an order in which they can run. Only the model that draws it and passes add to it."""
+    """Nodes in execution order. Only the model that draws it, and passes, add to it."""
 
     shapes: Mapping[str, Shape]  # of the weights, by name
     nodes: list[Node] = field(default_factory=list)
@@ -101,38 +101,38 @@ class Graph:
 
     @classmethod
     def over(cls, weights: Weights) -> Graph:
-        """An empty graph whose nodes may name these weights."""
+        """Return an empty graph over these weights."""
         return cls({name: tuple(weight.shape) for name, weight in weights.items()})
 
     def rewritten(self, nodes: Iterable[Node]) -> Graph:
-        """A graph with the same caches and outputs, and these nodes."""
+        """Return a graph with these nodes, and the same caches and outputs."""
         return Graph(self.shapes, list(nodes), self.caches, dict(self.outputs), set(self._written), self._num_values)
 
-    # --- drawing
+    # --- methods for models
 
     def layers(self, count: int) -> Iterator[Layer]:
-        """The layers in order."""
+        """Yield the layers, in order."""
         return map(Layer, range(count))
 
     def embed(self, table: str) -> Value:
-        """The step's tokens as vectors."""
+        """Look up the embeddings of the step's tokens."""
         return self.draw(embed.embed, {}, {"table": table})
 
     def embed_positions(self, table: str, *, offset: int = 0) -> Value:
-        """Learned vectors of the step's positions."""
+        """Look up the learned embeddings of the step's positions."""
         return self.draw(embed.embed_positions, {}, {"table": table}, offset=offset)
 
     def rms_norm(self, x: Value, weight: str | None, *, eps: float, group: int = 0) -> Value:
-        """Unit root mean square of x, or of each `group` of its numbers, times a weight."""
+        """Scale x, or each `group` of its numbers, to unit root mean square, times weight."""
         return self.draw(norm.rms_norm, {"x": x}, {"weight": weight}, eps=eps, group=group)
 
     def layer_norm(self, x: Value, weight: str | None, *, eps: float, group: int = 0) -> Value:
-        """Mean 0 and variance 1, times a weight, plus its bias if the checkpoint has one."""
+        """Shift and scale x to mean 0 and variance 1, times weight, plus its bias if the checkpoint has one."""
         bound = {"weight": weight, "bias": self._bias(weight)}
         return self.draw(norm.layer_norm, {"x": x}, bound, eps=eps, group=group)
 
     def linear(self, x: Value, weight: str) -> Value:
-        """x times a weight, plus its bias if the checkpoint has one."""
+        """Multiply x with a weight, and add its bias if the checkpoint has one."""
         return self.draw(linear.linear, {"x": x}, {"weight": weight, "bias": self._bias(weight)})
 
     def rope(
@@ -143,7 +143,7 @@ class Graph:
         return self.draw(rope.rope, {"x": x}, {"frequencies": frequencies}, **attrs)
 
     def scale_by_position(self, x: Value, *, beta: float, span: int, shift: int = 0) -> Value:
-        """x times a factor that grows with the logarithm of the position."""
+        """Multiply x with a factor that grows with the logarithm of the position."""
         return self.draw(rope.scale_by_position, {"x": x}, {}, beta=beta, span=span, shift=shift)
 
     def cache(self, spec: PagedKV) -> Cache:
@@ -152,63 +152,63 @@ class Graph:
         return Cache(len(self.caches) - 1, spec)
 
     def attention(self, q: Value, k: Value, v: Value, cache: Cache, *, scale: float, **extras: Any) -> Value:
-        """Store k and v in the cache, then attend to what q may read. `extras`: softcap; names of sinks, slopes, …"""
+        """Write k and v to the cache; q attends to what it may read. `extras`: softcap; names of sinks, slopes, …"""
         if cache.index in self._written:
             raise GraphError(f"two layers write the cache {cache.index}: the second would overwrite the first")
         self._written.add(cache.index)
         return self._attend(attention.attention, {"q": q, "k": k, "v": v}, cache, scale=scale, **extras)
 
     def attention_shared(self, q: Value, cache: Cache, *, scale: float, **extras: Any) -> Value:
-        """Attend over a cache that an earlier layer writes."""
+        """Attend over the cache of an earlier layer, without writing."""
         if cache.index not in self._written:
             raise GraphError(f"a layer reads the cache {cache.index} before any layer writes it")
         return self._attend(attention.attention_shared, {"q": q}, cache, scale=scale, **extras)
 
     def activation(self, x: Value, kind: str) -> Value:
-        """A function of every number: silu, gelu, …"""
+        """Apply a function to every number: silu, gelu, …"""
         return self.draw(elementwise.activation, {"x": x}, {}, kind=kind)
 
     def xielu(self, x: Value, positive: str, negative: str, *, beta: float, eps: float) -> Value:
-        """The activation of Apertus."""
+        """Apply the activation of Apertus."""
         weights = {"positive": positive, "negative": negative}
         return self.draw(elementwise.xielu, {"x": x}, weights, beta=beta, eps=eps)
 
     def add(self, x: Value, y: Value) -> Value:
-        """x + y"""
+        """Add x and y."""
         return self.draw(elementwise.add, {"x": x, "y": y}, {})
 
     def multiply(self, x: Value, y: Value) -> Value:
-        """x * y"""
+        """Multiply x and y, number by number."""
         return self.draw(elementwise.multiply, {"x": x, "y": y}, {})
 
     def scale(self, x: Value, factor: float) -> Value:
-        """x times a number; x itself if that is 1."""
+        """Multiply x with a number; return x itself if that is 1."""
         return x if factor == 1.0 else self.draw(elementwise.scale, {"x": x}, {}, factor=factor)
 
     def scale_by(self, x: Value, weight: str) -> Value:
-        """x times a weight of one number, or of one for each column."""
+        """Multiply x with a weight of one number, or of one number for each column."""
         return self.draw(elementwise.scale_by, {"x": x}, {"weight": weight})
 
     def softcap(self, x: Value, cap: float | None) -> Value:
-        """cap * tanh(x / cap); x itself without a cap."""
+        """Return cap * tanh(x / cap), or x itself without a cap."""
         return x if not cap else self.draw(elementwise.softcap, {"x": x}, {}, cap=cap)
 
     def clamp(self, x: Value, limit: float | None) -> Value:
-        """x between -limit and limit; x itself without a limit."""
+        """Clip x to -limit .. limit; return x itself without a limit."""
         return x if not limit else self.draw(elementwise.clamp, {"x": x}, {}, limit=limit)
 
     def columns(self, x: Value, start: int, width: int) -> Value:
-        """Some columns of x."""
+        """Select some columns of x."""
         return self.draw(elementwise.columns, {"x": x}, {}, start=start, width=width)
 
     def logits(self, x: Value, head: str, *, factor: float = 1.0, cap: float | None = None) -> Value:
-        """The scores over the vocabulary, of the tokens that the step selects: the graph's output."""
+        """Compute the logits of the tokens in the step's `logits_at`: the graph's output."""
         chosen = self.draw(select.select, {"x": x}, {})
         out = self.softcap(self.scale(self.linear(chosen, head), factor), cap)
         self.outputs["logits"] = out
         return out
 
-    # --- what is drawn
+    # --- the finished graph
 
     @property
     def output(self) -> Value:
@@ -216,13 +216,13 @@ class Graph:
         return self.outputs.get("logits") or self.nodes[-1].outputs[0]
 
     def weight_names(self) -> tuple[str, ...]:
-        """Every weight that a node uses, once, in order of first use."""
+        """Return every weight that a node uses, once, in order of first use."""
         bound = (names for node in self.nodes for names in node.weights.values())
         flat = (name for names in bound for name in (names if isinstance(names, tuple) else (names,)))
         return tuple(dict.fromkeys(name for name in flat if name is not None))
 
     def digest(self) -> str:
-        """Equal for equal graphs: part of the key under which a device keeps lowered weights."""
+        """Return a hash that is equal for equal graphs: part of the cache key of lowered weights."""
         return hashlib.sha256(str(self).encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -230,7 +230,7 @@ class Graph:
         caches = [f"cache {index} = {spec}" for index, spec in enumerate(self.caches)]
         return "\n".join([*weights, *caches, *map(str, self.nodes)])
 
-    # --- nodes
+    # --- adding nodes
 
     def draw(self, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames], **attrs: Any) -> Value:
         """Add a node with one output."""
@@ -248,7 +248,7 @@ class Graph:
         cache: int | None = None,
         outputs: Sequence[Value] | None = None,
     ) -> Node:
-        """Make a node after checking its shapes. `outputs`: the values that it stands for, if they exist already."""
+        """Check the shapes and make a node. `outputs`: the values that it computes, if they exist already."""
         args: dict[str, Any] = {name: value.shape for name, value in inputs.items()}
         args |= {name: self._shape_of(names) for name, names in weights.items()}
         args |= {name: ("logits" if name == "logits_at" else "tokens",) for name in op.reads}
@@ -262,7 +262,7 @@ class Graph:
             outputs = [Value(self._num_values + i, shape) for i, shape in enumerate(shapes)]
             self._num_values += len(outputs)
         elif [value.shape for value in outputs] != list(shapes):
-            raise GraphError(f"{op.name} cannot stand for values of other shapes")
+            raise GraphError(f"{op.name} cannot compute values of other shapes")
         frozen = (MappingProxyType(dict(weights)), MappingProxyType(dict(attrs)))
         return Node(op, tuple(inputs[name] for name in op.inputs), *frozen, tuple(outputs), cache)
 
@@ -290,7 +290,7 @@ class Graph:
     def _explained(
         self, error: ShapeError, op: Op, inputs: Mapping[str, Value], weights: Mapping[str, WeightNames]
     ) -> GraphError:
-        """Say which weight or value a parameter is: its own name means nothing to a user."""
+        """Describe a shape error to the user: name the weight or value instead of the op's parameter."""
         parameter, _, index = error.parameter.partition("[")
         bound = weights.get(parameter)
         name = bound[int(index[:-1])] if isinstance(bound, tuple) and index else bound

@@ -1,4 +1,4 @@
-"""A handle on one weight: what the graph knows about it without reading it. Bytes stay mapped until somebody asks."""
+"""A handle on one weight: its name, shape and format. The bytes stay in the mapped file until they are accessed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Array = NDArray[Any]
 
 
 class StoredTensor(Protocol):
-    """A tensor in a checkpoint, as the readers of containers give it."""
+    """A tensor of a checkpoint, as the container readers return it."""
 
     @property
     def name(self) -> str: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...  # row-major: the last axis is the one whose numbers lie side by side
+    def shape(self) -> tuple[int, ...]: ...  # row-major: the last axis is contiguous
     @property
     def format(self) -> str: ...
     @property
-    def num_bytes(self) -> int: ...  # of `data`, told without touching it
+    def num_bytes(self) -> int: ...  # of `data`; reads nothing
     @property
     def data(self) -> Array: ...  # uint8; row after row, each a whole number of the format's blocks
     def dequantize(self) -> Array: ...  # float32, of `shape`
@@ -31,7 +31,7 @@ class StoredTensor(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
-    """How the stored tensor becomes the graph's weight: transpose, then take rows, then add a number.
+    """The steps from the stored tensor to the graph's weight: transpose, then take rows, then add a number.
 
     Rows are whole in every number format, so quantized rows are moved without touching a number. The other two need
     plain floats.
@@ -49,7 +49,7 @@ PLAIN = Transform()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
-    """One weight under its name in the model. Two names of one weight (tied embeddings) are one object."""
+    """One weight under its name in the graph. Two names of one weight (tied embeddings) are one object."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the weight in its stored format. Reads nothing."""
+        """Stored size. Reads nothing."""
         stored = math.prod(self.source.shape)
         return (
             self.source.num_bytes
@@ -73,11 +73,11 @@ class Weight:
         return self.transform.rows
 
     def raw(self) -> Array:
-        """The bytes in the weight's format, rows in the graph's order: uint8 [shape[0], bytes of a row].
+        """Return the bytes in the weight's format, rows in the graph's order: uint8 [shape[0], bytes of a row].
 
         A view of the mapped file, unless numbers have to move.
         """
-        if self.format != self.source.format:  # see `transformed`
+        if self.format != self.source.format or self.transform.added:  # see `transformed`
             return self.float32().reshape(self.shape[0], -1).view(np.uint8)
         rows = self.source.data.reshape(self.source.shape[0], -1)
         if self.transform.transposed:
@@ -86,7 +86,7 @@ class Weight:
         return rows if order is None else rows[order]
 
     def float32(self) -> Array:
-        """The numbers, [*shape]. Not kept: a caller that needs them twice keeps them."""
+        """Dequantize to float32 [*shape]. Not cached."""
         numbers = self.source.dequantize()
         if self.transform.transposed:
             numbers = numbers.T
@@ -99,7 +99,7 @@ class Weight:
 
 Weights = Mapping[str, Weight]
 
-_ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # formats whose numbers stand alone, so that they can be transposed
+_ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # formats without blocks, which can be transposed
 
 
 def transformed(name: str, shape: tuple[int, ...], source: StoredTensor, transform: Transform = PLAIN) -> Weight:
@@ -110,7 +110,7 @@ def transformed(name: str, shape: tuple[int, ...], source: StoredTensor, transfo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputedTensor:
-    """A tensor that no file has, such as the frequencies of rope."""
+    """A tensor that is computed instead of stored, such as the rope frequencies."""
 
     name: str
     array: Array  # float32
@@ -135,7 +135,34 @@ class ComputedTensor:
         return self.array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedTensor:
+    """Tensors of one shape and format that are stored apart, as one with an axis in front."""
+
+    name: str
+    parts: tuple[StoredTensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.parts), *self.parts[0].shape)
+
+    @property
+    def format(self) -> str:
+        return self.parts[0].format
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def data(self) -> Array:
+        return np.concatenate([part.data.reshape(-1) for part in self.parts])
+
+    def dequantize(self) -> Array:
+        return np.stack([part.dequantize() for part in self.parts])
+
+
 def computed_weight(name: str, array: Array) -> Weight:
-    """A weight made here, in float32."""
+    """Make a float32 weight from an array."""
     tensor = ComputedTensor(name, np.ascontiguousarray(array, np.float32))
     return Weight(name, tensor.shape, tensor.format, tensor)

@@ -10,7 +10,9 @@ from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, PAIRED_NAMES
 from quire.models.registry import architecture
 
 NAMES = PAIRED_NAMES.but({"mlp.gate": None})
-CONFIG = LLAMA_CONFIG.override(fixed={"hidden_act": ("relu2",)}, defaults={"rms_norm_eps": 1e-5, "eos_token_id": 128001})
+CONFIG = LLAMA_CONFIG.override(
+    fixed={"hidden_act": ("relu2",)}, defaults={"rms_norm_eps": 1e-5, "eos_token_id": 128001}
+)
 
 
 @architecture("ArceeForCausalLM", model_type="arcee", gguf="arcee", names=NAMES, keys=ConfigKeys(CONFIG, LLAMA_GGUF))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.config import ModelConfig
@@ -11,25 +11,49 @@ from quire.ops.cache import PagedKV
 HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads together
 
 
-def attend(
-    g: Graph, c: ModelConfig, layer: Layer, h: Value, *, head_norm: HeadNorm = None, rotates: bool = True, **extras: Any
-) -> Value:
-    """q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`.
+class AttentionChoices(TypedDict, total=False):
+    """How an attention block differs from Llama's."""
 
-    `extras`: interleaved (of rope), scale (default: 1 / √head_dim), softcap, and names of sinks and slopes.
-    """
+    head_norm: HeadNorm  # of q and k
+    norms_last: bool  # norms of heads follow rope
+    rotates: bool  # False: no rope
+    interleaved: bool  # rope rotates neighbours, not halves
+    position_scale: tuple[float, int] | None  # beta and span of the factor of queries
+    scale: float  # default: 1 / √head_dim
+    softcap: float | None
+    sinks: str
+    slopes: str
+
+
+def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[AttentionChoices]) -> Value:
+    """Compute q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`."""
     q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
-    if head_norm is not None:
-        q, k = (
-            norm_heads(g, x, layer[f"attn.{word}_norm"], head_norm, eps=c.norm_eps, head_dim=c.head_dim)
-            for x, word in ((q, "q"), (k, "k"))
-        )
-    interleaved = extras.pop("interleaved", False)
-    if rotates:
+    head_norm, interleaved = choices.pop("head_norm", None), choices.pop("interleaved", False)
+    norms_last, position_scale = choices.pop("norms_last", False), choices.pop("position_scale", None)
+    if not norms_last:
+        q, k = _norm_both(g, c, layer, (q, k), head_norm)
+    if choices.pop("rotates", True):
         q, k = (rotate(g, c, layer, x, interleaved=interleaved) for x in (q, k))
+    if norms_last:
+        q, k = _norm_both(g, c, layer, (q, k), head_norm)
+    if position_scale is not None:
+        q = g.scale_by_position(q, beta=position_scale[0], span=position_scale[1])
     cache = g.cache(PagedKV(c.num_kv_heads, c.head_dim, c.head_dim, c.windows[layer.index]))
-    scale = extras.pop("scale", c.head_dim**-0.5)
-    return g.linear(g.attention(q, k, v, cache, scale=scale, **extras), layer["attn.out"])
+    choices.setdefault("scale", c.head_dim**-0.5)
+    return g.linear(g.attention(q, k, v, cache, **choices), layer["attn.out"])
+
+
+def _norm_both(
+    g: Graph, c: ModelConfig, layer: Layer, both: tuple[Value, Value], kind: HeadNorm
+) -> tuple[Value, Value]:
+    """Norm the heads of q and k."""
+    if kind is None:
+        return both
+    words = (layer["attn.q_norm"], layer["attn.k_norm"])
+    q, k = (
+        norm_heads(g, x, word, kind, eps=c.norm_eps, head_dim=c.head_dim) for x, word in zip(both, words, strict=True)
+    )
+    return q, k
 
 
 def norm_heads(g: Graph, x: Value, weight: str, kind: HeadNorm, *, eps: float, head_dim: int) -> Value:

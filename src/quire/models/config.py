@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from quire.graph.weight import StoredTensor
+from quire.graph.weight import StoredTensor, Weight
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
@@ -16,6 +16,13 @@ from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, bri
 Metadata = Mapping[str, Any]
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer types
+ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.out")  # words of linears
+QKV, MLP = ATTENTION[:3], ("mlp.gate", "mlp.up", "mlp.down")
+# config.json's names of the activations of feed-forward blocks -> those of our op
+_ACTIVATIONS = {
+    **{"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
+}
 _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
@@ -49,6 +56,7 @@ class ModelConfig:
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
+    activation: str = "silu"  # of the feed-forward block, where the architecture reads it
     init_std: float = 0.02  # standard deviation of the weights before training
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
@@ -56,6 +64,13 @@ class ModelConfig:
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         """Make the configuration from what all decoders have, and from keys that only this one has."""
         return cls(**base)
+
+    def complete(self, weights: dict[str, Weight]) -> Self:
+        """The configuration once the weights are bound.
+
+        An architecture may add weights that it computes, and replace numbers that are stored as tensors.
+        """
+        return self
 
     def rope_of(self, layer: int) -> str:
         """The key of a layer's rope in `ropes`."""
@@ -106,7 +121,8 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "windows": windows,
         "tied": c.flag("tie_word_embeddings"),
         "eos_ids": c.token_ids("eos_token_id"),
-        "biased": _biased(c),
+        "biased": _biased(c, keys),
+        "activation": _activation(c),
         "init_std": c.fraction("initializer_range", 0.02),
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
@@ -143,6 +159,9 @@ def _windows(
     first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
     windows = tuple(window if i >= first_layer else None for i in range(num_layers))
     kinds = Values(given).texts("layer_types")
+    if kinds is None and window and "sliding_window_pattern" in keys.read:
+        period = c.size("sliding_window_pattern")  # the last of so many layers has no window
+        windows = tuple(None if i % period == 0 else window for i in range(1, num_layers + 1))
     if kinds is None:
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
@@ -160,16 +179,23 @@ def _windows(
     return tuple(FULL if each == "attention" else each for each in kinds), listed
 
 
-def _biased(c: Values) -> frozenset[str]:
-    attention = {"attn.q", "attn.k", "attn.v", "attn.out"} if c.flag("attention_bias") else set()
-    mlp = {"mlp.gate", "mlp.up", "mlp.down"} if c.flag("mlp_bias") else set()
-    return frozenset(attention | mlp)
+def _biased(c: Values, keys: KeySet) -> frozenset[str]:
+    return frozenset(word for flag, words in keys.biases.items() if c.flag(flag) for word in words)
+
+
+def _activation(c: Values) -> str:
+    name = c.text("hidden_act", "silu")
+    if name not in _ACTIVATIONS:
+        raise c.refusal("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
 def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     metadata, arch = checkpoint.metadata, str(checkpoint.metadata.get("general.architecture"))
     prefix = f"{arch}."
     given = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
+    given |= {key: metadata[key] for key in keys.read if key in metadata}  # a few keys have no architecture in front
+    given |= {flag: tensor in checkpoint.tensors for flag, tensor in keys.tensors.items()}
     c = keys.values(given, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
@@ -200,6 +226,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
+        "activation": _activation(c),
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     }
     return kind.read(base, c, is_gguf=True)

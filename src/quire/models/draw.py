@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that a device can lower. Nothing large is read: weights are handles until lowering."""
+"""Turns a checkpoint into a model that a device can lower. Nothing large is read: weights stay handles until then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class DrawnModel:
-    """A drawn model: what `Device.lower` and the interpreter take."""
+    """A model's graph and weights: the input of `Device.lower` and of the interpreter."""
 
     architecture: str
     config: ModelConfig
@@ -31,7 +31,7 @@ class DrawnModel:
 
 
 def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel:
-    """Find the architecture, bind its names, check every shape, draw the graph.
+    """Find the architecture, bind its weights, check every shape, draw the graph.
 
     `context` is the longest text that will be served; None: the model's own limit. Ropes whose factors depend on the
     length of the text choose them by it.
@@ -39,7 +39,7 @@ def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys, arch.config)
     weights = bind_weights(checkpoint, config, arch.names)
-    config = replace(config, tied=weights["head"] is weights["embed"])
+    config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
         frequencies = _frequencies(checkpoint, rope, context or config.max_context)
@@ -52,7 +52,7 @@ def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel
 
 
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -> Array:
-    """float32 [pairs]. GGUF files have the factors of llama3 and longrope as a tensor with a divisor for each pair."""
+    """Return the frequencies, float32 [pairs]. GGUF stores the factors of llama3 and longrope as divisors of them."""
     frequencies = rope.frequencies(context)
     length = "long" if context > rope.original_context else "short"
     names = ("rope_freqs.weight", f"rope_factors_{length}.weight")
@@ -62,7 +62,7 @@ def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -
     divisors = checkpoint.tensors[name].dequantize()
     if divisors.shape != frequencies.shape:
         found, expected = format_shape(divisors.shape), format_shape(frequencies.shape)
-        raise BadCheckpoint(f"The tensor {name} is {found}; by the configuration it is {expected}.")
+        raise BadCheckpoint(f"The tensor {name} is {found}; by the configuration it must be {expected}.")
     if not (np.isfinite(divisors) & (divisors > 0)).all():
-        raise BadCheckpoint(f"The tensor {name} has divisors that are not above 0.")
+        raise BadCheckpoint(f"The tensor {name} has divisors that are not positive numbers.")
     return (frequencies / divisors).astype(np.float32)

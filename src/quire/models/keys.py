@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from quire.models.errors import UnsupportedModel
 from quire.models.values import Values, brief
@@ -73,9 +73,25 @@ class RopeRules:
     is_partial: bool = False  # it may turn a part of each head
     by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
+    has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
+    beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
 
 
 WHOLE_HEADS = RopeRules()
+
+
+class KeyChanges(TypedDict, total=False):
+    """How an architecture's keys differ from another's."""
+
+    reads: Iterable[str]
+    ignores: Iterable[str]
+    lacks: Iterable[str]
+    fixed: Mapping[str, Neutral | None]  # None: not fixed any more
+    defaults: Mapping[str, Any]
+    spelling: Mapping[str, str]  # the file's names of keys that are read
+    rope: RopeRules
+    biases: Mapping[str, tuple[str, ...]]
+    tensors: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,33 +105,29 @@ class KeySet:
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
     rope: RopeRules = WHOLE_HEADS
+    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
+    tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
 
-    def override(
-        self,
-        *,
-        reads: Iterable[str] = (),
-        ignores: Iterable[str] = (),
-        lacks: Iterable[str] = (),
-        fixed: Mapping[str, Neutral | None] | None = None,
-        defaults: Mapping[str, Any] | None = None,
-        spelling: Mapping[str, str] | None = None,
-        rope: RopeRules | None = None,
-    ) -> KeySet:
-        """The keys of an architecture that reads some more of them, ignores some of these, or does not have some.
+    def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
+        """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
 
-        `spelling` gives the file's names for keys that are read. A fixed value of None makes a key not fixed.
+        Flags of biases and tensors are read.
         """
-        reads, ignores, lacks = frozenset(reads), frozenset(ignores), frozenset(lacks)
-        merged: dict[str, Neutral | None] = {**self.fixed, **(fixed or {})}
+        flags = (*changes.get("biases", ()), *changes.get("tensors", ()))
+        reads, ignores = frozenset((*changes.get("reads", ()), *flags)), frozenset(changes.get("ignores", ()))
+        lacks = frozenset(changes.get("lacks", ()))
+        fixed: dict[str, Neutral | None] = {**self.fixed, **changes.get("fixed", {})}
         return replace(
             self,
             read=self.read.union(reads).difference(ignores, lacks),
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
-            fixed={key: each for key, each in merged.items() if each is not None and key not in reads | lacks},
-            defaults={**self.defaults, **(defaults or {})},
-            spelling={**self.spelling, **(spelling or {})},
-            rope=self.rope if rope is None else rope,
+            fixed={key: each for key, each in fixed.items() if each is not None and key not in reads | lacks},
+            defaults={**self.defaults, **changes.get("defaults", {})},
+            spelling={**self.spelling, **changes.get("spelling", {})},
+            rope=changes.get("rope", self.rope),
+            biases=changes.get("biases", self.biases),
+            tensors=changes.get("tensors", self.tensors),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
-from quire.models.config import ModelConfig
+from quire.models.config import ATTENTION, MLP, ModelConfig
 from quire.models.keys import BASE_HARMLESS, FOREIGN, ConfigKeys, KeySet
 from quire.models.names import Names, Stored, TensorName, pairs_to_halves
 from quire.models.registry import architecture
@@ -49,6 +51,7 @@ LLAMA_CONFIG = KeySet(
     ),
     fixed={"hidden_act": ("silu", "swish")},
     foreign=FOREIGN,
+    biases={"attention_bias": ATTENTION, "mlp_bias": MLP},
 )
 LLAMA_GGUF = KeySet(
     read=frozenset(
@@ -76,12 +79,15 @@ LLAMA_GGUF = KeySet(
 @architecture(
     "LlamaForCausalLM", model_type="llama", gguf="llama", names=PAIRED_NAMES, keys=ConfigKeys(LLAMA_CONFIG, LLAMA_GGUF)
 )
-def llama(g: Graph, c: ModelConfig, *, norms_heads: bool = False) -> Value:
-    """Pre-norm decoder with grouped heads, rotary positions and a gated feed-forward block."""
+def llama(g: Graph, c: ModelConfig, **attention: Any) -> Value:
+    """Pre-norm decoder with grouped heads, rotary positions and a gated feed-forward block.
+
+    `attention`: what `attend` takes, in architectures that differ in nothing else.
+    """
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
         h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
-        x = g.add(x, attend(g, c, layer, h, head_norm="rms" if norms_heads else None))
+        x = g.add(x, attend(g, c, layer, h, **attention))
         h = g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps)
         x = g.add(x, gated_mlp(g, layer, h, "silu"))
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

@@ -1,4 +1,4 @@
-"""From the model's words to the tensors of a container. Every tensor must be there, fit, and be used."""
+"""Binds an architecture's weight names to the tensors of a container. Every tensor must exist, fit, and be used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.graph.weight import StoredTensor, Transform, Weight, transformed
+from quire.graph.weight import StackedTensor, StoredTensor, Transform, Weight, transformed
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, join_tensors
@@ -22,12 +22,12 @@ Array = NDArray[Any]
 Sizes = Mapping[str, int]
 RowRule = Callable[[Sizes], Array]  # the rows of the stored tensor that are the weight's, in the graph's order
 
-COMPARED_BYTES = 1 << 20  # at a time: fits in the CPU's cache
+COMPARED_BYTES = 1 << 20  # at a time, to stay in the CPU's cache
 GGUF, SAFETENSORS = "gguf", "safetensors"
 
 
 def pairs_to_halves(heads: str, rows: str) -> RowRule:
-    """The rows of every head, stored as rope in pairs has them (0, D/2, 1, D/2 + 1, …), in order of halves."""
+    """The file stores the rows of every head in the order of pairwise rope: 0, D/2, 1, D/2 + 1, …"""
 
     def order(sizes: Sizes) -> Array:
         pairs = np.arange(sizes[rows]).reshape(sizes[heads], -1, 2)  # [head, i, half]
@@ -61,7 +61,7 @@ def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a container has a weight, and how the tensor becomes the weight."""
+    """Where a container stores a weight, and how the tensor is transformed into the weight."""
 
     name: str  # without the layer's prefix and without `.weight`
     rows: RowRule | None = None
@@ -76,43 +76,44 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """A weight in each container, and its shape. A word with a dot belongs to every layer, one without to the model."""
+    """A weight's place in each container, and its shape. A name with a dot is of a layer, one without of the model."""
 
     safetensors: str | Stored
     gguf: str | Stored | None  # None: GGUF files do not have it
-    shape: tuple[str, ...]  # words of ModelConfig.sizes
-    biased: bool = False  # the architecture has a bias here, whatever the configuration says
-    only: Callable[[Any, int], bool] | None = None  # of a model's layers, those that have it; None: all
-    kind: str = "weight"  # the end of the tensor's name; "" for none
+    shape: tuple[str, ...]  # names of ModelConfig.sizes
+    biased: bool = False  # the architecture always has a bias here
+    only: Callable[[Any, int], bool] | None = None  # which layers have it; None: all
+    kind: str = "weight"  # suffix of the tensor's name; "" for none
 
     def stored(self, container: str) -> Stored | None:
-        """Where this container has it."""
+        """Return where this container stores it."""
         found = self.gguf if container == GGUF else self.safetensors
         return Stored(found) if isinstance(found, str) else found
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The tensors of an architecture, by the model's words."""
+    """The tensors of an architecture, by their names in the graph."""
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
-    # Tensors that are no weights: what every reader computes, GGUF's rope factors (draw.py reads them).
+    stacked: frozenset[str] = frozenset()  # of safetensors: tensors that are stored as `NAME.0`, `NAME.1`, …
+    # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
     def but(self, entries: Mapping[str, TensorName | None] | None = None, *, ignored: str = "", **fields: Any) -> Names:
-        """The same with other entries (None: without it) and fields. `ignored`: a pattern of further such tensors."""
+        """Return the same names with other entries (None: removed) and fields. `ignored`: a pattern of more tensors."""
         merged = {**self.entries, **(entries or {})}
         pattern = re.compile(f"{self.ignored.pattern}|{ignored}") if ignored else self.ignored
         kept = {word: each for word, each in merged.items() if each is not None}
         return replace(self, entries=kept, ignored=pattern, **fields)
 
     def marked(self, *words: str, **fields: Any) -> Names:
-        """The same, with these fields of these words set."""
+        """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
-        """The name of the tensor in the container; `kind` is weight or bias."""
+        """Return the full name of the weight or bias (`kind`)."""
         prefix = "blk" if container == GGUF else self.layers
         name = stored if layer is None else f"{prefix}.{layer}.{stored}"
         return f"{name}.{kind}" if kind else name
@@ -120,10 +121,10 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """One tensor that the model has, or may have."""
+    """A tensor that the model has, or may have."""
 
-    name: str  # in the model's words: layers.3.attn.q
-    tensor: str  # in the container's
+    name: str  # in the graph: layers.3.attn.q
+    tensor: str  # in the container
     shape: tuple[int, ...]
     transform: Transform
     required: bool = True
@@ -131,9 +132,9 @@ class _Expected:
 
 
 def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
-    """Return handles of all weights, by the model's names. Reads no tensor but a head that may be the embedding."""
+    """Return handles of all weights, by graph name. Reads no tensor except to compare a tied head with the table."""
     container = checkpoint.container
-    tensors = join_tensors(checkpoint.tensors, config.quantization)
+    tensors = _stack(join_tensors(checkpoint.tensors, config.quantization), names.stacked)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
@@ -141,16 +142,33 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
-        tensors = _made_up(expected, config)
+        tensors = _random_tensors(expected, config)
     if missing := [each.tensor for each in expected if each.required and each.tensor not in tensors]:
-        raise BadCheckpoint(f"The checkpoint lacks {_listed(missing)}.")
+        raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
     known = {each.tensor for each in expected}
     if unknown := [name for name in tensors if name not in known and not names.ignored.search(name)]:
-        raise BadCheckpoint(f"The checkpoint has {_listed(unknown)} with no place in this architecture.")
+        raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
     weights = {each.name: _handle(each, tensors[each.tensor]) for each in expected if each.tensor in tensors}
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
+
+
+def _stack(tensors: Mapping[str, StoredTensor], stacked: frozenset[str]) -> Mapping[str, StoredTensor]:
+    """The tensors, with those that are stored one by one under a number as one tensor."""
+    parts: dict[str, dict[int, StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        stem, _, kind = name.rpartition(".")
+        stem, _, index = stem.rpartition(".")
+        if index.isdecimal() and stem.endswith(tuple(stacked)):
+            parts.setdefault(f"{stem}.{kind}", {})[int(index)] = tensor
+    whole = {
+        name: StackedTensor(name, tuple(found[i] for i in sorted(found)))
+        for name, found in parts.items()
+        if sorted(found) == list(range(len(found))) and len({(each.shape, each.format) for each in found.values()}) == 1
+    }
+    used = {part.name for tensor in whole.values() for part in tensor.parts}
+    return {**{name: tensors[name] for name in tensors if name not in used}, **whole} if whole else tensors
 
 
 def _first(container: str, names: Names, word: str) -> str:
@@ -160,7 +178,7 @@ def _first(container: str, names: Names, word: str) -> str:
 
 
 def _tie(tensors: Mapping[str, StoredTensor], embed: str, head: str) -> tuple[Mapping[str, StoredTensor], bool]:
-    """The tensors of a model whose head is declared to be its embedding table, and whether it is.
+    """Return the tensors of a model with tied embeddings by its configuration, and whether they really are tied.
 
     As in transformers: a head that is stored and differs is used. If one of the two is missing, the other is both.
     """
@@ -173,7 +191,7 @@ def _tie(tensors: Mapping[str, StoredTensor], embed: str, head: str) -> tuple[Ma
 
 
 def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
-    """Have both the same bytes? Reads up to the first difference; 1 GB of equal bytes takes 0.4 s.
+    """Return whether both have the same bytes. Reads up to the first difference; 1 GB of equal bytes takes 0.4 s.
 
     A tensor of several parts counts as different from any other: keeping both is always right.
     """
@@ -186,7 +204,7 @@ def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
 
 
 def _expected(container: str, config: ModelConfig, names: Names, layer: int | None) -> Iterator[_Expected]:
-    """The tensors of one layer, or with None those of the model."""
+    """Yield the tensors of one layer, or with None those outside the layers."""
     sizes = config.sizes(layer)
     for word, entry in names.entries.items():
         stored = entry.stored(container)
@@ -199,15 +217,15 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
         tensor = names.full_name(container, stored.name, layer, entry.kind)
         yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
-        # config.json says which biases there are; GGUF files say it by having them
+        # config.json declares the biases; in GGUF they are simply present or absent
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):
             bias = names.full_name(container, stored.name, layer, "bias")
             yield _Expected(f"{name}.bias", bias, shape[:1], Transform(rows=transform.rows), required)
 
 
-def _made_up(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
-    """A random tensor for each: norms near 1, all else near 0, matrices of layers as configured."""
+def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
+    """Return random tensors: norms near 1, all else near 0, matrices of layers in the configured quantization."""
 
     def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
         spread, quantization = config.init_std, config.quantization
@@ -225,14 +243,14 @@ def _made_up(expected: list[_Expected], config: ModelConfig) -> dict[str, Stored
 
 
 def stored_shapes(container: str, config: ModelConfig, names: Names) -> dict[str, tuple[int, ...]]:
-    """The tensors that a checkpoint of this model must have, with their shapes in the container."""
+    """Return the tensors that a checkpoint of this model must have, with their shapes in the container."""
     layers = (None, *range(config.num_layers))
     expected = (each for layer in layers for each in _expected(container, config, names, layer))
     return _stored_shapes([each for each in expected if each.required])
 
 
 def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
-    """A tensor of several parts is as tall as its last part."""
+    """Return the shapes by tensor. A tensor of several parts has as many rows as its last part needs."""
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
         last = each.shape[0] if each.transform.rows is None else int(each.transform.rows.max()) + 1
@@ -248,13 +266,14 @@ def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
     if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
         found = (len(rows), *found[1:])
     if found != (each.stored or each.shape):
+        shape = format_shape(each.stored or each.shape)
         raise BadCheckpoint(
-            f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it is {format_shape(each.stored or each.shape)}."
+            f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it must be {shape}."
         )
     return transformed(each.name, each.shape, tensor, each.transform)
 
 
-def _listed(names: list[str], most: int = 5) -> str:
-    """`3 tensors (a, b, c)`"""
+def _summary(names: list[str], most: int = 5) -> str:
+    """Format a list of names as `3 tensors (a, b, c)`."""
     shown = ", ".join(sorted(names)[:most]) + (", …" if len(names) > most else "")
     return f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({shown})"

@@ -30,9 +30,7 @@ CONFIG = LLAMA_CONFIG.override(
     defaults={"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "eos_token_id": 3},
     rope=PARTIAL,
 )
-GGUF = LLAMA_GGUF.override(
-    spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}, rope=PARTIAL
-)
+GGUF = LLAMA_GGUF.override(spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}, rope=PARTIAL)
 
 
 @architecture("NemotronForCausalLM", model_type="nemotron", gguf="nemotron", names=NAMES, keys=ConfigKeys(CONFIG, GGUF))

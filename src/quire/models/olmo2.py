@@ -23,9 +23,7 @@ NAMES = LLAMA_NAMES.but(
 KEYS = LLAMA_CONFIG.override(ignores=["mlp_bias"], defaults={"rms_norm_eps": 1e-5, "eos_token_id": 50279})
 
 
-@architecture(
-    "Olmo2ForCausalLM", model_type="olmo2", gguf="olmo2", names=NAMES, keys=ConfigKeys(KEYS, LLAMA_GGUF)
-)
+@architecture("Olmo2ForCausalLM", model_type="olmo2", gguf="olmo2", names=NAMES, keys=ConfigKeys(KEYS, LLAMA_GGUF))
 def olmo2(g: Graph, c: ModelConfig) -> Value:
     """Each block reads the residual stream as it is; its output is normed, then added."""
     x = g.embed("embed")

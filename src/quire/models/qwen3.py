@@ -31,4 +31,4 @@ KEYS = LLAMA_CONFIG.override(
 @architecture("Qwen3ForCausalLM", model_type="qwen3", gguf="qwen3", names=NAMES, keys=ConfigKeys(KEYS, LLAMA_GGUF))
 def qwen3(g: Graph, c: ModelConfig) -> Value:
     """The norms are the only step that Llama does not have."""
-    return llama(g, c, norms_heads=True)
+    return llama(g, c, head_norm="rms")

@@ -75,8 +75,8 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. In {checkpoint.container} files "
-        f"these are: {', '.join(sorted(by_name))}."
+        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
+        f"are: {', '.join(sorted(by_name))}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The frequencies of rotary positions: default, linear, llama3 and yarn, as either container states them."""
+"""The frequencies of rotary position embeddings, from config.json or GGUF."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from quire.models.values import Values, brief
 
 Array = NDArray[Any]
 
-ALL = "all"  # the key of the rope of a model that has one for all layers
+ALL = "all"  # the key of a rope that all layers share
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Everything the frequencies depend on. A field that a kind does not use keeps its default."""
+    """Everything that the frequencies depend on. A field that a kind does not use keeps its default."""
 
     theta: float
-    rotary_dim: int  # how many numbers of a head turn, two by two
+    rotary_dim: int  # how many numbers of a head are rotated, in pairs
     kind: str = "default"
     factor: float = 1.0
-    original_context: int = 0  # llama3, yarn: how long the texts of the first training were
+    original_context: int = 0  # llama3, yarn, longrope: context length of the original training
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn
-    scaling: float = 1.0  # yarn, longrope: what cosine and sine are multiplied by
-    trained_context: int = 0  # dynamic: positions for which the plain frequencies are right
+    scaling: float = 1.0  # yarn, longrope: factor of cosine and sine
+    trained_context: int = 0  # dynamic: context length up to which the plain frequencies apply
     short_factors: tuple[float, ...] = ()  # longrope: divisors for contexts up to original_context
     long_factors: tuple[float, ...] = ()  # longrope: divisors for longer ones
     full_dim: int = 0  # proportional: the head size that exponents refer to; pairs beyond rotary_dim have frequency 0
 
     def frequencies(self, context: int = 0) -> Array:
-        """Radians per position of every pair, float32 [rotary_dim / 2].
+        """Return the radians per position of every pair, float32 [rotary_dim / 2].
 
         `context` is the longest text that will be served: dynamic and longrope choose their factors by it, once.
         """
@@ -50,7 +50,7 @@ class RopeConfig:
 def ropes_from_config(
     c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
 ) -> dict[str, RopeConfig]:
-    """The ropes of config.json: one, or one for each layer type where `rope_parameters` has layer types as keys."""
+    """Read the ropes of config.json: one, or one for each layer type that `rope_parameters` has as a key."""
     table = c.mapping("rope_parameters")
     is_nested = bool(table) and all(isinstance(each, Mapping) for each in table.values())
     if rules.by_layer_type and is_nested and not c.mapping("rope_scaling"):
@@ -60,7 +60,7 @@ def ropes_from_config(
 
 
 def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
-    """From config.json: `rope_scaling`, else `rope_parameters`, as a whole; `rope_theta` beside it if it has none.
+    """Read config.json: `rope_scaling`, or else `rope_parameters`; `rope_theta` beside it if it has none.
 
     So if both are there, the theta of `rope_parameters` counts for nothing, as in transformers.
     """
@@ -69,7 +69,8 @@ def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRule
 
 
 def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
-    if unknown := sorted(r.names() - _READ):
+    known = _READ | rules.beside | ({"alpha"} if rules.has_alpha else set())
+    if unknown := sorted(r.names() - known):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
     kind = _known(r.text("rope_type", r.text("type", "default")))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
@@ -82,6 +83,9 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
         return RopeConfig(**base, full_dim=head_dim, factor=r.number("factor", 1.0))
     if kind in ("default", "linear"):
         return RopeConfig(**base, factor=r.number("factor") if kind == "linear" else 1.0)
+    if kind == "dynamic" and rules.has_alpha and r.number_or_none("alpha"):
+        stretch = r.number("alpha") ** (base["rotary_dim"] / (base["rotary_dim"] - 2))
+        return RopeConfig(**{**base, "kind": "default", "theta": base["theta"] * stretch})
     if kind == "dynamic":
         return RopeConfig(**base, factor=r.number("factor"), trained_context=max_context)
     original = outer.size("original_max_position_embeddings", r.size("original_max_position_embeddings", max_context))
@@ -106,7 +110,7 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
 
 
 def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) -> RopeConfig:
-    """Phi-3's: divisors for short and for long contexts."""
+    """Read the divisors for short and for long contexts."""
     factors: dict[str, Any] = {}
     for name in ("short", "long"):
         found = r.numbers(f"{name}_factor")
@@ -120,7 +124,7 @@ def _longrope(r: Values, base: dict[str, Any], original: int, max_context: int) 
 
 
 def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -> int:
-    """Readers of the same key disagree on whether it counts, so the architecture says whether it does."""
+    """Return the size of the rotated part. Architectures disagree on whether the key counts, so each declares it."""
     if not is_partial and share != 1.0:
         raise values.refusal("partial_rotary_factor", "1, as rope turns whole heads in this architecture")
     found = int(head_dim * share)
@@ -130,11 +134,11 @@ def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -
 
 
 def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
-    """From GGUF, keys without the architecture's name. The factors of llama3 are a tensor there, not metadata.
+    """Read GGUF metadata, keys without the architecture's name. The factors of llama3 are a tensor, not metadata.
 
     A factor without a type is linear. Zero is a factor that was left out.
     """
-    key = "rope.scaling.factor" if "rope.scaling.factor" in c else "rope.scale_linear"  # the key of the first files
+    key = "rope.scaling.factor" if "rope.scaling.factor" in c else "rope.scale_linear"  # the name in early files
     factor = c.number_unless_zero(key, 1.0)
     kind = c.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     rotary_dim = c.size("rope.dimension_count", head_dim)
@@ -144,7 +148,9 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules 
         raise c.refusal("rope.dimension_count", f"an even number up to {head_dim}, the size of a head")
     scaling = 1.0
     if kind == "yarn":
-        scaling = c.number("rope.scaling.yarn_attn_factor", _magnitude(factor))
+        multiplier = c.number_unless_zero("rope.scaling.yarn_log_multiplier", 0.0)  # mscale_all_dim, if mscale is 1
+        plain = _magnitude(factor) / (_magnitude(factor, multiplier) if multiplier else 1.0)
+        scaling = c.number("rope.scaling.yarn_attn_factor", plain)
     scaling *= c.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
         theta=c.number("rope.freq_base", 10000.0, above=1.0),
@@ -167,20 +173,20 @@ def _known(kind: str, is_gguf: bool = False) -> str:
 
 
 def _plain(rope: RopeConfig) -> Array:
-    """theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
+    """Return theta ** -(2i / dim), float64; the exponent is rounded to float32 first, as in the training code."""
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.full_dim or rope.rotary_dim)
     return 1.0 / rope.theta ** exponents.astype(np.float64)
 
 
 def _llama3(rope: RopeConfig, plain: Array, context: int) -> Array:
-    """Long waves are stretched by the factor, short ones stay, those between move from one to the other."""
+    """Divide low frequencies by the factor, keep high ones, and interpolate between them."""
     turns = rope.original_context * plain / (2 * math.pi)  # of each pair over the original context
     keep: Array = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0)
     return keep * plain + (1 - keep) * plain / rope.factor
 
 
 def _yarn(rope: RopeConfig, plain: Array, context: int) -> Array:
-    """As llama3, with a ramp over the index of the pair; the bounds are given as turns over the original context."""
+    """Like llama3, with a linear ramp over the index of the pair; its bounds are turns over the original context."""
 
     def pair_that_turns(times: float) -> float:
         span = rope.original_context / (times * 2 * math.pi)
@@ -220,7 +226,7 @@ def _long(rope: RopeConfig, plain: Array, context: int) -> Array:
 
 
 def _proportional(rope: RopeConfig, plain: Array, context: int) -> Array:
-    """Gemma 4: the first pairs turn with the frequencies of the whole head, the others do not."""
+    """Gemma 4: the first pairs rotate with the frequencies of the whole head; the other pairs do not rotate."""
     still = np.zeros((rope.full_dim - rope.rotary_dim) // 2)
     return np.concatenate([plain, still]) / rope.factor
 
@@ -242,6 +248,6 @@ _READ = frozenset(
         *("low_freq_factor", "high_freq_factor"),
         *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
         *("short_factor", "long_factor"),
-        "finetuned",  # how the model came to be
+        "finetuned",  # has no effect
     }
 )

@@ -1,4 +1,4 @@
-"""Checked reading of a model's configuration. A value of the wrong type or size is refused by the name of its key."""
+"""Typed access to a model's configuration. An error about a value of the wrong type or size names its key."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from quire.models.errors import UnsupportedModel
 
-MAX_SIZE = 1 << 31  # of any size: far beyond every model, and small enough to multiply
+MAX_SIZE = 1 << 31  # far beyond every model, and small enough to multiply without overflow
 MAX_LAYERS = 1 << 12
 MAX_HEAD_DIM = 1 << 14
-TINY, HUGE = 1e-30, 1e30  # of real numbers: beyond, what is computed from them overflows
+TINY, HUGE = 1e-30, 1e30  # bounds of real numbers, beyond which computations may overflow
 MAX_SHOWN = 60  # characters of a value in a message
 
 
@@ -30,11 +30,11 @@ class Values:
         self._spelling = spelling  # our key -> the file's, where they differ
 
     def names(self) -> set[str]:
-        """All keys, also those whose value is null."""
+        """Return all keys, including those whose value is null."""
         return set(self._given)
 
     def shown(self, key: str) -> str:
-        """The key as the file has it."""
+        """Return the key as the file spells it."""
         return f"{self._prefix}{self._spelling.get(key, key)}"
 
     def __contains__(self, key: str) -> bool:
@@ -46,7 +46,7 @@ class Values:
         return found if found is not None else self._required(key, default)
 
     def size_or_none(self, key: str, most: int = MAX_SIZE) -> int | None:
-        """As `size`; None if the key is left out."""
+        """Like `size`; None if the key is left out."""
         return self._integer(key, self._given[key], 1, most) if key in self else None
 
     def integer(self, key: str) -> int:
@@ -68,7 +68,7 @@ class Values:
         return tuple(self._integer(key, each, 1, MAX_SIZE) for each in value)
 
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """As `size`, where a list of one number per layer is taken if all are the same."""
+        """Like `size`; a list with one number per layer is accepted if all are equal."""
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
             return self.size(key, default, most)
@@ -78,7 +78,7 @@ class Values:
         return numbers.pop()
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of numbers above 0. The key is required."""
+        """Return a list of positive numbers. The key is required."""
         value = self._given[key] if key in self else self._required(key, None)
         found = [_finite(each) for each in value] if isinstance(value, list | tuple) else [None]
         if any(each is None or not TINY < each < HUGE for each in found):
@@ -95,11 +95,11 @@ class Values:
         return value
 
     def number_or_none(self, key: str) -> float | None:
-        """As `number`; None if the key is left out or 0."""
+        """Like `number`; None if the key is left out or 0."""
         return None if _finite(self._given.get(key)) in (None, 0) else self.number(key)
 
     def number_unless_zero(self, key: str, default: float) -> float:
-        """As `number`, where zero stands for the default."""
+        """Like `number`; zero means the default."""
         return default if _finite(self._given.get(key)) == 0 else self.number(key, default)
 
     def fraction(self, key: str, default: float | None = None) -> float:
@@ -148,7 +148,7 @@ class Values:
         return value
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """None, one id or several: each once, in order. Some files write -1 for an id that they do not have."""
+        """Return no, one or several ids, without duplicates, in order. Some files write -1 for a missing id."""
         value = self._given.get(key)
         values = value if isinstance(value, list | tuple) else [value]
         ids = [self._integer(key, each, -1, MAX_SIZE) for each in values if each is not None]
@@ -168,12 +168,12 @@ class Values:
 
     def _required(self, key: str, default: Any) -> Any:
         if default is None:
-            raise UnsupportedModel(f"The model's configuration does not say '{self.shown(key)}'.")
+            raise UnsupportedModel(f"The model's configuration lacks '{self.shown(key)}'.")
         return default
 
 
 def _finite(value: Any) -> float | None:
-    """None: not a number, or one that a float cannot hold."""
+    """Return the value as a finite float; None if it is none."""
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         return None
     try:
@@ -184,6 +184,6 @@ def _finite(value: Any) -> float | None:
 
 
 def brief(value: Any) -> str:
-    """A value as messages show it."""
+    """Format a value for a message, truncated."""
     shown = repr(value)
     return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"

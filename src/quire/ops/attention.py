@@ -21,10 +21,10 @@ from quire.ops.cache import PagedCache, PagedKV
 from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, expect, op
 
 TOLERANCE = {"f32": 2e-5, "f16": 3e-3, "bf16": 2e-2}
-_EXTRAS = ("sinks", "slopes", "distances")
+EXTRAS = ("sinks", "slopes", "distances")
 
 
-@op(weights=_EXTRAS, tolerance=TOLERANCE)
+@op(weights=EXTRAS, tolerance=TOLERANCE)
 def attention(
     q: Array, k: Array, v: Array, cache: PagedCache, batch: Batch,
     sinks: Array | None, slopes: Array | None, distances: Array | None, *, scale: float, softcap: float = 0.0,
@@ -37,7 +37,7 @@ def attention(
     return _attend_cache(q, cache, batch, (sinks, slopes, distances), scale, softcap)
 
 
-@op(weights=_EXTRAS, tolerance=TOLERANCE)
+@op(weights=EXTRAS, tolerance=TOLERANCE)
 def attention_shared(
     q: Array, cache: PagedCache, batch: Batch,
     sinks: Array | None, slopes: Array | None, distances: Array | None, *, scale: float, softcap: float = 0.0,
@@ -46,7 +46,7 @@ def attention_shared(
     return _attend_cache(q, cache, batch, (sinks, slopes, distances), scale, softcap)
 
 
-@op(weights=_EXTRAS, tolerance=TOLERANCE)
+@op(weights=EXTRAS, tolerance=TOLERANCE)
 def attention_bidirectional(
     q: Array, k: Array, v: Array, batch: Batch,
     sinks: Array | None, slopes: Array | None, distances: Array | None,
@@ -162,7 +162,7 @@ def _output_shape(q: Shape, kv_heads: int, key_dim: int, value_dim: int, extras:
 
 
 # (tokens in the cache already, tokens of this step) of every row
-_STEPS: tuple[Sequence[tuple[int, int]], ...] = (
+STEPS: tuple[Sequence[tuple[int, int]], ...] = (
     [(0, 1)],
     [(0, 37)],
     [(45, 1), (3, 1), (16, 1)],
@@ -180,30 +180,30 @@ _KINDS: tuple[Args, ...] = (
 
 @attention.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
-    for rows, (kv_heads, group), window in product(_STEPS, ((1, 4), (2, 3), (3, 1)), (None, 9)):
-        yield _example(make, PagedKV(kv_heads, 32, 32, window), group, rows, {})
-    for rows, kind in product(_STEPS[1:], _KINDS[1:]):
-        yield _example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
-    for rows, spec in product(_STEPS, (PagedKV(2, 32, 64), PagedKV(2, 48, 16), PagedKV(1, 32, 32, None, 8))):
-        yield _example(make, spec, 2, rows, {})
+    for rows, (kv_heads, group), window in product(STEPS, ((1, 4), (2, 3), (3, 1)), (None, 9)):
+        yield example(make, PagedKV(kv_heads, 32, 32, window), group, rows, {})
+    for rows, kind in product(STEPS[1:], _KINDS[1:]):
+        yield example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
+    for rows, spec in product(STEPS, (PagedKV(2, 32, 64), PagedKV(2, 48, 16), PagedKV(1, 32, 32, None, 8))):
+        yield example(make, spec, 2, rows, {})
 
 
 @attention_shared.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
-    for rows, kind in product(_STEPS, _KINDS):
-        args = _example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
+    for rows, kind in product(STEPS, _KINDS):
+        args = example(make, PagedKV(2, 32, 32, 9), 2, rows, kind)
         yield {name: value for name, value in args.items() if name not in ("k", "v")}
 
 
 @attention_bidirectional.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
     for rows, kind, window in product(([(0, 1)], [(0, 5), (0, 17), (0, 1)]), _KINDS, (None, 4)):
-        args = _example(make, PagedKV(2, 32, 48), 2, rows, kind)
+        args = example(make, PagedKV(2, 32, 48), 2, rows, kind)
         del args["cache"]
         yield {**args, "num_heads": 2, "window": window}
 
 
-def _example(make: ArrayMaker, spec: PagedKV, group: int, rows: Sequence[tuple[int, int]], kind: Args) -> Args:
+def example(make: ArrayMaker, spec: PagedKV, group: int, rows: Sequence[tuple[int, int]], kind: Args) -> Args:
     """A cache that holds noise, as after long use, and a batch with its blocks all over it."""
     num_blocks, block_tokens = 24, 16
     free = iter(make.rng.permutation(num_blocks))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from quire.devices._triton import attention_work
-from quire.devices._triton.attention import AttentionConfigs, AttentionWork, attend, configs_for
+from quire.devices._triton.attention import AttentionConfigs, AttentionWork, ScoreTerms, attend, configs_for
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedCache, PagedKV
 
 BLOCK = 16
+NO_EXTRAS: dict[str, Any] = {"sinks": None, "slopes": None, "distances": None}
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,24 @@ class Step:
     spec: PagedKV
     batch: Batch
     q: np.ndarray  # [T, heads * dim]
-    keys: np.ndarray  # [num_blocks, BLOCK, kv_heads, dim]
+    keys: np.ndarray  # [num_blocks, BLOCK, kv_heads, key_dim]
     values: np.ndarray
+    extras: dict[str, Any] = field(default_factory=dict)  # softcap, sinks, slopes, distances
 
     @classmethod
-    def random(cls, spec: PagedKV, group: int, texts: Sequence[Text], num_blocks: int, seed: int = 0) -> Step:
+    def random(
+        cls, spec: PagedKV, group: int, texts: Sequence[Text], num_blocks: int, seed: int = 0,
+        extras: Sequence[str] = (),
+    ) -> Step:  # fmt: skip
         """Make a random step; slots that no row has written are NaN."""
         rng = np.random.default_rng(seed)
         batch = batch_of(texts, num_blocks, seed)
         batch.check(num_blocks, BLOCK)
-        keys, values = rng.standard_normal((2, num_blocks, BLOCK, spec.num_heads, spec.key_dim), np.float32)
+        slots = (num_blocks, BLOCK, spec.num_heads)
+        keys, values = (rng.standard_normal((*slots, dim), np.float32) for dim in (spec.key_dim, spec.value_dim))
         keys[~written_slots(batch, num_blocks)] = values[~written_slots(batch, num_blocks)] = np.nan
         q = rng.standard_normal((len(batch.positions), spec.num_heads * group * spec.key_dim), np.float32)
-        return cls(spec, batch, q, keys, values)
+        return cls(spec, batch, q, keys, values, random_extras(rng, spec.num_heads * group, extras))
 
     @property
     def group(self) -> int:
@@ -90,11 +97,19 @@ class Step:
 
     def reference(self) -> np.ndarray:
         """Return the op's output over the cache."""
-        token = (-1, self.spec.num_heads * self.spec.key_dim)
-        written = [x.reshape(token)[self.batch.slots] for x in (self.keys, self.values)]
-        cache = PagedCache(self.spec, self.keys.copy(), self.values.copy())
-        out: np.ndarray = attention.reference(self.q, *written, cache, self.batch, scale=self.scale)
+        spec = self.spec
+        sizes = [(self.keys, spec.num_heads * spec.key_dim), (self.values, spec.num_heads * spec.value_dim)]
+        written = [x.reshape(-1, size)[self.batch.slots] for x, size in sizes]
+        cache = PagedCache(spec, self.keys.copy(), self.values.copy())
+        out: np.ndarray = attention.reference(
+            self.q, *written, cache, self.batch, scale=self.scale, **NO_EXTRAS | self.extras
+        )
         return out
+
+    def terms(self, place: str) -> ScoreTerms:
+        """Return the extras on the device."""
+        tensors = {name: torch.from_numpy(x).to(place) for name, x in self.extras.items() if name != "softcap"}
+        return ScoreTerms(self.extras.get("softcap", 0.0), **tensors)
 
     def limits(self, configs: AttentionConfigs, fixed_chunk: int | None = None, num_ctas: int = 16) -> WorkLimits:
         return WorkLimits(
@@ -106,9 +121,22 @@ class Step:
             num_ctas=num_ctas,
             wide_ctas=num_ctas,
             wide_queries=configs.wide.block_m,
+            narrow_queries=configs.narrow.block_m,
             window=self.spec.window,
+            chunk=self.spec.chunk,
             fixed_chunk=fixed_chunk,
         )
+
+
+def random_extras(rng: np.random.Generator, heads: int, names: Sequence[str]) -> dict[str, Any]:
+    """Make extras of these names, as attributes and arrays of the op."""
+    made: dict[str, Any] = {
+        "softcap": 1.5,
+        "sinks": rng.standard_normal(heads, np.float32) * 4,
+        "slopes": rng.random(heads, np.float32) / 8,
+        "distances": rng.standard_normal((heads, 41), np.float32),
+    }
+    return {name: made[name] for name in names}
 
 
 @dataclass(frozen=True)
@@ -125,7 +153,7 @@ def planned(step: Step, place: str, limits: WorkLimits) -> tuple[AttentionWork, 
     assert all(count <= most for count, most in zip(counts, capacity, strict=True)), (counts, capacity)
     heads = step.spec.num_heads * step.group
     partials = (
-        torch.full((capacity.partials, heads, step.spec.key_dim), torch.nan, device=place),
+        torch.full((capacity.partials, heads, step.spec.value_dim), torch.nan, device=place),
         torch.full((capacity.partials, heads), torch.nan, device=place),
     )
     views = WorkViews.of(torch.from_numpy(buffer).to(place), limits)
@@ -142,12 +170,16 @@ def run(
 ) -> Answer:
     """Plan the work and attend."""
     spec, cache_dtype = step.spec, cache_dtype or dtype
-    configs = configs_for(spec.key_dim, cache_dtype, fixed=fixed_chunk is not None)
+    dim = max(spec.key_dim, spec.value_dim)
+    configs = configs_for(dim, cache_dtype, group=step.group, fixed=fixed_chunk is not None)
     work, counts = planned(step, place, step.limits(configs, fixed_chunk, num_ctas))
     heads = spec.num_heads * step.group
     q = torch.from_numpy(step.q).to(place, dtype).view(-1, heads, spec.key_dim)
     k, v = (torch.from_numpy(x.transpose(0, 2, 1, 3).copy()).to(place, cache_dtype) for x in (step.keys, step.values))
     tables, positions = (torch.from_numpy(x).to(place) for x in (step.batch.block_tables, step.batch.positions))
-    out = torch.full_like(q, torch.nan)
-    attend(q, k, v, tables, positions, work, out, scale=step.scale, window=spec.window, fixed_chunk=fixed_chunk)
-    return Answer(out.float().cpu().numpy().reshape(step.q.shape), counts)
+    out = torch.full((len(q), heads, spec.value_dim), torch.nan, device=place, dtype=dtype)
+    attend(
+        q, k, v, tables, positions, work, out, scale=step.scale, terms=step.terms(place), window=spec.window,
+        chunk=spec.chunk, fixed_chunk=fixed_chunk,
+    )  # fmt: skip
+    return Answer(out.float().cpu().numpy().reshape(len(q), -1), counts)

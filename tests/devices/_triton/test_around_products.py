@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from quire.devices._triton.embed import embed
-from quire.devices._triton.gate import silu_gate
-from quire.devices._triton.norm import Product, Rounded, add_norm, to_fp8
+from quire.devices._triton.gate import activate_gate
+from quire.devices._triton.norm import Norm, Product, Rounded, add_norm, add_product, to_fp8
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
+from quire.ops.elementwise import ACTIVATIONS
 from quire.ops.norm import rms_norm
 from quire.ops.registry import find_op, relative_error
 from quire.ops.rope import rope
@@ -36,17 +37,31 @@ def test_a_product_is_added_before_the_norm_with_its_scales(dtype, place):
     token_scale, column_scale = rng.random(5, np.float32), rng.random(96, np.float32)
     residual = torch.from_numpy(x.copy()).to(place, DTYPES[dtype])
     product = Product(*(torch.from_numpy(each).to(place) for each in (raw, token_scale, column_scale)))
-    out = add_norm(residual, product, torch.from_numpy(weight).to(place), 1e-5)
+    out = add_norm(residual, product, Norm(torch.from_numpy(weight).to(place), 1e-5))
     total = numbers(torch.from_numpy(x).to(DTYPES[dtype])) + raw * token_scale[:, None] * column_scale
     assert relative_error(numbers(residual), total) <= rms_norm.tolerance[dtype]
     assert relative_error(numbers(out), rms_norm(total, weight, eps=1e-5)) <= rms_norm.tolerance[dtype]
 
 
 def test_a_norm_can_round_to_fp8_with_a_scale_for_each_token(place):
-    for args in rms_norm.example_args("bf16"):
+    for args in (each for each in rms_norm.example_args("bf16") if "group" not in each and each["weight"] is not None):
         x = torch.from_numpy(args["x"]).to(place, torch.bfloat16)
-        out = add_norm(x, None, torch.from_numpy(args["weight"]).to(place), args["eps"], rounds=True)
+        out = add_norm(x, None, Norm(torch.from_numpy(args["weight"]).to(place), args["eps"]), rounds=True)
         assert relative_error(whole(out), rms_norm(**args)) <= FP8_ERROR
+
+
+@EACH_DTYPE
+def test_a_product_may_be_normed_and_scaled_before_it_is_added(dtype, place):
+    rng = np.random.default_rng(1)
+    x, raw, post, weight = (rng.standard_normal(shape, np.float32) for shape in ((3, 100), (3, 100), (100,), (100,)))
+    post_norm, norm = (Norm(torch.from_numpy(each).to(place), 1e-3) for each in (post, weight))
+    product = Product(torch.from_numpy(raw).to(place), factor=0.5, post_norm=post_norm)
+    total = numbers(torch.from_numpy(x).to(DTYPES[dtype])) + 0.5 * rms_norm(raw, post, eps=1e-3)
+    sums = [torch.from_numpy(x.copy()).to(place, DTYPES[dtype]) for _ in range(2)]
+    add_product(sums[0], product)
+    out = add_norm(sums[1], product, norm)
+    assert all(relative_error(numbers(each), total) <= rms_norm.tolerance[dtype] for each in sums)
+    assert relative_error(numbers(out), rms_norm(total, weight, eps=1e-3)) <= rms_norm.tolerance[dtype]
 
 
 def test_rounding_keeps_a_token_of_zeros(place):
@@ -55,15 +70,15 @@ def test_rounding_keeps_a_token_of_zeros(place):
 
 @pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("dim", [5000, *in_interpreter(40)])
-def test_a_gate_matches_its_reference(dim, rounds, place):
-    op, rng = find_op("silu_gate"), np.random.default_rng(dim)
+@pytest.mark.parametrize("kind", ["silu", *in_interpreter("gelu_tanh")])
+def test_a_gate_matches_its_reference(kind, dim, rounds, place):
+    op, rng = find_op("gated_linear"), np.random.default_rng(dim)
     raw, token_scale = rng.standard_normal((3, 2 * dim), np.float32), rng.random(3, np.float32)
     column_scale = rng.random(2 * dim, np.float32)
     product = Product(*(torch.from_numpy(each).to(place) for each in (raw, token_scale, column_scale)))
-    out = silu_gate(product, rounds, torch.float32)
+    out = activate_gate(product, kind, rounds, torch.float32)
     both = raw * token_scale[:, None] * column_scale
-    gate, up = both[:, :dim], both[:, dim:]
-    expected = gate / (1 + np.exp(-gate)) * up
+    expected = ACTIVATIONS[kind](both[:, :dim]) * both[:, dim:]
     tolerance = FP8_ERROR if rounds else op.tolerance["f32"]
     assert relative_error(whole(out) if isinstance(out, Rounded) else numbers(out), expected) <= tolerance
 
@@ -106,5 +121,5 @@ def test_embeddings_are_looked_up_also_for_tokens_sampled_on_the_device(dtype, p
         last = torch.full((len(ids) + 1,), -1, dtype=torch.int32, device=place)
         last[1 : len(ids) + 1 : 2] = torch.from_numpy(ids[::2].copy()).to(place)
         ids[::2] = -1 - np.arange(1, len(ids) + 1, 2)
-        out = embed(torch.from_numpy(ids).to(place), last, table, table.dtype)
+        out = embed(torch.from_numpy(ids).to(place), last, table)
         assert np.array_equal(numbers(out), op(**args))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +19,14 @@ from quire.ops.cache import PagedCache, PagedKV
 from quire.ops.norm import rms_norm
 from quire.ops.registry import relative_error
 from quire.ops.rope import rope
-from tests.devices._triton.paged import BLOCK, Step, Text, planned
+from tests.devices._triton.paged import BLOCK, NO_EXTRAS, Step, Text, planned
 from tests.devices.interpreted import in_interpreter
 
 pytestmark = [pytest.mark.device]
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 PAGED = PagedKV(2, 32, 32)
 EPS = 1e-5
+ALL = ["softcap", "sinks", "slopes", "distances"]
 # the very first token; ends of blocks, tiles and chunks, and the tokens after them; rows in several parts
 TEXTS = [Text(n) for n in (0, 15, 64, 127, 128, 255, 256, 300)]
 
@@ -45,17 +48,18 @@ class Case:
     frequencies: np.ndarray
     scales: tuple[np.ndarray, np.ndarray] | None = None  # of tokens, of columns
     norms: np.ndarray | None = None  # [2, dim]
+    interleaved: bool = False
 
     @classmethod
     def random(
         cls, spec: PagedKV, group: int, texts: list[Text], num_blocks: int = 120, rotary: int | None = None,
-        has_all: bool = False,
+        has_all: bool = False, extras: Sequence[str] = (),
     ) -> Case:  # fmt: skip
-        step, rng = Step.random(spec, group, texts, num_blocks), np.random.default_rng(1)
+        step, rng = Step.random(spec, group, texts, num_blocks, extras=extras), np.random.default_rng(1)
         slots = step.batch.slots
         for each in (step.keys, step.values):
             each[slots // BLOCK, slots % BLOCK] = np.nan
-        rotary = rotary or spec.key_dim
+        rotary = spec.key_dim if rotary is None else rotary
         frequencies = (10000.0 ** -(np.arange(0, rotary, 2) / rotary)).astype(np.float32)
         columns = (group + 2) * spec.num_heads * spec.key_dim
         raw = rng.standard_normal((len(texts), columns), np.float32)
@@ -80,14 +84,17 @@ class Case:
         q, k, v = np.split(whole, [heads * dim, (heads + kv_heads) * dim], axis=1)
         if self.norms is not None:
             q, k = (rms_norm(x, w, eps=EPS, group=len(w)) for x, w in zip((q, k), self.norms, strict=True))
-        q, k = (rope(x, self.frequencies, self.step.batch.positions, head_dim=dim) for x in (q, k))
+        turn = {"head_dim": dim, "interleaved": self.interleaved}
+        q, k = (rope(x, self.frequencies, self.step.batch.positions, **turn) for x in (q, k))
         cache = PagedCache(self.step.spec, self.step.keys.copy(), self.step.values.copy())
         k, v = (rounded(x, cache_dtype) for x in (k, v))
-        return attention.reference(q, k, v, cache, self.step.batch, scale=self.step.scale), cache
+        extras = NO_EXTRAS | self.step.extras
+        return attention.reference(q, k, v, cache, self.step.batch, scale=self.step.scale, **extras), cache
 
     def on(self, place: str, dtype: torch.dtype, cache_dtype: torch.dtype, num_ctas: int = 28) -> Placed:
         angles = np.arange(1 + self.step.batch.positions.max(), dtype=np.float32)[:, None] * self.frequencies
-        turns = RopeTables(*(torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin)))
+        tables = (torch.from_numpy(f(angles)).to(place) for f in (np.cos, np.sin))
+        turns = RopeTables(*tables, self.interleaved)
         caches = (x.transpose(0, 2, 1, 3).copy() for x in (self.step.keys, self.step.values))
         k, v = (torch.from_numpy(x).to(place, cache_dtype) for x in caches)
         where = TokenPlacement(
@@ -119,6 +126,13 @@ class Placed:
     def tables(self) -> torch.Tensor:
         return torch.from_numpy(self.case.step.batch.block_tables).to(self.product.raw.device)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the op has beside tensors."""
+        step = self.case.step
+        terms = step.terms(str(self.product.raw.device))
+        return {"scale": step.scale, "terms": terms, "window": step.spec.window, "chunk": step.spec.chunk}
+
     def run(self) -> torch.Tensor:
         """Run the kernel: [T, heads * dim]."""
         heads, raw = self.case.heads, self.product.raw
@@ -126,7 +140,7 @@ class Placed:
         arrived = torch.zeros(len(raw) * heads.kv_heads, dtype=torch.int32, device=raw.device)
         attend_few(
             self.product, heads, self.turns, self.where, self.cache, self.tables, self.work, arrived, out,
-            scale=self.case.step.scale, window=self.case.step.spec.window, norm=self.norm,
+            norm=self.norm, **self.options,
         )  # fmt: skip
         assert not arrived.any(), "the counters are reset for the next layer"
         return out
@@ -137,11 +151,7 @@ class Placed:
         q = rope_write(self.product, heads, self.turns, self.where, self.cache, self.norm)
         q = q.view(len(q), heads.num_heads, heads.dim)
         out = torch.full_like(q, torch.nan)
-        step = self.case.step
-        attend(
-            q, *self.cache, self.tables, self.where.positions, self.work, out,
-            scale=step.scale, window=step.spec.window,
-        )  # fmt: skip
+        attend(q, *self.cache, self.tables, self.where.positions, self.work, out, **self.options)
         return out.view(len(q), -1)
 
 
@@ -190,6 +200,28 @@ def test_heads_have_any_size(head_dim, place):
 @pytest.mark.parametrize("window", [200, *in_interpreter(1)])
 def test_a_window_hides_earlier_keys(window, place):
     assert_matches(Case.random(PagedKV(2, 32, 32, window), 4, TEXTS), place)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("chunk", [1, 100, 128])
+def test_a_chunk_hides_the_chunks_before_it(chunk, place):
+    assert_matches(Case.random(PagedKV(2, 32, 32, None, chunk), 4, TEXTS), place)
+
+
+@pytest.mark.parametrize("extras", [ALL, *in_interpreter(*([name] for name in ALL))], ids="-".join)
+def test_a_softcap_sinks_and_biases_are_applied(extras, place):
+    """In rows of one part and of several: a sink counts once."""
+    placed = assert_matches(Case.random(PAGED, 3, TEXTS, extras=extras), place)
+    assert placed.num_partials > 2
+
+
+@pytest.mark.parametrize("rotary", [16, *in_interpreter(0, 32)])
+def test_pairs_are_interleaved_or_absent(rotary, place):
+    case = Case.random(PAGED, 3, TEXTS[-4:], rotary=rotary, has_all=True)
+    case = replace(case, interleaved=rotary > 0)
+    one, three = (case.on(place, torch.float32, torch.float32) for _ in range(2))
+    assert_matches(case, place)
+    assert relative_error(numbers(one.run()), numbers(three.run_apart())) <= 1e-5
 
 
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32")])

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.device
 
 TORCH_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 PAGED = PagedKV(2, 32, 32)
+EXTRAS = ["softcap", "sinks", "slopes", "distances"]
+SHARED = [Text(603), *(Text(600 + 9 * n, 1 + n % 3, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
 
 
 def assert_matches(step: Step, place: str, dtype: str = "f32", num_ctas: int = 16) -> Answer:
@@ -36,7 +38,8 @@ def test_it_matches_the_reference_on_the_ops_examples(dtype, place):
     for args in examples:
         cache, batch = args["cache"], args["batch"]
         cache.write(batch.slots, args["k"], args["v"])
-        assert_matches(Step(cache.spec, batch, args["q"], cache.keys, cache.values), place, dtype)
+        extras = {name: args[name] for name in ("softcap", "sinks", "slopes", "distances") if args[name] is not None}
+        assert_matches(Step(cache.spec, batch, args["q"], cache.keys, cache.values, extras), place, dtype)
 
 
 @pytest.mark.parametrize("seed", [0, *in_interpreter(3)])
@@ -49,7 +52,7 @@ def test_it_matches_on_random_batches(seed, place):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("group", [1, 3, 16])
+@pytest.mark.parametrize("group", [1, 3, 16, 20, 71])
 def test_any_number_of_heads_shares_a_key_head(group, place):
     assert_matches(Step.random(PAGED, group, [Text(40), Text(3), Text(0, 23)], 24), place)
 
@@ -58,6 +61,36 @@ def test_any_number_of_heads_shares_a_key_head(group, place):
 def test_heads_have_any_size(head_dim, place):
     step = Step.random(PagedKV(2, head_dim, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
     assert_matches(step, place, "bf16")
+
+
+@pytest.mark.parametrize("dims", [(48, 32), *in_interpreter((20, 10), (32, 112), (16, 320))], ids=str)
+def test_keys_and_values_have_different_sizes(dims, place):
+    step = Step.random(PagedKV(2, *dims), 3, [Text(400), Text(0, 23), Text(17, 3)], 40)
+    assert assert_matches(step, place).counts.partials > 0
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("chunk, window", [(8, None), (128, None), (100, 30), (300, 500)])
+def test_a_chunk_hides_the_chunks_before_it(chunk, window, place):
+    texts = [Text(0, 40), Text(700), Text(128), Text(255, 2), Text(180, 30)]
+    assert_matches(Step.random(PagedKV(2, 32, 32, window, chunk), 2, texts, 100), place)
+
+
+@pytest.mark.parametrize(
+    "texts", [[Text(900), Text(5)], *in_interpreter([Text(0, 40), Text(30, 50)], [Text(1100, 20), Text(300)], SHARED)],
+    ids=["decode", "prompts", "mixed", "shared"],
+)  # fmt: skip
+def test_extras_are_applied_in_every_kind_of_step(texts, place):
+    """A sink counts once in a row of several parts, and in one of a single part."""
+    answer = assert_matches(Step.random(PAGED, 3, texts, 120, extras=EXTRAS), place, num_ctas=8)
+    assert bool(answer.counts.partials) == (texts[0].new != 40)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", EXTRAS)
+def test_each_extra_is_applied_alone(name, place):
+    spec = PagedKV(2, 32, 32, 200 if name == "sinks" else None)
+    assert_matches(Step.random(spec, 3, [Text(400), Text(90, 20)], 40, extras=[name]), place, num_ctas=8)
 
 
 @pytest.mark.interpreted
@@ -84,8 +117,7 @@ def test_many_rows_are_not_split(place):
 
 
 def test_a_group_reads_its_shared_blocks_once(place):
-    texts = [Text(603), *(Text(600 + 9 * n, 1 + n % 3, 37) for n in range(9)), Text(45), Text(620, 30, 37)]
-    answer = assert_matches(Step.random(PAGED, 3, texts, 120), place)
+    answer = assert_matches(Step.random(PAGED, 3, SHARED, 120), place)
     assert answer.counts.wide > 0 and answer.counts.partials > 0
 
 
@@ -115,11 +147,14 @@ def alone(step: Step, row: int, first: int) -> Step:
     return replace(step, batch=Batch.of([part], BLOCK), q=step.q[end - new : end])
 
 
-@pytest.mark.parametrize("window, dtype", [(150, "f32"), (None, "bf16")])
-def test_with_fixed_chunks_a_token_is_bit_equal_in_any_batch(window, dtype, place):
+@pytest.mark.parametrize(
+    "spec, dtype, extras",
+    [(PagedKV(2, 32, 32, 150), "f32", []), (PAGED, "bf16", []), (PagedKV(1, 48, 16, None, 200), "f32", EXTRAS)],
+    ids=["window", "bf16", "chunk-extras"],
+)
+def test_with_fixed_chunks_a_token_is_bit_equal_in_any_batch(spec, dtype, extras, place):
     """In a batch and alone, as a prompt and as one token, split into parts and folded in one item."""
-    spec = PagedKV(2, 32, 32, window)
-    step = Step.random(spec, 3, [Text(120, 24), Text(3), Text(255, 2), Text(450)], 80)
+    step = Step.random(spec, 3, [Text(120, 24), Text(3), Text(255, 2), Text(450)], 80, extras=extras)
     together = run(step, place, TORCH_NAMES[dtype], fixed_chunk=FIXED, num_ctas=4).out
     assert relative_error(together, step.reference()) <= attention.tolerance[dtype]
     for row, num_tokens in enumerate(np.diff(step.batch.starts)):

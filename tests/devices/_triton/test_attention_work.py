@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews, plan_work, work_size
 from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import PagedKV
 
 pytestmark = pytest.mark.pure
 
@@ -60,7 +61,7 @@ def check(batch: Batch, limits: WorkLimits) -> WorkCounts:
                 parts[token].append(part)
     held = 0
     for token, position in enumerate(batch.positions.tolist()):
-        visible = 0 if limits.window is None else max(0, position + 1 - limits.window)
+        visible = PagedKV(1, 8, 8, limits.window, limits.chunk).first_visible(position)
         assert (seen[token][visible:] == 1).all() and (seen[token] <= 1).all(), token
         num_parts = int(views.num_parts[token])
         assert sorted(parts[token]) == list(range(num_parts)), token
@@ -72,7 +73,18 @@ def check(batch: Batch, limits: WorkLimits) -> WorkCounts:
 
 
 texts = st.lists(st.tuples(st.integers(0, 3000), st.sampled_from([1, 1, 1, 2, 4, 5, 33, 100])), min_size=1, max_size=20)
-kinds = st.sampled_from([{}, {"window": 1}, {"window": 333}, {"fixed_chunk": 512}, {"fixed_chunk": 512, "window": 700}])
+kinds = st.sampled_from(
+    [
+        {},
+        {"window": 1},
+        {"window": 333},
+        {"chunk": 128},
+        {"chunk": 50, "window": 40},
+        {"fixed_chunk": 512},
+        {"fixed_chunk": 512, "window": 700},
+        {"fixed_chunk": 512, "chunk": 900},
+    ]
+)
 
 
 @settings(max_examples=60, deadline=None)

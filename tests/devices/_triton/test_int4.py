@@ -10,7 +10,7 @@ from quire.devices._triton.int4 import Int4Weight, arrange, dequantize, span_of,
 from quire.devices._triton.stream import Around, Scratch, Tile
 from quire.ops.registry import relative_error
 from quire.quant.int4 import Int4
-from tests.devices._triton.test_stream import expected
+from tests.devices._triton.test_stream import FACTOR, expected
 from tests.devices.interpreted import in_interpreter
 
 pytestmark = [pytest.mark.device]
@@ -55,7 +55,8 @@ def test_a_streamed_product_equals_that_of_the_dequantized_weights(case, place):
     weight = placed(parts, place)
     assert (weight.points is not None) == whole
     exact = expected(x.float().numpy(), parts.dequantize(), norm, bias, is_gate, residual)
-    around = Around(on_device[0], 1e-5, on_device[1], is_gate, add_to)
+    kind = "silu" if is_gate else ""
+    around = Around(on_device[0], 1e-5, on_device[1], is_gate, add_to, kind=kind, factor=FACTOR)
     out = stream_int4(x.to(place), weight, around, tile, scratch, torch.bfloat16).float().cpu().numpy()
     assert relative_error(out, exact) <= BF16_ERROR
     assert not scratch.arrived.any(), "the counters are reset for the next product"

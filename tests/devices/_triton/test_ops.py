@@ -1,6 +1,6 @@
-"""Every kernel that implements an op, against the op's reference on the op's examples.
+"""Every op that the device lowers, against the op's reference on the op's examples.
 
-add, rms_norm, embed, linear, linear_split, silu_gate, logits, rms_norm_heads, rope     here
+all but the ops of attention                                            here
 attention            test_attention.py (items of work), test_attend_few.py (with rope and the KV write, of few rows)
 steps fused into a product, FP8                                         test_stream.py, test_around_products.py
 products with 4-bit weights                                             test_int4.py
@@ -10,147 +10,103 @@ attention_work.py, which only plans: every token sees each key once     test_att
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from quire.devices._triton.embed import embed
-from quire.devices._triton.gate import silu_gate
-from quire.devices._triton.norm import Product, add_norm
-from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
-from quire.devices._triton.stream import Around, Scratch, Tile, stream
-from quire.ops.registry import Args, all_ops, find_op, relative_error
+from quire.devices._triton.norm import Rounded
+from quire.devices._triton.rope import TokenPlacement
+from quire.devices.cuda.caches import Caches
+from quire.devices.cuda.instructions import Run
+from quire.devices.cuda.lower import EMIT, Lowering
+from quire.devices.cuda.tiles import Tiles
+from quire.devices.cuda.weights import Placer
+from quire.graph.graph import Graph, Node, Value
+from quire.graph.weight import Weight
+from quire.ops.registry import Args, Op, all_ops, find_op, relative_error
 from tests.devices.interpreted import in_interpreter
+from tests.ops.encoded_tensor import EncodedTensor
 
 pytestmark = pytest.mark.device
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-TILE = Tile(32, 32, 16, shares=1, stages=2)
-ELSEWHERE = {"attention"}
-
-
-class ToDevice:
-    """Converts arrays to tensors of one number format on one device."""
-
-    def __init__(self, dtype: str, place: str) -> None:
-        self.dtype, self.place = DTYPES[dtype], place
-
-    def __call__(self, array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.place, dtype or self.dtype)
-
-    def product(self, x: np.ndarray, weights: list[np.ndarray], biases: list[np.ndarray | None], **more: Any) -> Any:
-        """Multiply with concatenated matrices, by the kernel for few tokens."""
-        bias = None if biases[0] is None else self(np.concatenate(biases))
-        around, scratch = Around(bias=bias, **more), Scratch(torch.device(self.place))
-        return stream(self(x), self(np.concatenate(weights)), None, around, TILE, scratch, self.dtype)
-
-    def heads(
-        self, x: np.ndarray, dim: int, turns: RopeTables, positions: np.ndarray, norm: np.ndarray | None, eps: float
-    ):
-        """Return query heads [T, heads * dim] after norm and rope, with one key head beside them."""
-        raw = self(np.concatenate([x, x[:, :dim], x[:, :dim]], 1))
-        cache = tuple(torch.zeros((5, 1, 16, dim), dtype=self.dtype, device=self.place) for _ in range(2))
-        where = TokenPlacement(self(positions, torch.int32), self(np.arange(len(x)), torch.int32))
-        head_norm = None if norm is None else HeadNorm(self(norm), self(norm), eps)
-        return rope_write(Product(raw), Heads(x.shape[1] // dim, 1, dim), turns, where, cache, head_norm)
-
-
-def _add(args: Args, to_device: ToDevice) -> torch.Tensor:
-    x = to_device(args["x"])
-    add_norm(x, Product(to_device(args["y"])), torch.ones(x.shape[1], device=to_device.place), 1e-5)
-    return x
-
-
-def _rms_norm(args: Args, to_device: ToDevice) -> torch.Tensor:
-    return add_norm(to_device(args["x"]), None, to_device(args["weight"], torch.float32), args["eps"])
-
-
-def _embed(args: Args, to_device: ToDevice) -> torch.Tensor:
-    ids = to_device(args["token_ids"], torch.int32)
-    return embed(
-        ids, torch.zeros(1, dtype=torch.int32, device=to_device.place), to_device(args["table"]), to_device.dtype
-    )
-
-
-def _linear(args: Args, to_device: ToDevice) -> torch.Tensor:
-    return to_device.product(args["x"], [args["weight"]], [args["bias"]])
-
-
-def _linear_split(args: Args, to_device: ToDevice) -> tuple[torch.Tensor, ...]:
-    out = to_device.product(args["x"], list(args["weights"]), list(args["biases"]))
-    return out.split([len(weight) for weight in args["weights"]], 1)
-
-
-def _silu_gate(args: Args, to_device: ToDevice) -> torch.Tensor:
-    return to_device.product(args["x"], [args["gate"], args["up"]], [args["gate_bias"], args["up_bias"]], is_gate=True)
-
-
-def _silu_gate_after_a_product(args: Args, to_device: ToDevice) -> torch.Tensor:
-    raw = args["x"] @ np.concatenate([args["gate"], args["up"]]).T
-    if args["gate_bias"] is not None:
-        raw += np.concatenate([args["gate_bias"], args["up_bias"]])
-    out = silu_gate(Product(to_device(raw, torch.float32)), False, to_device.dtype)
-    assert isinstance(out, torch.Tensor)
-    return out
-
-
-def _logits(args: Args, to_device: ToDevice) -> torch.Tensor:
-    return to_device.product(args["x"][args["logits_at"]], [args["weight"]], [None])
-
-
-def _rms_norm_heads(args: Args, to_device: ToDevice) -> torch.Tensor:
-    x, dim = args["x"], len(args["weight"])
-    still = RopeTables(*(torch.full((1, dim // 2), value, device=to_device.place) for value in (1.0, 0.0)))
-    return to_device.heads(x, dim, still, np.zeros(len(x)), args["weight"], args["eps"])
-
-
-def _rope(args: Args, to_device: ToDevice) -> torch.Tensor:
-    angles = (np.arange(4096, dtype=np.float32)[:, None] * args["frequencies"]).astype(np.float64)
-    turns = RopeTables(*(to_device(f(angles) * args["scaling"], torch.float32) for f in (np.cos, np.sin)))
-    return to_device.heads(args["x"], args["head_dim"], turns, args["positions"], None, 0.0)
-
-
-KERNELS: dict[str, tuple[Callable[[Args, ToDevice], Any], ...]] = {
-    "add": (_add,),
-    "embed": (_embed,),
-    "linear": (_linear,),
-    "linear_split": (_linear_split,),
-    "logits": (_logits,),
-    "rms_norm": (_rms_norm,),
-    "rms_norm_heads": (_rms_norm_heads,),
-    "rope": (_rope,),
-    "silu_gate": (_silu_gate, _silu_gate_after_a_product),
-}
+ELSEWHERE = {"attention", "attention_shared", "attention_bidirectional", "qkv_attention"}
+NEVER_LOWERED = {"linear_split"}  # of the CPU alone
+NUM_POSITIONS = 4096
 MAX_INTERPRETED = 8  # tokens of an example in the interpreter
+# Attributes that examples may leave out.
+DEFAULTS = {"rms_norm": {"group": 0}, "layer_norm": {"group": 0}, "normed_linear": {"kind": ""}}
 
 
-def examples(name: str, dtype: str, place: str) -> list[Args]:
-    """Return the examples to run. Pairwise rope and products of no tokens have no kernel. The interpreter skips those
-    of many tokens; an accelerator, which compiles kernels for each size, runs the largest and the last one."""
-    supported = []
-    for args in find_op(name).example_args(dtype):
-        if not args.get("interleaved") and len(args.get("logits_at", "all")):
-            supported.append((len(args.get("x", args.get("token_ids"))), args))
+class OneOp:
+    """A graph of one node with an example's arguments, lowered and run."""
+
+    def __init__(self, op: Op, args: Args, dtype: str, place: str) -> None:
+        self.op, self.args, self.dtype, self.place = op, args, DTYPES[dtype], place
+        self.weights: dict[str, Weight] = {}
+        bound = {parameter: self._bind(parameter, args[parameter]) for parameter in op.weights}
+        rows = "logits" if "head" in op.name else "tokens"
+        self.inputs = [Value(i, (rows, args[name].shape[1])) for i, name in enumerate(op.inputs)]
+        attrs = {**DEFAULTS.get(op.name, {}), **{name: args[name] for name in op.attrs if name in args}}
+        self.output = Value(len(self.inputs), ("tokens", op(**args).shape[1]))
+        self.graph = Graph.over(self.weights)
+        self.graph.nodes.append(Node(op, tuple(self.inputs), bound, attrs, (self.output,)))
+        if "head" in op.name:
+            self.graph.outputs["logits"] = self.output
+
+    def _bind(self, parameter: str, value: Any) -> Any:
+        if value is None:
+            return None
+        tensor = EncodedTensor.of(parameter, value, "f32")
+        self.weights[parameter] = Weight(parameter, tensor.shape, tensor.format, tensor)
+        return parameter
+
+    def run(self, is_fixed: bool = False) -> np.ndarray:
+        """Run it as few tokens, which are streamed where that is possible."""
+        placer = Placer(self.weights, torch.device(self.place), self.dtype, Tiles(4, is_fixed))
+        caches = Caches((), 16, self.dtype, placer.device, 0)
+        lowering = Lowering(self.graph, placer, caches, NUM_POSITIONS, None)
+        run = self._step()
+        with np.errstate(over="ignore"):  # the interpreter computes exp of large numbers with numpy
+            for instruction in lowering.walk():
+                instruction(run)
+        out = run.values[self.output.id]
+        if isinstance(out, Rounded):
+            out = out.values.float() * out.scale[:, None]
+        elif self.output.id in run.pending:
+            out = run.whole(self.output.id)
+        return out.float().cpu().numpy()
+
+    def _step(self) -> Run:
+        none = torch.zeros(0, dtype=torch.int32, device=self.place)
+        given = {name: torch.from_numpy(self.args[name]).to(self.place) for name in self.op.reads}
+        where = TokenPlacement(given.get("positions", none), none)
+        run = Run(given.get("token_ids", none), where, none, {}, none, given.get("logits_at"))
+        for value, name in zip(self.inputs, self.op.inputs, strict=True):
+            run.values[value.id] = torch.from_numpy(self.args[name].copy()).to(self.place, self.dtype)
+        return run
+
+
+def examples(op: Op, dtype: str, place: str) -> list[Args]:
+    """Return the examples to run. The interpreter skips those of many tokens; an accelerator, which compiles kernels
+    for each size, runs the largest and the last one."""
+    arrays = (*op.inputs, *op.reads)
+    found = [(max(len(args[name]) for name in arrays), args) for args in op.example_args(dtype)]
     if place == "cuda":
-        return [max(supported, key=lambda each: each[0])[1], supported[-1][1]]
-    return [args for num_tokens, args in supported if num_tokens <= MAX_INTERPRETED or name == "logits"]
+        return [max(found, key=lambda each: each[0])[1], found[-1][1]]
+    return [args for num_tokens, args in found if num_tokens <= MAX_INTERPRETED or op.name == "select"]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_matches_its_reference(name, dtype, place):
+@pytest.mark.parametrize("name", sorted(EMIT.keys() - ELSEWHERE))
+def test_an_instruction_matches_the_reference_of_its_op(name, dtype, place):
     op = find_op(name)
-    for args in examples(name, dtype, place):
-        expected = op(**args)
-        for kernel in KERNELS[name]:
-            actual = kernel(args, ToDevice(dtype, place))
-            both = zip(actual, expected, strict=True) if isinstance(expected, tuple) else [(actual, expected)]
-            for ours, theirs in both:
-                assert relative_error(ours.float().cpu().numpy(), theirs) <= op.tolerance[dtype]
+    for args in examples(op, dtype, place):
+        error = relative_error(OneOp(op, args, dtype, place).run(), op(**args))
+        assert error <= op.tolerance[dtype], [f"{k}={v}" for k, v in args.items() if not isinstance(v, np.ndarray)]
 
 
-def test_every_op_has_a_kernel():
-    assert {op.name for op in all_ops()} == KERNELS.keys() | ELSEWHERE
+def test_every_op_has_an_instruction():
+    assert {op.name for op in all_ops()} == EMIT.keys() | NEVER_LOWERED | ELSEWHERE

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from quire.devices import base
+from quire.devices._triton.attention_work import AttentionKind
 from quire.devices._triton.rope import Heads
-from quire.devices.cuda.instructions import AttendsWide, Run
+from quire.devices.cuda.attention import AttendsWide
+from quire.devices.cuda.instructions import Run
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.devices.cuda.wide_attention import WideAttention, is_supported
@@ -97,6 +99,10 @@ class RecordedCalls:
 
     kernel: AttendsWide
     layers: list[int] = field(default_factory=list)
+
+    @property
+    def kind(self) -> AttentionKind:
+        return self.kernel.kind
 
     def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
         self.layers.append(layer)

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.attention import AttentionConfigs, attend, configs_for
-from quire.devices._triton.attention_work import ROW, WorkCounts
+from quire.devices._triton.attention_work import ROW, AttentionKind, WorkCounts
 from quire.devices._triton.rope import Heads, TokenPlacement
-from quire.devices.cuda.instructions import AttendsWide, Caches, Run
+from quire.devices.cuda.attention import AttendsWide
+from quire.devices.cuda.caches import Caches
+from quire.devices.cuda.instructions import Run
 from tests.devices._triton.paged import Step, planned
 
 LAYERS, LAYER = 3, 1  # other layers are NaN
@@ -34,16 +36,18 @@ class WideStep:
         tables = torch.from_numpy(step.batch.block_tables).to(place)
         for items in (work.narrow, work.wide):
             items[:, ROW] *= tables.shape[1]
-        num_blocks, block_tokens, kv_heads, dim = step.keys.shape
-        shape = (LAYERS, 2, num_blocks + 1, kv_heads, block_tokens, dim)
-        whole = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=place)
-        for i, numbers in enumerate((step.keys, step.values)):
-            whole[LAYER, i, :-1] = torch.from_numpy(numbers.transpose(0, 2, 1, 3).copy()).to(place, torch.bfloat16)
+        num_blocks, block_tokens, _, dim = step.keys.shape
+        caches = Caches([step.spec] * LAYERS, block_tokens, torch.bfloat16, torch.device(place), num_blocks)
+        caches.whole.fill_(torch.nan)
+        for cache, numbers in zip(caches.of(LAYER), (step.keys, step.values), strict=True):
+            cache[:-1] = torch.from_numpy(numbers.transpose(0, 2, 1, 3).copy()).to(place, torch.bfloat16)
         where = TokenPlacement(torch.from_numpy(step.batch.positions).to(place), torch.zeros(0, device=place))
         nothing = torch.zeros(0, dtype=torch.int32, device=place)
-        run = Run(nothing, where, tables.reshape(-1), {None: work}, nothing, None)
+        run = Run(
+            nothing, where, tables.reshape(-1), {AttentionKind.of(step.spec, step.q.shape[1]): work}, nothing, None
+        )
         q = torch.from_numpy(step.q).to(place, torch.bfloat16).view(len(step.q), -1, dim)
-        return cls(step, Caches(whole), run, counts, q)
+        return cls(step, caches, run, counts, q)
 
     @property
     def heads(self) -> Heads:
@@ -53,12 +57,14 @@ class WideStep:
         """Attend: narrow items by Triton, wide ones by `wide` if given. Return float32 [T, heads * dim]."""
         out, run, scale = torch.full_like(self.q, torch.nan), self.run, self.step.scale
 
+        (work,) = run.work.values()
+
         def by_kernel() -> None:
             assert wide is not None
             wide(run, LAYER, self.q, out, scale)
 
         attend(
-            self.q, *self.caches.of(LAYER), run.tables.view(-1, 1), run.where.positions, run.work[None], out,
+            self.q, *self.caches.of(LAYER), run.tables.view(-1, 1), run.where.positions, work, out,
             scale=scale, configs=configs, wide=None if wide is None else by_kernel,
         )  # fmt: skip
         return out.float().cpu().numpy().reshape(self.step.q.shape)

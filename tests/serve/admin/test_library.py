@@ -284,10 +284,7 @@ def unsupported(folder: Path) -> Path:
 
 def test_a_file_that_cannot_be_run_makes_no_model(home, tmp_path):
     done = quire(home, "create", "x", "-f", "-", stdin=f"FROM {unsupported(tmp_path)}\n")
-    assert (
-        done.returncode == 1
-        and "architecture rwkv9 is not supported. Supported in gguf files are: llama" in done.stderr
-    )
+    assert done.returncode == 1 and "architecture rwkv9 is not supported. Supported in gguf files are: " in done.stderr
     (tmp_path / "cut.gguf").write_bytes(b"GGUF and no more")
     done = quire(home, "create", "x", "-f", "-", stdin=f"FROM {tmp_path / 'cut.gguf'}\n")
     assert done.returncode == 1 and done.stderr.startswith("error: cut.gguf: ")

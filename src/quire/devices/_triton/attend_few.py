@@ -16,13 +16,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention import LOG2_E, AttentionWork, blocks, configs_for, fold, mean_of, padded, walk
+from .attention import (
+    LOG2_E,
+    PLAIN,
+    AttentionWork,
+    ScoreTerms,
+    blocks,
+    configs_for,
+    fold,
+    head_terms,
+    mean_of,
+    padded,
+    walk,
+    with_terms,
+)
 from .chain import LaunchShape, fetch, follow, launch
 from .norm import Product
 from .rope import HeadNorm, Heads, RopeTables, TokenPlacement, load_scaled
 
 MAX_ROWS = 16  # with more, the launch time of a kernel is a small part of the step
 BLOCK_M = tl.constexpr(16)  # queries of a program
+_LOG2_E = tl.constexpr(LOG2_E)
 MERGED = tl.constexpr(8)  # parts that are loaded together
 LINE = tl.constexpr(128)  # bytes
 
@@ -30,18 +44,23 @@ LINE = tl.constexpr(128)  # bytes
 @triton.jit
 def _turned(
     raw, token_scale, column_scale, norm, eps, cos, sin, token, head, dims, is_there,
-    STRIDE: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr,
-    NORM: tl.constexpr,
+    STRIDE: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Return a head per row, normed and rotated: float32 [M, dim]. Sines are negated for the first half of a pair."""
-    other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)  # the other number of the pair
+    """Return a head per row, normed and rotated: float32 [M, dim]. Sines are negated for the first number of a pair."""
+    if INTERLEAVED:
+        other = dims ^ 1  # the other number of the pair
+    elif PAIRS:
+        other = tl.where(dims < 2 * PAIRS, (dims + PAIRS) % (2 * PAIRS), dims)
+    else:
+        other = dims
     x = load_scaled(raw, token_scale, column_scale, token, head * DIM + dims, is_there, STRIDE, TOKEN, COLUMN)
     y = load_scaled(raw, token_scale, column_scale, token, head * DIM + other, is_there, STRIDE, TOKEN, COLUMN)
     if NORM:
         rms = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / DIM + eps)
         x *= rms * tl.load(norm + dims, mask=dims < DIM, other=0.0).to(tl.float32)
         y *= rms * tl.load(norm + other, mask=dims < DIM, other=0.0).to(tl.float32)
-    return x * cos + y * sin
+    return x * cos + y * sin if PAIRS else x
 
 
 @triton.jit
@@ -61,8 +80,8 @@ def _fetch_keys(
 
 @triton.jit
 def _merged(
-    partial_out, partial_lse, first, count, head, HEADS: tl.constexpr, GROUP: tl.constexpr,
-    GROUP_PADDED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+    partial_out, partial_lse, sinks, first, count, head, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Merge a program's heads over all parts of a token: [group, dim]. Loads bypass L1 to see others' writes."""
     member, dims = tl.arange(0, GROUP_PADDED), tl.arange(0, DIM_PADDED)
@@ -80,6 +99,9 @@ def _merged(
             places = partial_out + at[:, None] * DIM + dims[None, :]
             mean = tl.load(places, mask=is_value & is_part[:, None], other=0.0, cache_modifier=".cg")
             top, weight, total = fold(top, weight, total, lse, mean)
+    if SINKS:
+        sink = tl.load(sinks + head + member, mask=is_head, other=0.0) * _LOG2_E
+        top, weight, total = fold(top, weight, total, sink, tl.zeros([GROUP_PADDED, DIM_PADDED], tl.float32))
     _, mean = mean_of(top, weight, total)
     return mean
 
@@ -87,10 +109,12 @@ def _merged(
 @triton.jit
 def _attend_few(
     raw, token_scale, column_scale, q_norm, k_norm, eps, cos, sin, positions, slots, k_cache, v_cache, tables,
-    items, num_items, first_part, num_parts, partial_out, partial_lse, arrived, out, scale, table_stride,
+    items, num_items, first_part, num_parts, partial_out, partial_lse, arrived, out, sinks, slopes, distances,
+    scale, table_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, PAIRS: tl.constexpr,
-    GROUP_PADDED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, WINDOW: tl.constexpr, TOKEN: tl.constexpr,
-    COLUMN: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
+    INTERLEAVED: tl.constexpr, GROUP_PADDED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, SLOPES: tl.constexpr, REACH: tl.constexpr,
+    TOKEN: tl.constexpr, COLUMN: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     follow(CHAINED)
     GROUP: tl.constexpr = HEADS // KV
@@ -119,17 +143,19 @@ def _attend_few(
         raw, token_scale, column_scale, token, (HEADS + KV + kv) * DIM + dims, is_dim,
         STRIDE, TOKEN, COLUMN,
     )  # fmt: skip
-    angle = position * PAIRS + dims % PAIRS
-    c = tl.load(cos + angle, mask=dims < 2 * PAIRS, other=1.0)
-    s = tl.load(sin + angle, mask=dims < 2 * PAIRS, other=0.0)
-    s = tl.where(dims < PAIRS, -s, s)
+    c, s = 1.0, 0.0
+    if PAIRS:
+        pair = dims // 2 if INTERLEAVED else dims % PAIRS
+        c = tl.load(cos + position * PAIRS + pair, mask=dims < 2 * PAIRS, other=1.0)
+        s = tl.load(sin + position * PAIRS + pair, mask=dims < 2 * PAIRS, other=0.0)
+        s = tl.where(dims % 2 == 0 if INTERLEAVED else dims < PAIRS, -s, s)
     q = _turned(
         raw, token_scale, column_scale, q_norm, eps, c, s, token, q_head, dims, is_query,
-        STRIDE, DIM, PAIRS, TOKEN, COLUMN, NORM,
+        STRIDE, DIM, PAIRS, INTERLEAVED, TOKEN, COLUMN, NORM,
     )  # fmt: skip
     k = _turned(
         raw, token_scale, column_scale, k_norm, eps, c, s, token, HEADS + kv, dims, is_dim,
-        STRIDE, DIM, PAIRS, TOKEN, COLUMN, NORM,
+        STRIDE, DIM, PAIRS, INTERLEAVED, TOKEN, COLUMN, NORM,
     )  # fmt: skip
     query = q.to(out.dtype.element_ty)
     k, v = k.to(k_cache.dtype.element_ty), v.to(v_cache.dtype.element_ty)
@@ -138,6 +164,9 @@ def _attend_few(
     tl.store(k_cache + at, k, mask=is_dim & (rows == 0) & is_newest)
     tl.store(v_cache + at, v, mask=is_dim & (rows == 0) & is_newest)
     score = tl.sum(query.to(tl.float32) * k.to(query.dtype).to(tl.float32), 1) * scale
+    heads = kv * GROUP + tl.minimum(tl.arange(0, BLOCK_M), GROUP - 1)
+    slope, bias = head_terms(slopes, distances, heads, SLOPES, REACH)
+    score = with_terms(score, tl.zeros([BLOCK_M], tl.int32), slope, bias, SOFTCAP, SLOPES, REACH)
     score = tl.where(is_newest, score, float("-inf"))
     # Widened here and not after `walk`: ptxas 12.8 corrupts FP8 numbers that are stored and used again later.
     newest = v.to(query.dtype)
@@ -145,10 +174,14 @@ def _attend_few(
     stop = tl.minimum(end, position)
     top, weight, total = walk(
         query, keys, values, table, blocks(table, begin, stop, BLOCK_TOKENS, BLOCK_N),
-        tl.full([BLOCK_M], 0, tl.int32) + position, None, begin, stop, scale,
-        KV, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, False, BLOCK_M, BLOCK_N,
+        tl.full([BLOCK_M], 0, tl.int32) + position, None, slope, bias, begin, stop, scale,
+        KV, DIM, DIM_PADDED, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, CHUNK, SOFTCAP, SLOPES, REACH, False,
+        BLOCK_M, BLOCK_N,
     )  # fmt: skip
     top, weight, total = fold(top, weight, total, score, newest.to(tl.float32))
+    if SINKS:
+        sink = tl.where(count == 1, tl.load(sinks + heads) * _LOG2_E, float("-inf"))
+        top, weight, total = fold(top, weight, total, sink, tl.zeros([BLOCK_M, DIM_PADDED], tl.float32))
     lse, mean = mean_of(top, weight, total)
 
     outputs = out + token * (HEADS * DIM)
@@ -163,7 +196,9 @@ def _attend_few(
     if tl.atomic_add(counter, 1, sem="acq_rel") != count - 1:
         return
     tl.store(counter, 0)
-    mean = _merged(partial_out, partial_lse, first, count, kv * GROUP, HEADS, GROUP, GROUP_PADDED, DIM, DIM_PADDED)
+    mean = _merged(
+        partial_out, partial_lse, sinks, first, count, kv * GROUP, HEADS, GROUP, GROUP_PADDED, DIM, DIM_PADDED, SINKS
+    )
     member, dims = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, DIM_PADDED)[None, :]
     places = outputs + (kv * GROUP + member) * DIM + dims
     tl.store(places, mean.to(out.dtype.element_ty), mask=(member < GROUP) & (dims < DIM))
@@ -171,8 +206,8 @@ def _attend_few(
 
 def attend_few(
     product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
-    tables: Tensor, work: AttentionWork, arrived: Tensor, out: Tensor, *, scale: float, window: int | None = None,
-    norm: HeadNorm | None = None,
+    tables: Tensor, work: AttentionWork, arrived: Tensor, out: Tensor, *, scale: float, terms: ScoreTerms = PLAIN,
+    window: int | None = None, chunk: int | None = None, norm: HeadNorm | None = None,
 ) -> None:  # fmt: skip
     """Write every token's key and value to the cache, and its attention over its row to `out` [T, num_heads * dim].
 
@@ -187,7 +222,8 @@ def attend_few(
     args = (
         raw, product.token_scale, product.column_scale, normed.q, normed.k, normed.eps, turns.cos, turns.sin,
         where.positions, where.slots, k_cache, v_cache, tables, work.narrow, work.counts, work.first_part,
-        work.num_parts, work.partial_out, work.partial_lse, arrived, out, scale * LOG2_E, tables.stride(0),
+        work.num_parts, work.partial_out, work.partial_lse, arrived, out, terms.sinks, terms.slopes, terms.distances,
+        scale * LOG2_E, tables.stride(0),
     )  # fmt: skip
     constants = {
         "HEADS": heads.num_heads,
@@ -195,9 +231,15 @@ def attend_few(
         "DIM": heads.dim,
         "DIM_PADDED": padded(heads.dim),
         "PAIRS": turns.cos.shape[1],
+        "INTERLEAVED": turns.interleaved,
         "GROUP_PADDED": triton.next_power_of_2(group),
         "BLOCK_TOKENS": k_cache.shape[2],
         "WINDOW": window or 0,
+        "CHUNK": chunk or 0,
+        "SOFTCAP": float(terms.softcap),
+        "SINKS": terms.sinks is not None,
+        "SLOPES": terms.slopes is not None,
+        "REACH": terms.reach,
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,
         "NORM": norm is not None,

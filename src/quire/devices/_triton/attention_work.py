@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.ops.batch import Batch
+from quire.ops.cache import PagedKV
 
 Array = NDArray[Any]
 
@@ -28,6 +29,32 @@ STEP = 128  # chunks are multiples of this many keys: no kernel has a larger til
 MIN_NARROW_CHUNK = 128  # below this, the overhead of a chunk and its merge outweigh the better balance
 MIN_WIDE_CHUNK = 512
 MIN_SHARED = 2048  # keys that a group must save its members from reading to be worth the merge
+
+
+class AttentionKind(NamedTuple):
+    """What determines the work of a layer's attention. Layers of one kind share a plan."""
+
+    kv_heads: int
+    group: int  # query heads that share a key head
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    chunk: int | None = None
+
+    @classmethod
+    def of(cls, spec: PagedKV, width: int) -> AttentionKind:
+        """Return the kind of a layer with this cache and queries of this total width."""
+        group = width // spec.key_dim // spec.num_heads
+        return cls(spec.num_heads, group, spec.key_dim, spec.value_dim, spec.window, spec.chunk)
+
+    @property
+    def num_heads(self) -> int:
+        return self.kv_heads * self.group
+
+    @property
+    def dim(self) -> int:
+        """The size that determines the tiles."""
+        return max(self.key_dim, self.value_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +72,13 @@ class WorkLimits:
     wide_queries: int = 128
     block_tokens: int = 16
     window: int | None = None
+    chunk: int | None = None  # a query reads only keys of its own chunk of this many positions
     fixed_chunk: int | None = None
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether a query does not see all keys before it."""
+        return self.window is not None or self.chunk is not None
 
     @property
     def narrow_tokens(self) -> int:
@@ -212,10 +245,13 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
         spans[:, COUNT] = stop - spans[:, FIRST]
         spans[:, ROW] = rows
         spans[:, END] = batch.lengths[rows] - (last - stop)
-    if limits.window is not None:
-        seen = spans[:, END] - spans[:, COUNT] - limits.window + 1  # the first key of the first member
+    if limits.hides_keys:
+        position = spans[:, END] - spans[:, COUNT]  # of the first member
+        seen = np.zeros_like(position) if limits.window is None else np.maximum(position - limits.window + 1, 0)
+        if limits.chunk is not None:
+            seen = np.maximum(seen, position // limits.chunk * limits.chunk)
         step = limits.fixed_chunk or limits.block_tokens
-        spans[:, BEGIN] = np.maximum(seen, 0) // step * step
+        spans[:, BEGIN] = seen // step * step
     elif len(begins):
         spans[:, BEGIN] = begins[spans[:, ROW]]
         np.maximum(spans[:, END], spans[:, BEGIN], out=spans[:, END])
@@ -230,7 +266,7 @@ def _shared_spans(
     Rows with many tokens are left out: their tokens already share what they read. So are groups that save too little.
     """
     none = np.zeros((0, 6), np.int32), np.zeros(0, np.int32)
-    if not len(batch.groups) or limits.window is not None or limits.fixed_chunk:
+    if not len(batch.groups) or limits.hides_keys or limits.fixed_chunk:
         return none
     groups = batch.groups[is_few[batch.groups[:, 1]]]
     if not len(groups):

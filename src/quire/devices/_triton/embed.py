@@ -1,4 +1,4 @@
-"""Embedding lookup, also for tokens that were sampled on the device."""
+"""Rows of a table: of tokens, also of those that were sampled on the device, and of positions."""
 
 from __future__ import annotations
 
@@ -11,23 +11,38 @@ from .chain import LaunchShape, follow, launch
 
 
 @triton.jit
-def _embed(ids, last_tokens, table, out, DIM: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+def _embed(
+    ids, last_tokens, table, out, factor, offset, num_rows, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     follow(CHAINED)
-    token_id = tl.load(ids + token)
-    if token_id < 0:
-        token_id = tl.load(last_tokens - 1 - token_id)
+    row = tl.load(ids + token)
+    if row < 0:
+        row = tl.load(last_tokens - 1 - row)
+    row = tl.minimum(row + offset, num_rows - 1).to(tl.int64)  # a step that only warms up has positions beyond the last
     mask = columns < DIM
-    row = tl.load(table + token_id.to(tl.int64) * DIM + columns, mask=mask, other=0.0)
-    tl.store(out + token * DIM + columns, row.to(out.dtype.element_ty), mask=mask)
+    numbers = tl.load(table + row * DIM + columns, mask=mask, other=0.0).to(tl.float32) * factor
+    tl.store(out + token * DIM + columns, numbers.to(out.dtype.element_ty), mask=mask)
 
 
-def embed(ids: Tensor, last_tokens: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the rows of table [vocab, dim] for ids [T]; an id below 0 is the last token of entry -1 - id."""
-    dim = table.shape[1]
-    out = torch.empty((len(ids), dim), dtype=dtype, device=table.device)
+def embed(ids: Tensor, last_tokens: Tensor, table: Tensor, factor: float = 1.0) -> Tensor:
+    """Return the rows of table [vocab, dim] for ids [T], times a factor; an id below 0 is the last token of entry
+    -1 - id."""
+    return _rows(ids, last_tokens, table, factor, 0)
+
+
+def embed_positions(positions: Tensor, table: Tensor, offset: int) -> Tensor:
+    """Return the rows of table [num_positions, dim] for positions [T] + offset."""
+    return _rows(positions, positions, table, 1.0, offset)
+
+
+def _rows(ids: Tensor, last_tokens: Tensor, table: Tensor, factor: float, offset: int) -> Tensor:
+    num_rows, dim = table.shape
+    out = torch.empty((len(ids), dim), dtype=table.dtype, device=table.device)
     block = min(triton.next_power_of_2(dim), 1024)
     grid = (len(ids), triton.cdiv(dim, block))
-    launch(_embed, grid, (ids, last_tokens, table, out), {"DIM": dim, "BLOCK": block}, LaunchShape(4))
+    args = (ids, last_tokens, table, out, factor, offset, num_rows)
+    launch(_embed, grid, args, {"DIM": dim, "BLOCK": block}, LaunchShape(4))
     return out

@@ -151,10 +151,11 @@ def _scaled(acc, raw, sums, scales, zeros, at, POINTS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream_int4(
-    x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps,
+    x, w, scales, zeros, points, row_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, factor,
     GROUP: tl.constexpr, SPAN: tl.constexpr, POINTS: tl.constexpr, NATIVE: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, STAGES: tl.constexpr, LINES: tl.constexpr,
-    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
+    NORM: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -196,8 +197,8 @@ def _stream_int4(
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
     finish(
-        acc, acc_up, tl.sum(squares_of, 0), row_scale, None, bias, out, partial, arrived, n, m, M, N, eps,
-        K, BM, BN, SHARES, NORM, GATE, ADD, BIAS, True, False,
+        acc, acc_up, tl.sum(squares_of, 0), row_scale, None, bias, out, partial, arrived, n, m, M, N, eps, factor,
+        K, BM, BN, SHARES, NORM, GATE, KIND, ADD, BIAS, True, False,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Residual add, RMS norm and rounding to FP8 in one pass over a token."""
+"""Residual add, norm and rounding to FP8 in one pass over a token; norms of groups of its numbers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import triton
@@ -13,14 +13,29 @@ from .chain import LaunchShape, follow, launch
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = tl.constexpr(448.0)
+GROUP_NUMBERS = 4096  # of a program of `norm_groups`
+
+
+class Norm(NamedTuple):
+    """The norm of a token."""
+
+    weight: Tensor  # float32 [dim]
+    eps: float
+    bias: Tensor | None = None  # float32 [dim]
+    kind: Literal["rms", "layer", "none"] = "rms"
 
 
 class Product(NamedTuple):
-    """The result of a matrix product: `raw` times the scales of its token and of its column, if there are any."""
+    """The result of a matrix product: `raw` times the scales of its token and of its column, if there are any.
+
+    A product that is still to be added to a value may have an RMS norm, and a factor after that.
+    """
 
     raw: Tensor  # [T, N]
     token_scale: Tensor | None = None  # float32 [T]
     column_scale: Tensor | None = None  # float32 [N]
+    factor: float = 1.0
+    post_norm: Norm | None = None
 
 
 class Rounded(NamedTuple):
@@ -49,48 +64,118 @@ def fp8_scale(largest):
 
 @triton.jit
 def _add_norm(
-    x, delta, token_scale, column_scale, weight, out, out_scale, eps, DIM: tl.constexpr, BLOCK: tl.constexpr,
-    ADD: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, ROUND: tl.constexpr, CHAINED: tl.constexpr,
+    x, delta, token_scale, column_scale, post, weight, bias, out, out_scale, factor, post_eps, eps,
+    DIM: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr,
+    POST: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, ROUND: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < DIM
-    w = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    if KIND != "none":
+        w = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
     follow(CHAINED)
     h = tl.load(x + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         d = tl.load(delta + token * DIM + columns, mask=mask, other=0.0)
-        h += scaled(d, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
+        d = scaled(d, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
+        if POST:
+            d *= tl.rsqrt(tl.sum(d * d) / DIM + post_eps)
+            d *= tl.load(post + columns, mask=mask, other=0.0)
+        h += d * factor
         h = h.to(x.dtype.element_ty)
         tl.store(x + token * DIM + columns, h, mask=mask)
         h = h.to(tl.float32)
-    h *= tl.rsqrt(tl.sum(h * h) / DIM + eps)
-    h *= w
-    if ROUND:
-        scale = fp8_scale(tl.max(tl.abs(h)))
-        tl.store(out_scale + token, scale)
-        h *= 1.0 / scale
-    tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=mask)
+    if KIND != "none":
+        if KIND == "layer":
+            h = tl.where(mask, h - tl.sum(h) / DIM, 0.0)
+        h *= tl.rsqrt(tl.sum(h * h) / DIM + eps)
+        h *= w
+        if BIAS:
+            h += tl.load(bias + columns, mask=mask, other=0.0)
+        if ROUND:
+            scale = fp8_scale(tl.max(tl.abs(h)))
+            tl.store(out_scale + token, scale)
+            h *= 1.0 / scale
+        tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=mask)
 
 
-def add_norm(x: Tensor, delta: Product | None, weight: Tensor, eps: float, rounds: bool = False) -> Tensor | Rounded:
-    """Add delta to x [T, dim] in place; return its RMS norm times weight, as FP8 if `rounds`."""
-    tokens, dim = x.shape
+def add_product(x: Tensor, delta: Product) -> None:
+    """Add a product to x [T, dim], in place."""
+    _launch_add_norm(x, delta, Norm(x, 0.0, kind="none"), x, x)
+
+
+def add_norm(x: Tensor, delta: Product | None, norm: Norm, rounds: bool = False) -> Tensor | Rounded:
+    """Add delta to x [T, dim] in place; return its norm, as FP8 if `rounds`."""
     out = torch.empty_like(x, dtype=FP8 if rounds else x.dtype)
-    scale = torch.empty(tokens if rounds else 0, dtype=torch.float32, device=x.device)
+    scale = torch.empty(len(x) if rounds else 0, dtype=torch.float32, device=x.device)
+    _launch_add_norm(x, delta, norm, out, scale)
+    return Rounded(out, scale) if rounds else out
+
+
+def _launch_add_norm(x: Tensor, delta: Product | None, norm: Norm, out: Tensor, scale: Tensor) -> None:
+    tokens, dim = x.shape
     block = triton.next_power_of_2(dim)
     product = delta or Product(x)
-    args = (x, product.raw, product.token_scale, product.column_scale, weight, out, scale, eps)
+    post, post_eps = (None, 0.0) if product.post_norm is None else product.post_norm[:2]
+    scales = product.token_scale, product.column_scale
+    args = (
+        x, product.raw, *scales, post, norm.weight, norm.bias, out, scale, product.factor, post_eps, norm.eps,
+    )  # fmt: skip
     constants = {
         "DIM": dim,
         "BLOCK": block,
         "ADD": delta is not None,
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,
-        "ROUND": rounds,
+        "POST": post is not None,
+        "KIND": norm.kind,
+        "BIAS": norm.bias is not None,
+        "ROUND": out.dtype == FP8,
     }
     launch(_add_norm, (tokens,), args, constants, _shape(block))
-    return Rounded(out, scale) if rounds else out
+
+
+@triton.jit
+def _norm_groups(
+    x, weight, bias, out, eps, DIM: tl.constexpr, GROUP: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+    LAYER: tl.constexpr, BIAS: tl.constexpr, WIDE_WEIGHT: tl.constexpr,
+    WIDE_BIAS: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1) * COUNT + tl.arange(0, COUNT)[:, None]
+    inside = tl.arange(0, BLOCK)[None, :]
+    columns = group * GROUP + inside
+    mask = (inside < GROUP) & (columns < DIM)
+    follow(CHAINED)
+    h = tl.load(x + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
+    if LAYER:
+        h = tl.where(mask, h - (tl.sum(h, 1) / GROUP)[:, None], 0.0)
+    h *= tl.rsqrt(tl.sum(h * h, 1) / GROUP + eps)[:, None]
+    h *= tl.load(weight + (columns if WIDE_WEIGHT else inside + group * 0), mask=mask, other=0.0)
+    if BIAS:
+        h += tl.load(bias + (columns if WIDE_BIAS else inside + group * 0), mask=mask, other=0.0)
+    tl.store(out + token * DIM + columns, h.to(out.dtype.element_ty), mask=mask)
+
+
+def norm_groups(x: Tensor, norm: Norm, group: int) -> Tensor:
+    """Return the norm of each `group` adjacent numbers of x [T, dim]; weight and bias are [group] or [dim]."""
+    tokens, dim = x.shape
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(group)
+    count = min(max(GROUP_NUMBERS // block, 1), triton.next_power_of_2(dim // group))
+    constants = {
+        "DIM": dim,
+        "GROUP": group,
+        "COUNT": count,
+        "BLOCK": block,
+        "LAYER": norm.kind == "layer",
+        "BIAS": norm.bias is not None,
+        "WIDE_WEIGHT": len(norm.weight) != group,
+        "WIDE_BIAS": norm.bias is not None and len(norm.bias) != group,
+    }
+    grid = (tokens, triton.cdiv(dim // group, count))
+    launch(_norm_groups, grid, (x, norm.weight, norm.bias, out, norm.eps), constants, _shape(block * count))
+    return out
 
 
 @triton.jit

@@ -33,10 +33,14 @@ class HeadNorm(NamedTuple):
 
 
 class RopeTables(NamedTuple):
-    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled for yarn."""
+    """Cosines and sines of every position: float32 [positions, rotary / 2] each, scaled for yarn.
+
+    Without rope, rotary is 0.
+    """
 
     cos: Tensor
     sin: Tensor
+    interleaved: bool = False  # pairs are (2i, 2i + 1), not (i, i + rotary / 2)
 
 
 @triton.jit
@@ -53,8 +57,8 @@ def load_scaled(
 def _rope_write(
     raw, token_scale, column_scale, q_norm, k_norm, eps, cos, sin, positions, slots, q_out, k_cache, v_cache,
     HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, GROUP: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr, NORM: tl.constexpr,
-    CHAINED: tl.constexpr,
+    HALF: tl.constexpr, INTERLEAVED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, NORM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     kv = tl.program_id(1)
@@ -67,8 +71,10 @@ def _rope_write(
     head = tl.where(is_q, kv * MEMBERS + member, tl.where(is_k, HEADS + kv, HEADS + KV + kv))
     i = tl.arange(0, HALF)[None, :] + member * 0  # [GROUP, HALF], the shape of the stores
     used = (member < MEMBERS + 2) & (i < DIM // 2)
-    # first and second half of each head; numbers beyond the rotary part are not rotated
-    if 2 * PAIRS == DIM:
+    # first and second number of each pair; numbers beyond the rotary part are not rotated
+    if INTERLEAVED:
+        low, high = 2 * i, 2 * i + 1
+    elif 2 * PAIRS == DIM:
         low, high = i, i + PAIRS
     else:  # numbers that are not rotated come after both rotated halves
         low, high = tl.where(i < PAIRS, i, i + PAIRS), tl.where(i < PAIRS, i + PAIRS, i + DIM // 2)
@@ -132,6 +138,7 @@ def rope_write(
         "PAIRS": pairs,
         "GROUP": triton.next_power_of_2(members + 2),
         "HALF": triton.next_power_of_2(heads.dim // 2),
+        "INTERLEAVED": turns.interleaved,
         "BLOCK_TOKENS": cache[0].shape[2],
         "TOKEN": product.token_scale is not None,
         "COLUMN": product.column_scale is not None,

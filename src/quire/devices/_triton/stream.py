@@ -3,8 +3,9 @@
 A program takes BN rows of the weight and a share of its columns; weights are the left side of the tensor cores'
 product, tokens the right. The steps around a product are fused into the kernel:
     NORM   RMS norm of the tokens before: its weight is multiplied in, the root mean square is computed in the same loop
-    GATE   the weight has gate rows, then up rows; the result is silu(gate) * up
-    ADD    the result is added to `out` (the residual)
+    GATE   the weight has gate rows, then up rows; the result is activation(gate) * up
+    KIND   the activation, also without a gate; empty: none
+    ADD    the result, times a factor, is added to `out` (the residual)
     FP8    weights are FP8 with a scale per row, tokens are FP8 with a scale per token
     AHEAD  a program that has read its weights prefetches some of those of the next product: memory stays busy while
            small kernels run in between, and the next product finds its first weights in the cache
@@ -21,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .chain import LaunchShape, fetch, follow, launch
+from .elementwise import activate
 
 LINE = 128  # bytes
 
@@ -58,9 +60,9 @@ def _fetch_ahead(ahead, num_lines, LINES: tl.constexpr):
 
 @triton.jit
 def finish(
-    acc, acc_up, squares, row_scale, token_scale, bias, out, partial, arrived, n, m, M, N, eps, K: tl.constexpr,
+    acc, acc_up, squares, row_scale, token_scale, bias, out, partial, arrived, n, m, M, N, eps, factor, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr,
-    ADD: tl.constexpr, BIAS: tl.constexpr, ROW: tl.constexpr, TOKEN: tl.constexpr,
+    KIND: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, ROW: tl.constexpr, TOKEN: tl.constexpr,
 ):  # fmt: skip
     """What follows a program's own sums [BN, BM] of rows n and tokens m, and of squares [BM]: the shares of others,
     norm, scales of rows and tokens, bias, gate and residual. The last call of a kernel: only the last program goes
@@ -105,21 +107,23 @@ def finish(
         acc += tl.load(bias + rows).to(tl.float32)[:, None]
         if GATE:
             acc_up += tl.load(bias + N + rows).to(tl.float32)[:, None]
+    if KIND != "":
+        acc = activate(acc, KIND)
     if GATE:
-        acc = acc * tl.sigmoid(acc) * acc_up
+        acc *= acc_up
     at = m[None, :].to(tl.int64) * N + n[:, None]
     mask = is_there[None, :] & (n < N)[:, None]
     if ADD:
-        acc += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
+        acc = acc * factor + tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["M", "N", "num_lines"])
 def _stream(
-    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, BK: tl.constexpr,
-    FP8: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
-    STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
-    BIAS: tl.constexpr, CHAINED: tl.constexpr,
+    x, w, scale, token_scale, norm, bias, out, partial, arrived, ahead, M, N, num_lines, eps, factor,
+    BK: tl.constexpr, FP8: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    STAGES: tl.constexpr, LINES: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr,
+    ADD: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
@@ -142,8 +146,8 @@ def _stream(
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
     finish(
-        acc, acc_up, squares, scale, token_scale, bias, out, partial, arrived, n, m, M, N, eps,
-        K, BM, BN, SHARES, NORM, GATE, ADD, BIAS, FP8, FP8,
+        acc, acc_up, squares, scale, token_scale, bias, out, partial, arrived, n, m, M, N, eps, factor,
+        K, BM, BN, SHARES, NORM, GATE, KIND, ADD, BIAS, FP8, FP8,
     )  # fmt: skip
 
 
@@ -169,6 +173,8 @@ class Around(NamedTuple):
     is_gate: bool = False
     add_to: Tensor | None = None  # [M, N], and the answer too
     ahead: Tensor | None = None  # weights to ask for, as bytes
+    kind: str = ""  # the activation; empty: none
+    factor: float = 1.0  # of what is added
 
 
 class Operand(NamedTuple):
@@ -207,7 +213,7 @@ def stream_operand(
     num_lines = 0 if around.ahead is None else around.ahead.numel() // LINE
     args = (
         x, *operand.args, around.norm, around.bias, out, scratch.partial, scratch.arrived, around.ahead, tokens,
-        num_rows, num_lines, around.eps,
+        num_rows, num_lines, around.eps, around.factor,
     )  # fmt: skip
     constants = operand.constants | {
         "K": columns,
@@ -218,6 +224,7 @@ def stream_operand(
         "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * grid[1] * grid[2])) if num_lines else 0,
         "NORM": around.norm is not None,
         "GATE": around.is_gate,
+        "KIND": around.kind,
         "ADD": around.add_to is not None,
         "BIAS": around.bias is not None,
     }

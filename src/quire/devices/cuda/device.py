@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,17 +12,20 @@ from pathlib import Path
 import torch
 
 from quire.devices._triton.attention import configs_for
-from quire.devices._triton.attention_work import WorkLimits
+from quire.devices._triton.attention_work import AttentionKind, WorkLimits
 from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
+from quire.graph.passes.narrow import narrow_tail
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
 
 from . import ACTIVATIONS, FACTS
+from .attention import AttendCache
+from .caches import Caches
 from .few_rows import FewRows
-from .instructions import Caches
+from .instructions import Attend, Instruction
 from .lower import Lowering, fused
 from .program import CudaProgram
 from .sampler import DeviceSampler
@@ -69,12 +73,13 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
-        graph = fused(graph)
+        graph = narrow_tail(graph)
+        graph = fused(graph) if options.fuse else graph
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
-        work = _work(graph, limits, device, is_fixed)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
+        work = _work(instructions, limits, device, is_fixed)
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
@@ -128,9 +133,9 @@ class CudaDevice:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()
-        probe = program.caches.whole.numel() * program.caches.whole.element_size()
+        probe = program.caches.num_bytes
         available = min(int(total * share), total - others) - (peak - probe) - HEADROOM
-        size = probe // program.caches.whole.shape[2]
+        size = max(probe // (program.num_blocks + 1), 1)
         num_blocks = available // size - 1
         if num_blocks < limits.max_blocks:
             raise DeviceUnavailable(
@@ -156,32 +161,34 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
-    specs = {(spec.num_heads, spec.key_dim, spec.value_dim) for spec in graph.caches}
-    if len(specs) != 1:
-        raise DeviceUnavailable("Layers whose caches differ are not supported on this device.")
-    heads, dim, _ = specs.pop()
-    shape = (len(graph.caches), 2, num_blocks + 1, heads, limits.block_tokens, dim)
-    return Caches(torch.zeros(shape, dtype=DTYPES[limits.kv_dtype], device=device))
+    return Caches(tuple(graph.caches), limits.block_tokens, DTYPES[limits.kv_dtype], device, num_blocks)
 
 
-def _work(graph: Graph, limits: Limits, device: torch.device, is_fixed: bool) -> dict[int | None, WorkLimits]:
-    spec = graph.caches[0]
-    attention = next(node for node in graph.nodes if node.op.name == "attention")
-    configs = configs_for(spec.key_dim, DTYPES[limits.kv_dtype], fixed=is_fixed)
-    one = WorkLimits(
+def _work(
+    instructions: Sequence[Instruction], limits: Limits, device: torch.device, is_fixed: bool
+) -> dict[AttentionKind, WorkLimits]:
+    """Return how attention is split, for each kind of layer."""
+    kinds = [each.kind for each in instructions if isinstance(each, Attend | AttendCache)]
+    return {kind: _work_of(kind, limits, device, is_fixed) for kind in dict.fromkeys(kinds)}
+
+
+def _work_of(kind: AttentionKind, limits: Limits, device: torch.device, is_fixed: bool) -> WorkLimits:
+    configs = configs_for(kind.dim, DTYPES[limits.kv_dtype], group=kind.group, fixed=is_fixed)
+    return WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,
         max_length=limits.max_blocks * limits.block_tokens,
-        kv_heads=spec.num_heads,
-        group=attention.inputs[0].dim // spec.key_dim // spec.num_heads,
+        kv_heads=kind.kv_heads,
+        group=kind.group,
         num_ctas=_num_processors(device) * CTAS_PER_SM,
         wide_ctas=_num_processors(device),
         narrow_queries=configs.narrow.block_m,
         wide_queries=configs.wide.block_m,
         block_tokens=limits.block_tokens,
+        window=kind.window,
+        chunk=kind.chunk,
         fixed_chunk=_chunk(is_fixed),
     )
-    return {window: replace(one, window=window) for window in {each.window for each in graph.caches}}
 
 
 def _positions(limits: Limits) -> int:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Run, Select
+from .caches import Caches
+from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Run, Select
 from .linear import Linear
 from .nvrtc import CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
 from .tensor_map import BOX_BYTES, Box, tensor_map
@@ -113,17 +114,30 @@ class ModelInstructions(NamedTuple):
             and len(formats) == 1
             and all(each.weight.shape[1] % (BOX_BYTES // each.weight.element_size()) == 0 for each in linears)
             and all(each.bias is None for layer in self.layers for each in layer.linears[1:])
+            and self._is_plain
             and (head.weight.dtype, head.scale, head.bias) == (torch.bfloat16, None, None)
             and head.weight.shape[1] * 2 % BOX_BYTES == 0
             and all(norm is not None and norm.eps == self.head.norm.eps for norm in norms if self.head.norm)
             and None not in norms
             and all((each.head_norm, each.window, each.fixed_chunk) == (None, None, None) for each in attends)
+            and all(each.chunk is None and each.terms.is_plain for each in attends)
+            and all(each.turns.cos.shape[1] and not each.turns.interleaved for each in attends)
             and self._is_uniform
             and cache.dtype == self.embed.table.dtype == torch.bfloat16
             and attends[0].heads.dim in (64, 128)
             and attends[0].heads.num_heads <= MAX_GROUPED * attends[0].heads.kv_heads
             and cache.shape[4] % TILE_ROWS == 0
             and first.weight.device.type == "cuda"
+        )
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether there are no factors, norms after products, and activations but silu."""
+        sums = [each for layer in self.layers for each in (layer.out_proj, layer.down)]
+        return (
+            (self.embed.factor, self.head.factor, self.head.cap) == (1.0, 1.0, 0.0)
+            and all((each.post_norm, each.factor, each.copies) == (None, 1.0, False) for each in sums)
+            and all(layer.gate.kind == "silu" for layer in self.layers)
         )
 
     @property
@@ -175,7 +189,7 @@ class FewRows:
     def of(cls, instructions: Sequence[Instruction], caches: Caches) -> FewRows | None:
         """Compile the kernels. None: the kernel does not support this model or this GPU."""
         model = ModelInstructions.of(instructions)
-        if model is None or not model.is_supported(caches.whole):
+        if model is None or not caches.is_uniform or not model.is_supported(caches.whole):
             return None
         facts = torch.cuda.get_device_properties(caches.whole.device)
         if facts.major != HOPPER:
@@ -219,7 +233,7 @@ class FewRows:
         num_tokens, first = len(run.ids), self.model.layers[0].attend
         kernel, config = self._kernel(num_tokens)
         logits = torch.empty((num_tokens, self._definitions["VOCAB"]), device=run.ids.device)
-        work, whole, norm = run.work[None], self.caches.whole, self.model.head.norm
+        work, whole, norm = run.work[first.kind], self.caches.whole, self.model.head.norm
         assert norm is not None
         tensors = self._buffers | {
             "maps": self._maps,

@@ -1,6 +1,6 @@
 """The input buffer of a step: one buffer, one transfer to the GPU.
 
-    ids T · positions T · slots T · logits_at L · draws 7 × L · attention work, for each window · block tables
+    ids T · positions T · slots T · logits_at L · draws 7 × L · attention work, for each kind of layer · block tables
 
 A replayed graph reads the same addresses every time, so offsets depend only on the sizes of the step, padded to those
 of its bucket. Block tables come last, because their width changes from step to step.
@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices._triton.attention_work import ROW, WorkCounts, WorkLimits, WorkViews, aligned, plan_work, work_size
+from quire.devices._triton.attention_work import (
+    ROW,
+    AttentionKind,
+    WorkCounts,
+    WorkLimits,
+    WorkViews,
+    aligned,
+    plan_work,
+    work_size,
+)
 from quire.ops.batch import Batch, Draws
 
 Array = NDArray[Any]
@@ -43,11 +52,11 @@ class Inputs(NamedTuple):
     min_p: Any
     chance: Any
     mask_at: Any  # [L] index of an entry's mask; NO_MASK: none
-    work: dict[int | None, WorkViews]
+    work: dict[AttentionKind, WorkViews]
     tables: Any  # the rest of the buffer
 
     @classmethod
-    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: Mapping[int | None, WorkLimits]) -> Inputs:
+    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: Mapping[AttentionKind, WorkLimits]) -> Inputs:
         """Divide a buffer into views. `floats` is the same buffer as float32."""
         lengths = [sizes.tokens] * 3 + [sizes.logits] * 8
         kinds = [buffer] * 5 + [floats, buffer, floats, floats, floats, buffer]
@@ -57,16 +66,16 @@ class Inputs(NamedTuple):
             views.append(kind[at : at + length])
             at += aligned(length)
         work = {}
-        for window, each in limits.items():
+        for attention, each in limits.items():
             end = at + work_size(each)
-            work[window] = WorkViews.of(buffer[at:end], each)
+            work[attention] = WorkViews.of(buffer[at:end], each)
             at = end
         return cls._make([*views, work, buffer[at:]])
 
 
 def fill(
-    inputs: Inputs, batch: Batch, limits: Mapping[int | None, WorkLimits], trash_slot: int
-) -> dict[int | None, WorkCounts]:
+    inputs: Inputs, batch: Batch, limits: Mapping[AttentionKind, WorkLimits], trash_slot: int
+) -> dict[AttentionKind, WorkCounts]:
     """Write a step into the host buffer. Padding writes its K and V to `trash_slot`, and samples no tokens.
 
     Return how much work attention has.
@@ -84,8 +93,8 @@ def fill(
     height, width = batch.block_tables.shape
     inputs.tables[: height * width] = batch.block_tables.reshape(-1)
     counts = {}
-    for window, views in inputs.work.items():
-        counts[window] = count = plan_work(batch, limits[window], views)
+    for attention, views in inputs.work.items():
+        counts[attention] = count = plan_work(batch, limits[attention], views)
         views.narrow[: count.narrow, ROW] *= width
         views.wide[: count.wide, ROW] *= width
         views.num_parts[num_tokens:] = 0

@@ -48,6 +48,7 @@ class Int4Linear:
     scratch: Scratch
     buffer: MatrixBuffer
     is_gate: bool = False  # gate rows, then up rows
+    kind: str = ""  # the activation of a streamed product; empty: none
     ahead: Tensor | None = None  # the first weights of the next product, as bytes
     _norm: Tensor | None = field(default=None, init=False)  # weight of the preceding norm, in the order of `columns`
 
@@ -71,7 +72,7 @@ class Int4Linear:
         tile = self._tile(len(x))
         assert tile is not None
         norm = None if around.norm is None else self._reordered(around.norm)
-        around = around._replace(norm=norm, bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
+        around = around._replace(norm=norm, bias=self.bias, is_gate=self.is_gate, kind=self.kind, ahead=self.ahead)
         return stream_int4(self._gathered(x), self.weight, around, tile, self.scratch, dtype)
 
     def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product:

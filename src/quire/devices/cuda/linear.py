@@ -42,6 +42,7 @@ class Linear:
     tiles: Tiles
     scratch: Scratch
     is_gate: bool = False  # gate rows, then up rows
+    kind: str = ""  # the activation of a streamed product; empty: none
     ahead: Tensor | None = None  # the first weights of the next product, as bytes
 
     @property
@@ -60,7 +61,7 @@ class Linear:
 
     def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = ALONE) -> Tensor:
         """Multiply few tokens, for which `streams` is true: [M, N], or for a gate [M, N / 2], activated."""
-        around = around._replace(bias=self.bias, is_gate=self.is_gate, ahead=self.ahead)
+        around = around._replace(bias=self.bias, is_gate=self.is_gate, kind=self.kind, ahead=self.ahead)
         if self.scale is not None and isinstance(x, Tensor):
             x = to_fp8(x)
         values, scales = (x, None) if isinstance(x, Tensor) else (x.values, (self.scale, x.scale))

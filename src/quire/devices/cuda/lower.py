@@ -1,208 +1,305 @@
-"""Lowers a graph to instructions, in one pass over the nodes. What is fused, and how:
+"""Lowers a graph to instructions: passes rewrite the graph, then every node becomes one instruction.
 
-rms_norm           with the product that reads it
-linear_split, rms_norm_heads, rope, attention   one instruction: one product, one kernel up to the KV write, attention
-silu_gate          one product over both matrices, or one kernel with the activation
-add of a linear    the last stage of the product, or the first of the next norm
-all after the last attention    only for the tokens that yield logits
+Passes (graph/passes) narrow the tail to the tokens that yield logits, and fuse what kernels compute together:
+
+qkv_attention      one product, one kernel with norms of heads, rope and the KV write, and attention
+gated_linear       one product over both matrices, or one kernel with the activation
+linear_add         the sum is the last stage of the product, or the first of the next norm; also with a norm of the
+                   product (normed_linear_add) or a factor (scaled_linear_add)
+activated_linear, head, scaled_embed    what follows a product or a lookup
+normed_…, and the norm of qkv_attention the RMS norm is part of the product, or of the kernel that adds the residual
+
+An op that no rule fuses has a plain instruction (plain.py). Whether a value is read again is known here: a sum is in
+place unless the residual is.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from quire.devices._triton.elementwise import NO_NUMBERS
+from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_linears
-from quire.graph.passes.narrow import narrow_tail
-from quire.graph.passes.rewrite import rewrite
+from quire.graph.passes import fuse
+from quire.graph.passes.rewrite import Supports, rewrite
 
-from .instructions import AddProduct, Attend, Caches, Embed, Forget, Gate, Head, Instruction, Norm, Select
+from .attention import lower_attention, lower_bidirectional, terms_of
+from .caches import Caches
+from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .linear import Multiplies
+from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .weights import Placer
 
-RULES = (fuse_head, fuse_gate, fuse_residual, merge_linears)
+RULES = (
+    fuse.fuse_head,
+    fuse.fuse_gate,
+    fuse.fuse_attention,
+    fuse.fuse_normed_residual,
+    fuse.fuse_scaled_residual,
+    fuse.fuse_residual,
+    fuse.fuse_activation,
+    fuse.fuse_scaled_embed,
+    fuse.fuse_norm,
+)
 AHEAD_BYTES = 4 << 20  # more would evict from the cache what the running product still needs
+SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
+AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
 
 
-def supports(node: Node) -> bool:
-    """Is there a kernel for this fused node?"""
-    attrs = node.attrs
-    if node.op.name == "head":
-        return attrs["factor"] == 1.0 and not attrs["cap"] and node.weights["bias"] is None
-    if node.op.name == "gated_linear":
-        return bool(attrs["kind"] == "silu")
-    return node.op.name in ("linear_add", "linear_split")
+def supports(graph: Graph) -> Supports:
+    """Return whether there is a kernel for a fused node of a graph."""
+
+    def is_supported(node: Node) -> bool:
+        if node.op.name != "qkv_attention":
+            return True
+        assert node.cache is not None
+        spec = graph.caches[node.cache]
+        return spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
+
+    return is_supported
 
 
 def fused(graph: Graph) -> Graph:
     """Return the graph with the fused ops that the device has kernels for."""
-    return rewrite(narrow_tail(graph), RULES, supports)
+    return rewrite(graph, RULES, supports(graph))
 
 
 class Lowering:
-    """The state of the pass."""
+    """Makes the instructions of a graph. What depends on a node's neighbours is the life of its values alone."""
 
     def __init__(
         self, graph: Graph, placer: Placer, caches: Caches, num_positions: int, fixed_chunk: int | None
     ) -> None:
         self.graph, self.placer, self.caches = graph, placer, caches
         self.num_positions, self.fixed_chunk = num_positions, fixed_chunk
-        self.instructions: list[Instruction] = []
-        self._maker = {value.id: node for node in graph.nodes for value in node.outputs}
-        self._num_readers = Counter(value.id for node in graph.nodes for value in node.inputs)
-        self._turns: dict[tuple[str, float], RopeTables] = {}
+        self._readers: dict[int, list[Node]] = {}
+        for node in graph.nodes:
+            for value in node.inputs:
+                self._readers.setdefault(value.id, []).append(node)
+        self._turns: dict[tuple[str | None, float], RopeTables] = {}
+        self._float32 = self._float_values()
 
     def walk(self) -> list[Instruction]:
         """Return all instructions, including those that free values."""
+        instructions: list[Instruction] = []
         for node in self.graph.nodes:
-            emit = _EMIT.get(node.op.name)
+            emit = EMIT.get(node.op.name)
             if emit is None:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
-            emit(self, node)
-        look_ahead([each.linear for each in self.instructions if isinstance(each, Attend | AddProduct | Gate | Head)])
-        return _freeing_values(self.instructions, self.graph.output.id)
+            instructions.append(emit(self, node))
+            values = dict.fromkeys(value.id for value in node.inputs if self.is_last_reader(node, value))
+            if values:
+                instructions.append(Forget(tuple(values)))
+        look_ahead([each.linear for each in instructions if hasattr(each, "linear")])
+        return instructions
 
-    # --- ops
+    def is_last_reader(self, node: Node, value: Value) -> bool:
+        """Is a value read by no later node, and no output of the graph?"""
+        return self._readers[value.id][-1] is node and value.id != self.graph.output.id
 
-    def embed(self, node: Node) -> None:
-        self.instructions.append(Embed(self.placer.table(_name(node, "table")), node.outputs[0].id))
+    def is_float32(self, value: Value) -> bool:
+        """Is a value logits, or do logits come from it number by number?"""
+        return value.id in self._float32
 
-    def select(self, node: Node) -> None:
-        self.instructions.append(Select(node.inputs[0].id, node.output.id))
+    def _float_values(self) -> set[int]:
+        found = {value.id for value in self.graph.outputs.values()}
+        for node in reversed(self.graph.nodes):
+            if node.op.name in AFTER_LOGITS and node.output.id in found:
+                found.add(node.inputs[0].id)
+        return found
 
-    def fused_into_consumer(self, node: Node) -> None:
-        """Emit nothing: the op that reads it emits it."""
+    # --- weights
 
-    def attention(self, node: Node) -> None:
-        q, k, v = node.inputs
-        split, q_norm, turn = self._back(q)
-        split_k, k_norm, turn_k = self._back(k)
-        split_v, v_norm, turn_v = self._back(v)
-        if (
-            split is None
-            or not (split is split_k is split_v)
-            or v_norm is not None
-            or turn_v is not None
-            or turn is None
-            or turn_k is None
-        ):
-            raise NoKernel("Attention whose q, k and v do not come from one linear_split has no kernel on this device.")
-        if [value.id for value in split.outputs] != [self._origin(x) for x in (q, k, v)]:
-            raise NoKernel("Attention over a linear_split in another order than q, k, v has no kernel on this device.")
-        cache = self.graph.caches[node.cache or 0]
-        if any(node.weights.values()) or node.attrs["softcap"] or cache.chunk or cache.key_dim != cache.value_dim:
-            raise NoKernel("Attention with a softcap, sinks, a bias or chunks has no kernel on this device.")
-        if turn.weights != turn_k.weights or turn.attrs != turn_k.attrs:
-            raise NoKernel("Attention whose q and k have different ropes has no kernel on this device.")
-        if (q_norm is None) != (k_norm is None) or (q_norm and k_norm and q_norm.attrs != k_norm.attrs):
-            raise NoKernel("Attention with different norms on q and on k has no kernel on this device.")
-        source, norm = self._behind_norm(split.inputs[0])
-        linear = self.placer.matrix(_names(split, "weights"), _names(split, "biases"))
-        head_norm = None
-        if q_norm is not None and k_norm is not None:
-            of_q, of_k = (self.placer.vector(_name(each, "weight")) for each in (q_norm, k_norm))
-            head_norm = HeadNorm(of_q, of_k, q_norm.attrs["eps"])
-        heads = Heads(q.dim // cache.key_dim, cache.num_heads, cache.key_dim)
-        self.instructions.append(
-            Attend(
-                source,
-                norm,
-                linear,
-                heads,
-                head_norm,
-                self._turns_of(turn),
-                self.caches,
-                node.cache or 0,
-                node.attrs["scale"],
-                cache.window,
-                self.fixed_chunk,
-                node.outputs[0].id,
-            )
+    def vector(self, node: Node, parameter: str) -> Tensor | None:
+        """Place a vector, if there is one, in float32."""
+        name = node.weights.get(parameter)
+        return self.placer.vector(name) if isinstance(name, str) else None
+
+    def norm(self, node: Node, parameter: str = "norm") -> Norm | None:
+        """The RMS norm that a fused node has; its weight is bound to this parameter."""
+        weight = self.vector(node, parameter)
+        return None if weight is None else Norm(weight, node.attrs["eps"])
+
+    def matrix(self, node: Node, kind: str = "") -> Multiplies:
+        """Place the matrix of a linear. That of the logits is not quantized."""
+        name, bias = name_of(node, "weight"), node.weights["bias"]
+        assert bias is None or isinstance(bias, str)
+        if self.is_float32(node.output):
+            return self.placer.head(name, bias)
+        return self.placer.matrix((name,), (bias,), kind)
+
+    def reads_fp8(self, value: Value) -> bool:
+        """Do FP8 products that add to a residual read a value, and nothing else?"""
+        readers = self._readers.get(value.id, [])
+        return bool(readers) and all(
+            node.op.name in SUMS and node.input("residual") != value and self.placer.is_fp8((name_of(node, "weight"),))
+            for node in readers
         )
 
-    def linear_add(self, node: Node) -> None:
-        x, residual = node.inputs
-        if not self._is_last_reader(node, residual):  # the sum is computed in place
-            raise NoKernel("A residual that is read again after the sum has no kernel on this device.")
-        linear = self.placer.matrix((_name(node, "weight"),), (node.weights["bias"],))  # type: ignore[arg-type]
-        self.instructions.append(AddProduct(x.id, linear, residual.id, node.output.id))
-
-    def _is_last_reader(self, node: Node, value: Value) -> bool:
-        """Is a value, also through a norm that its readers compute, read by no later node?"""
-        place = next(index for index, each in enumerate(self.graph.nodes) if each is node)
-        later = self.graph.nodes[place + 1 :]
-        norms = {
-            each.output.id for each in self.graph.nodes if each.op.name == "rms_norm" and each.inputs[0].id == value.id
-        }
-        return not any(each.id == value.id or each.id in norms for other in later for each in other.inputs)
-
-    def gated_linear(self, node: Node) -> None:
-        source, norm = self._behind_norm(node.inputs[0])
-        names, biases = (_name(node, "gate"), _name(node, "up")), (node.weights["gate_bias"], node.weights["up_bias"])
-        linear = self.placer.matrix(names, biases, is_gate=True)  # type: ignore[arg-type]
-        readers = [each for each in self.graph.nodes if node.outputs[0] in each.inputs]
-        rounds = all(each.op.name == "linear_add" and self.placer.is_fp8((_name(each, "weight"),)) for each in readers)
-        self.instructions.append(Gate(source, norm, linear, node.outputs[0].id, rounds))
-
-    def head(self, node: Node) -> None:
-        source, norm = self._behind_norm(node.inputs[0])
-        self.instructions.append(Head(source, norm, self.placer.head(_name(node, "weight")), node.outputs[0].id))
-
-    # --- producers of a value
-
-    def _behind_norm(self, value: Value) -> tuple[int, Norm | None]:
-        maker = self._maker.get(value.id)
-        if maker is None or maker.op.name != "rms_norm" or maker.attrs["group"] or maker.weights["weight"] is None:
-            return value.id, None
-        return maker.inputs[0].id, Norm(self.placer.vector(_name(maker, "weight")), maker.attrs["eps"])
-
-    def _back(self, value: Value) -> tuple[Node | None, Node | None, Node | None]:
-        """Return the linear_split that a head comes from, and the norm and the rope in between."""
-        norm = turn = None
-        node = self._maker.get(value.id)
-        if node is not None and node.op.name == "rope":
-            turn, node = node, self._maker.get(node.inputs[0].id)
-        if node is not None and node.op.name == "rms_norm" and node.attrs["group"]:
-            norm, node = node, self._maker.get(node.inputs[0].id)
-        return (node if node is not None and node.op.name == "linear_split" else None), norm, turn
-
-    def _origin(self, value: Value) -> int:
-        node = self._maker[value.id]
-        while node.op.name in ("rope", "rms_norm"):
-            value = node.inputs[0]
-            node = self._maker[value.id]
-        return value.id
-
-    def _turns_of(self, rope: Node) -> RopeTables:
+    def turns(self, node: Node) -> RopeTables:
         """Return the cosines and sines of all positions, computed once, in float64 like the reference."""
-        name, scaling = _name(rope, "frequencies"), float(rope.attrs["scaling"])
-        if rope.attrs["interleaved"]:
-            raise NoKernel("Rope in pairs has no kernel on this device.")
+        name, scaling = node.weights["frequencies"], float(node.attrs["scaling"])
+        assert name is None or isinstance(name, str)
         if (name, scaling) not in self._turns:
-            frequencies = self.placer.weights[name].float32()
+            frequencies = np.zeros(0, np.float32) if name is None else self.placer.weights[name].float32()
             angles = (np.arange(self.num_positions, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
             both = ((f(angles) * scaling).astype(np.float32) for f in (np.cos, np.sin))
-            self._turns[name, scaling] = RopeTables(*(torch.from_numpy(each).to(self.placer.device) for each in both))
-        return self._turns[name, scaling]
+            cos, sin = (torch.from_numpy(each).to(self.placer.device) for each in both)
+            self._turns[name, scaling] = RopeTables(cos, sin)
+        return self._turns[name, scaling]._replace(interleaved=node.attrs["interleaved"])
 
 
-_EMIT: dict[str, Any] = {
-    "embed": Lowering.embed,
-    "rms_norm": Lowering.fused_into_consumer,
-    "rope": Lowering.fused_into_consumer,
-    "linear_split": Lowering.fused_into_consumer,
-    "attention": Lowering.attention,
-    "select": Lowering.select,
-    "linear_add": Lowering.linear_add,
-    "gated_linear": Lowering.gated_linear,
-    "head": Lowering.head,
+# --- plain ops
+
+
+def _embed(lowering: Lowering, node: Node) -> Instruction:
+    return Embed(lowering.placer.table(name_of(node, "table")), node.output.id, float(node.attrs.get("factor", 1.0)))
+
+
+def _embed_positions(lowering: Lowering, node: Node) -> Instruction:
+    return EmbedPositions(lowering.placer.table(name_of(node, "table")), node.attrs["offset"], node.output.id)
+
+
+def _select(lowering: Lowering, node: Node) -> Instruction:
+    (x,) = node.inputs
+    return Select(x.id, node.output.id, copies=not lowering.is_last_reader(node, x))
+
+
+def _norm(lowering: Lowering, node: Node) -> Instruction:
+    group, weight, bias = node.attrs["group"], lowering.vector(node, "weight"), lowering.vector(node, "bias")
+    if weight is None:
+        weight = torch.ones(group or node.output.dim, device=lowering.placer.device)
+    norm = Norm(weight, node.attrs["eps"], bias, "layer" if node.op.name == "layer_norm" else "rms")
+    return Normalize(node.inputs[0].id, norm, group, node.output.id)
+
+
+def _linear(lowering: Lowering, node: Node) -> Instruction:
+    """linear, activated_linear and normed_linear."""
+    kind = node.attrs.get("kind", "")
+    dtype = torch.float32 if lowering.is_float32(node.output) else None
+    linear = lowering.matrix(node, kind)
+    return Multiply(node.inputs[0].id, lowering.norm(node), linear, node.output.id, kind, dtype)
+
+
+def _rope(lowering: Lowering, node: Node) -> Instruction:
+    return Rotate(node.inputs[0].id, lowering.turns(node), node.attrs["head_dim"], node.output.id)
+
+
+def _scale_by_position(lowering: Lowering, node: Node) -> Instruction:
+    """The reference makes the table: x = 1 at every position."""
+    positions = np.arange(lowering.num_positions, dtype=np.int32)
+    factors = node.op(np.ones((len(positions), 1), np.float32), positions, **node.attrs)[:, 0]
+    table = torch.from_numpy(np.ascontiguousarray(factors)).to(lowering.placer.device)
+    return ScaleByPosition(node.inputs[0].id, table, node.output.id)
+
+
+def _map(lowering: Lowering, node: Node) -> Instruction:
+    x, out, kind = node.inputs[0], node.output, node.op.name
+    other = node.inputs[1].id if len(node.inputs) > 1 else None
+    attrs, numbers = node.attrs, NO_NUMBERS
+    if kind == "activation":
+        kind = attrs["kind"]
+    elif kind == "columns":
+        kind = "copy"
+    elif kind == "softcap":
+        numbers = (1.0, float(attrs["cap"]), 0.0, 0.0)
+    elif kind == "xielu":
+        both = (float(lowering.placer.weights[name_of(node, each)].float32()[0]) for each in ("positive", "negative"))
+        numbers = (*both, float(attrs["beta"]), float(attrs["eps"]))  # type: ignore[assignment]
+    elif kind in ("scale", "clamp"):
+        numbers = (float(attrs["factor" if kind == "scale" else "limit"]), 0.0, 0.0, 0.0)
+    weight = lowering.vector(node, "weight")
+    return Map(kind, x.id, other, out.id, out.dim, numbers, weight, attrs.get("start", 0))
+
+
+def _attention(lowering: Lowering, node: Node) -> Instruction:
+    """attention and attention_shared."""
+    assert node.cache is not None
+    spec = lowering.graph.caches[node.cache]
+    return lower_attention(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
+
+
+def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
+    return lower_bidirectional(node, lowering.placer)
+
+
+# --- fused ops
+
+
+def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
+    assert node.cache is not None
+    spec, attrs = lowering.graph.caches[node.cache], node.attrs
+    of_q, of_k = (lowering.vector(node, parameter) for parameter in ("q_norm", "k_norm"))
+    terms = terms_of(node, lowering.placer)
+    return Attend(
+        value=node.inputs[0].id,
+        norm=lowering.norm(node),
+        linear=lowering.placer.matrix(_names(node, "weights"), _names(node, "biases")),
+        heads=Heads(node.output.dim // spec.value_dim, spec.num_heads, spec.key_dim),
+        head_norm=None if of_q is None or of_k is None else HeadNorm(of_q, of_k, attrs["head_eps"]),
+        turns=lowering.turns(node),
+        caches=lowering.caches,
+        layer=node.cache,
+        scale=attrs["scale"],
+        window=spec.window,
+        fixed_chunk=lowering.fixed_chunk,
+        out=node.output.id,
+        chunk=spec.chunk,
+        softcap=terms.softcap,
+        sinks=terms.sinks,
+        slopes=terms.slopes,
+        distances=terms.distances,
+    )
+
+
+def _gated_linear(lowering: Lowering, node: Node) -> Instruction:
+    names, biases = (name_of(node, "gate"), name_of(node, "up")), (node.weights["gate_bias"], node.weights["up_bias"])
+    kind, out = node.attrs["kind"], node.output
+    linear = lowering.placer.matrix(names, biases, kind, is_gate=True)  # type: ignore[arg-type]
+    return Gate(node.inputs[0].id, lowering.norm(node), linear, out.id, lowering.reads_fp8(out), kind)
+
+
+def _linear_add(lowering: Lowering, node: Node) -> Instruction:
+    """linear_add, scaled_linear_add and normed_linear_add."""
+    x, residual = node.input("x"), node.input("residual")
+    copies = x == residual or not lowering.is_last_reader(node, residual)
+    factor = float(node.attrs.get("factor", 1.0))
+    return AddProduct(x.id, lowering.matrix(node), residual.id, node.output.id, lowering.norm(node), factor, copies)
+
+
+def _head(lowering: Lowering, node: Node) -> Instruction:
+    linear, attrs = lowering.matrix(node), node.attrs
+    return Head(node.inputs[0].id, lowering.norm(node), linear, node.output.id, attrs["factor"], attrs["cap"])
+
+
+Emit = Callable[[Lowering, Node], Instruction]
+EMIT: dict[str, Emit] = {
+    "embed": _embed,
+    "embed_positions": _embed_positions,
+    "select": _select,
+    "rms_norm": _norm,
+    "layer_norm": _norm,
+    "linear": _linear,
+    "rope": _rope,
+    "scale_by_position": _scale_by_position,
+    **dict.fromkeys(
+        ("activation", "xielu", "add", "multiply", "scale", "scale_by", "softcap", "clamp", "columns"), _map
+    ),
+    **dict.fromkeys(("attention", "attention_shared"), _attention),
+    "attention_bidirectional": _attention_bidirectional,
+    "qkv_attention": _qkv_attention,
+    **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
+    **dict.fromkeys(SUMS, _linear_add),
+    **dict.fromkeys(("activated_linear", "normed_linear"), _linear),
+    **dict.fromkeys(("head", "normed_head"), _head),
+    "scaled_embed": _embed,
 }
 
 
@@ -212,7 +309,8 @@ def look_ahead(linears: Sequence[Multiplies]) -> None:
         linear.ahead = following.raw[:AHEAD_BYTES]
 
 
-def _name(node: Node, parameter: str) -> str:
+def name_of(node: Node, parameter: str) -> str:
+    """The name of the weight that is bound to a parameter."""
     name = node.weights[parameter]
     assert isinstance(name, str)
     return name
@@ -222,19 +320,3 @@ def _names(node: Node, parameter: str) -> tuple[Any, ...]:
     names = node.weights[parameter]
     assert isinstance(names, tuple)
     return names
-
-
-def _freeing_values(instructions: list[Instruction], output: int) -> list[Instruction]:
-    """Return the instructions with a Forget after the last reader of each value."""
-    last: dict[int, int] = {}
-    for index, each in enumerate(instructions):
-        for name in ("value", "residual"):
-            if hasattr(each, name):
-                last[getattr(each, name)] = index
-    result: list[Instruction] = []
-    for index, each in enumerate(instructions):
-        result.append(each)
-        dead = tuple(value for value, at in last.items() if at == index and value != output)
-        if dead:
-            result.append(Forget(dead))
-    return result

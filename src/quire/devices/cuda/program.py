@@ -20,21 +20,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.attention import AttentionWork
-from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, aligned, work_size
+from quire.devices._triton.attention_work import (
+    AttentionKind,
+    Capacity,
+    WorkCounts,
+    WorkLimits,
+    aligned,
+    work_size,
+)
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
+from .attention import AttendCache, AttendsWide
+from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
 from .few_rows import MAX_ROWS, FewRows
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
-from .instructions import AddProduct, Attend, AttendsWide, Caches, Gate, Head, Instruction, Run
+from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .linear import Linear
 from .out_of_memory import convert_out_of_memory
 from .pending import CudaPending, HostLogits, Staging
+from .plain import Multiply
 from .sampler import DeviceSampler, sampling_mode
 from .tune import GraphTimer, Tuner, wall_clock
 from .tuned_table import TunedTable
@@ -60,7 +70,7 @@ class CudaProgram:
     output: int  # the value that has the logits
     caches: Caches
     limits: Limits
-    work: Mapping[int | None, WorkLimits]  # by window
+    work: Mapping[AttentionKind, WorkLimits]
     sampler: DeviceSampler
     device: torch.device
     captures: bool
@@ -82,8 +92,7 @@ class CudaProgram:
     _next: int = 0
     _numbers: Tensor = field(init=False)
     _floats: Tensor = field(init=False)
-    _partial_out: Tensor = field(init=False)
-    _partial_lse: Tensor = field(init=False)
+    _partials: dict[AttentionKind, tuple[Tensor, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
@@ -94,10 +103,7 @@ class CudaProgram:
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)
-        partials = max(Capacity.of(each, limits.max_tokens, limits.max_rows).partials for each in self.work.values())
-        heads, dim = self.num_heads, self.caches.whole.shape[-1]
-        self._partial_out = torch.empty((partials, heads, dim), dtype=torch.float32, device=self.device)
-        self._partial_lse = torch.empty((partials, heads), dtype=torch.float32, device=self.device)
+        self._partials = self._allocate_partials()
         if is_cuda:
             self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
 
@@ -106,17 +112,29 @@ class CudaProgram:
         """Blocks of the KV cache, without the one for padding."""
         return self.caches.num_blocks
 
-    @property
-    def num_heads(self) -> int:
-        first = next(iter(self.work.values()))
-        return first.kv_heads * first.group
+    def _allocate_partials(self) -> dict[AttentionKind, tuple[Tensor, Tensor]]:
+        """Allocate partial results of attention, values and weights. Layers of all kinds use the same memory."""
+        most = {
+            kind: Capacity.of(each, self.limits.max_tokens, self.limits.max_rows).partials * kind.num_heads
+            for kind, each in self.work.items()
+        }
+        out_size = max((count * kind.value_dim for kind, count in most.items()), default=0)
+        out = torch.empty(out_size, dtype=torch.float32, device=self.device)
+        lse = torch.empty(max(most.values(), default=0), dtype=torch.float32, device=self.device)
+        return {
+            kind: (
+                out[: count * kind.value_dim].view(-1, kind.num_heads, kind.value_dim),
+                lse[:count].view(-1, kind.num_heads),
+            )
+            for kind, count in most.items()
+        }
 
     @property
     def formats(self) -> dict[str, int]:
         """Weights of all matrices, the head included, by the format in which they are multiplied."""
         found: Counter[str] = Counter()
         for each in self.instructions:
-            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head) else None
+            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head | Multiply) else None
             if isinstance(linear, Int4Linear):
                 found["int4"] += prod(linear.weight.shape)
             elif isinstance(linear, Linear):
@@ -147,7 +165,7 @@ class CudaProgram:
             self.num_padded += padded.tokens - sizes.tokens
             inputs, counts = self._send(batch, padded, staging)
             if len(batch.copies):
-                self._copy_blocks(batch.copies)
+                self.caches.copy(batch.copies)
             if captured is not None:
                 host_logits = self._host_logits(batch, captured.logits)
                 logits: Tensor | None = captured.replay()
@@ -221,7 +239,9 @@ class CudaProgram:
     def _new_tuner(self, table: TunedTable) -> Tuner:
         return Tuner(self.instructions, table, wall_clock if self._stream is None else GraphTimer(self._stream))
 
-    def _send(self, batch: Batch, padded: StepSizes, staging: Staging) -> tuple[Inputs, dict[int | None, WorkCounts]]:
+    def _send(
+        self, batch: Batch, padded: StepSizes, staging: Staging
+    ) -> tuple[Inputs, dict[AttentionKind, WorkCounts]]:
         """Send the step's inputs to the device, in one transfer."""
         work = self._work_of(padded)
         numbers = staging.numbers.numpy()
@@ -231,7 +251,7 @@ class CudaProgram:
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
 
-    def _work_of(self, sizes: StepSizes) -> dict[int | None, WorkLimits]:
+    def _work_of(self, sizes: StepSizes) -> dict[AttentionKind, WorkLimits]:
         """Return how attention of such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
 
         def blocks(each: WorkLimits) -> int:
@@ -242,7 +262,7 @@ class CudaProgram:
             return each.num_ctas if sizes.rows < each.narrow_budget else 0
 
         limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows}
-        return {window: replace(each, num_ctas=blocks(each), **limits) for window, each in self.work.items()}
+        return {kind: replace(each, num_ctas=blocks(each), **limits) for kind, each in self.work.items()}
 
     def send_back(self, pending: CudaPending) -> None:
         """Copy the step's tokens to the host after sampling."""
@@ -269,7 +289,7 @@ class CudaProgram:
         num_masks = 0 if draws is None else int(np.count_nonzero(draws.masked))
         return torch.empty((num_masks, -(-self.sampler.vocab_size // 32)), dtype=torch.int32, device=self.device)
 
-    def _forward(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: StepSizes) -> Tensor | None:
+    def _forward(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Tensor | None:
         """Run all instructions, or, for a step without logits, those up to the last KV write."""
         run = self._run(inputs, counts, sizes)
         if self.few_rows is not None and run.is_few and sizes.logits == sizes.tokens:
@@ -283,12 +303,11 @@ class CudaProgram:
         logits: Tensor = run.values[self.output]
         return logits
 
-    def _run(self, inputs: Inputs, counts: Mapping[int | None, WorkCounts], sizes: StepSizes) -> Run:
-        work = {}
-        for window, views in inputs.work.items():
-            count = counts[window]
-            partials = self._partial_out, self._partial_lse
-            work[window] = AttentionWork.of(views, count.narrow, count.wide, partials)
+    def _run(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Run:
+        work = {
+            kind: AttentionWork.of(views, counts[kind].narrow, counts[kind].wide, self._partials[kind])
+            for kind, views in inputs.work.items()
+        }
         where = TokenPlacement(inputs.positions, inputs.slots)
         at = inputs.logits_at if sizes.logits != sizes.tokens else None
         run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at)
@@ -300,7 +319,12 @@ class CudaProgram:
     @property
     def _tail(self) -> int:
         """Number of instructions up to the last one that writes KV."""
-        return 1 + max(i for i, each in enumerate(self.instructions) if isinstance(each, Attend))
+        writes = (
+            i
+            for i, each in enumerate(self.instructions)
+            if isinstance(each, Attend) or (isinstance(each, AttendCache) and each.writes)
+        )
+        return 1 + max(writes, default=-1)
 
     def _captured_for(self, sizes: StepSizes, kind: GraphKind) -> CapturedStep | None:
         """Return the graph of such a step. None: launch it kernel by kernel."""
@@ -336,12 +360,12 @@ class CudaProgram:
         inputs.mask_at.fill_(NO_MASK)
         most = {
             # without groups all items of a row with one token are narrow, except in deterministic mode, where none is
-            window: WorkCounts(
+            attention: WorkCounts(
                 len(views.narrow),
                 len(views.wide) if kind.has_groups or not len(views.narrow) else 0,
-                int(kind.has_groups or work[window].num_ctas > 0),
+                int(kind.has_groups or work[attention].num_ctas > 0),
             )
-            for window, views in inputs.work.items()
+            for attention, views in inputs.work.items()
         }
 
         def whole() -> Tensor:
@@ -357,8 +381,3 @@ class CudaProgram:
     def _trash_slot(self) -> int:
         """The slot that padding writes to, after the last block."""
         return self.num_blocks * self.limits.block_tokens
-
-    def _copy_blocks(self, copies: Array) -> None:
-        whole = self.caches.whole
-        for source, target, num_tokens in copies.tolist():
-            whole[:, :, target, :, :num_tokens] = whole[:, :, source, :, :num_tokens]

@@ -25,6 +25,7 @@ from .capture import record
 from .instructions import AddProduct, Attend, Embed, Gate, Head, Instruction, Run, multiply
 from .linear import Linear
 from .lower import look_ahead
+from .plain import Multiply
 from .tiles import BUCKETS, FEW_TOKENS, ProductKey
 from .tuned_table import TunedTable
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 TIMED_AT = {FEW_TOKENS: (1, FEW_TOKENS)}  # numbers of tokens; for other buckets their maximum
 LIBRARY_MARGIN = 0.97  # beyond few tokens, a streamed product must take less than this fraction of the library's time
 REPEATS = 9
-Multiplying = Attend | AddProduct | Gate | Head
+Multiplying = Attend | AddProduct | Gate | Head | Multiply
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -61,26 +61,28 @@ class Placer:
         """Place an unquantized matrix: the embeddings or the head."""
         return self._once(self.weights[name], self.dtype)
 
-    def head(self, name: str) -> Linear:
+    def head(self, name: str, bias: str | None) -> Linear:
         """Place the head. It is never quantized here: its rounding errors affect sampling directly."""
-        return Linear(self.table(name), None, None, self.tiles, self.scratch)
+        return Linear(self.table(name), None, self._bias((name,), (bias,)), self.tiles, self.scratch)
 
-    def matrix(self, names: Sequence[str], biases: Sequence[str | None], is_gate: bool = False) -> Multiplies:
-        """Place matrices that share an input, concatenated along their rows."""
+    def matrix(
+        self, names: Sequence[str], biases: Sequence[str | None], kind: str = "", is_gate: bool = False
+    ) -> Multiplies:
+        """Place matrices that share an input, concatenated along their rows. `kind`: the activation of the product."""
         weights = [self.weights[name] for name in names]
         bias = self._bias(names, biases)
         if self.is_fp8(names):
             values, scales = zip(*map(self._fp8, weights), strict=True)
-            return Linear(torch.cat(values), torch.cat(scales), bias, self.tiles, self.scratch, is_gate)
+            return Linear(torch.cat(values), torch.cat(scales), bias, self.tiles, self.scratch, is_gate, kind)
         parts = join_int4(weights) if self._supports_int4 else None
         if parts is not None:
             weight, columns = place_int4(parts, self.device)
             self.buffer.reserve(weight.shape[0] * weight.shape[1])
-            return Int4Linear(weight, columns, bias, self.tiles, self.scratch, self.buffer, is_gate)
+            return Int4Linear(weight, columns, bias, self.tiles, self.scratch, self.buffer, is_gate, kind)
         if self.quantize != TO_PLAIN:
             self.dequantized.update(weight.format for weight in weights if weight.format not in PLAIN)
         whole = torch.cat([self._read(weight, self.dtype) for weight in weights])
-        return Linear(whole, None, bias, self.tiles, self.scratch, is_gate)
+        return Linear(whole, None, bias, self.tiles, self.scratch, is_gate, kind)
 
     @property
     def _supports_int4(self) -> bool:
@@ -96,8 +98,8 @@ class Placer:
     def _fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
         """Return the values [rows, columns] as FP8, and the scale of each row."""
         source = weight.source
-        if isinstance(source, ScaledTensor) and source.block is None:
-            order, scale = weight.row_order, torch.from_numpy(source.scale).expand(weight.shape[0])
+        if isinstance(source, ScaledTensor) and source.block is None and weight.format == source.format:
+            order, scale = weight.row_order, torch.from_numpy(source.scale).expand(source.shape[0])
             values = _as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
             return values.to(self.device), (scale if order is None else scale[order]).to(self.device)
         is_short = weight.format == "bf16" or isinstance(source, RandomTensor)
@@ -126,7 +128,7 @@ class Placer:
             numbers = torch.empty(weight.shape, dtype=dtype, device=self.device)
             return numbers.normal_(source.mean, source.std)
         if weight.format in PLAIN:
-            raw = np.ascontiguousarray(weight.raw()) if weight.row_order is not None else weight.source.data
+            raw = np.ascontiguousarray(weight.raw())
             tensor = _as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)
         else:
             tensor = torch.from_numpy(weight.float32())

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.attention import LOG2_E
+from quire.devices._triton.attention_work import AttentionKind
 from quire.devices._triton.rope import Heads
 
-from .instructions import Attend, Caches, Instruction, Run
+from .attention import AttendCache
+from .caches import Caches
+from .instructions import Attend, Instruction, Run
 from .nvrtc import CHAINED, CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
 from .tensor_map import MAP_BYTES, Box, tensor_map
 
@@ -58,15 +61,22 @@ class WideAttention:
 
     @classmethod
     def for_instructions(cls, instructions: Sequence[Instruction], caches: Caches) -> WideAttention | None:
-        """Build the kernel for attention without window and fixed chunks. None: there is none, or heads differ."""
-        attends = [each for each in instructions if isinstance(each, Attend)]
-        kinds = {each.heads for each in attends if each.window is None and each.fixed_chunk is None}
-        return cls.of(caches, kinds.pop()) if len(kinds) == 1 else None
+        """Build the kernel for attention that sees all keys, with scaled scores, without fixed chunks.
+
+        None: there is none, or heads differ.
+        """
+        attends = [each for each in instructions if isinstance(each, Attend | AttendCache)]
+        plain = [each for each in attends if each.fixed_chunk is None and each.terms.is_plain]
+        kinds = {each.kind for each in plain if each.kind.window is None and each.kind.chunk is None}
+        if len(kinds) != 1 or not caches.is_uniform:
+            return None
+        kv_heads, group, dim, *_ = kinds.pop()
+        return cls.of(caches, Heads(kv_heads * group, kv_heads, dim))
 
     @classmethod
     def of(cls, caches: Caches, heads: Heads) -> WideAttention | None:
         """Build the kernel. None: it does not support these heads, this cache or this GPU."""
-        device = caches.whole.device
+        device = caches.device
         if device.type != "cuda" or not is_supported(caches.whole, heads):
             return None
         facts = torch.cuda.get_device_properties(device)
@@ -86,8 +96,14 @@ class WideAttention:
             LaunchConfig(self.num_processors, THREADS, shared, CHAINED), (self._wide,)
         )
 
+    @property
+    def kind(self) -> AttentionKind:
+        """The kind of layers that it computes."""
+        num_heads, kv_heads, dim = self.heads
+        return AttentionKind(kv_heads, num_heads // kv_heads, dim, dim)
+
     def _kernel(self, shared: int) -> Any:
-        device = self.caches.whole.device
+        device = self.caches.device
         code = compile_kernel("wide_attention", self._definitions, device, arch_specific=True)
         return Kernel.load(code, "wide_attention", shared, device)
 
@@ -99,7 +115,7 @@ class WideAttention:
 
     def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
         """Compute all wide items of a layer. q and out [T, heads, dim] are those of `attend`."""
-        wide, whole, work = self._wide, self.caches.whole, run.work[None]
+        wide, whole, work = self._wide, self.caches.whole, run.work[self.kind]
         if self._encoded != (whole.data_ptr(), whole.numel()):
             ctypes.memmove(ctypes.byref(wide), self._encode(whole), MAP_BYTES)
             self._encoded = whole.data_ptr(), whole.numel()

@@ -1,0 +1,83 @@
+"""The KV cache of all layers on the device. Layers of the same shape share one allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.ops.cache import PagedKV
+
+
+@dataclass(slots=True, eq=False)
+class Caches:
+    """K and V of every layer. The last block is for padding.
+
+    Layers whose keys and values have one size are in one tensor [layers, 2, blocks, kv_heads, block_tokens, dim].
+    Others have a tensor for K and one for V, [layers, blocks, kv_heads, block_tokens, dim] each.
+    """
+
+    specs: Sequence[PagedKV]  # of the layers
+    block_tokens: int
+    dtype: torch.dtype
+    device: torch.device
+    num_blocks: int  # that requests may use
+    _tensors: list[Tensor] = field(default_factory=list)
+    _pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # K and V of every layer
+
+    def __post_init__(self) -> None:
+        self.resize(self.num_blocks)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all layers are in one tensor."""
+        sizes = {(spec.num_heads, spec.key_dim, spec.value_dim) for spec in self.specs}
+        return len(sizes) == 1 and self.specs[0].key_dim == self.specs[0].value_dim
+
+    @property
+    def whole(self) -> Tensor:
+        """The only tensor, if all layers are in one: [layers, 2, blocks, kv_heads, block_tokens, dim]."""
+        assert self.is_uniform, "layers of different shapes have no tensor in common"
+        return self._tensors[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all blocks, with the one for padding."""
+        return sum(each.nbytes for each in self._tensors)
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return K and V of one layer: [blocks, kv_heads, block_tokens, dim] each."""
+        return self._pairs[layer]
+
+    def resize(self, num_blocks: int) -> None:
+        """Allocate another number of blocks, all empty. The old ones are freed first: memory does not hold both."""
+        self.num_blocks = num_blocks
+        self._tensors, self._pairs = [], []
+        pairs: dict[int, tuple[Tensor, Tensor]] = {}
+        for sizes in dict.fromkeys((spec.num_heads, spec.key_dim, spec.value_dim) for spec in self.specs):
+            layers = [i for i, spec in enumerate(self.specs) if (spec.num_heads, spec.key_dim, spec.value_dim) == sizes]
+            keys, values = self._allocate(len(layers), *sizes)
+            pairs |= {layer: (keys[i], values[i]) for i, layer in enumerate(layers)}
+        self._pairs = [pairs[layer] for layer in range(len(self.specs))]
+
+    def copy(self, copies: NDArray[Any]) -> None:
+        """Copy the first tokens of one block to another, for every (from, to, num tokens) of [C, 3], in order."""
+        for source, target, num_tokens in copies.tolist():
+            for each in self._tensors:
+                each[..., target, :, :num_tokens, :] = each[..., source, :, :num_tokens, :]
+
+    def _allocate(self, num_layers: int, num_heads: int, key_dim: int, value_dim: int) -> tuple[Tensor, Tensor]:
+        """Return K and V of layers of one shape: [layers, blocks, kv_heads, block_tokens, dim] each."""
+        block = (self.num_blocks + 1, num_heads, self.block_tokens)
+        options: Any = {"dtype": self.dtype, "device": self.device}
+        if key_dim == value_dim:
+            both = torch.zeros((num_layers, 2, *block, key_dim), **options)
+            self._tensors.append(both)
+            return both[:, 0], both[:, 1]
+        keys, values = (torch.zeros((num_layers, *block, dim), **options) for dim in (key_dim, value_dim))
+        self._tensors += [keys, values]
+        return keys, values
