@@ -99,6 +99,16 @@ def a_weight_for_every_head_of_a_norm(s: Sketch) -> None:
 
 
 @odd
+def norms_of_half_heads(s: Sketch) -> None:
+    """With one head, the weight has its size, though the groups have half of it."""
+    x, table = s.embed(), s.frequencies()
+    h = s.norm(x)
+    q, k, v = (s.linear(h, HEAD) for _ in range(3))
+    q, k = (s.rope(s.graph.rms_norm(each, s.scales(HEAD), eps=1e-5, group=HEAD // 2), table) for each in (q, k))
+    s.logits(s.graph.add(x, s.linear(s.attend(q, k, v, s.cache(num_heads=1)), DIM)))
+
+
+@odd
 def layer_norms_of_heads(s: Sketch) -> None:
     def change(q: Value, k: Value, v: Value, t: str) -> tuple[Value, Value, Value]:
         q, k = (s.graph.layer_norm(x, s.scales(HEAD), eps=1e-5, group=HEAD) for x in (q, k))
@@ -159,6 +169,12 @@ def rope_in_pairs(s: Sketch) -> None:
 def partial_rope(s: Sketch) -> None:
     part = s.frequencies(pairs=3)
     _with_heads(s, lambda q, k, v, t: (s.rope(q, part), s.rope(k, part), v))
+
+
+@odd
+def rope_of_half_heads(s: Sketch) -> None:
+    part, half = s.frequencies(pairs=HEAD // 4), HEAD // 2
+    _with_heads(s, lambda q, k, v, t: (s.rope(q, part, head_dim=half), s.rope(k, part, head_dim=half), v))
 
 
 @odd
@@ -448,6 +464,46 @@ def post_norms(s: Sketch) -> None:
     s.logits(x)
 
 
+def _post_normed(s: Sketch, block: Callable[[Value, Value], Value]) -> None:
+    """`block` takes the residual and a product."""
+    x, table = s.embed(), s.frequencies()
+    x = block(x, s.attention(x, table))
+    s.logits(block(x, s.mlp(x)))
+
+
+@odd
+def post_norms_of_groups(s: Sketch) -> None:
+    _post_normed(s, lambda x, y: s.graph.add(x, s.graph.rms_norm(y, s.scales(), eps=1e-5, group=16)))
+
+
+@odd
+def post_norms_without_weights(s: Sketch) -> None:
+    _post_normed(s, lambda x, y: s.graph.add(x, s.graph.rms_norm(y, None, eps=1e-5)))
+
+
+@odd
+def a_post_norm_read_by_two(s: Sketch) -> None:
+    def block(x: Value, y: Value) -> Value:
+        normed = s.norm(y)
+        return s.graph.add(s.graph.add(x, normed), s.graph.activation(normed, "tanh"))
+
+    _post_normed(s, block)
+
+
+@odd
+def a_product_read_beside_its_post_norm(s: Sketch) -> None:
+    _post_normed(s, lambda x, y: s.graph.add(s.graph.add(x, s.norm(y)), s.graph.activation(y, "tanh")))
+
+
+@odd
+def a_post_norm_added_to_itself(s: Sketch) -> None:
+    def block(x: Value, y: Value) -> Value:
+        normed = s.norm(y)
+        return s.graph.add(normed, normed)
+
+    _post_normed(s, block)
+
+
 @odd
 def norms_before_and_after(s: Sketch) -> None:
     x, table = s.embed(), s.frequencies()
@@ -613,6 +669,35 @@ def scaled_residuals(s: Sketch) -> None:
     x = s.graph.add(x, s.graph.scale(s.attention(s.norm(x), table), 0.3))
     x = s.graph.add(x, s.graph.scale_by(s.mlp(s.norm(x)), s.weight(DIM)))
     s.logits(s.graph.scale_by(x, s.weight(1, mean=1.0)))
+
+
+@odd
+def a_scaled_product_read_by_two(s: Sketch) -> None:
+    def block(x: Value, y: Value) -> Value:
+        scaled = s.graph.scale(y, 0.3)
+        return s.graph.add(s.graph.add(x, scaled), s.graph.activation(scaled, "tanh"))
+
+    _post_normed(s, block)
+
+
+@odd
+def a_product_read_beside_its_scale(s: Sketch) -> None:
+    _post_normed(s, lambda x, y: s.graph.add(s.graph.add(x, s.graph.scale(y, 0.3)), s.graph.activation(y, "tanh")))
+
+
+@odd
+def an_embedding_read_beside_its_scale(s: Sketch) -> None:
+    x = s.embed()
+    s.logits(s.graph.add(s.layer(s.graph.scale(x, 3.0), s.frequencies()), x))
+
+
+@odd
+def a_linear_read_beside_its_activation(s: Sketch) -> None:
+    def block(h: Value) -> Value:
+        up = s.linear(h, FFN)
+        return s.linear(s.graph.add(s.graph.activation(up, "gelu"), up), DIM)
+
+    _feed_forward(s, block)
 
 
 @odd

@@ -5,7 +5,8 @@ A check is what keeps a rewrite from being applied:
     an operand of a returned condition, in a function that returns a bool
     an operand of the condition of `… if … else None`
     the condition of a comprehension, which may let too much through or too little: both are tried
-Tests for None are left alone: without them the next line raises, or another check says the same.
+Tests for None are left alone: without them the next line raises, or another check says the same. So are lines with the
+comment `cost`: without such a check the numbers are the same, computed at a higher cost.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Check:
 
 def checks_of(module: ModuleType) -> list[Check]:
     """All checks of a module, in order."""
-    tree = ast.parse(inspect.getsource(module))
-    name = module.__name__.rpartition(".")[2]
-    return [Check(name, i, each.lineno, ast.unparse(each)) for i, (each, *_) in enumerate(_places(tree))]
+    source, name = inspect.getsource(module), module.__name__.rpartition(".")[2]
+    lines = source.splitlines()
+    found = [Check(name, i, each.lineno, ast.unparse(each)) for i, (each, *_) in enumerate(_places(ast.parse(source)))]
+    return [check for check in found if not lines[check.line - 1].endswith("# cost")]
 
 
 def without(module: ModuleType, check: Check) -> list[ModuleType]:
@@ -104,4 +106,6 @@ def _is_none_test(condition: ast.expr) -> bool:
             return True
         case ast.Name():
             return True
+        case ast.BoolOp(values=values):
+            return all(map(_is_none_test, values))
     return False

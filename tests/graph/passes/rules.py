@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 
+import quire.devices
 import quire.graph.passes
 from quire.graph.graph import Graph, Node
 from quire.graph.passes.rewrite import Rule
@@ -33,8 +36,22 @@ def rules_in(modules: Iterable[ModuleType]) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def all_rules() -> tuple[Rule, ...]:
-    return rules_in(pass_modules().values())
+def rules_of_devices() -> dict[str, tuple[str, ...]]:
+    """The names of the rules that each device applies, in its order. Read from the source: nothing is imported."""
+    found = {}
+    for path in sorted(Path(quire.devices.__file__).parent.glob("*/lower.py")):
+        for node in ast.parse(path.read_text()).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Tuple(elts=rules)):
+                    found[path.parent.name] = tuple(ast.unparse(rule).rpartition(".")[2] for rule in rules)
+    return found
+
+
+def sequences(modules: Mapping[str, ModuleType] | None = None) -> list[tuple[Rule, ...]]:
+    """Every rule alone, then the rules of each device. `modules`: others in place of the package's."""
+    rules = {rule.__name__: rule for rule in rules_in((modules or pass_modules()).values())}
+    devices = [tuple(rules[name] for name in names) for names in rules_of_devices().values()]
+    return [*((rule,) for rule in rules.values()), *devices]
 
 
 def fused_by(rules: Sequence[Rule], graph: Graph, modules: Mapping[str, ModuleType] | None = None) -> Graph:
@@ -59,7 +76,20 @@ def fault_of(after: Graph, before: Graph) -> str:
         return f"nothing reads the values {sorted(unread)} any more, and they are still made"
     if any(node.op.name == "head" and node.output != after.outputs.get("logits") for node in after.nodes):
         return "a head makes something other than the logits"
+    heads = {node.output.id for node in after.nodes if node.op.name == "head"}
+    if heads & {value.id for node in after.nodes for value in node.inputs}:
+        return "something reads the logits of a head"
     return ""
+
+
+def form_of(graph: Graph) -> str:
+    """The nodes of a graph, with their values numbered in order: equal for graphs that compute alike."""
+    numbers: dict[int, int] = {}
+    lines = []
+    for node in graph.nodes:
+        values = [numbers.setdefault(value.id, len(numbers)) for value in (*node.inputs, *node.outputs)]
+        lines.append(f"{node.op.name} {values} {dict(node.weights)} {dict(node.attrs)} {node.cache}")
+    return "\n".join([*lines, *(f"{kind} {numbers.get(value.id)}" for kind, value in graph.outputs.items())])
 
 
 def _unread(graph: Graph) -> set[int]:

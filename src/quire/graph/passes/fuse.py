@@ -66,7 +66,7 @@ def fuse_scaled_residual(uses: Uses, node: Node) -> Fusion | None:
     for residual, scaled in (node.inputs, node.inputs[::-1]):
         scale = uses.maker(scaled, "scale")
         linear = uses.maker(scale.inputs[0], "linear") if scale else None
-        if scale is None or linear is None or residual.id == scaled.id:
+        if scale is None or linear is None:
             continue
         if not all(uses.is_read_once(each.output) for each in (scale, linear)):
             continue
@@ -83,7 +83,7 @@ def fuse_normed_residual(uses: Uses, node: Node) -> Fusion | None:
     for residual, normed in (node.inputs, node.inputs[::-1]):
         norm = uses.maker(normed, "rms_norm")
         linear = uses.maker(norm.inputs[0], "linear") if norm else None
-        if norm is None or linear is None or not _is_of_tokens(norm) or residual.id == normed.id:
+        if norm is None or linear is None or not _is_of_tokens(norm):
             continue
         if not all(uses.is_read_once(each.output) for each in (norm, linear)):
             continue
@@ -202,7 +202,7 @@ def fuse_norm(uses: Uses, node: Node) -> Fusion | None:
     if norm is None or not _is_of_tokens(norm):
         return None
     is_alone = uses.is_read_once(norm.output)
-    if node.op.name not in _NORMED and not is_alone:
+    if node.op.name not in _NORMED and not is_alone:  # cost
         return None
     weights, attrs = {**node.weights, "norm": norm.weights["weight"]}, {**node.attrs, "eps": norm.attrs["eps"]}
     op, x = _NORMED.get(node.op.name, fused.normed_linear), {"x": norm.inputs[0]}
@@ -216,8 +216,8 @@ def _is_of_tokens(norm: Node) -> bool:
 
 
 def fuse_head(uses: Uses, node: Node) -> Fusion | None:
-    """The linear that makes the logits, with the scale and the softcap after it, becomes head."""
-    if uses.graph.outputs.get("logits") not in node.outputs:
+    """The linear that makes the logits, with the scale and the softcap after it, becomes head. Nothing else reads them."""
+    if uses.graph.outputs.get("logits") not in node.outputs or uses.readers(node.output):
         return None
     replaced, attrs, last = [node], {"factor": 1.0, "cap": 0.0}, node
     for op, attribute, parameter in (("softcap", "cap", "cap"), ("scale", "factor", "factor")):
