@@ -216,7 +216,7 @@ def _is_of_tokens(norm: Node) -> bool:
 
 
 def fuse_head(uses: Uses, node: Node) -> Fusion | None:
-    """The linear that makes the logits, with the scale and the softcap after it, becomes head. Nothing else reads them."""
+    """The linear that makes the logits, with the scale and the softcap after it, becomes head. No node reads them."""
     if uses.graph.outputs.get("logits") not in node.outputs or uses.readers(node.output):
         return None
     replaced, attrs, last = [node], {"factor": 1.0, "cap": 0.0}, node
