@@ -29,6 +29,7 @@ class Case:
     kind: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
+    max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
 
 
@@ -48,6 +49,8 @@ class Conversion:
     tensor: Callable[[str, np.ndarray, Config], np.ndarray | Arrays | None] = lambda name, array, c: array
     # Tensors that only GGUF files have.
     extra: Callable[[Config], Arrays] = lambda c: {}
+    # Keys that list a number for each layer, with the tensor that has it in safetensors.
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
 
 def rope(kind: str, **numbers: Any) -> dict[str, Any]:

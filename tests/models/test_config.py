@@ -138,7 +138,7 @@ def test_a_gguf_file_that_is_not_a_language_model_is_refused():
     with pytest.raises(UnsupportedModel, match="different sizes"):
         from_gguf(**{"llama.attention.key_length": 8, "llama.attention.value_length": 16})
     with pytest.raises(UnsupportedModel, match="pattern"):
-        from_gguf(**{"llama.attention.sliding_window_pattern": 6})
+        from_gguf(**{"llama.attention.sliding_window_pattern": [True]})
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones():

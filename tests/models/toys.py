@@ -39,7 +39,7 @@ class MemoryCheckpoint:
 
 
 def as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, ComputedTensor]:
-    return {name: ComputedTensor(name, np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return {name: ComputedTensor(name, np.require(array, requirements="C")) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ def make_toy(name: str) -> Toy:
 def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
     """Make a model of this class, with weights far enough from zero that every part of it matters."""
     transformers = pytest.importorskip("transformers")
-    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config").replace("LMHeadModel", "Config"))
+    config_class = getattr(transformers, kind).config_class
     sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
-    config = config_class(**{**sizes, **different}, attn_implementation="eager", architectures=[kind])
+    config = config_class(**{"attn_implementation": "eager", **sizes, **different}, architectures=[kind])
     model = random_model(kind, config, seed)
     arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
@@ -108,7 +108,7 @@ def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
 def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1) -> Toy:
     """Make a model whose config.json has only these keys beside its sizes, as a user may have edited it."""
     transformers = pytest.importorskip("transformers")
-    config_class = getattr(transformers, kind.replace("ForCausalLM", "Config"))
+    config_class = getattr(transformers, kind).config_class
     config_file = {"architectures": [kind], "model_type": config_class.model_type, **SIZES, **different}
     config = config_class.from_dict(copy.deepcopy(config_file))
     config._attn_implementation = "eager"
@@ -118,32 +118,40 @@ def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1)
 
 
 def random_model(kind: str, config: Any, seed: int) -> Any:
-    """A model of transformers. Norms and biases are random too."""
+    """A model of transformers. Norms, biases and buffers that checkpoints have are random too."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     model = getattr(transformers, kind)(config).eval()
     generator = torch.Generator().manual_seed(seed)
+    stored = model.state_dict()
+    buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
     with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(noise * 0.25 if parameter.dim() == 2 else 1.0 + 0.3 * noise)
+        for tensor in model.parameters():
+            noise = torch.randn(tensor.shape, generator=generator)
+            tensor.copy_(noise * 0.25 if tensor.dim() == 2 else 1.0 + 0.3 * noise)
+        for buffer in buffers:
+            if buffer.is_floating_point():
+                buffer.mul_(1.0 + 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype))
     return model
 
 
 def to_gguf(toy: Toy) -> MemoryCheckpoint:
     """Convert a toy like llama.cpp's converter: other names and keys, and some tensors in another form."""
-    c = toy.torch_model.config
+    c = copy.deepcopy(toy.torch_model.config)
+    c.allow_global_per_layer_attribute_access = True  # Gemma 4's sizes of layers with a window
     conversion = CONVERSIONS[c.architectures[0]]
     keys = {"general.architecture": conversion.arch}
     for key, value in {**base_keys(c), **conversion.keys(c)}.items():
         if value is not None:
             keys[f"{conversion.arch}.{key}"] = value
-    return MemoryCheckpoint("gguf", keys, as_tensors({**_gguf_arrays(toy, conversion), **conversion.extra(c)}))
+    for key, tensor in conversion.numbers.items():
+        layers = (f"model.layers.{i}.{tensor}" for i in range(c.num_hidden_layers))
+        keys[key] = [float(toy.checkpoint.tensors[name].array.reshape(())) for name in layers]
+    return MemoryCheckpoint("gguf", keys, as_tensors({**_gguf_arrays(toy, c, conversion), **conversion.extra(c)}))
 
 
-def _gguf_arrays(toy: Toy, conversion: Conversion) -> dict[str, np.ndarray]:
+def _gguf_arrays(toy: Toy, config: Any, conversion: Conversion) -> dict[str, np.ndarray]:
     gguf = pytest.importorskip("gguf")
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    config = toy.torch_model.config
     names = gguf.get_tensor_name_map(kinds[conversion.arch], config.num_hidden_layers)
     stored: dict[str, np.ndarray] = {}
     for name, tensor in toy.checkpoint.tensors.items():

@@ -142,7 +142,8 @@ def published_shape(name: str) -> ModelShape | None:
 def checkpoint_shape(path: Path, config: Config, facts: DeviceFacts) -> ModelShape:
     """Read the sizes of a checkpoint from its header. The memory beside KV is what Quire's engine plans."""
     checkpoint = open_checkpoint(path)
-    sizes = read_config(checkpoint, find_architecture(checkpoint).keys)
+    architecture = find_architecture(checkpoint)
+    sizes = read_config(checkpoint, architecture.keys, architecture.config)
     stored = {name: each for name, each in checkpoint.tensors.items() if len(each.shape) > 1}
     embeds = [name for name in stored if "embd" in name or "embed" in name]
     read = [each for name, each in stored.items() if sizes.tied or name not in embeds]

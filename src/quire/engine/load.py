@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from quire.config import Config, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, Limits, LoweringOptions, Program, ReportsKernels, WeightCache
 from quire.devices.facts import DeviceFacts
+from quire.engine.context import context_limit
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready
@@ -59,7 +61,7 @@ def build_engine(
     """An engine for an open checkpoint."""
     began = time.monotonic()
     progress("drawing the graph")
-    model = draw(checkpoint)
+    model = draw(checkpoint, partial(context_limit, config))
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
     config = fit_config(config, model, facts)
@@ -117,8 +119,7 @@ def lower(
 
 def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> Config:
     """The settings, limited to what the model can do, what the device has, and what the host's memory holds."""
-    max_context = min(config.scheduler.max_context, model.config.max_context)
-    config = replace(config, scheduler=replace(config.scheduler, max_context=max_context))
+    config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
     config = with_kv_format(config, facts)
     if facts.memory.total_bytes is None or facts.has_own_memory:
         return config  # how many blocks fit is known when the program is made

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
+from quire.engine.context import context_limit
 from quire.graph.graph import Graph
 from quire.models.config import read_config
 from quire.models.draw import draw
@@ -101,21 +103,21 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
     if not facts.has_own_memory:
         return need_of(path, config, facts)
     checkpoint = open_checkpoint(path, config.weights.load_format)
-    model = read_config(checkpoint, find_architecture(checkpoint).keys)  # only the engine draws the graph
-    max_context = min(config.scheduler.max_context, model.max_context)
+    architecture = find_architecture(checkpoint)  # only the engine draws the graph
+    max_context = context_limit(config, read_config(checkpoint, architecture.keys, architecture.config))
     return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
 
 def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     """What the checkpoint at this path takes on a device with these number formats."""
     config = with_kv_format(config, facts)
-    model = draw(open_checkpoint(path, config.weights.load_format))
+    model = draw(open_checkpoint(path, config.weights.load_format), partial(context_limit, config))
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(model.graph, config),
         block_bytes=block_bytes(model.graph, config),
         block_tokens=config.cache.block_tokens,
-        max_context=min(config.scheduler.max_context, model.config.max_context),
+        max_context=model.context,
     )
 
 

@@ -14,6 +14,7 @@ HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads toge
 class AttentionChoices(TypedDict, total=False):
     """How an attention block differs from Llama's."""
 
+    clip: float | None  # limit of q, k and v
     head_norm: HeadNorm  # of q and k
     norms_last: bool  # norms of heads follow rope
     rotates: bool  # False: no rope
@@ -21,13 +22,14 @@ class AttentionChoices(TypedDict, total=False):
     position_scale: tuple[float, int] | None  # beta and span of the factor of queries
     scale: float  # default: 1 / √head_dim
     softcap: float | None
-    sinks: str
-    slopes: str
+    sinks: str | None
+    slopes: str | None
 
 
 def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[AttentionChoices]) -> Value:
     """Compute q, k and v of h, norms of heads, rope, attention, and the product with `attn.out`."""
-    q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
+    limit = choices.pop("clip", None)
+    q, k, v = (g.clamp(g.linear(h, layer[f"attn.{word}"]), limit) for word in "qkv")
     head_norm, interleaved = choices.pop("head_norm", None), choices.pop("interleaved", False)
     norms_last, position_scale = choices.pop("norms_last", False), choices.pop("position_scale", None)
     if not norms_last:

@@ -26,20 +26,20 @@ def _head_norm(size: str, heads: str) -> TensorName:
     return TensorName(*stored, (size,), only=_norms_heads)
 
 
-NAMES = LLAMA_NAMES.but(
+COHERE_NAMES = LLAMA_NAMES.but(
     {
         "mlp.norm": None,
         "attn.q_norm": _head_norm("q", "heads"),
         "attn.k_norm": _head_norm("kv", "kv_heads"),
     }
 )
-CONFIG = LLAMA_CONFIG.override(
+COHERE_CONFIG = LLAMA_CONFIG.override(
     reads=["logit_scale", "use_qk_norm"],
     ignores=["mlp_bias"],
     spelling={"rms_norm_eps": "layer_norm_eps"},
     defaults={"rms_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": True, "rope_theta": 500000.0},
 )
-GGUF = LLAMA_GGUF.override(
+COHERE_GGUF = LLAMA_GGUF.override(
     reads=["logit_scale"], spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
 )
 
@@ -53,15 +53,16 @@ class CohereConfig(ModelConfig):
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        return cls(**base, logit_scale=values.number("logit_scale"), norms_heads=values.flag("use_qk_norm"))
+        norms_heads = base["num_layers"] >= 64 if is_gguf else values.flag("use_qk_norm")  # GGUF has no key for it
+        return cls(**base, logit_scale=values.number("logit_scale"), norms_heads=norms_heads)
 
 
 @architecture(
     "CohereForCausalLM",
     model_type="cohere",
     gguf="command-r",
-    names=NAMES,
-    keys=ConfigKeys(CONFIG, GGUF),
+    names=COHERE_NAMES,
+    keys=ConfigKeys(COHERE_CONFIG, COHERE_GGUF),
     config=CohereConfig,
 )
 def cohere(g: Graph, c: CohereConfig) -> Value:

@@ -10,12 +10,11 @@ from quire.graph.weight import StoredTensor, Weight
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
-from quire.models.rope import ALL, RopeConfig, rope_from_gguf, ropes_from_config
+from quire.models.rope import ALL, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
 from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
 
 Metadata = Mapping[str, Any]
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # layer types
 ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.out")  # words of linears
 QKV, MLP = ATTENTION[:3], ("mlp.gate", "mlp.up", "mlp.down")
 # config.json's names of the activations of feed-forward blocks -> those of our op
@@ -71,6 +70,11 @@ class ModelConfig:
         An architecture may add weights that it computes, and replace numbers that are stored as tensors.
         """
         return self
+
+    @property
+    def longest_context(self) -> int:
+        """The longest context that may be asked for: a dynamic rope stretches the trained one by its factor."""
+        return max(self.max_context, *(int(rope.trained_context * rope.factor) for rope in self.ropes.values()), 0)
 
     def rope_of(self, layer: int) -> str:
         """The key of a layer's rope in `ropes`."""
@@ -152,16 +156,16 @@ def _windows(
 ) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
     """Mistral has one window for all layers, or null. Qwen has a switch, and full attention in the first layers.
 
-    `layer_types` decide in an architecture that reads them; in others they must say the same as the other keys.
+    `sliding_window_pattern` gives every so many-th layer full attention. `layer_types` decide in an architecture that
+    reads them; in others they must say the same as the other keys.
     """
     is_on = c.flag("use_sliding_window") or "use_sliding_window" not in keys.read
     window = c.size_or_none("sliding_window") if is_on else None
     first_layer = c.integer("max_window_layers") if window and "max_window_layers" in keys.read else 0
-    windows = tuple(window if i >= first_layer else None for i in range(num_layers))
     kinds = Values(given).texts("layer_types")
-    if kinds is None and window and "sliding_window_pattern" in keys.read:
-        period = c.size("sliding_window_pattern")  # the last of so many layers has no window
-        windows = tuple(None if i % period == 0 else window for i in range(1, num_layers + 1))
+    period = c.size_or_none("sliding_window_pattern") if window and kinds is None else None
+    periodic = _periodic(window, period, num_layers)
+    windows = tuple(each if i >= first_layer else None for i, each in enumerate(periodic))
     if kinds is None:
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
@@ -177,6 +181,11 @@ def _windows(
             f"layer_types has full_attention, and by sliding_window all layers have a window of {window} tokens."
         )
     return tuple(FULL if each == "attention" else each for each in kinds), listed
+
+
+def _periodic(window: int | None, period: int | None, num_layers: int) -> tuple[int | None, ...]:
+    """Return the window of every layer: none in every `period`-th, or in no layer without a period."""
+    return tuple(window if not period or (i + 1) % period else None for i in range(num_layers))
 
 
 def _biased(c: Values, keys: KeySet) -> frozenset[str]:
@@ -209,7 +218,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     if table is None or not table.shape:
         raise UnsupportedModel("The file has no table token_embd.weight: it is not a whole language model.")
     ids = Values({key: metadata[key] for key in _GGUF_END_TOKENS if key in metadata})
-    windows = _gguf_windows(c, given, num_layers)
+    windows = _gguf_windows(c, keys, given, num_layers)
     eps = "attention.layer_norm_rms_epsilon"
     base: dict[str, Any] = {
         "num_layers": num_layers,
@@ -222,7 +231,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "vocab_size": table.shape[0],
         "norm_eps": c.fraction(eps if eps in keys.read else "attention.layer_norm_epsilon"),
         "max_context": max_context,
-        "ropes": {ALL: rope_from_gguf(c, head_dim, max_context, keys.rope)} if "rope.freq_base" in keys.read else {},
+        "ropes": ropes_from_gguf(c, head_dim, max_context, keys.rope) if "rope.freq_base" in keys.read else {},
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
@@ -232,10 +241,13 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     return kind.read(base, c, is_gguf=True)
 
 
-def _gguf_windows(c: Values, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
-    """One window for all layers, unless the file says which ones. Zero means none."""
+def _gguf_windows(c: Values, keys: KeySet, given: Metadata, num_layers: int) -> tuple[int | None, ...]:
+    """One window for all layers, unless the file or the architecture says which ones. Zero means none."""
     window = c.integer_or_none("attention.sliding_window") or None
-    pattern = given.get("attention.sliding_window_pattern", (True,) * num_layers)
+    key = "attention.sliding_window_pattern"
+    pattern = given.get(key, keys.defaults.get(key, 0))
+    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
+        return _periodic(window, pattern, num_layers)
     is_list = isinstance(pattern, list | tuple)
     if not is_list or len(pattern) != num_layers or not all(each in (0, 1) for each in pattern):
         raise UnsupportedModel(f"The sliding window pattern {brief(pattern)} does not say which layers have a window.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +16,11 @@ from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
 from quire.models.registry import find_architecture
-from quire.models.rope import RopeConfig
+from quire.models.rope import SLIDING, RopeConfig
 from quire.ops.registry import format_shape
 
 Array = NDArray[Any]
+logger = logging.getLogger("quire.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +31,46 @@ class DrawnModel:
     config: ModelConfig
     graph: Graph
     weights: Weights
+    context: int  # the longest text that it was drawn for
 
 
-def draw(checkpoint: CheckpointSource, context: int | None = None) -> DrawnModel:
+def trained_context(config: ModelConfig) -> int:
+    """Return the context that the model was trained for."""
+    return config.max_context
+
+
+def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = trained_context) -> DrawnModel:
     """Find the architecture, bind its weights, check every shape, draw the graph.
 
-    `context` is the longest text that will be served; None: the model's own limit. Ropes whose factors depend on the
-    length of the text choose them by it.
+    `context` returns the longest text that will be served. Ropes whose factors depend on the length of the text choose them
+    by it, once: another choice for each text would allow no cache hits.
     """
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys, arch.config)
     weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
+    length = context(config)
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
-        frequencies = _frequencies(checkpoint, rope, context or config.max_context)
+        if choice := rope.choice(length):
+            logger.info("rope of type %s with %s", rope.kind, choice)
+        frequencies = _frequencies(checkpoint, rope, length, has_divisors=kind != SLIDING)
         weights[name] = computed_weight(name, frequencies)
     graph = Graph.over(weights)
     arch.draw(graph, config)
-    if unused := set(weights) - set(graph.weight_names()):
-        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(unused))}")
-    return DrawnModel(arch.name, config, graph, weights)
+    unused = set(weights) - set(graph.weight_names())
+    if forgotten := {name for name in unused if not name.startswith("rope.")}:
+        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(forgotten))}")
+    used = {name: weight for name, weight in weights.items() if name not in unused}  # a rope may be that of no layer
+    return DrawnModel(arch.name, config, graph, used, length)
 
 
-def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int) -> Array:
+def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:
     """Return the frequencies, float32 [pairs]. GGUF stores the factors of llama3 and longrope as divisors of them."""
     frequencies = rope.frequencies(context)
     length = "long" if context > rope.original_context else "short"
-    names = ("rope_freqs.weight", f"rope_factors_{length}.weight")
-    name = next((each for each in names if checkpoint.container == "gguf" and each in checkpoint.tensors), None)
+    names = ("rope_freqs.weight", f"rope_factors_{length}.weight") if checkpoint.container == "gguf" else ()
+    name = next((each for each in names if has_divisors and each in checkpoint.tensors), None)
     if name is None:
         return frequencies
     divisors = checkpoint.tensors[name].dequantize()

@@ -75,6 +75,7 @@ class RopeRules:
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
     has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
     beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
+    renamed: Mapping[str, str] = field(default_factory=dict)  # kinds that mean another one in this architecture
 
 
 WHOLE_HEADS = RopeRules()
@@ -92,6 +93,7 @@ class KeyChanges(TypedDict, total=False):
     rope: RopeRules
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
+    by_layer: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class KeySet:
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
+    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
         """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
@@ -128,6 +131,7 @@ class KeySet:
             rope=changes.get("rope", self.rope),
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
+            by_layer=self.by_layer.union(changes.get("by_layer", ())),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
@@ -138,7 +142,7 @@ class KeySet:
             is_read = key in standard or (key in self.read and key not in self.spelling)
             if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
-        return Values({**self.defaults, **found}, prefix, self.spelling)
+        return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

@@ -32,14 +32,14 @@ PAIRED_NAMES = LLAMA_NAMES.marked("attn.q", gguf=Stored("attn_q", pairs_to_halve
     "attn.k", gguf=Stored("attn_k", pairs_to_halves("kv_heads", "kv"))
 )
 
+ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor",
+             "original_max_position_embeddings")  # fmt: skip
 LLAMA_CONFIG = KeySet(
     read=frozenset(
         {
             *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"),
             *("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "initializer_range"),
-            *("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"),
-            *("original_max_position_embeddings", "attention_bias", "mlp_bias", "tie_word_embeddings"),
-            *("eos_token_id", "quantization_config"),
+            *("attention_bias", "mlp_bias", "tie_word_embeddings", "eos_token_id", "quantization_config", *ROPE_KEYS),
         }
     ),
     harmless=BASE_HARMLESS.union(

@@ -83,6 +83,7 @@ class TensorName:
     shape: tuple[str, ...]  # names of ModelConfig.sizes
     biased: bool = False  # the architecture always has a bias here
     only: Callable[[Any, int], bool] | None = None  # which layers have it; None: all
+    in_all: bool = True  # False: GGUF files of some models lack it, and no key says so
     kind: str = "weight"  # suffix of the tensor's name; "" for none
 
     def stored(self, container: str) -> Stored | None:
@@ -91,13 +92,29 @@ class TensorName:
         return Stored(found) if isinstance(found, str) else found
 
 
+def fused(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
+    """Words whose weights are parts of one tensor, with the rows of each; `groups`: safetensors have all parts of a
+    group side by side."""
+    rows = tuple(parts.values())
+    return {
+        word: TensorName(
+            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows)),
+            Stored(gguf, part(i, *rows)),
+            (rows[i], "hidden"),
+        )
+        for i, word in enumerate(parts)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The tensors of an architecture, by their names in the graph."""
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
-    stacked: frozenset[str] = frozenset()  # of safetensors: tensors that are stored as `NAME.0`, `NAME.1`, …
+    # Of safetensors:
+    stacked: frozenset[str] = frozenset()  # tensors that are stored as `NAME.0`, `NAME.1`, …
+    renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
@@ -134,7 +151,9 @@ class _Expected:
 def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
     """Return handles of all weights, by graph name. Reads no tensor except to compare a tied head with the table."""
     container = checkpoint.container
-    tensors = _stack(join_tensors(checkpoint.tensors, config.quantization), names.stacked)
+    tensors = join_tensors(checkpoint.tensors, config.quantization)
+    if container == SAFETENSORS:
+        tensors = _stack(_renamed(tensors, names), names.stacked)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
@@ -152,6 +171,18 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
+
+
+def _renamed(tensors: Mapping[str, StoredTensor], names: Names) -> Mapping[str, StoredTensor]:
+    """The tensors under the names in `entries`. A file of the model without its head has no prefix (`model.`)."""
+    prefix, _, layers = names.layers.partition(".")
+    has_prefix = any(name.startswith(f"{prefix}.") for name in tensors)
+    is_bare = not has_prefix and any(name.startswith(f"{layers}.") for name in tensors)
+    if not is_bare and not names.renamed:
+        return tensors
+    heads = (f"{_first(SAFETENSORS, names, 'head')}", *names.renamed)
+    full = {f"{prefix}.{name}" if is_bare and name not in heads else name: tensor for name, tensor in tensors.items()}
+    return {names.renamed.get(name, name): tensor for name, tensor in full.items()}
 
 
 def _stack(tensors: Mapping[str, StoredTensor], stacked: frozenset[str]) -> Mapping[str, StoredTensor]:
@@ -208,7 +239,7 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
     sizes = config.sizes(layer)
     for word, entry in names.entries.items():
         stored = entry.stored(container)
-        if stored is None or ("." in word) != (layer is not None) or (word == "head" and config.tied):
+        if stored is None or ("." in word) != (layer is not None):
             continue
         if entry.only is not None and not entry.only(config, layer or 0):
             continue
@@ -216,7 +247,9 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
         tensor = names.full_name(container, stored.name, layer, entry.kind)
-        yield _Expected(name, tensor, shape, transform, stored=tensor_shape)
+        if word != "head" or not config.tied:
+            is_required = entry.in_all or container != GGUF
+            yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
         # config.json declares the biases; in GGUF they are simply present or absent
         required = entry.biased or word in config.biased
         if required or (container == GGUF and layer is not None and len(shape) == 2):
@@ -253,8 +286,9 @@ def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
     """Return the shapes by tensor. A tensor of several parts has as many rows as its last part needs."""
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
-        last = each.shape[0] if each.transform.rows is None else int(each.transform.rows.max()) + 1
-        shape = each.stored or (last, *each.shape[1:])[:: -1 if each.transform.transposed else 1]
+        rows = each.transform.rows
+        tall = each.shape if rows is None else (int(rows.max()) + 1, *each.shape[1:])
+        shape = each.stored or tall[:: -1 if each.transform.transposed else 1]
         shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
     return shapes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
 from quire.models.config import ModelConfig
-from quire.models.keys import ConfigKeys
+from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
 from quire.models.names import TensorName
 from quire.models.registry import architecture
@@ -20,10 +20,16 @@ NAMES = LLAMA_NAMES.but(
         "mlp.post_norm": TensorName("post_feedforward_layernorm", "post_ffw_norm", ("hidden",)),
     }
 )
-KEYS = LLAMA_CONFIG.override(ignores=["mlp_bias"], defaults={"rms_norm_eps": 1e-5, "eos_token_id": 50279})
+CONFIG = LLAMA_CONFIG.override(ignores=["mlp_bias"], defaults={"rms_norm_eps": 1e-5, "eos_token_id": 50279})
+# These files are OLMo 2, or OLMo 3 if they have a window.
+GGUF = LLAMA_GGUF.override(
+    reads=["rope.freq_base_swa"],
+    defaults={"attention.sliding_window_pattern": 4},
+    rope=RopeRules(by_layer_type=True),
+)
 
 
-@architecture("Olmo2ForCausalLM", model_type="olmo2", gguf="olmo2", names=NAMES, keys=ConfigKeys(KEYS, LLAMA_GGUF))
+@architecture("Olmo2ForCausalLM", model_type="olmo2", gguf="olmo2", names=NAMES, keys=ConfigKeys(CONFIG, GGUF))
 def olmo2(g: Graph, c: ModelConfig) -> Value:
     """Each block reads the residual stream as it is; its output is normed, then added."""
     x = g.embed("embed")

@@ -30,10 +30,8 @@ CONFIG = LLAMA_CONFIG.override(
     reads=["sliding_window"],
     ignores=["attention_bias", "mlp_bias", "embd_pdrop", "resid_pdrop"],
     defaults={"sliding_window": None, "rms_norm_eps": 1e-5, "eos_token_id": 32000},
-    rope=RopeRules(is_partial=True),
+    rope=RopeRules(is_partial=True, renamed={"su": "longrope", "yarn": "longrope"}),
 )
-
-
 GGUF = LLAMA_GGUF.override(rope=RopeRules(is_partial=True, has_factors=True))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from quire.models.values import Values, brief
 Array = NDArray[Any]
 
 ALL = "all"  # the key of a rope that all layers share
+FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, the keys of other models' ropes
+_THETAS = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}  # the key of theta beside rope_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,39 @@ class RopeConfig:
         """
         return _KINDS[self.kind](self, _plain(self), context).astype(np.float32)
 
+    def choice(self, context: int) -> str | None:
+        """Say which factors a context of this length has. None: those of all lengths are the same."""
+        if self.kind == "longrope":
+            length = "long" if context > self.original_context else "short"
+            return f"{length} factors, as max_context is {context:,} and the original context {self.original_context:,}"
+        if self.kind == "dynamic":
+            is_stretched = "stretched" if context > self.trained_context else "plain"
+            return (
+                f"{is_stretched} base, as max_context is {context:,} and the trained context {self.trained_context:,}"
+            )
+        return None
+
 
 def ropes_from_config(
     c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
 ) -> dict[str, RopeConfig]:
-    """Read the ropes of config.json: one, or one for each layer type that `rope_parameters` has as a key."""
-    table = c.mapping("rope_parameters")
-    is_nested = bool(table) and all(isinstance(each, Mapping) for each in table.values())
-    if rules.by_layer_type and is_nested and not c.mapping("rope_scaling"):
-        inner = c.table("rope_parameters")
-        return {kind: _rope(inner.table(kind), c, head_dim, max_context, rules) for kind in table}
-    return {ALL: rope_from_config(c, head_dim, max_context, rules)}
+    """Read the ropes of config.json: one, or one for each layer type."""
+    if not rules.by_layer_type:
+        return {ALL: rope_from_config(c, head_dim, max_context, rules)}
+    return {kind: rope_of_layer_type(c, kind, head_dim, max_context, rules) for kind in _THETAS}
+
+
+def rope_of_layer_type(c: Values, kind: str, head_dim: int, max_context: int, rules: RopeRules) -> RopeConfig:
+    """From `rope_parameters`, with an entry for each layer type. `rope_scaling` is about layers without a window."""
+    tables = c.table("rope_parameters")
+    if unknown := sorted(tables.names() - set(_THETAS)):
+        raise UnsupportedModel(
+            f"The model's configuration has {tables.shown(unknown[0])}; rope_parameters must have layer types as keys."
+        )
+    theta = {"rope_theta": c.number(_THETAS[kind], 10000.0, above=1.0)}
+    scaling = c.mapping("rope_scaling") if kind == FULL else {}
+    given = {**theta, **tables.mapping(kind), **scaling}
+    return _rope(Values(given, tables.shown(f"{kind}.")), c, head_dim, max_context, rules)
 
 
 def rope_from_config(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:
@@ -72,11 +96,13 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
     known = _READ | rules.beside | ({"alpha"} if rules.has_alpha else set())
     if unknown := sorted(r.names() - known):
         raise UnsupportedModel(f"The model's configuration has {r.shown(unknown[0])}, which is not supported.")
-    kind = _known(r.text("rope_type", r.text("type", "default")))
+    named = r.text("rope_type", r.text("type", "default"))
+    kind = _known(rules.renamed.get(named, named))
     share = r.number("partial_rotary_factor", outer.number("partial_rotary_factor", 1.0))
+    is_partial = rules.is_partial or kind == "proportional"
     base: dict[str, Any] = {
         "theta": r.number("rope_theta", outer.number("rope_theta", 10000.0, above=1.0), above=1.0),
-        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, rules.is_partial),
+        "rotary_dim": _rotary_dim(r if "partial_rotary_factor" in r else outer, share, head_dim, is_partial),
         "kind": kind,
     }
     if kind == "proportional":
@@ -131,6 +157,17 @@ def _rotary_dim(values: Values, share: float, head_dim: int, is_partial: bool) -
     if not 0 < found <= head_dim or found % 2:
         raise values.refusal("partial_rotary_factor", f"a share of the {head_dim} numbers of a head that is even")
     return found
+
+
+def ropes_from_gguf(
+    c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS
+) -> dict[str, RopeConfig]:
+    """The ropes of GGUF: one, or one for each layer type, where that of layers with a window is never scaled."""
+    rope = rope_from_gguf(c, head_dim, max_context, rules)
+    if not rules.by_layer_type:
+        return {ALL: rope}
+    theta = c.number("rope.freq_base_swa", rope.theta, above=1.0)
+    return {FULL: rope, SLIDING: RopeConfig(theta=theta, rotary_dim=head_dim)}
 
 
 def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules = WHOLE_HEADS) -> RopeConfig:

@@ -23,11 +23,16 @@ class Values:
     """Keys and their values. A key whose value is null counts as left out."""
 
     def __init__(
-        self, given: Mapping[str, Any], prefix: str = "", spelling: Mapping[str, str] = MappingProxyType({})
+        self,
+        given: Mapping[str, Any],
+        prefix: str = "",
+        spelling: Mapping[str, str] = MappingProxyType({}),
+        by_layer: frozenset[str] = frozenset(),
     ) -> None:
         self._given = given
         self._prefix = prefix  # of the keys in messages: `rope_scaling.`, `llama.`
         self._spelling = spelling  # our key -> the file's, where they differ
+        self._by_layer = by_layer  # keys that may have a number for each layer
 
     def names(self) -> set[str]:
         """Return all keys, including those whose value is null."""
@@ -67,15 +72,35 @@ class Values:
             raise self.refusal(key, "a list of whole numbers")
         return tuple(self._integer(key, each, 1, MAX_SIZE) for each in value)
 
+    def flags(self, key: str, count: int) -> tuple[bool, ...] | None:
+        """The first `count` of a list of 0 and 1; None if the key is left out."""
+        if key not in self:
+            return None
+        value = self._given[key]
+        if not isinstance(value, list | tuple) or len(value) < count or any(each not in (0, 1) for each in value):
+            raise self.refusal(key, f"a list of {count} numbers, each 0 or 1")
+        return tuple(bool(each) for each in value[:count])
+
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """Like `size`; a list with one number per layer is accepted if all are equal."""
+        """Like `size`; a list with one number per layer is accepted if all are equal.
+
+        If layers may differ in this key, return that of the first layer.
+        """
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
             return self.size(key, default, most)
-        numbers = {self._integer(key, each, 1, most) for each in value}
-        if len(numbers) != 1:
+        numbers = [self._integer(key, each, 1, most) for each in value]
+        if not numbers or (len(set(numbers)) > 1 and key not in self._by_layer):
             raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
-        return numbers.pop()
+        return numbers[0]
+
+    def sizes_of_layers(self, key: str, num_layers: int) -> tuple[int, ...]:
+        """One number for all layers, or a list of one for each. The key is required."""
+        value = self._given.get(key)
+        sizes = self.sizes(key) if isinstance(value, list | tuple) else (self.size(key),) * num_layers
+        if sizes is None or len(sizes) != num_layers:
+            raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
+        return sizes
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of positive numbers. The key is required."""
@@ -83,6 +108,14 @@ class Values:
         found = [_finite(each) for each in value] if isinstance(value, list | tuple) else [None]
         if any(each is None or not TINY < each < HUGE for each in found):
             raise self.refusal(key, "a list of numbers above 0")
+        return tuple(each for each in found if each is not None)
+
+    def numbers_of_layers(self, key: str, num_layers: int) -> tuple[float, ...]:
+        """A list of one number for each layer, of any sign. The key is required."""
+        value = self._given[key] if key in self else self._required(key, None)
+        found = [_finite(each) for each in value] if isinstance(value, list | tuple) else []
+        if len(found) != num_layers or None in found:
+            raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
         return tuple(each for each in found if each is not None)
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
