@@ -1,7 +1,7 @@
 """The contract of every architecture: its toys give the logits and tokens of transformers on every device.
 
-The interpreter is compared in test_parity.py, CUDA in tests/devices/cuda/test_contract.py. A new file of cases is tested
-here without an edit.
+The interpreter is compared in test_parity.py, CUDA in tests/devices/cuda/test_contract.py. A new file of cases needs no
+edit here.
 """
 
 from __future__ import annotations
