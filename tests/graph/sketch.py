@@ -107,16 +107,26 @@ class Sketch:
         return self.graph.logits(self.norm(x), self.matrix(VOCAB, x.dim), **attrs)
 
 
-def steps(seed: int = 0) -> list[Batch]:
-    """A prompt of 21 tokens and one of 5; then a token of the first, three of the second, and a third prompt."""
-    rng = np.random.default_rng(seed)
+@dataclass(frozen=True)
+class Lengths:
+    """The tokens of two prompts in the first step; of the second and of a third prompt in the second step."""
+
+    first: int = 21
+    second: int = 5
+    chunk: int = 3
+    third: int = 7
+
+
+def steps(lengths: Lengths = Lengths(), seed: int = 0) -> list[Batch]:  # noqa: B008  # a value
+    """Two prompts; then a token of the first, a chunk of the second, and a third prompt."""
+    rng, n = np.random.default_rng(seed), lengths
 
     def part(count: int, start: int, blocks: list[int], num_logits: int) -> RowPart:
-        return RowPart(rng.integers(0, VOCAB, count).tolist(), start, blocks, num_logits)
+        return RowPart(rng.integers(0, VOCAB, count).tolist(), start, blocks, min(count, num_logits))
 
     return [
-        Batch.of([part(21, 0, [7, 2], 3), part(5, 0, [4], 1)], BLOCK),
-        Batch.of([part(1, 21, [7, 2], 1), part(3, 5, [4], 2), part(7, 0, [9], 1)], BLOCK),
+        Batch.of([part(n.first, 0, [7, 2], 3), part(n.second, 0, [4], 1)], BLOCK),
+        Batch.of([part(1, n.first, [7, 2], 1), part(n.chunk, n.second, [4], 2), part(n.third, 0, [9], 1)], BLOCK),
     ]
 
 
@@ -140,11 +150,11 @@ def lowered(device: Device, sketch: Sketch, *, fuse: bool) -> Run:
     return run
 
 
-def logits_of(run: Run, seed: int = 0) -> np.ndarray:
+def logits_of(run: Run, lengths: Lengths = Lengths()) -> np.ndarray:  # noqa: B008  # a value
     """The logits of both steps, [L, vocab]."""
-    return np.concatenate([run(batch) for batch in steps(seed)])
+    return np.concatenate([run(batch) for batch in steps(lengths)])
 
 
-def error_of(run: Run, sketch: Sketch, seed: int = 0) -> float:
+def error_of(run: Run, sketch: Sketch, lengths: Lengths = Lengths()) -> float:  # noqa: B008  # a value
     """The relative error against the graph as it was drawn, in the interpreter."""
-    return relative_error(logits_of(run, seed), logits_of(interpreted(sketch.graph, sketch), seed))
+    return relative_error(logits_of(run, lengths), logits_of(interpreted(sketch.graph, sketch), lengths))
