@@ -11,6 +11,7 @@ import pytest
 from quire.models.draw import draw
 from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
+from tests.models.case import TOKENS
 from tests.models.toys import MemoryCheckpoint, Session, make_toy, some_tokens, toy_with_config_file
 
 pytestmark = pytest.mark.device
@@ -19,6 +20,9 @@ NEW = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 LINEAR = {"rope_scaling": {"type": "linear", "factor": 4.0}}
 YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 7, "num_hidden_layers": 3}
+FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.5, 3.5, 4.5]}
+SU = {"type": "su", "original_max_position_embeddings": 64, **FACTORS}
 WINDOW_KINDS = ["full_attention", "sliding_attention"]
 
 EDITED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -53,7 +57,44 @@ EDITED: dict[str, tuple[str, dict[str, Any]]] = {
     "biases on Qwen3": ("Qwen3", {"attention_bias": True, "mlp_bias": True, "head_dim": 8}),
     "cut matrices": ("Llama", {"pretraining_tp": 2, "chunk_size_feed_forward": 3, "attention_dropout": 0.5}),
     "the other name of silu": ("Llama", {"hidden_act": "swish"}),
-}
+    # as files were written before transformers 5
+    "gelu on Gemma": ("Gemma", {"head_dim": 16, "hidden_act": "gelu", "hidden_activation": None}),
+    "no layer types on Gemma 2": ("Gemma2", GEMMA),
+    "no layer types on VaultGemma": ("VaultGemma", GEMMA),
+    "no rope on Gemma 3": ("Gemma3", GEMMA | {"num_hidden_layers": 6}),
+    "a pattern, a local theta and a scaled rope on Gemma 3": (
+        "Gemma3",
+        {**GEMMA, "sliding_window_pattern": 2, "rope_theta": 5e5, "rope_local_base_freq": 5000.0,
+         "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+    "no layer types, no rope and global sizes on Gemma 4": (
+        "Gemma4",
+        {"head_dim": 8, "global_head_dim": 16, "sliding_window": 7, "num_hidden_layers": 8, "attention_k_eq_v": True,
+         "num_global_key_value_heads": 3, "hidden_size_per_layer_input": 0},
+    ),
+    "a window in the last layer of Gemma 4": (
+        "Gemma4",
+        {"head_dim": 8, "global_head_dim": 16, "sliding_window": 7, "layer_types": ["sliding_attention"] * 2,
+         "vocab_size_per_layer_input": 131, "num_global_key_value_heads": 1},
+    ),
+    "no layer types and a scaled rope on OLMo 3": (
+        "Olmo3", YARN | {"sliding_window": 7, "num_hidden_layers": 4, "rope_theta": 5e4},
+    ),
+    "a pattern on Cohere 2": (
+        "Cohere2",
+        {"sliding_window": 7, "sliding_window_pattern": 2, "rope_theta": 5e4, "rotary_pct": 1.0, **TOKENS,
+         "position_embedding_type": "rope_gptj", "layer_norm_eps": 1e-4},
+    ),
+    "a window on SmolLM3": (
+        "SmolLM3", {"use_sliding_window": True, "sliding_window": 7, "no_rope_layer_interval": 2, "layer_types": None,
+                    **TOKENS},
+    ),
+    "a part of the head on Phi": ("Phi", {"partial_rotary_factor": 0.25, "layer_norm_eps": 1e-4}),
+    "a part of the head on GLM": ("Glm", {"partial_rotary_factor": 0.25, "head_dim": 16, **TOKENS}),
+    "the first name of longrope on Phi-3": (
+        "Phi3", {"max_position_embeddings": 64, "original_max_position_embeddings": 64, "rope_scaling": SU, **TOKENS},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", EDITED)

@@ -12,11 +12,12 @@ from quire.models.draw import draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
-from tests.models.toys import CASES, CONVERSIONS, Session, make_toy, some_tokens, write_gguf
+from tests.models.toys import CASES, CONVERSIONS, Session, as_tensors, make_toy, some_tokens, write_gguf
 
 pytestmark = pytest.mark.device
 
 LENGTHS = (1, 17, 300, 1000)
+CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2")
 IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 
@@ -41,7 +42,7 @@ def test_64_greedy_tokens_are_those_of_transformers(case):
     assert tokens == make_toy(case).expected_greedy(prompt, 64)
 
 
-@pytest.mark.parametrize("case", ["llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "phi3", "gpt2"])
+@pytest.mark.parametrize("case", CHUNKED)
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
     model, tokens = make_toy(case).draw(), some_tokens(70)
@@ -73,6 +74,17 @@ def test_a_gguf_file_of_the_model_gives_the_same_logits(case, tmp_path):
     checkpoint = open_checkpoint(write_gguf(make_toy(case).as_gguf(), tmp_path / "toy.gguf"))
     tokens = some_tokens(max(40, CASES[case].min_tokens))
     actual = Session(draw(checkpoint)).step({"a": tokens})["a"]
+    assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4
+
+
+@pytest.mark.parametrize("case", ["phi", "glm", "glm4-biased"])
+def test_a_gguf_model_with_q_k_and_v_in_one_tensor_gives_the_same_logits(case):
+    checkpoint, tokens = make_toy(case).as_gguf(), some_tokens(20)
+    tensors = dict(checkpoint.tensors)
+    for layer, kind in ((layer, kind) for layer in range(2) for kind in ("weight", "bias")):
+        parts = [tensors.pop(f"blk.{layer}.attn_{word}.{kind}").array for word in "qkv"]
+        tensors |= as_tensors({f"blk.{layer}.attn_qkv.{kind}": np.concatenate(parts)})
+    actual = Session(draw(replace(checkpoint, tensors=tensors))).step({"a": tokens})["a"]
     assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4
 
 

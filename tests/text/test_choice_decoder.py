@@ -211,6 +211,21 @@ CALLS = {
     "generic": '<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call>',
     "llama3": '{"name": "get", "parameters": {"a": "b"}}',
     "mistral": '[TOOL_CALLS]get[ARGS]{"a": "b"}',
+    "apertus": '<|tools_prefix|>[{"get": {"a": "b"}}]<|tools_suffix|>',
+    "command": '<|START_ACTION|>[{"tool_name": "get", "parameters": {"a": "b"}}]<|END_ACTION|>',
+    "deepseek": '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{"a": "b"}\n```<｜tool▁call▁end｜>',
+    "deepseek_v31": '<｜tool▁call▁begin｜>get<｜tool▁sep｜>{"a": "b"}<｜tool▁call▁end｜>',
+    "function_gemma": "<start_function_call>call:get{a:<escape>b<escape>}<end_function_call>",
+    "gemma4": '<|tool_call>call:get{a:<|"|>b<|"|>}<tool_call|>',
+    "glm": "<tool_call>get\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>",
+    "granite": '<|tool_call|>[{"name": "get", "arguments": {"a": "b"}}]',
+    "hunyuan": '<tool_calls>[{"name": "get", "arguments": {"a": "b"}}]</tool_calls>',
+    "nemotron": '<TOOLCALL>[{"name": "get", "arguments": {"a": "b"}}]</TOOLCALL>',
+    "olmo3": '<function_calls>get(a="b")</function_calls>',
+    "phi4": '<|tool_call|>[{"name": "get", "arguments": {"a": "b"}}]<|/tool_call|>',
+    "pythonic": '[get(a="b")]',
+    "qwen3_coder": "<tool_call>\n<function=get>\n<parameter=a>\nb\n</parameter>\n</function>\n</tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=get>\n<parameter=a>b</parameter>\n</function>\n</seed:tool_call>",
 }
 
 

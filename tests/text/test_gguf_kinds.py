@@ -206,6 +206,44 @@ def test_a_json_file_of_each_kind_gives_the_tokens_and_text_of_the_library(
             assert tokenizer.decode(ids) == oracle.decode(ids)
 
 
+def test_a_scored_vocabulary_removes_extra_spaces_if_the_file_says_so(llama: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_gguf(llama)
+    trimmed = Tokenizer.from_gguf(llama | {"tokenizer.ggml.remove_extra_whitespaces": True})
+    assert trimmed.encode("  the   world ") == tokenizer.encode("the world") != tokenizer.encode("  the   world ")
+
+
+@pytest.fixture(scope="module")
+def gemma() -> tuple[Native, dict[str, Any]]:
+    """BPE with merges over marked text, as `transformers` builds Gemma's."""
+    native = Native(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    native.normalizer = normalizers.Replace(" ", "▁")
+    native.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    learnt = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=special, show_progress=False, limit_alphabet=150, max_token_length=16
+    )
+    native.train_from_iterator(CORPUS, learnt)
+    state = json.loads(native.to_str())["model"]
+    tokens = [piece for piece, _ in sorted(state["vocab"].items(), key=lambda item: item[1])]
+    types = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[BYTE] * 256, *[NORMAL] * (len(tokens) - 260)]
+    merges = [" ".join(merge) for merge in state["merges"]]
+    ids = {"bos_token_id": 2, "eos_token_id": 1, "unknown_token_id": 3}
+    plain = Native(models.BPE(state["vocab"], [tuple(m) for m in state["merges"]], unk_token="<unk>", fuse_unk=True,
+                              byte_fallback=True))  # fmt: skip
+    plain.normalizer, plain.pre_tokenizer = native.normalizer, native.pre_tokenizer
+    return plain, gguf("gemma4", tokens, types, merges=merges, add_bos_token=False, **ids)
+
+
+def test_marked_merges_are_applied_like_the_original(gemma: tuple[Native, dict[str, Any]]) -> None:
+    native, data = gemma
+    tokenizer = Tokenizer.from_gguf(data)
+    for text in varied_texts():
+        ids = tokenizer.encode(text, add_bos=False)
+        assert ids == native.encode(text, add_special_tokens=False).ids, repr(text)
+        assert "▁" in text or tokenizer.decode(ids) == text
+    assert tokenizer.encode("a")[0] == 2  # whatever the file says
+
+
 def test_every_cutting_rule_builds_and_loses_nothing() -> None:
     for name, rule in CUTTINGS.items():
         cut, normalizer = rule.build(), rule.normalizer()
@@ -236,7 +274,8 @@ def test_a_cutting_rule_cuts_as_its_family_does(name: str, text: str, words: lis
     "change, named",
     [
         ({"pre": "martian"}, "martian.*smollm"),
-        ({"model": "rwkv"}, "rwkv"),
+        *(({"model": kind}, f"{kind}.*gpt2, gemma4, llama, t5") for kind in ("rwkv", "bert", "plamo2", "whitespace")),
+        ({"normalizer.lowercase": True}, "normalizer.lowercase"),
         ({"merges": ["a b"]}, "merges"),
         ({"merges": None}, "merges"),
         ({"tokens": []}, "tokens"),

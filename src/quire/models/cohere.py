@@ -40,7 +40,9 @@ COHERE_CONFIG = LLAMA_CONFIG.override(
     defaults={"rms_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": True, "rope_theta": 500000.0},
 )
 COHERE_GGUF = LLAMA_GGUF.override(
-    reads=["logit_scale"], spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
+    reads=["logit_scale"],
+    spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"},
+    tensors={"use_qk_norm": "blk.0.attn_q_norm.weight"},
 )
 
 
@@ -53,8 +55,7 @@ class CohereConfig(ModelConfig):
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        norms_heads = base["num_layers"] >= 64 if is_gguf else values.flag("use_qk_norm")  # GGUF has no key for it
-        return cls(**base, logit_scale=values.number("logit_scale"), norms_heads=norms_heads)
+        return cls(**base, logit_scale=values.number("logit_scale"), norms_heads=values.flag("use_qk_norm"))
 
 
 @architecture(

@@ -42,8 +42,8 @@ def trained_context(config: ModelConfig) -> int:
 def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = trained_context) -> DrawnModel:
     """Find the architecture, bind its weights, check every shape, draw the graph.
 
-    `context` returns the longest text that will be served. Ropes whose factors depend on the length of the text choose them
-    by it, once: another choice for each text would allow no cache hits.
+    `context` returns the longest text that will be served. Ropes whose factors depend on the length of the text choose
+    them by it, once: another choice for each text would allow no cache hits.
     """
     arch = find_architecture(checkpoint)
     config = read_config(checkpoint, arch.keys, arch.config)

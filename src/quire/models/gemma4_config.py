@@ -17,7 +17,10 @@ from quire.models.values import Values
 ROPES = RopeRules(by_layer_type=True)
 PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}
 CONFIG = GEMMA2_CONFIG.override(
-    reads=["num_kv_shared_layers", "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"],
+    reads=[
+        *("num_kv_shared_layers", "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"),
+        *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp", "per_layer_config"),
+    ],
     lacks=["query_pre_attn_scalar", "partial_rotary_factor", "original_max_position_embeddings"],
     ignores=["top_k_experts", "moe_intermediate_size"],
     fixed={
@@ -32,9 +35,6 @@ CONFIG = GEMMA2_CONFIG.override(
         "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262144,
     },
-).override(
-    reads=["per_layer_config", "hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"],
-    lacks=["rope_theta", "rope_scaling"],
 )
 GGUF = LLAMA_GGUF.override(
     reads=[
@@ -72,6 +72,8 @@ class Gemma4Config(ModelConfig):
         found = cls(**{**base, **(_from_gguf if is_gguf else _from_config)(base, values)})
         if wrong := [heads for heads in found.kv_heads.values() if found.num_heads % heads]:
             raise UnsupportedModel(f"{found.num_heads} query heads cannot share {wrong[0]} key heads.")
+        if odd := [dim for dim in found.head_dims.values() if dim % 2]:
+            raise UnsupportedModel(f"Heads of {odd[0]} numbers are not supported: rope needs an even number.")
         return found
 
     def sizes(self, layer: int | None = None) -> dict[str, int]:
@@ -102,7 +104,10 @@ def _from_config(base: dict[str, Any], values: Values) -> dict[str, Any]:
         raise values.refusal("vocab_size_per_layer_input", f"{base['vocab_size']}, the size of the vocabulary")
     dim, kv_heads = _global_heads(base, values, is_v_from_k)
     ropes = {SLIDING: {"rope_type": "default"}, FULL: PROPORTIONAL}
-    tables = values if values.mapping("rope_parameters") else Values({"rope_parameters": ropes})
+    given = values.mapping("rope_parameters")
+    if given and not all(given.get(kind) for kind in base["layer_types"]):
+        raise values.refusal("rope_parameters", "an object with an entry for each layer type")
+    tables = values if given else Values({"rope_parameters": ropes})
     head_dims = {SLIDING: base["head_dim"], FULL: dim}
     return {
         "head_dims": head_dims,

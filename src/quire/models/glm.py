@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
-
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
-from quire.models.config import ModelConfig
+from quire.models.config import QKV, ModelConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
-from quire.models.names import Stored, TensorName, part
+from quire.models.names import fused
 from quire.models.registry import architecture
-from quire.models.values import Values
 
-GATE_UP = ("ffn", "ffn")
-GLM_NAMES = LLAMA_NAMES.but(
-    {
-        f"mlp.{word}": TensorName(
-            Stored("mlp.gate_up_proj", part(i, *GATE_UP)), Stored("ffn_up", part(i, *GATE_UP)), ("ffn", "hidden")
-        )
-        for i, word in enumerate(("gate", "up"))
-    }
-)
+GATE_UP = {"mlp.gate": "ffn", "mlp.up": "ffn"}
+GLM_NAMES = LLAMA_NAMES.but(fused("mlp.gate_up_proj", "ffn_up", GATE_UP), may_fuse=True)
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(
     ignores=["mlp_bias"],
@@ -35,22 +24,13 @@ CONFIG = LLAMA_CONFIG.override(
         "eos_token_id": [151329, 151336, 151338],
     },
     rope=PARTIAL,
+    biases={"attention_bias": QKV},
 )
 GLM_KEYS = ConfigKeys(CONFIG, LLAMA_GGUF.override(rope=PARTIAL))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlmConfig(ModelConfig):
-    """With biases on queries, keys and values alone."""
-
-    @classmethod
-    def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        biased = base.pop("biased", frozenset()) - {"attn.out"}
-        return cls(**base, biased=biased)
-
-
-@architecture("GlmForCausalLM", model_type="glm", gguf="chatglm", names=GLM_NAMES, keys=GLM_KEYS, config=GlmConfig)
-def glm(g: Graph, c: GlmConfig) -> Value:
+@architecture("GlmForCausalLM", model_type="glm", gguf="chatglm", names=GLM_NAMES, keys=GLM_KEYS)
+def glm(g: Graph, c: ModelConfig) -> Value:
     """Pre-norm decoder."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
-from quire.models.glm import GLM_KEYS, GLM_NAMES, GlmConfig
+from quire.models.config import ModelConfig
+from quire.models.glm import GLM_KEYS, GLM_NAMES
 from quire.models.names import TensorName
 from quire.models.registry import architecture
 
@@ -16,8 +17,8 @@ NAMES = GLM_NAMES.but(
 )
 
 
-@architecture("Glm4ForCausalLM", model_type="glm4", gguf="glm4", names=NAMES, keys=GLM_KEYS, config=GlmConfig)
-def glm4(g: Graph, c: GlmConfig) -> Value:
+@architecture("Glm4ForCausalLM", model_type="glm4", gguf="glm4", names=NAMES, keys=GLM_KEYS)
+def glm4(g: Graph, c: ModelConfig) -> Value:
     """Each block is normed on both sides, then added."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):

@@ -115,18 +115,22 @@ class KeySet:
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
         """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
 
-        Flags of biases and tensors are read.
+        Flags of biases and tensors are read. A key that becomes fixed is read no more.
         """
         flags = (*changes.get("biases", ()), *changes.get("tensors", ()))
         reads, ignores = frozenset((*changes.get("reads", ()), *flags)), frozenset(changes.get("ignores", ()))
         lacks = frozenset(changes.get("lacks", ()))
         fixed: dict[str, Neutral | None] = {**self.fixed, **changes.get("fixed", {})}
+        now_fixed = {key for key, each in changes.get("fixed", {}).items() if each is not None}
         return replace(
             self,
-            read=self.read.union(reads).difference(ignores, lacks),
+            read=self.read.difference(now_fixed).union(reads).difference(ignores, lacks),
             harmless=self.harmless.difference(reads).union(ignores).difference(lacks),
             fixed={key: each for key, each in fixed.items() if each is not None and key not in reads | lacks},
-            defaults={**self.defaults, **changes.get("defaults", {})},
+            defaults={
+                **{key: self.defaults[key] for key in self.defaults.keys() - lacks},
+                **changes.get("defaults", {}),
+            },
             spelling={**self.spelling, **changes.get("spelling", {})},
             rope=changes.get("rope", self.rope),
             biases=changes.get("biases", self.biases),

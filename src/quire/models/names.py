@@ -112,6 +112,7 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
+    may_fuse: bool = False  # GGUF files may have q, k and v as one tensor
     # Of safetensors:
     stacked: frozenset[str] = frozenset()  # tensors that are stored as `NAME.0`, `NAME.1`, …
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
@@ -128,6 +129,11 @@ class Names:
     def marked(self, *words: str, **fields: Any) -> Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
+
+    def with_fused_qkv(self) -> Names:
+        """Return the names of GGUF files that have q, k and v as one tensor."""
+        stored = {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
+        return self.but({word: replace(self.entries[word], gguf=each) for word, each in stored.items()})
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
@@ -158,6 +164,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
+    if names.may_fuse and "blk.0.attn_qkv.weight" in tensors:
+        names = names.with_fused_qkv()
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":

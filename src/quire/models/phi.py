@@ -30,7 +30,8 @@ NAMES = LLAMA_NAMES.but(
         "mlp.up": TensorName("mlp.fc1", "ffn_up", ("ffn", "hidden")),
         "mlp.down": TensorName("mlp.fc2", "ffn_down", ("hidden", "ffn")),
         "norm": TensorName("model.final_layernorm", "output_norm", ("hidden",)),
-    }
+    },
+    may_fuse=True,
 ).marked(*BIASED, biased=True)
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(

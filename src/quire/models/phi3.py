@@ -6,24 +6,13 @@ from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
-from quire.models.names import Stored, TensorName, part
+from quire.models.names import fused
 from quire.models.registry import architecture
 
-QKV, GATE_UP = ("q", "kv", "kv"), ("ffn", "ffn")
 NAMES = LLAMA_NAMES.but(
     {
-        **{
-            f"attn.{word}": TensorName(
-                Stored("self_attn.qkv_proj", part(i, *QKV)), Stored("attn_qkv", part(i, *QKV)), (QKV[i], "hidden")
-            )
-            for i, word in enumerate("qkv")
-        },
-        **{
-            f"mlp.{word}": TensorName(
-                Stored("mlp.gate_up_proj", part(i, *GATE_UP)), Stored("ffn_up", part(i, *GATE_UP)), ("ffn", "hidden")
-            )
-            for i, word in enumerate(("gate", "up"))
-        },
+        **fused("self_attn.qkv_proj", "attn_qkv", {"attn.q": "q", "attn.k": "kv", "attn.v": "kv"}),
+        **fused("mlp.gate_up_proj", "ffn_up", {"mlp.gate": "ffn", "mlp.up": "ffn"}),
     }
 )
 CONFIG = LLAMA_CONFIG.override(

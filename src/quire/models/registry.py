@@ -76,8 +76,15 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
         f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
-        f"are: {', '.join(sorted(by_name))}."
+        f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
     )
+
+
+def _advice_on_text_model(config: Any) -> str:
+    """Return what to do with a model of text and images whose text model is supported."""
+    model_type = config.get("model_type") if isinstance(config, Mapping) else None
+    names = [arch.name for arch in all_architectures() if arch.model_type == model_type]
+    return f" Its text model is {names[0]}: save that as a checkpoint, or use its GGUF file." if names else ""
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:

@@ -79,6 +79,8 @@ def rope_of_layer_type(c: Values, kind: str, head_dim: int, max_context: int, ru
         )
     theta = {"rope_theta": c.number(_THETAS[kind], 10000.0, above=1.0)}
     scaling = c.mapping("rope_scaling") if kind == FULL else {}
+    if "type" in scaling and "rope_type" not in scaling:  # transformers ignores it here
+        raise UnsupportedModel("The model's configuration has rope_scaling.type: this architecture has rope_type.")
     given = {**theta, **tables.mapping(kind), **scaling}
     return _rope(Values(given, tables.shown(f"{kind}.")), c, head_dim, max_context, rules)
 

@@ -95,7 +95,7 @@ class Values:
         return numbers[0]
 
     def sizes_of_layers(self, key: str, num_layers: int) -> tuple[int, ...]:
-        """One number for all layers, or a list of one for each. The key is required."""
+        """Return the number of every layer; the file has one for all, or a list. The key is required."""
         value = self._given.get(key)
         sizes = self.sizes(key) if isinstance(value, list | tuple) else (self.size(key),) * num_layers
         if sizes is None or len(sizes) != num_layers:

@@ -1,7 +1,8 @@
 """A vocabulary from the metadata of a GGUF file.
 
-The file stores three kinds: "gpt2" (byte-level BPE with merges), "llama" (SentencePiece BPE: pieces with scores, no
-merges) and "t5" (SentencePiece unigram). Each becomes a `tokenizers` model, so that all text is cut by native code.
+The file stores four kinds: "gpt2" (byte-level BPE with merges), "gemma4" (BPE with merges over text in which a mark
+stands for a space), "llama" (SentencePiece BPE: pieces with scores, no merges) and "t5" (SentencePiece unigram). Each
+becomes a `tokenizers` model, so that all text is cut by native code.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ class _Kind:
     add_eos: bool = False
 
 
+_ALTERING = ("normalizer.lowercase", "normalizer.strip_accents")  # options that no kind below honours
+
 _KINDS = {
     "gpt2": _Kind(),
+    "gemma4": _Kind(add_bos=True),
     "llama": _Kind(bos_id=1, eos_id=2, unknown_id=0, add_bos=True),
     "t5": _Kind(eos_id=1, unknown_id=2, add_eos=True),
 }
@@ -65,6 +69,11 @@ class GgufTokens:
             raise UnsupportedTokenizer(
                 f"The model file has a tokenizer of the kind {self.model or 'none'!r}; Quire reads "
                 f"{', '.join(_KINDS)}. Use a checkpoint folder with a tokenizer.json instead."
+            )
+        if option := next((name for name in _ALTERING if self.get(name, False)), None):
+            raise UnsupportedTokenizer(
+                f"The model file sets {_KEY}{option}, which Quire does not read for a tokenizer of the kind "
+                f"{self.model!r}. Use a checkpoint folder with a tokenizer.json instead."
             )
         self.kind = _KINDS[self.model]
         self.tokens: list[str] = self.need("tokens", list)
@@ -100,9 +109,10 @@ class GgufTokens:
             return None
         raise self.broken(f"{_KEY}{name} is {token}, outside of the {len(self.tokens)} tokens")
 
-    def frame(self, name: str, otherwise: bool) -> tuple[int, ...]:
-        """The token of this name if the file, or else its kind, puts it around every text."""
-        is_added = bool(self.get(f"add_{name}", otherwise))
+    def frame(self, name: str, otherwise: bool, is_fixed: bool = False) -> tuple[int, ...]:
+        """The token of this name if the file, or else its kind, puts it around every text. `is_fixed`: the kind does
+        so whatever the file says."""
+        is_added = otherwise if is_fixed else bool(self.get(f"add_{name}", otherwise))
         return (self.named[name],) if is_added and name in self.named else ()
 
     def scores(self) -> list[float]:
@@ -122,6 +132,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     if source.model == "gpt2":
         rule = cutting(source.get("pre", "default"))
         encoder, style, add_bos = _byte_level(source, rule), PieceStyle(byte_level=True), rule.add_bos
+    elif source.model == "gemma4":
+        encoder, style = _marked_merges(source)
     elif source.model == "llama":
         encoder, style = _by_score(source)
     else:
@@ -143,7 +155,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         bos_id=source.bos_id,
         eos_id=source.eos_id,
         eos_ids=ends,
-        prefix=source.frame("bos_token", add_bos),
+        # Published Gemma 4 files say that there is no such token, which is wrong: the model does not work without it.
+        prefix=source.frame("bos_token", add_bos, is_fixed=source.model == "gemma4"),
         suffix=source.frame("eos_token", source.kind.add_eos),
     )
 
@@ -163,18 +176,29 @@ def _added(source: GgufTokens, ends: frozenset[int]) -> tuple[dict[int, str], fr
     return {i: source.tokens[i] for i in sorted(special | users) if source.tokens[i]}, frozenset(special)
 
 
-def _byte_level(source: GgufTokens, rule: Any) -> tokenizers.Tokenizer:
+def _by_merges(source: GgufTokens, **options: Any) -> tokenizers.Tokenizer:
     merges = [tuple(merge.split(" ")) for merge in source.need("merges", list)]
     vocab = {piece: i for i, piece in enumerate(source.tokens)}
     try:
-        model = models.BPE(vocab, merges, ignore_merges=rule.whole_words)
+        return tokenizers.Tokenizer(models.BPE(vocab, merges, **options))
     except Exception as error:  # the library raises a bare Exception: a merge of pieces that are not in the vocabulary
         raise source.broken(f"the merges do not fit the vocabulary ({error})") from error
-    encoder = tokenizers.Tokenizer(model)
+
+
+def _byte_level(source: GgufTokens, rule: Any) -> tokenizers.Tokenizer:
+    encoder = _by_merges(source, ignore_merges=rule.whole_words)
     if (normalizer := rule.normalizer()) is not None:
         encoder.normalizer = normalizer
     encoder.pre_tokenizer = rule.build()
     return encoder
+
+
+def _marked_merges(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
+    """As Gemma's tokenizer.json has it: no words are cut, and no space is put before the text."""
+    unknown = None if source.unknown_id is None else source.tokens[source.unknown_id]
+    encoder = _by_merges(source, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    encoder.normalizer = normalizers.Replace(" ", MARK)
+    return encoder, PieceStyle(byte_level=False, byte_fallback=True)
 
 
 def _by_score(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
@@ -184,9 +208,7 @@ def _by_score(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
     merges = _merges(source, source.scores())
     model = models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     encoder = tokenizers.Tokenizer(model)
-    prefixed = bool(source.get("add_space_prefix", True))
-    encoder.normalizer = normalizers.Sequence(_marking(prefixed))
-    lead = Lead.ONE_SPACE if prefixed else Lead.NOTHING
+    lead = _normalize(encoder, source, removes_spaces=False)
     return encoder, PieceStyle(byte_level=False, byte_fallback=True, lead=lead)
 
 
@@ -213,19 +235,21 @@ def _unigram(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
     pieces = list(zip(source.tokens, source.scores(), strict=True))
     fallback = TokenType.BYTE in source.types
     encoder = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=source.unknown_id, byte_fallback=fallback))
+    lead = _normalize(encoder, source, removes_spaces=True)
+    return encoder, PieceStyle(byte_level=False, byte_fallback=fallback, lead=lead)
+
+
+def _normalize(encoder: tokenizers.Tokenizer, source: GgufTokens, removes_spaces: bool) -> Lead:
+    """Set SentencePiece's normalizer; `removes_spaces` is the kind's default. Return what decoding removes again."""
     steps: list[Any] = []
     charsmap = source.get("precompiled_charsmap", None)
     if charsmap is not None and len(charsmap):
         # Signed in some files, unsigned in others: the same bytes.
         steps.append(normalizers.Precompiled(bytes(int(value) & 0xFF for value in charsmap)))
-    if source.get("remove_extra_whitespaces", True):
+    if source.get("remove_extra_whitespaces", removes_spaces):
         steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    # `Metaspace` would put no mark before a text that begins with one.
     prefixed = bool(source.get("add_space_prefix", True))
-    encoder.normalizer = normalizers.Sequence(steps + _marking(prefixed))
-    lead = Lead.ONE_SPACE if prefixed else Lead.NOTHING
-    return encoder, PieceStyle(byte_level=False, byte_fallback=fallback, lead=lead)
-
-
-def _marking(prefixed: bool) -> list[Any]:
-    """Replace spaces by marks and put one before the text. `Metaspace` would not add it where there is one."""
-    return [*([normalizers.Prepend(MARK)] if prefixed else []), normalizers.Replace(" ", MARK)]
+    steps += [normalizers.Prepend(MARK)] if prefixed else []
+    encoder.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", MARK)])
+    return Lead.ONE_SPACE if prefixed else Lead.NOTHING

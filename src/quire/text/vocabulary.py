@@ -16,8 +16,8 @@ from quire.text.pieces import PieceStyle, WordStyle
 # sample the others as well (a chat model ends a turn with <|im_end|> and a document with <|endoftext|>).
 END_NAMES = (
     "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>",
-    "<|call|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|EOT|>", "<EOT>", "<end_of_utterance>",
-    "<｜end▁of▁sentence｜>",
+    "<|call|>", "<end_of_turn>", "<turn|>", "<|tool_response>", "<|END_OF_TURN_TOKEN|>", "<|EOT|>", "<EOT>",
+    "<end_of_utterance>", "<|assistant_end|>", "[|endofturn|]", "<｜end▁of▁sentence｜>",
 )  # fmt: skip
 
 

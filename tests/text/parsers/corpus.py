@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,8 +12,17 @@ from quire.text.parsers.registry import by_name
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TextPiece, ThoughtPiece
 from quire.types.chat import Tool
 
-TOOLS = (Tool("weather"), Tool("get_time"), Tool("write_file"))
-THINK, BRACKETED = KNOWN[0], KNOWN[1]
+FILE = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"}, "text": {"type": "string"}, "lines": {"type": "integer"},
+        "deep": {"type": "object"}, "mode": {"type": ["string", "null"]},
+        "tags": {"type": "array"}, "force": {"type": "boolean"},
+    },
+}  # fmt: skip
+TOOLS = (Tool("weather"), Tool("get_time"), Tool("write_file", "", FILE))
+THINK = KNOWN[0]
+BY_OPENING = {marks.opening: marks for marks in reversed(KNOWN)}
 
 NASTY = r'{"path": "a}b{\"c\\", "text": "]}\n<\/b> \u00e9 日本 👍", "deep": {"x": [[{}], {"y": null}]}, "n": -1.5e3}'
 
@@ -24,9 +34,19 @@ class Case(NamedTuple):
     pieces: list[Piece]
     thinks: bool = False
     begins_in_thought: bool = False
+    answer: str = ""  # the mark before the text after a thought
 
     def parser(self) -> Parser:
-        marks = (BRACKETED if self.style == "mistral" else THINK) if self.thinks else None
+        own = {
+            "mistral": "[THINK]",
+            "command": "<|START_THINKING|>",
+            "seed_oss": "<seed:think>",
+            "gemma4": "<|channel>",
+        }
+        own["apertus"] = "<|inner_prefix|>"
+        marks = BY_OPENING[own.get(self.style, "<think>")] if self.thinks else None
+        if self.answer:
+            marks = next(marks for marks in KNOWN if marks.answer and marks.answer[0] == self.answer)
         return parser_for(by_name(self.style), marks, TOOLS, self.begins_in_thought)
 
 
@@ -225,12 +245,279 @@ THOUGHTS = [
     ("only whitespace follows", "Hm.</think>\n\n", [ThoughtPiece("Hm.")], True),
 ]
 
+LISTS = {
+    "granite": ("<|tool_call|>", ""),
+    "phi4": ("<|tool_call|>", "<|/tool_call|>"),
+    "nemotron": ("<TOOLCALL>", "</TOOLCALL>"),
+    "hunyuan": ("<tool_calls>", "</tool_calls>"),
+}
+ACTION, END_ACTION = "<|START_ACTION|>", "<|END_ACTION|>"
+PREFIX, SUFFIX = "<|tools_prefix|>", "<|tools_suffix|>"
+
+
+def listed(opening: str, closing: str) -> list[tuple[str, str, list[Piece]]]:
+    """Cases of a family that writes a list of objects between two marks."""
+    two = f"{written('weather', PARIS)}, {written('write_file', NASTY)}"
+    return [
+        ("only text", "It is sunny.\n\nIs it?", [TextPiece("It is sunny.\n\nIs it?")]),
+        ("one call", f"{opening}[{written('weather', PARIS)}]{closing}", call("weather", PARIS)),
+        (
+            "two calls after a text",
+            f"I look.\n{opening}[{two}]{closing}\n",
+            [TextPiece("I look."), *call("weather", PARIS), *call("write_file", NASTY)],
+        ),
+        ("spread over lines", f"{opening}\n[\n  {written('get_time')}\n]\n{closing}", call("get_time")),
+        ("one object", f"{opening}{written('weather', OSLO)}{closing}", call("weather", OSLO)),
+        ("no end", f"{opening}[{written('weather', OSLO)}", call("weather", OSLO)),
+        ("no call", f"{opening} it is.", [TextPiece(f"{opening} it is.")]),
+        ("an empty list", f"{opening}[]", [TextPiece(f"{opening}[]")]),
+        ("half a mark", f"a {opening[:-2]}", [TextPiece(f"a {opening[:-2]}")]),
+    ]
+
+
+def action(*calls: str) -> str:
+    return f"{ACTION}[\n" + ",\n".join(f"    {each}" for each in calls) + f"\n]{END_ACTION}"
+
+
+def numbered(place: int, name: str, arguments: str = "{}") -> str:
+    return f'{{"tool_call_id": "{place}", "tool_name": "{name}", "parameters": {arguments}}}'
+
+
+COMMAND = [
+    ("one call", action(numbered(0, "weather", PARIS)), call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f"I look. {action(numbered(0, 'write_file', NASTY), numbered(1, 'get_time'))}",
+        [TextPiece("I look."), *call("write_file", NASTY), *call("get_time")],
+    ),
+    ("no list", f"{ACTION}{numbered(7, 'fly')}{END_ACTION} So.", [*call("fly"), TextPiece("So.")]),
+    ("a mark alone", f"{ACTION} no", [TextPiece(f"{ACTION} no")]),
+]
+APERTUS = [
+    ("one call", f'{PREFIX}[{{"weather": {PARIS}}}]{SUFFIX}', call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f'I look.{PREFIX}[{{"write_file": {NASTY}}}, {{ "get_time" : {{}} }}]{SUFFIX}',
+        [TextPiece("I look."), *call("write_file", NASTY), *call("get_time")],
+    ),
+    ("no end", f'{PREFIX}[{{"weather": {OSLO}}}]', call("weather", OSLO)),
+    ("without marks", f'[{{"weather": {OSLO}}}]', call("weather", OSLO)),
+    ("a list that is text", '[{"fly": {}}]', [TextPiece('[{"fly": {}}]')]),
+    ("no object", f'{PREFIX}[{{"weather": 7}}]', [TextPiece(f'{PREFIX}[{{"weather": 7}}]')]),
+    ("no name", f"{PREFIX}[{{}}]{SUFFIX}", [TextPiece(f"{PREFIX}[{{}}]{SUFFIX}")]),
+]
+
+
+def tagged(name: str, pad: str = "\n", **values: str) -> str:
+    """A call with a tag for each argument."""
+    inner = "".join(f"<parameter={key}>{pad}{value}{pad}</parameter>\n" for key, value in values.items())
+    return f"<function={name}>\n{inner}</function>"
+
+
+LINES = 'a "b"\n\n  <b>\\n</para> é 👍\n'
+LINES_ARGUMENTS = '{"text": ' + json.dumps(LINES, ensure_ascii=False) + "}"
+TYPED = {
+    "path": "7",
+    "lines": "7",
+    "deep": '{"x": [1, {"y": null}]}',
+    "mode": "null",
+    "tags": "[1, 2]",
+    "force": "True",
+}
+TYPED_ARGUMENTS = (
+    '{"path": "7", "lines": 7, "deep": {"x": [1, {"y": null}]}, "mode": null, "tags": [1, 2], "force": true}'
+)
+
+
+def in_tags(opening: str, closing: str, pad: str) -> list[tuple[str, str, list[Piece]]]:
+    def block(*calls: str) -> str:
+        return "\n".join(f"{opening}\n{each}\n{closing}" for each in calls)
+
+    return [
+        ("one call", block(tagged("weather", pad, city="Paris")), call("weather", PARIS)),
+        ("no arguments", block(tagged("get_time", pad)), call("get_time")),
+        (
+            "two calls after a text",
+            f"I look.\n\n{block(tagged('weather', pad, city='Oslo'), tagged('get_time', pad))}",
+            [TextPiece("I look."), *call("weather", OSLO), *call("get_time")],
+        ),
+        ("types by the schema", block(tagged("write_file", pad, **TYPED)), call("write_file", TYPED_ARGUMENTS)),
+        ("a text of several lines", block(tagged("write_file", pad, text=LINES)), call("write_file", LINES_ARGUMENTS)),
+        ("an empty text", block(tagged("write_file", "", text="")), call("write_file", '{"text": ""}')),
+        ("a number that is none", block(tagged("write_file", "", lines="x")), call("write_file", '{"lines": "x"}')),
+        (
+            "unknown parameters",
+            block(tagged("fly", "", a="1", b="up", c='"x"')),
+            call("fly", '{"a": 1, "b": "up", "c": "x"}'),
+        ),
+        ("text after it", f"{block(tagged('get_time', pad))}\n\nDone.", [*call("get_time"), TextPiece("Done.")]),
+        ("no last tag", f"{opening}\n<function=get_time>\n{closing}", call("get_time")),
+        ("no mark", tagged("get_time", pad), call("get_time")),
+        ("as an object", f"{opening}\n{written('weather', OSLO)}\n{closing}", call("weather", OSLO)),
+        ("an unknown tool without a mark", tagged("fly", pad), [TextPiece(tagged("fly", pad))]),
+        ("HTML", "<b>bold</b>", [TextPiece("<b>bold</b>")]),
+        ("no call", f"{opening}<function>", [TextPiece(f"{opening}<function>")]),
+        ("no name", f"{opening}<function=>", [TextPiece(f"{opening}<function=>")]),
+    ]
+
+
+def glm(name: str, **values: str) -> str:
+    inner = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
+    return f"<tool_call>{name}\n{inner}</tool_call>"
+
+
+GLM = [
+    ("one call", glm("weather", city="Paris"), call("weather", PARIS)),
+    ("no arguments", glm("get_time"), call("get_time")),
+    ("in one line", glm("weather", city="Oslo").replace("\n", ""), call("weather", OSLO)),
+    (
+        "two calls after a text",
+        f"I look.\n{glm('weather', city='Oslo')}\n{glm('get_time')}",
+        [TextPiece("I look."), *call("weather", OSLO), *call("get_time")],
+    ),
+    ("types by the schema", glm("write_file", **TYPED), call("write_file", TYPED_ARGUMENTS)),
+    ("a text of several lines", glm("write_file", text=LINES), call("write_file", LINES_ARGUMENTS)),
+    ("text after it", f"{glm('get_time')}\n\nDone.", [*call("get_time"), TextPiece("Done.")]),
+    ("as an object", marked(written("weather", OSLO)), call("weather", OSLO)),
+    ("a mark in a text", "<tool_call> is the mark.", [TextPiece("<tool_call> is the mark.")]),
+    ("a call in code", "<tool_call>get_time()</tool_call>", [TextPiece("<tool_call>get_time()</tool_call>")]),
+    (
+        "no value",
+        "<tool_call>weather<arg_key>city</arg_key> Oslo",
+        [*call("weather"), TextPiece("Oslo")],
+    ),
+]
+DEEP = r'{"x": [1, {"y": null}], "z": "é \"q\""}'
+FROM_PYTHON = (
+    '{"path": "a, b)", "text": "it\'s\\n\\"", "lines": -7, "deep": {"x": [1, {"y": null}], "z": "é \\"q\\""}, '
+    '"tags": [true, false], "force": true}'
+)
+IN_PYTHON = (
+    "write_file(path='a, b)', text='it\\'s\\n\"', lines = -7, deep={'x': [1, {\"y\": None}], 'z': 'é \"q\"'},\n"
+    "  tags=[True, false], force=true)"
+)
+PYTHONIC = [
+    ("one call", '[weather(city="Paris")]', call("weather", PARIS)),
+    ("no arguments", "[get_time()]", call("get_time")),
+    ("two calls", "[weather(city='Oslo'), get_time()]\n", [*call("weather", OSLO), *call("get_time")]),
+    ("every literal", f"[{IN_PYTHON}]", call("write_file", FROM_PYTHON)),
+    (
+        "after a mark",
+        "Yes. <|python_start|>[fly(up=1.5)]<|python_end|>",
+        [TextPiece("Yes."), *call("fly", '{"up": 1.5}')],
+    ),
+    ("a value that is no literal", "[weather(city=Oslo + 1)]", call("weather", '{"city": "Oslo + 1"}')),
+    ("no list end", "[get_time()", call("get_time")),
+    ("text after it", "[get_time()] So.", [*call("get_time"), TextPiece("So.")]),
+    ("a broken argument", "[weather(city='Oslo', and so on)]", [*call("weather", OSLO), TextPiece("and so on)]")]),
+    ("a list that is text", "[1, 2]", [TextPiece("[1, 2]")]),
+    ("a link", "[weather](x)", [TextPiece("[weather](x)")]),
+    ("an unknown tool without a mark", "[fly(up=1)]", [TextPiece("[fly(up=1)]")]),
+    ("an argument without a name", "[weather('Oslo')]", [TextPiece("[weather('Oslo')]")]),
+]
+FUNCTIONS, END_OF_FUNCTIONS = "<function_calls>", "</function_calls>"
+OLMO3 = [
+    ("one call", f'{FUNCTIONS}weather(city="Paris"){END_OF_FUNCTIONS}', call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f"I look.\n{FUNCTIONS}{IN_PYTHON}\nget_time(){END_OF_FUNCTIONS}",
+        [TextPiece("I look."), *call("write_file", FROM_PYTHON), *call("get_time")],
+    ),
+    ("no end", f"{FUNCTIONS}\nget_time()\n", call("get_time")),
+    ("no call", f"{FUNCTIONS}none{END_OF_FUNCTIONS}", [TextPiece(f"{FUNCTIONS}none{END_OF_FUNCTIONS}")]),
+]
+SEP = "<｜tool▁sep｜>"
+
+
+def deepseek(*calls: str, joint: str = "\n") -> str:
+    inner = joint.join(f"<｜tool▁call▁begin｜>{each}<｜tool▁call▁end｜>" for each in calls)
+    return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+
+
+def in_fence(name: str, arguments: str = "{}") -> str:
+    return f"function{SEP}{name}\n```json\n{arguments}\n```"
+
+
+DEEPSEEK = [
+    ("one call", deepseek(in_fence("weather", PARIS)), call("weather", PARIS)),
+    (
+        "two calls after a text",
+        f"I look.\n{deepseek(in_fence('write_file', NASTY), in_fence('get_time'))}",
+        [TextPiece("I look."), *call("write_file", NASTY), *call("get_time")],
+    ),
+    (
+        "without a fence",
+        deepseek(f"weather{SEP}{OSLO}", f"get_time{SEP}{{}}", joint=""),
+        [*call("weather", OSLO), *call("get_time")],
+    ),
+    ("text after it", f"{deepseek(in_fence('fly'))}\nSo.", [*call("fly"), TextPiece("So.")]),
+    ("no end", f"<｜tool▁call▁begin｜>{in_fence('fly')}", call("fly")),
+    ("no separator", "<｜tool▁call▁begin｜>function weather", [TextPiece("<｜tool▁call▁begin｜>function weather")]),
+    ("no arguments", deepseek(f"function{SEP}fly"), [TextPiece(deepseek(f"function{SEP}fly"))]),
+]
+
+
+def gemma(opening: str, closing: str, quote: str) -> list[tuple[str, str, list[Piece]]]:
+    """Cases of Gemma's notation."""
+
+    def one(name: str, text: str = "") -> str:
+        return f"{opening}call:{name}{{{text.replace('@', quote)}}}{closing}"
+
+    deep = 'deep:{@x@:[1,{@y@:null}],@z@:@é "q"@},force:true,lines:-7,tags:[],text:@a, }\n@'
+    as_json = f'{{"deep": {DEEP}, "force": true, "lines": -7, "tags": [], "text": "a, }}\\n"}}'
+    return [
+        ("only text", "It is.\n\nIs it?", [TextPiece("It is.\n\nIs it?")]),
+        ("one call", one("weather", "city:@Paris@"), call("weather", PARIS)),
+        ("no arguments", one("get_time"), call("get_time")),
+        (
+            "two calls after a text",
+            f"I look.\n{one('weather', 'city:@Oslo@')}{one('get_time')}",
+            [TextPiece("I look."), *call("weather", OSLO), *call("get_time")],
+        ),
+        ("every value", one("write_file", deep), call("write_file", as_json)),
+        ("spaces", one("fly", " a : 1 , b : [ 2 , @x@ ] "), call("fly", '{"a": 1, "b": [2, "x"]}')),
+        ("a text without marks", one("weather", "city:Oslo"), call("weather", OSLO)),
+        ("a comma too many", one("fly", "a:[1,],"), call("fly", '{"a": [1]}')),
+        ("text after it", f"{one('get_time')}\n So.", [*call("get_time"), TextPiece("So.")]),
+        ("as an object", f"{opening}{written('weather', OSLO)}{closing}", call("weather", OSLO)),
+        ("no end", one("get_time").removesuffix(closing), call("get_time")),
+        ("a key without a value", one("fly", "a"), [*call("fly"), TextPiece(f"a}}{closing}")]),
+        ("no call", f"{opening}called", [TextPiece(f"{opening}called")]),
+        ("no name", f"{opening}call:{{}}", [TextPiece(f"{opening}call:{{}}")]),
+    ]
+
+
+ANSWERS = [
+    (
+        "a thought and an answer",
+        "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>",
+        [ThoughtPiece("Hm."), TextPiece("Yes.")],
+    ),
+    ("an answer", "\n<answer>\nYes <b>.\n</answer>\n", [TextPiece("Yes <b>.")]),
+    ("no answer mark", " Yes <answer>.", [TextPiece(" Yes <answer>.")]),
+    ("no end", "<answer>Yes. </ans", [TextPiece("Yes. </ans")]),
+    ("a call within", f"<answer>\n{CALL}\n</answer>", call("get_time")),
+    ("half a mark", "\n <ans", [TextPiece("\n <ans")]),
+]
+
 CORPUS = [
     *(Case(style, *case) for style in ("hermes", "generic") for case in HERMES),
     *(Case(style, "no call", text, [TextPiece(text)]) for style in ("hermes", "generic") for text in NO_CALLS),
     *(Case("llama3", *case) for case in LLAMA3),
     *(Case("mistral", *case) for case in MISTRAL),
     *(Case("generic", *case) for case in GENERIC),
+    *(Case(style, *case) for style, marks in LISTS.items() for case in listed(*marks)),
+    *(Case("command", *case) for case in COMMAND),
+    *(Case("apertus", *case) for case in APERTUS),
+    *(Case("qwen3_coder", *case) for case in in_tags("<tool_call>", "</tool_call>", "\n")),
+    *(Case("seed_oss", *case) for case in in_tags("<seed:tool_call>", "</seed:tool_call>", "")),
+    *(Case("glm", *case) for case in GLM),
+    *(Case("pythonic", *case) for case in PYTHONIC),
+    *(Case("olmo3", *case) for case in OLMO3),
+    *(Case(style, *case) for style in ("deepseek", "deepseek_v31") for case in DEEPSEEK),
+    *(Case("gemma4", *case) for case in gemma("<|tool_call>", "<tool_call|>", '<|"|>')),
+    *(Case("function_gemma", *case) for case in gemma("<start_function_call>", "<end_function_call>", "<escape>")),
+    *(Case("hermes", *case, thinks=True, answer="<answer>") for case in ANSWERS),
     *(Case("hermes", says, text, pieces, True, begins) for says, text, pieces, begins in THOUGHTS),
     Case(
         "mistral",
@@ -239,4 +526,12 @@ CORPUS = [
         [ThoughtPiece("Hm."), TextPiece("Yes [x].")],
         True,
     ),
-]
+    Case("command", "a thought and a call", f"<|START_THINKING|>Hm.<|END_THINKING|>{action(numbered(0, 'fly'))}",
+         [ThoughtPiece("Hm."), *call("fly")], True),
+    Case("apertus", "a thought", "<|inner_prefix|>Hm.<|inner_suffix|>Yes.",
+         [ThoughtPiece("Hm."), TextPiece("Yes.")], True),
+    Case("gemma4", "a thought and a call", "<|channel>thought\nHm.\n<channel|><|tool_call>call:fly{}<tool_call|>",
+         [ThoughtPiece("Hm."), *call("fly")], True),
+    Case("gemma4", "another channel", "<|channel>x\n", [TextPiece("<|channel>x\n")], True),
+    Case("seed_oss", "a thought", "<seed:think>\nHm.</seed:think>Yes.", [ThoughtPiece("Hm."), TextPiece("Yes.")], True),
+]  # fmt: skip

@@ -67,16 +67,26 @@ class Guide:
         matcher, ids = self.matcher(constraint), self.encode(text)
         return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
-    def walk(self, constraint: Constraint, chance: random.Random, begin: str = "") -> list[int]:
-        """The tokens of an answer that begins so. Whatever is allowed may come; later, first what ends a value."""
+    def walk(
+        self, constraint: Constraint, chance: random.Random, begin: str = "", text_end: str | None = None
+    ) -> list[int]:
+        """The tokens of an answer that begins so. Whatever is allowed may come; later, first what ends a value.
+
+        `text_end` is the mark that ends plain text. It is written where a newline may come, which is in no JSON string.
+        """
         matcher, ids = self.matcher(constraint), self.encode(begin)
         assert matcher.try_consume_tokens(ids) == len(ids)
+        (newline,), end = self.encode("\n"), self.encode(text_end or "")
         while True:
             bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             allowed = np.unpackbits(bits, bitorder="little")[: len(self.tokens)].astype(bool)
             if allowed[self.tokenizer.eos_id] and (len(ids) > PATIENCE or chance.random() < 0.5 or allowed.sum() == 1):
                 return ids
             allowed[list(self.tokenizer.eos_ids)] = False
+            if end and allowed[newline] and allowed.sum() > 1000 and chance.random() < 0.2:
+                assert matcher.try_consume_tokens(end) == len(end)
+                ids += end
+                continue
             ending = allowed & self._ends
             hurries = ending.any() and (len(ids) > PATIENCE or chance.random() < 0.3)
             ids.append(int(chance.choice(np.flatnonzero(ending if hurries else allowed))))

@@ -52,7 +52,77 @@ BY_NAME = """{% for call in message.tool_calls %}[TOOL_CALLS]{{ call.function.na
 {%- endfor %}"""
 MISTRAL_LIST, MISTRAL_NAMED = MISTRAL.replace("AS_WRITTEN", IN_A_LIST), MISTRAL.replace("AS_WRITTEN", BY_NAME)
 PLAIN = "{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n{% endfor %}"
+GRANITE = """{% if tools %}<|start_of_role|>tools<|end_of_role|>use <|tool_call|>: {{ tools | tojson }}{% endif %}
+{%- for message in messages %}<|start_of_role|>{{ message['role'] }}<|end_of_role|>{{ message['content'] }}
+{% endfor %}"""
+PHI4 = """{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message %}
+{{- '<|system|>' + message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' }}{% else %}
+{{- '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endif %}{% endfor %}"""
+COMMAND = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>
+{%- if message.tool_calls %}<|START_ACTION|>[
+{% for call in message.tool_calls %}
+    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ call.function.name }}", "parameters":
+{{- ' ' + call.function.arguments | tojson }}}{{ "" if loop.last else "," }}
+{% endfor %}]<|END_ACTION|>{% else %}{{ message.content }}{% endif %}
+{% endfor %}"""
+NEMOTRON = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
+{%- if message.tool_calls %}<TOOLCALL>[{% for call in message.tool_calls %}
+{{- '{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}}
+{{- "" if loop.last else ", " }}{% endfor %}]</TOOLCALL>{% endif %}
+{% endfor %}"""
+HUNYUAN = NEMOTRON.replace("TOOLCALL", "tool_calls")
+APERTUS = (
+    NEMOTRON.replace("<TOOLCALL>", "<|tools_prefix|>").replace("</TOOLCALL>", "<|tools_suffix|>")
+    .replace("""'{"name": "' + call.function.name + '", "arguments": '""", """'{"' + call.function.name + '": '""")
+)  # fmt: skip
+TAGS = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+<function={{ call.function.name }}>
+{% for key, value in call.function.arguments | items %}<parameter={{ key }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}
+{% endfor %}"""
+SEED = TAGS.replace("tool_call>", "seed:tool_call>").replace(">\n{{ value", ">{{ value").replace("}\n</p", "}</p")
+GLM = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>{{ call.function.name }}
+{% for key, value in call.function.arguments | items %}<arg_key>{{ key }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}
+{% endfor %}"""
+DEEPSEEK = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ "<｜tool▁calls▁begin｜>" if loop.first else "\n" }}
+{{- "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" + call.function.name + "\n```json\n" }}
+{{- call.function.arguments | tojson }}{{ "\n```<｜tool▁call▁end｜>" }}{{ "<｜tool▁calls▁end｜>" if loop.last else "" }}
+{%- endfor %}
+{% endfor %}"""
+GEMMA4 = """{% macro write(value) %}
+{%- if value is string %}<|"|>{{ value }}<|"|>
+{%- elif value is mapping %}{{ "{" }}{% for key, each in value | items %}{{ "" if loop.first else "," }}
+{{- '<|"|>' + key + '<|"|>:' }}{{ write(each) }}{% endfor %}{{ "}" }}
+{%- elif value is sequence %}[{% for each in value %}{{ "" if loop.first else "," }}{{ write(each) }}{% endfor %}]
+{%- else %}{{ value | tojson }}{% endif %}{% endmacro %}
+{{- tools | tojson }}{% for message in messages %}<|turn>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}<|tool_call>call:{{ call.function.name }}{{ "{" }}
+{%- for key, each in call.function.arguments | items %}{{ "" if loop.first else "," }}{{ key }}:{{ write(each) }}
+{%- endfor %}{{ "}" }}<tool_call|>{% endfor %}<turn|>
+{% endfor %}"""
 TEMPLATES = [
+    ("granite", GRANITE),
+    ("phi4", PHI4),
+    ("command", COMMAND),
+    ("nemotron", NEMOTRON),
+    ("hunyuan", HUNYUAN),
+    ("apertus", APERTUS),
+    ("qwen3_coder", TAGS),
+    ("seed_oss", SEED),
+    ("glm", GLM),
+    ("deepseek", DEEPSEEK),
+    ("gemma4", GEMMA4),
     ("hermes", HERMES),
     ("llama3", LLAMA),
     ("mistral", MISTRAL_LIST),
@@ -88,7 +158,7 @@ def test_what_a_template_writes_the_parser_reads(family: str, source: str) -> No
     assert "weather" in lines and "blau" in lines and "12:00" in lines and "Be brief." in lines
     before = rendered(source, CHAT[:2])
     answer = lines[len(before) :]
-    begin = min(place for mark in ("<tool_call>", "[TOOL_CALLS]", '{"name"') if (place := answer.find(mark)) >= 0)
+    begin = min(place for mark in (*style.marks, '{"name"') if (place := answer.find(mark)) >= 0)
     found = []
     for turn in answer[begin:].split("<|start_header_id|>assistant<|end_header_id|>"):  # one for each call, or all
         found += [
@@ -145,6 +215,22 @@ def test_llama_gets_one_call_a_turn_each_followed_by_its_result() -> None:
     assert [m.reasoning for m in messages if m.role == "assistant"] == ["I must look.", None]
     stray = Message("tool", "?", tool_call_id="nobody's")
     assert stray in style_of([LLAMA]).prepare([*CHAT[:4], stray, *CHAT[4:]], TOOLS).messages
+
+
+def test_granite_and_phi4_get_calls_as_text_and_phi4_its_tools_too() -> None:
+    messages, tools = style_of([GRANITE]).prepare(CHAT, TOOLS)
+    assert tools == TOOLS and messages[3:] == CHAT[3:]
+    calls = f'{{"name": "weather", "arguments": {ODD}}}, {{"name": "get_time", "arguments": {{}}}}'
+    assert messages[2].text == f"<|tool_call|>[{calls}]"
+    messages, tools = style_of([PHI4]).prepare(CHAT, TOOLS)
+    assert tools == () and messages[2].text.endswith("]<|/tool_call|>") and not messages[2].tool_calls
+    begin, described = messages[0].text.removesuffix("<|/tool|>").split("<|tool|>")
+    assert begin == "Be brief." and json.loads(described)[0] == {
+        "name": "weather", "description": "Of a <city>", "parameters": SCHEMA["properties"],
+    }  # fmt: skip
+    alone = style_of([PHI4]).prepare([Message("user", "Hi")], TOOLS).messages
+    assert [m.role for m in alone] == ["system", "user"] and "<|tool|>" in alone[0].text
+    assert style_of([PHI4]).prepare([Message("user", "Hi")], ()).messages == (Message("user", "Hi"),)
 
 
 def test_mistral_gets_ids_of_nine_letters_and_results_keep_to_their_calls() -> None:

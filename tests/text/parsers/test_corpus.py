@@ -17,7 +17,13 @@ SHREDS = (
     "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>",
     "[THINK]", "[/THINK]", "```", "```json", '{"name": "weather", "arguments": {"a": "}"}}', '{"name": "', '"name"',
     '"arguments"', '"parameters": ', "weather", "null", '"', ": ", "{", "}", "[", "]", ",", ";", "\\", "\n", "  ", "<",
-    "<tool", "é👍", "x", "7",
+    "<tool", "é👍", "x", "7", "<|tool_call|>", "<TOOLCALL>", "<tool_calls>", "<|START_ACTION|>", "<|END_ACTION|>",
+    '"tool_name": "fly"', "<|tools_prefix|>", '{"weather": {}}', "<function=", "weather>", "<parameter=", "city>",
+    "</parameter>", "</function>", "<seed:tool_call>", "</seed:tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
+    "</arg_value>", "weather(", "city=", "'", ")", "<function_calls>", "</function_calls>", "<|python_start|>",
+    "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+    "<|tool_call>", "<tool_call|>", "call:", "weather{", "city:", '<|"|>', "<|channel>", "thought", "<channel|>",
 )  # fmt: skip
 
 
@@ -59,6 +65,20 @@ def test_whatever_comes_is_cut_invariant_and_not_lost(
             rest = rest[rest.index(piece.text) + len(piece.text) :]
     if not thinks and not any(isinstance(piece, CallStart) for piece in pieces):
         assert pieces == ([TextPiece(text)] if text else [])
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_how_a_damaged_answer_is_cut_changes_nothing(data: st.DataObject) -> None:
+    case, other = data.draw(st.sampled_from(CORPUS)), data.draw(st.sampled_from(CORPUS))
+    begin = data.draw(st.integers(0, len(case.text)))
+    end = min(len(case.text), begin + data.draw(st.integers(0, 6)))
+    there = data.draw(st.integers(0, len(other.text)))
+    text = case.text[:begin] + other.text[there : there + data.draw(st.integers(0, 20))] + case.text[end:]
+    for is_cut_off in (False, True):
+        pieces = parsed(case.parser(), [text], is_cut_off)
+        assert parsed(case.parser(), text, is_cut_off) == pieces
+        assert parsed(case.parser(), data.draw(cut(text)), is_cut_off) == pieces
 
 
 def is_beginning(pieces: list[Piece], whole: list[Piece]) -> bool:
@@ -107,6 +127,26 @@ def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: 
         ("mistral", "[hello", [TextPiece("[hello")]),
         ("generic", '```json\n{"name": "get_time", ', [CallStart("get_time")]),
         ("generic", "```py", [TextPiece("```py")]),
+        ("apertus", '<|tools_prefix|>[{"weather"', [CallStart("weather")]),
+        ("apertus", '[{"fl', [TextPiece('[{"fl')]),
+        ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=ci", [CallStart("weather")]),
+        ("qwen3_coder", "<tool_call>\n<function=weath", []),
+        ("qwen3_coder", "<function=weath", []),
+        ("qwen3_coder", "<function=walk", [TextPiece("<function=walk")]),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=write_file>\n<parameter=text>\nOne.\n</par",
+            call("write_file", '{"text": "One.'),
+        ),
+        ("glm", "<tool_call>weather\n<arg_k", [CallStart("weather")]),
+        ("glm", "<tool_call>wea", []),
+        ("pythonic", "[weath", []),
+        ("pythonic", "[hello", [TextPiece("[hello")]),
+        ("pythonic", "[weather(city='Os", [CallStart("weather")]),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```js", [CallStart("weather")]),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool", []),
+        ("gemma4", '<|tool_call>call:weather{city:<|"|>Os', call("weather", '{"city": "Os')),
+        ("gemma4", "<|tool_call>call:wea", []),
     ],
 )
 def test_a_call_that_is_cut_off_comes_as_far_as_it_is_known(style: str, text: str, pieces: list[Piece]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,26 @@ pytestmark = pytest.mark.pure
     [
         ('<tool_call>\\n{"name": "{{ name }}", "arguments": {{ arguments }}}\\n</tool_call>', "hermes"),
         ('return {\\"name\\": x, \\"arguments\\": y} within <tool_call></tool_call>', "hermes"),
-        ("<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>", "generic"),
-        ("<tool_call>{{ name }}\\n<arg_key>{{ tool_call.arguments }}", "generic"),
+        ("<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>", "qwen3_coder"),
+        ("<seed:tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>", "seed_oss"),
+        ("<tool_call>{{ name }}\\n<arg_key>{{ tool_call.arguments }}", "glm"),
+        ("<|start_of_role|>system<|end_of_role|>respond with <|tool_call|> followed by a JSON list", "granite"),
+        ("message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>'", "phi4"),
+        ("<AVAILABLE_TOOLS>{{ tools }}</AVAILABLE_TOOLS><TOOLCALL>[{{ calls }}]</TOOLCALL>", "nemotron"),
+        ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls>', "hunyuan"),
+        ('<|START_ACTION|>[{"tool_name": "{{ name }}", "parameters": {}}]<|END_ACTION|>', "command"),
+        ("{% set tool_calls_token = '<|tools_prefix|>' %}", "apertus"),
+        ("<|tool_call>call:{{ name }}{<tool_call|>", "gemma4"),
+        ("{{ '<start_function_call>call:' + name }}", "function_gemma"),
+        ("[func_name1(params_name1=params_value1), func_name2(params)]", "pythonic"),
+        ("{{ tools }}<function_calls>{{ name }}({{ arguments }})</function_calls>", "olmo3"),
+        ("<function_calls>{{ name }}({{ arguments }})</function_calls>", "generic"),
+        ('{{ xml_tools }} <tool_call>\\n{"name": <function-name>, "arguments": <args>}\\n</tool_call>', "generic"),
+        ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json", "deepseek"),
+        ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek_v31"),
+        ("{{ tool_calls }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "generic"),
+        ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls> and <tool_call>', "hunyuan"),
+        ('<|header_start|>assistant<|header_end|>{"name": "a", "parameters": {}}', "llama3"),
         ('<|start_header_id|>assistant<|end_header_id|>{"name": "a", "parameters": {}}', "llama3"),
         ("<|start_header_id|>assistant<|end_header_id|>{{ message.content }}", "generic"),
         ("[TOOL_CALLS][{{ call | tojson }}]", "mistral"),
@@ -41,14 +60,22 @@ def test_every_style_has_a_name_of_its_own_and_the_generic_one_is_asked_last() -
     assert style_of([]).name == "generic"
 
 
+def test_the_documentation_names_every_style_and_every_mark_of_thoughts() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "API.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in page for name in all_styles())
+    assert all(f"`{marks.opening}{marks.label}`" in page for marks in KNOWN)
+    assert all(f"`{marks.answer[0]}`" in page for marks in KNOWN if marks.answer)
+
+
 def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidRequest, match=r"'gpt'; there are: .*hermes, llama3, mistral.*, generic"):
+    with pytest.raises(InvalidRequest, match=r"'gpt'; there are: .*hermes.*, llama3, mistral.*, generic"):
         by_name("gpt")
 
 
-@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening)
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening + (marks.answer or ("",))[0])
 def test_thoughts_are_known_by_the_template(marks: ReasoningMarks) -> None:
-    assert reasoning_of(["plain", f"{{{{ content.split('{marks.closing}')[-1] }}}}"]) == marks
+    answer = "".join(marks.answer or ())
+    assert reasoning_of(["plain", f"{{{{ content.split('{marks.closing}')[-1] }}}} {answer}"]) == marks
     assert reasoning_of(["plain"]) is None
 
 
@@ -56,4 +83,6 @@ def test_an_answer_begins_in_a_thought_if_the_prompt_ends_with_its_mark() -> Non
     think = KNOWN[0]
     assert think.begins_in("<|im_start|>assistant\n<think>\n") and think.begins_in("<|Assistant|><think>")
     assert not think.begins_in("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    channel = next(marks for marks in KNOWN if marks.label)
+    assert channel.begins_in("<|turn>model\n<|channel>thought\n") and not channel.begins_in("<|turn>model\n<|channel>")
     assert not think.begins_in("<|im_start|>user\nWhat does <think> mean?<|im_end|>\n<|im_start|>assistant\n")

@@ -14,9 +14,12 @@ from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece
 _SPACE = re.compile(r"\s*")
 _SCALAR = re.compile(r"[^\s,\]}]*")
 _BEGUN_ESCAPE = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_NAMES = ("name", "function")
+_NAMES = ("name", "function", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
-_USUAL = (*_NAMES, *_ARGUMENTS, "type", "id")
+_USUAL = (*_NAMES, *_ARGUMENTS, "type", "id", "tool_call_id")
+
+
+Step = Callable[[str, int, list[Piece]], int]
 
 
 class Progress(enum.Enum):
@@ -25,6 +28,7 @@ class Progress(enum.Enum):
     READING = "reading"  # it may not be a call
     CALLING = "calling"  # it is a call, and its start was returned
     DONE = "done"
+    CLOSED = "closed"  # done, and the mark after the calls was read too
     FAILED = "failed"  # it is not a call
 
 
@@ -32,6 +36,7 @@ class CallReader(Protocol):
     """One call in one of its written forms."""
 
     progress: Progress
+    leftover: str  # the end of the earlier pieces, if a call that is done or has failed turned out not to have it
 
     def read(self, text: str, place: int, out: list[Piece]) -> int:
         """Read what belongs to the call, and append what is certain. Return the place of the first other character."""
@@ -43,7 +48,40 @@ class CallReader(Protocol):
         """
 
 
-class ObjectReader:
+class SteppedReader:
+    """Base of the readers: each step reads some text and may set the next step. A step that cannot decide yet puts the
+    rest of the text into `_held`, and gets it again with more text."""
+
+    def __init__(self, first: Step) -> None:
+        self.progress = Progress.READING
+        self.leftover = ""
+        self._step = first
+        self._held = ""
+
+    def read(self, text: str, place: int, out: list[Piece]) -> int:
+        if not self._held:
+            return self._read(text, place, out)
+        held, self._held = self._held, ""
+        end = self._read(held + text[place:], 0, out) - len(held)
+        self.leftover = held[end:] if end < 0 else ""
+        return place + max(end, 0)
+
+    def _read(self, text: str, place: int, out: list[Piece]) -> int:
+        while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
+            place = self._step(text, place, out)
+        return place
+
+    def _expect(self, tag: str, text: str, place: int) -> int | None:
+        """Return the place after this tag; None if other text comes. A tag that may still come is held back."""
+        if text.startswith(tag, place):
+            return place + len(tag)
+        if tag.startswith(text[place:]):
+            self._held = text[place:]
+            return len(text)
+        return None
+
+
+class ObjectReader(SteppedReader):
     """{"name": …, "arguments": {…}}: keys in any order, other keys ignored; "parameters" means "arguments".
 
     Once the name is known, arguments are returned as they come. `names` is for an object that no mark announces: it is
@@ -51,20 +89,14 @@ class ObjectReader:
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
-        self.progress = Progress.READING
+        super().__init__(self._open)
         self._names = names
-        self._step: Callable[[str, int, list[Piece]], int] = self._open
         self._scanner: ValueScanner | None = None  # of the current value; None: a number, null, true, false
         self._parts: list[str] = []
         self._key = ""
         self._name: str | None = None
         self._arguments: str | None = None  # arguments that came before the name
         self._streams = False  # the current value is the arguments, and they are returned as they come
-
-    def read(self, text: str, place: int, out: list[Piece]) -> int:
-        while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
-            place = self._step(text, place, out)
-        return place
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
         if self.progress is Progress.CALLING:

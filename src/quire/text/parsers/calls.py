@@ -20,20 +20,24 @@ _FENCE = re.compile(r"[`a-z_]*")
 _FENCES = ("```", "```json", "```tool_call")
 
 
-def _no_reader(char: str) -> CallReader | None:
-    return None
+def object_reader(char: str, tools: Sequence[Tool], is_marked: bool) -> CallReader | None:
+    """The reader of a JSON object. Without a mark it must name one of the tools."""
+    if char != "{":
+        return None
+    return ObjectReader(None if is_marked else frozenset(tool.name for tool in tools))
 
 
 @dataclass(frozen=True)
 class CallForm:
-    """How calls are written. Objects are always read; `reader` adds other forms, by their first character."""
+    """How calls are written. `reader` chooses the form of a call by its first character, the tools, and whether a mark
+    announces it."""
 
     opens: tuple[str, ...]  # marks before calls
     closes: tuple[str, ...] = ()  # marks after calls
     bare: str = "{"  # first characters of an answer that may be calls without a mark
     fenced: bool = False  # calls without a mark may be in a Markdown fence
     between: str = ",;[]}"  # characters between calls besides whitespace: those of lists, and an extra brace
-    reader: Callable[[str], CallReader | None] = _no_reader
+    reader: Callable[[str, Sequence[Tool], bool], CallReader | None] = object_reader
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
@@ -51,7 +55,7 @@ class CallParser:
 
     def __init__(self, form: CallForm, tools: Sequence[Tool]) -> None:
         self._form = form
-        self._names = frozenset(tool.name for tool in tools)
+        self._tools = tools
         self._find = form.opening.search
         self._step: Callable[[str, int, list[Piece]], int] = self._start
         self._is_plain = False  # in text, with nothing held back
@@ -141,8 +145,7 @@ class CallParser:
             if not self._called:
                 self._raw.append(char)
             return place + 1
-        names = None if self._marked else self._names
-        self._reader = ObjectReader(names) if char == "{" else self._form.reader(char)
+        self._reader = self._form.reader(char, self._tools, self._marked)
         if self._reader is None:
             self._give_up(out)
         else:
@@ -159,10 +162,20 @@ class CallParser:
             self._raw.clear()
             self._flow.mark()
             self._called = True
-        if progress is Progress.FAILED:
+        leftover = self._reader.leftover if progress not in (Progress.READING, Progress.CALLING) else ""
+        if progress is Progress.FAILED and leftover:
+            self._raw = ["".join(self._raw).removesuffix(leftover)]
+        if progress in (Progress.FAILED, Progress.CLOSED):
             self._give_up(out)
         elif progress is Progress.DONE:
             self._step = self._block
+        return self._read_again(leftover + text[end:], len(text), out) if leftover else end
+
+    def _read_again(self, text: str, end: int, out: list[Piece]) -> int:
+        """Read the rest of the text together with what a reader had read too far."""
+        place = 0
+        while place < len(text):
+            place = self._step(text, place, out)
         return end
 
     def _enter(self, mark: str, marked: bool) -> None:
@@ -170,9 +183,12 @@ class CallParser:
         self._step, self._marked, self._called, self._raw = self._block, marked, False, [mark]
 
     def _handle_mark(self, mark: str, out: list[Piece]) -> None:
-        """Handle a mark within a block. If the block has no call, all of it is text."""
-        if mark not in self._form.opens and not self._called:
+        """Handle a mark within a block. If the block ends without a call, all of it is text."""
+        if not self._called:
             self._raw.append(mark)
+            if mark in self._form.opens:  # one mark after another: the call may still follow
+                self._marked = True
+                return
         self._give_up(out)
         if mark in self._form.opens:
             self._enter(mark, marked=True)

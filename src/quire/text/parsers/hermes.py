@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, mark_rule, object_call, one_or_more
-from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
+from quire.text.parsers.style import Parser, ToolStyle, unchanged
 from quire.types.chat import Tool, ToolChoice
-from quire.types.message import Message
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -16,8 +15,12 @@ _FORM = CallForm(opens=(OPEN,), closes=(CLOSE,))
 
 
 def knows(template: str) -> bool:
-    """Other families do not write JSON between the same marks, so the key for arguments must appear too."""
-    return OPEN in template and any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
+    """Other families do not write JSON between the same marks, so the key for arguments must appear too.
+
+    SmolLM3 has the same form, but its template reads tools from a variable of its own and writes no calls.
+    """
+    has_key = any(f"{quote}arguments{quote}" in template for quote in ('"', '\\"'))
+    return OPEN in template and has_key and "<tool_calls>[" not in template and "xml_tools" not in template
 
 
 def parser(tools: Sequence[Tool]) -> Parser:
@@ -30,8 +33,4 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"calls: {one_or_more(choice, 'call', literal(chr(10)))}\n{calls}"
 
 
-def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
-    return TemplateInput(tuple(messages), tuple(tools))
-
-
-STYLE = ToolStyle("hermes", (OPEN, CLOSE), knows, parser, rules, prepare)
+STYLE = ToolStyle("hermes", (OPEN, CLOSE), knows, parser, rules, unchanged)

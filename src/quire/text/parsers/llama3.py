@@ -1,4 +1,4 @@
-"""Llama 3: a call is a JSON object, sometimes after <|python_tag|>; several are separated by semicolons."""
+"""Llama 3 and 4: a call is a JSON object, sometimes after <|python_tag|>; several are separated by semicolons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _FORM = CallForm(opens=(TAG,))
 
 def knows(template: str) -> bool:
     """Recognized by the header of turns, and by the key "parameters" where other families have "arguments"."""
-    return "<|start_header_id|>" in template and any(f"{quote}parameters{quote}" in template for quote in ('"', '\\"'))
+    has_header = "<|start_header_id|>" in template or "<|header_start|>" in template
+    return has_header and any(f"{quote}parameters{quote}" in template for quote in ('"', '\\"'))
 
 
 def parser(tools: Sequence[Tool]) -> Parser:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from quire.text.parsers.call_reader import CallReader, Progress
-from quire.text.parsers.calls import CallForm, CallParser
+from quire.text.parsers.call_reader import CallReader, Progress, SteppedReader
+from quire.text.parsers.calls import CallForm, CallParser, object_reader
 from quire.text.parsers.json_value import ValueScanner
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule, object_call, one_or_more
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TemplateInput, ToolStyle
@@ -21,20 +21,14 @@ _WORD = re.compile(r"[\w.\-]*")
 _ID_LENGTH = 9
 
 
-class NamedReader:
+class NamedReader(SteppedReader):
     """name[CALL_ID]id[ARGS]{…}; either tag may be missing."""
 
     def __init__(self) -> None:
-        self.progress = Progress.READING
-        self._step: Callable[[str, int, list[Piece]], int] = self._word
+        super().__init__(self._word)
         self._parts: list[str] = []
         self._name: str | None = None
         self._scanner = ValueScanner()
-
-    def read(self, text: str, place: int, out: list[Piece]) -> int:
-        while place < len(text) and self.progress in (Progress.READING, Progress.CALLING):
-            place = self._step(text, place, out)
-        return place
 
     def cut_off(self, out: list[Piece], is_announced: bool) -> bool:
         if self.progress is Progress.READING and self._name and is_announced:
@@ -80,8 +74,8 @@ class NamedReader:
         return end
 
 
-def _reader(char: str) -> CallReader | None:
-    return NamedReader() if _WORD.fullmatch(char) else None
+def _reader(char: str, tools: Sequence[Tool], is_marked: bool) -> CallReader | None:
+    return NamedReader() if _WORD.fullmatch(char) else object_reader(char, tools, is_marked)
 
 
 _FORM = CallForm(opens=(CALLS,), bare="[{", reader=_reader)

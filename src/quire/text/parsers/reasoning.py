@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from re import Pattern
 
-from quire.text.parsers.lark import letters, mark_rule
+from quire.text.parsers.lark import literal, mark_rule, text_until
 from quire.text.parsers.marks import Flow, mark_pattern
 from quire.text.parsers.style import Parser, Piece, ThoughtPiece
 
@@ -21,6 +21,8 @@ class ReasoningMarks:
 
     opening: str
     closing: str
+    label: str = ""  # text that always follows the opening mark
+    answer: tuple[str, str] | None = None  # marks, in letters, around the text after the thought
 
     @property
     def marks(self) -> tuple[str, str]:
@@ -34,22 +36,15 @@ class ReasoningMarks:
 
     def begins_in(self, prompt: str) -> bool:
         """Does the rendered prompt end within a thought?"""
-        return prompt.rstrip().endswith(self.opening)
+        return prompt.rstrip().endswith(self.opening + self.label)
 
     def rules(self, begins_in_thought: bool, tokens: Mapping[str, int]) -> str:
         """Lark rules for what comes before the text, the first of them named `thought`. It may be empty, unless the
-        prompt has begun it.
-
-        Both the mark's token and its letters end it, so it does not matter how the grammar sees the token.
-        """
-        close = letters(self.closing)
+        prompt has begun it."""
         rules = [
             "thought: thinking NEWLINES?" if begins_in_thought else "thought: (opening thinking NEWLINES?)?",
-            f"opening: {mark_rule(self.opening, tokens)}",
-            "thinking: spelled | THOUGHT closing" if self.closing in tokens else "thinking: spelled",
-            f"spelled[lazy]: /(?s:.*){close}/",
-            f"closing: {mark_rule(self.closing, tokens)}",
-            f"THOUGHT: /(?s:.*)/ & ~/(?s:.*){close}(?s:.*)/",
+            f"opening: {mark_rule(self.opening, tokens)} {literal(self.label) if self.label else ''}",
+            text_until("thinking", self.closing, tokens),
             r"NEWLINES: /\n{1,2}/",
         ]
         return "\n".join(rules)
@@ -61,13 +56,77 @@ KNOWN = (
     ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     ReasoningMarks("<seed:think>", "</seed:think>"),
     ReasoningMarks("<mm:think>", "</mm:think>"),
+    ReasoningMarks("<|channel>", "<channel|>", label="thought"),
+    ReasoningMarks("<|inner_prefix|>", "<|inner_suffix|>"),
+    ReasoningMarks("<think>", "</think>", answer=("<answer>", "</answer>")),
+    ReasoningMarks("<think>", "</think>", answer=("<response>", "</response>")),
 )
 
 
 def reasoning_of(sources: Iterable[str]) -> ReasoningMarks | None:
     """The marks of a model with these chat templates; None if it does not think."""
     text = "\n".join(sources)
-    return next((marks for marks in KNOWN if marks.closing in text), None)
+    found = [marks for marks in KNOWN if marks.closing in text and (marks.answer is None or marks.answer[1] in text)]
+    return max(found, key=lambda marks: marks.answer is not None, default=None)
+
+
+class AnswerMarksParser:
+    """Removes the marks around the text after a thought: an opening mark at its beginning, and the closing one."""
+
+    def __init__(self, marks: tuple[str, str], rest: Parser) -> None:
+        self._opening, self._closing = marks[0], mark_pattern(marks[1:])
+        self._rest = rest
+        self._step: Callable[[str, int, list[Piece]], int] = self._before
+        self._held = ""  # whitespace, and text that may begin a mark
+        self._flow = Flow(after_mark=True)
+
+    def push(self, text: str) -> list[Piece]:
+        if self._step == self._after:
+            return self._rest.push(text)
+        out: list[Piece] = []
+        text, self._held = self._held + text, ""
+        place = 0
+        while place < len(text):
+            place = self._step(text, place, out)
+        return out
+
+    def flush(self, is_cut_off: bool = False) -> list[Piece]:
+        held, self._held = self._held, ""
+        if is_cut_off and held.strip():  # what may begin a mark
+            held, self._flow = "", Flow()
+        out = self._rest.push(self._flow.take(held) + self._flow.rest() if self._step == self._within else held)
+        self._flow = Flow()
+        return out + self._rest.flush(is_cut_off)
+
+    def _before(self, text: str, place: int, out: list[Piece]) -> int:
+        begin = len(text) - len(text.lstrip())
+        if text.startswith(self._opening, begin):
+            self._step = self._within
+            return begin + len(self._opening)
+        if self._opening.startswith(text[begin:]):
+            self._held = text
+            return len(text)
+        return self._after(text, place, out)
+
+    def _within(self, text: str, place: int, out: list[Piece]) -> int:
+        found = self._closing.search(text, place)
+        out += self._rest.push(self._flow.take(text[place : found.start() if found else len(text)]))
+        if found is None:
+            return len(text)
+        if found[1] is None:
+            self._held = found[0]
+        else:
+            self._step = self._gap
+        return found.end()
+
+    def _gap(self, text: str, place: int, out: list[Piece]) -> int:
+        """Whitespace after the mark belongs to it."""
+        return place + 1 if text[place].isspace() else self._after(text, place, out)
+
+    def _after(self, text: str, place: int, out: list[Piece]) -> int:
+        self._step = self._after
+        out += self._rest.push(text[place:])
+        return len(text)
 
 
 class ThoughtParser:
@@ -75,7 +134,7 @@ class ThoughtParser:
 
     def __init__(self, reasoning: ReasoningMarks, rest: Parser, begins_in_thought: bool) -> None:
         self._reasoning = reasoning
-        self._rest = rest
+        self._rest = rest if reasoning.answer is None else AnswerMarksParser(reasoning.answer, rest)
         self._step: Callable[[str, int, list[Piece]], int] = self._thought if begins_in_thought else self._before
         self._is_over = False  # the other parser reads from here on
         self._held = ""  # text that may begin a mark
@@ -104,7 +163,7 @@ class ThoughtParser:
         return out + self._rest.flush(is_cut_off)
 
     def _before(self, text: str, place: int, out: list[Piece]) -> int:
-        opening = self._reasoning.opening
+        opening = self._reasoning.opening + self._reasoning.label
         if text[place].isspace():
             self._flow.take(text[place])
             return place + 1

@@ -10,6 +10,7 @@ call is returned as far as it is known, and a call whose name is not known yet i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -60,6 +61,16 @@ class TemplateInput(NamedTuple):
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
+
+
+def writes_tools(template: str) -> bool:
+    """Does this chat template mention tools? Those of some models write calls only."""
+    return re.search(r"\btools\b", template) is not None
+
+
+def unchanged(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    """For families whose templates take messages and tools as they are."""
+    return TemplateInput(tuple(messages), tuple(tools))
 
 
 @dataclass(frozen=True, slots=True)
