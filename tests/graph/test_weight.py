@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from quire.graph.weight import Transform, Weight, computed_weight, transformed
+from quire.graph.weight import ComputedTensor, Transform, Weight, computed_weight, transformed
 from quire.models.names import pairs_to_halves
 
 pytestmark = pytest.mark.pure
@@ -76,6 +76,8 @@ def test_a_transposed_weight_keeps_its_format_and_an_added_number_makes_it_float
     norm = transformed("w", (4,), HalfTensor(array[0]), Transform(added=1.0))
     assert norm.format == "f32" and np.array_equal(norm.float32(), array[0].astype(np.float32) + np.float32(1.0))
     assert np.array_equal(norm.raw().view(np.float32).ravel(), norm.float32())
+    whole = transformed("w", (4,), ComputedTensor("w", array[0].astype(np.float32)), Transform(added=1.0))
+    assert np.array_equal(whole.raw().view(np.float32).ravel(), norm.float32())
 
 
 def test_a_computed_weight_is_a_weight():

@@ -17,7 +17,7 @@ from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedCache, PagedKV
-from quire.ops.registry import Op, find_op, relative_error
+from quire.ops.registry import Op, all_ops, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
 from tests.ops.encoded_tensor import EncodedTensor
 from tests.quant.blocks import put_scales, random_blocks
@@ -124,6 +124,10 @@ def test_a_kernel_matches_its_reference(name, dtype, variant):
         assert_matches(OneOp(op, args, dtype), variant, dtype, op.tolerance[dtype])
 
 
+def test_every_op_has_a_kernel():
+    assert {op.name for op in all_ops()} == set(KERNELS)
+
+
 def as_q8_0(x: np.ndarray) -> np.ndarray:
     """Round as an 8-bit KV cache does: 32 neighbours of a head share a scale."""
     return EncodedTensor.of("", x, "q8_0").dequantize()
@@ -196,7 +200,7 @@ def assert_exact_up_to_the_input(one: OneOp, variant: str) -> None:
 
 @EACH_VARIANT
 @EACH_FORMAT
-@pytest.mark.parametrize("name", ["linear", "linear_split", "linear_add", "gated_linear", "head"])
+@pytest.mark.parametrize("name", ["linear", "linear_split", "linear_add", "gated_linear", "activated_linear", "head"])
 def test_a_quantized_product_is_exact_up_to_the_rounding_of_its_input(name, fmt, variant):
     for args in quantized_examples(find_op(name), fmt):
         assert_exact_up_to_the_input(OneOp(find_op(name), args), variant)

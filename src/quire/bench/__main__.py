@@ -14,6 +14,7 @@ from importlib import import_module
 COMMANDS = {  # name -> module
     "core": "quire.bench.core",
     "cpu": "quire.bench.cpu",
+    "architectures": "quire.bench.architectures",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",

@@ -85,7 +85,7 @@ def find_tools(home: Path, facts: ModelFacts, say: Say) -> LlamaCppTools | None:
 
 def measure_cpu(facts: ModelFacts, sizes: CpuBenchSizes, tools: LlamaCppTools | None, say: Say) -> CpuResults:
     """Make all measurements, one after the other."""
-    bench = _CpuBench(facts, sizes, tools, say)
+    bench = _AllMeasurements(CpuBench(tools, say, sizes.num_repeats), facts, sizes)
     open_seconds, tokenizer_seconds = _open_seconds(facts.path)
     formats = bench.measure_formats()
     streams, peer_streams = bench.measure_streams()
@@ -105,13 +105,12 @@ def measure_cpu(facts: ModelFacts, sizes: CpuBenchSizes, tools: LlamaCppTools | 
 
 
 @dataclass(frozen=True, slots=True)
-class _CpuBench:
-    """The measurements of our engine and the peer."""
+class CpuBench:
+    """One stream of our engine and of the peer, if there is one."""
 
-    facts: ModelFacts
-    sizes: CpuBenchSizes
     tools: LlamaCppTools | None
     say: Say
+    num_repeats: int
 
     def with_peer(self, measure: Callable[[LlamaCppTools], Value]) -> Value | None:
         """Return a measurement of the peer. None: there is no peer, or it failed."""
@@ -123,30 +122,40 @@ class _CpuBench:
             self.say(str(error))
             return None
 
+    def measure_stream(self, facts: ModelFacts) -> FormatResult:
+        """Measure our engine, then the peer."""
+        self.say(f"one stream, {facts.label}")
+        path, num_repeats = facts.path, self.num_repeats
+        ours, _ = run_in_child(measure_single_stream, SingleStream, str(path), facts.vocab_size, num_repeats)
+        peer = self.with_peer(lambda tools: PeerRates(*map(tuple, tools.measure_single_stream(path, num_repeats))))
+        return FormatResult(facts, ours, peer)
+
+
+@dataclass(frozen=True, slots=True)
+class _AllMeasurements:
+    """All measurements of one model, of our engine and the peer."""
+
+    bench: CpuBench
+    facts: ModelFacts
+    sizes: CpuBenchSizes
+
     def measure_formats(self) -> tuple[FormatResult, ...]:
         names = [name for name in self.sizes.formats if name != self.facts.format]
         converted = [path for name in names if (path := self.convert(name)) is not None]
         models = (self.facts, *map(ModelFacts.of, converted))
         results = [self.measure_format(facts, self.sizes.num_turns) for facts in models]
-        if self.sizes.with_large and self.tools is not None:
-            self.say("a model of a billion parameters: 1.7 GB on disk, minutes")
-            large = write_large_model(self.facts.path, self.tools.peer.formats / "large.q4_k.gguf")
+        if self.sizes.with_large and self.bench.tools is not None:
+            self.bench.say("a model of a billion parameters: 1.7 GB on disk, minutes")
+            large = write_large_model(self.facts.path, self.bench.tools.peer.formats / "large.q4_k.gguf")
             results.append(self.measure_format(ModelFacts.of(large, "1B"), 1))
         return tuple(results)
 
     def convert(self, format: str) -> Path | None:
-        return self.with_peer(lambda tools: tools.convert(self.facts.path, format))
+        return self.bench.with_peer(lambda tools: tools.convert(self.facts.path, format))
 
     def measure_format(self, facts: ModelFacts, num_turns: int) -> FormatResult:
-        path, num_repeats = facts.path, self.sizes.num_repeats
-        ours: list[SingleStream] = []
-        peer: list[PeerRates] = []
-        for turn in range(num_turns):
-            self.say(f"one stream, {facts.label}: turn {turn + 1} of {num_turns}")
-            arguments = (str(path), facts.vocab_size, num_repeats)
-            ours.append(run_in_child(measure_single_stream, SingleStream, *arguments)[0])
-            rates = self.with_peer(lambda tools: PeerRates(*map(tuple, tools.measure_single_stream(path, num_repeats))))
-            peer += [rates] if rates is not None else []
+        turns = [self.bench.measure_stream(facts) for _ in range(num_turns)]
+        ours, peer = [turn.ours for turn in turns], [turn.peer for turn in turns if turn.peer is not None]
         all_turns = SingleStream(
             prompt_rates=tuple(rate for turn in ours for rate in turn.prompt_rates),
             decode_rates=tuple(rate for turn in ours for rate in turn.decode_rates),
@@ -161,27 +170,29 @@ class _CpuBench:
 
     def measure_streams(self) -> tuple[StreamsResult, StreamsResult | None]:
         model, words, sizes = self.facts.path, self.facts.words, self.sizes.streams
-        self.say(f"{sizes.num_streams} streams")
+        self.bench.say(f"{sizes.num_streams} streams")
         ours = StreamsResult(*run_in_child(measure_stream_loads, StreamResults, str(model), words, sizes))
-        if self.tools is not None:
-            self.say(f"{sizes.num_streams} streams of llama-server: minutes")
-        return ours, self.with_peer(lambda tools: StreamsResult(*tools.measure_stream_loads(model, words, sizes)))
+        if self.bench.tools is not None:
+            self.bench.say(f"{sizes.num_streams} streams of llama-server: minutes")
+        return ours, self.bench.with_peer(lambda tools: StreamsResult(*tools.measure_stream_loads(model, words, sizes)))
 
     def measure_starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-        self.say("starts")
+        self.bench.say("starts")
         compile_modules()
         start_seconds(self.facts.path)  # not counted: it writes the lowered weights that later starts reuse
         repeats = range(self.sizes.num_starts)
         ours = tuple(start_seconds(self.facts.path) for _ in repeats)
         path, num_streams = self.facts.path, self.sizes.streams.num_streams
-        return ours, self.with_peer(lambda tools: tuple(tools.start_seconds(path, num_streams) for _ in repeats))
+        return ours, self.bench.with_peer(lambda tools: tuple(tools.start_seconds(path, num_streams) for _ in repeats))
 
     def measure_accuracy(self) -> Accuracy:
-        self.say("accuracy")
+        self.bench.say("accuracy")
         model, num_windows = self.facts.path, self.sizes.num_windows
         with tempfile.TemporaryDirectory() as folder:
             into = Path(folder) / "distributions"
-            saved = self.with_peer(lambda tools: tools.save_distributions(model, sample_text(), into, num_windows))
+            saved = self.bench.with_peer(
+                lambda tools: tools.save_distributions(model, sample_text(), into, num_windows)
+            )
             peer_file = str(saved) if saved is not None else None
             return run_in_child(compare_accuracy, Accuracy, str(model), num_windows, peer_file)[0]
 

@@ -50,6 +50,7 @@ class DeviceFacts:
     kv_formats: tuple[str, ...]  # the default first
     weight_formats: Mapping[str, str]  # format in a file -> format in the device's memory, unless converted
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
+    fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
 

@@ -10,7 +10,10 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.engine.context import context_limit
-from quire.graph.graph import Graph
+from quire.graph.graph import Graph, Node
+from quire.graph.passes.fuse import RULES
+from quire.graph.passes.narrow import narrow_tail
+from quire.graph.passes.rewrite import rewrite
 from quire.models.config import read_config
 from quire.models.draw import draw
 from quire.models.registry import find_architecture
@@ -114,14 +117,25 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     model = draw(open_checkpoint(path, config.weights.load_format), partial(context_limit, config))
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
-        fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(model.graph, config),
+        fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(_fused(model.graph, facts), config),
         block_bytes=block_bytes(model.graph, config),
         block_tokens=config.cache.block_tokens,
         max_context=model.context,
     )
 
 
+def _fused(graph: Graph, facts: DeviceFacts) -> Graph:
+    """The graph as the device runs it: values inside a fused op have no buffer."""
+    return rewrite(narrow_tail(graph), RULES, lambda node: node.op.name in facts.fused_ops)
+
+
 def _activation_bytes(graph: Graph, config: Config) -> int:
-    """Of the largest step. The head's are logits, which are counted with the weights."""
-    widths = (sum(value.dim for value in (*node.inputs, *node.outputs)) for node in graph.nodes[:-1])
+    """Of the largest step. Values of few tokens, such as the logits, are counted with the weights."""
+    widths = (_width(node) for node in graph.nodes if all(value.shape[0] == "tokens" for value in node.outputs))
     return NUM_LIVE * max(widths, default=0) * VALUE_BYTES * config.scheduler.max_step_tokens
+
+
+def _width(node: Node) -> int:
+    """Numbers that a node reads and writes for a token. A sum is written where its residual was."""
+    read = sum(value.dim for name, value in zip(node.op.inputs, node.inputs, strict=True) if name != "residual")
+    return read + sum(value.dim for value in node.outputs)

@@ -5,6 +5,7 @@ Nodes run in order, in float32. Weights are dequantized at first use and cached.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -28,19 +29,30 @@ class Interpreter:
 
     def run(self, batch: Batch) -> Array:
         """Run one step; return the logits of batch.logits_at, float32 [L, vocab]."""
-        for cache in self.caches:
-            cache.copy(batch.copies)
+        self.copy_blocks(batch)
         values: dict[int, Array] = {}
         for node in self.graph.nodes:
-            out = node.op.reference(**self._bind(node, values, batch), **node.attrs)
-            outputs = out if isinstance(out, tuple) else (out,)
+            outputs = self.run_node(node, [values[value.id] for value in node.inputs], batch)
             values |= {value.id: array for value, array in zip(node.outputs, outputs, strict=True)}
         return values[self.graph.output.id]
 
-    def _bind(self, node: Node, values: dict[int, Array], batch: Batch) -> dict[str, Any]:
+    def copy_blocks(self, batch: Batch) -> None:
+        """Copy KV blocks as the step says, before any node runs."""
+        for cache in self.caches:
+            cache.copy(batch.copies)
+
+    def run_node(self, node: Node, inputs: Sequence[Array], batch: Batch) -> tuple[Array, ...]:
+        """Run one node's reference on its inputs."""
+        out = node.op.reference(**self._bind(node, inputs, batch), **node.attrs)
+        return out if isinstance(out, tuple) else (out,)
+
+    def read_weights(self, node: Node) -> dict[str, Any]:
+        """Return the node's weights by parameter, float32."""
+        return {name: self._read(names) for name, names in node.weights.items()}
+
+    def _bind(self, node: Node, inputs: Sequence[Array], batch: Batch) -> dict[str, Any]:
         """Return the reference's positional arguments, by name."""
-        args: dict[str, Any] = {name: values[v.id] for name, v in zip(node.op.inputs, node.inputs, strict=True)}
-        args |= {name: self._read(names) for name, names in node.weights.items()}
+        args: dict[str, Any] = {**dict(zip(node.op.inputs, inputs, strict=True)), **self.read_weights(node)}
         args |= {name: getattr(batch, name) for name in node.op.reads}
         if node.op.uses_batch:
             args["batch"] = batch

@@ -265,8 +265,11 @@ def _(make: ArrayMaker) -> Iterator[Args]:
 
 @activated_linear.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
-    for kind, num_tokens, biased in product(ACTIVATIONS, (1, 7), (False, True)):
-        yield {"x": make(num_tokens, 64), "weight": make(96, 64), "bias": make(96) if biased else None, "kind": kind}
+    for num_tokens, (dim_in, dim_out), biased in product((1, 7, 65), ((64, 160), (96, 40)), (False, True)):
+        bias = make(dim_out) if biased else None
+        yield {"x": make(num_tokens, dim_in), "weight": make(dim_out, dim_in), "bias": bias, "kind": "relu2"}
+    for kind in ACTIVATIONS:
+        yield {"x": make(7, 64), "weight": make(160, 64), "bias": make(160), "kind": kind}
 
 
 @normed_linear.examples

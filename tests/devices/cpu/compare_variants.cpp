@@ -89,8 +89,7 @@ Tokens random_tokens(const Kernels &kernels, int count, int dim, bool in_bf16 = 
     Tokens t(count, dim);
     t.x = numbers(t.x.size());
     for (float &x : t.x) x = in_bf16 ? half::from_bf16(half::to_bf16(x)) : x;
-    NormArgs args{t.rows(), nullptr, nullptr, dim, 0.0f, {Rows{}, t.quants()}};
-    kernels.gather(args, 0, count);
+    kernels.gather({t.rows(), nullptr, dim, {Rows{}, t.quants()}}, 0, count);
     return t;
 }
 
@@ -194,16 +193,20 @@ void compare_products(const Kernels &kernels, Format format) {
         };
         compare(kernels, "product " + name + (plain ? "" : " + bias + residual"), product, false);
         compare_alike(kernels, format, "product " + name, product);
-        const Work gate = [&](const Kernels &k, bool cut) {
-            Tokens out(TOKENS, 96);
-            GateArgs args{w.matrix, up.matrix, nullptr, nullptr, x.rows(), x.quants(), out.both()};
-            if (!plain) args.gate_bias = bias.data(), args.up_bias = up_bias.data();
-            for (int group = 0; group < 3; ++group)
-                for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) k.gate(args, group, t, cut ? t + 1 : TOKENS);
-            return out;
-        };
-        compare(kernels, "gate " + name + (plain ? "" : " + biases"), gate, false);
-        compare_alike(kernels, format, "gate " + name, gate);
+        for (bool gated : {true, false}) {
+            const Work gate = [&](const Kernels &k, bool cut) {
+                Tokens out(TOKENS, 96);
+                GateArgs args{w.matrix, up.matrix, MapKind::SILU, nullptr, nullptr, x.rows(), x.quants(), out.both()};
+                if (!gated) args.up.data = nullptr;
+                if (!plain) args.gate_bias = bias.data(), args.up_bias = up_bias.data();
+                for (int group = 0; group < 3; ++group)
+                    for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) k.gate(args, group, t, cut ? t + 1 : TOKENS);
+                return out;
+            };
+            const std::string what = (gated ? "gate " : "activated product ") + name;
+            compare(kernels, what + (plain ? "" : " + biases"), gate, false);
+            compare_alike(kernels, format, what, gate);
+        }
     }
     const Work embed = [&](const Kernels &k, bool) {
         Tokens out(5, COLS);
@@ -215,10 +218,16 @@ void compare_products(const Kernels &kernels, Format format) {
 
 // --- token-wise kernels
 
+const char *const MAP_NAMES[] = {"silu",  "gelu",  "gelu_tanh", "relu",  "relu2", "sigmoid",  "tanh",
+                                 "xielu", "scale", "softcap",   "clamp", "add",   "multiply", "scale_by"};
+constexpr int NUM_MAPS = sizeof MAP_NAMES / sizeof *MAP_NAMES;
+static_assert(NUM_MAPS == static_cast<int>(MapKind::SCALE_BY) + 1, "a name for each map");
+
 void compare_token_wise(const Kernels &kernels) {
     constexpr int TOKENS = 5, DIM = 96;
     Tokens x = random_tokens(*portable, TOKENS, DIM), y = random_tokens(*portable, TOKENS, DIM);
-    const std::vector<float> weight = numbers(DIM), cos = numbers(TOKENS * 16), sin = numbers(TOKENS * 16);
+    const std::vector<float> weight = numbers(DIM), bias = numbers(DIM), cos = numbers(TOKENS * 16);
+    const std::vector<float> sin = numbers(TOKENS * 16);
     const int32_t at[] = {3, 0, 4, 1, 1};
     const auto each = [&](const std::string &what, bool exact, auto body) {
         const Work work = [&](const Kernels &k, bool cut) {
@@ -228,19 +237,40 @@ void compare_token_wise(const Kernels &kernels) {
         };
         compare(kernels, what, work, exact);
     };
-    const auto norm_args = [&](int dim, Output out) { return NormArgs{x.rows(), at, weight.data(), dim, 1e-5f, out}; };
-    each("rms_norm", false, [&](auto &k, Tokens &out, int a, int b) { k.rms_norm(norm_args(DIM, out.both()), a, b); });
-    each("rms_norm to blocks", false, [&](auto &k, Tokens &out, int a, int b) {
-        k.rms_norm(norm_args(DIM, {Rows{}, out.quants()}), a, b);
+    for (bool is_layer : {false, true}) {
+        const std::string name = is_layer ? "layer_norm" : "rms_norm";
+        const float *added = is_layer ? bias.data() : nullptr;
+        const auto norm = [&, is_layer, added](int dim, int group, bool is_per_group, Output out) {
+            return NormArgs{x.rows(), at, weight.data(), added, dim, group, is_per_group, is_layer, 1e-5f, out};
+        };
+        each(name, false, [&](auto &k, Tokens &out, int a, int b) { k.norm(norm(DIM, DIM, true, out.both()), a, b); });
+        each(name + " to blocks", false, [&](auto &k, Tokens &out, int a, int b) {
+            k.norm(norm(DIM, DIM, true, {Rows{}, out.quants()}), a, b);
+        });
+        each(name + " of 93", false, [&](auto &k, Tokens &out, int a, int b) {
+            k.norm(norm(93, 93, true, {out.rows(), QuantRows{}}), a, b);
+        });
+        for (bool is_per_group : {true, false})
+            each(name + " of heads" + (is_per_group ? "" : ", a weight for each"), false,
+                 [&](auto &k, Tokens &out, int a, int b) { k.norm(norm(DIM, 32, is_per_group, out.both()), a, b); });
+    }
+    each("norm without a weight", false, [&](auto &k, Tokens &out, int a, int b) {
+        k.norm({x.rows(), nullptr, nullptr, nullptr, DIM, DIM, true, false, 1e-5f, out.both()}, a, b);
     });
-    each("rms_norm of 93", false, [&](auto &k, Tokens &out, int a, int b) {
-        k.rms_norm(norm_args(93, {out.rows(), QuantRows{}}), a, b);
-    });
-    each("rms_norm_heads", false, [&](auto &k, Tokens &out, int a, int b) {
-        k.rms_norm_heads(norm_args(32, {out.rows(), QuantRows{}}), 3, a, b);
-    });
-    each("gather", true, [&](auto &k, Tokens &out, int a, int b) { k.gather(norm_args(DIM, out.both()), a, b); });
-    each("add", true, [&](auto &k, Tokens &out, int a, int b) { k.add(x.rows(), y.rows(), out.rows(), DIM, a, b); });
+    each("gather", true,
+         [&](auto &k, Tokens &out, int a, int b) { k.gather({x.rows(), at, DIM, out.both()}, a, b); });
+    for (int map = 0; map < NUM_MAPS; ++map)
+        for (int dim : {DIM, 93}) {
+            const MapKind kind = static_cast<MapKind>(map);
+            const bool is_pair = kind == MapKind::ADD || kind == MapKind::MULTIPLY;
+            const float *factors = kind == MapKind::SCALE_BY ? weight.data() : nullptr;
+            each(std::string(MAP_NAMES[map]) + (dim == DIM ? "" : " of 93"), false,
+                 [&](auto &k, Tokens &out, int a, int b) {
+                     const Output to = dim == DIM ? out.both() : Output{out.rows(), QuantRows{}};
+                     const Rows second = is_pair ? y.rows() : Rows{};
+                     k.map({kind, x.rows(), second, factors, 0.7f, 0.3f, 0.5f, -1e-6f, dim, to}, a, b);
+                 });
+        }
     for (bool interleaved : {false, true})
         each(interleaved ? "rope interleaved" : "rope", true, [&](auto &k, Tokens &out, int a, int b) {
             for (int t = a; t < b; ++t) std::memcpy(out.rows().row(t), x.rows().row(t), sizeof(float) * DIM);
@@ -250,7 +280,19 @@ void compare_token_wise(const Kernels &kernels) {
 
 // --- attention
 
-constexpr int HEADS = 2, GROUP = 3, NUM_BLOCKS = 67, TABLE = 14;
+constexpr int HEADS = 2, GROUP = 3, NUM_BLOCKS = 67, TABLE = 14, REACH = 5;
+
+struct Shape {
+    KvFormat format;
+    int key_dim, value_dim, block_tokens, window, chunk;
+};
+
+KvCache cache_of(const Shape &s) {
+    const int tiles = (s.block_tokens + TILE - 1) / TILE;
+    return {{s.format, HEADS, s.key_dim, tiles, nullptr},
+            {s.format, HEADS, s.value_dim, tiles, nullptr},
+            s.window, s.chunk, NUM_BLOCKS, s.block_tokens};
+}
 
 struct Cache {
     std::vector<uint8_t> keys, values;
@@ -258,26 +300,27 @@ struct Cache {
 };
 
 // `slots` are written; elsewhere are numbers that must not be read.
-Cache filled_cache(const Kernels &kernels, KvCache c, const std::vector<int32_t> &slots, Rows k, Rows v) {
-    c.num_heads = HEADS, c.num_blocks = NUM_BLOCKS;
-    Cache out{std::vector<uint8_t>(c.block_bytes() * NUM_BLOCKS), std::vector<uint8_t>(c.block_bytes() * NUM_BLOCKS), c};
-    out.cache.keys = out.keys.data(), out.cache.values = out.values.data();
-    std::vector<float> wild(static_cast<size_t>(HEADS) * c.head_dim, 1e30f);
+Cache filled_cache(const Kernels &kernels, const Shape &shape, const std::vector<int32_t> &slots, Rows k, Rows v) {
+    Cache out{{}, {}, cache_of(shape)};
+    KvCache &c = out.cache;
+    out.keys.resize(c.keys.block_bytes() * NUM_BLOCKS), out.values.resize(c.values.block_bytes() * NUM_BLOCKS);
+    c.keys.data = out.keys.data(), c.values.data = out.values.data();
+    std::vector<float> wild(static_cast<size_t>(HEADS) * std::max(shape.key_dim, shape.value_dim), 1e30f);
     for (int32_t slot = 0; slot < NUM_BLOCKS * c.block_tokens; ++slot)
-        kernels.write_kv(out.cache, &slot, {wild.data(), 0}, {wild.data(), 0}, 0, 1);
-    kernels.write_kv(out.cache, slots.data(), k, v, 0, static_cast<int>(slots.size()));
+        kernels.write_kv(c, &slot, {wild.data(), 0}, {wild.data(), 0}, 0, 1);
+    kernels.write_kv(c, slots.data(), k, v, 0, static_cast<int>(slots.size()));
     return out;
 }
 
 // Three rows whose tables begin with the same stretch; the tokens of a row are neighbours.
 struct Texts {
-    std::vector<int32_t> tables, positions, slots;
+    std::vector<int32_t> tables, positions, slots, lengths;
     QueryTile tiles[3];
     int num_shared;
 
     explicit Texts(const KvCache &shape) : num_shared(shape.stretch_blocks()) {
         const int size = shape.block_tokens, shared = num_shared * size, tokens[] = {7, 1, 8};
-        const int lengths[] = {shared + 3 * size + 5, shared + 5 * size + 1, shared + 2 * size};
+        lengths = {shared + 3 * size + 5, shared + 5 * size + 1, shared + 2 * size};
         int next = 1, begin = 0;
         for (int row = 0; row < 3; ++row) {
             for (int i = 0; i < TABLE; ++i)
@@ -291,26 +334,50 @@ struct Texts {
     }
 };
 
-void compare_attention(const Kernels &kernels, const std::string &name, const KvCache &shape) {
-    const int dim = shape.head_dim, width = HEADS * GROUP * dim, padded = (width + BLOCK - 1) / BLOCK * BLOCK;
-    const Texts texts(shape);
-    const int num_tokens = static_cast<int>(texts.positions.size()), written = static_cast<int>(texts.slots.size());
-    std::vector<float> k = numbers(static_cast<size_t>(written) * HEADS * dim), v = numbers(k.size());
-    const Rows k_rows{k.data(), static_cast<size_t>(HEADS) * dim}, v_rows{v.data(), static_cast<size_t>(HEADS) * dim};
+struct Extras {
+    const char *name;
+    float softcap;
+    bool has_sinks, has_slopes, has_distances, is_bidirectional;
+};
+
+constexpr Extras PLAIN{"", 0.0f, false, false, false, false};
+constexpr Extras KINDS[] = {
+    {", softcap", 3.0f, false, false, false, false}, {", sinks", 0.0f, true, false, false, false},
+    {", slopes", 0.0f, false, true, false, false},   {", distances", 0.0f, false, false, true, false},
+    {", bidirectional", 0.0f, false, false, false, true}, {", everything", 2.0f, true, true, true, true},
+};
+
+void compare_attention(const Kernels &kernels, const std::string &name, const Shape &shape, const Extras &extras) {
+    const int width = HEADS * GROUP * shape.value_dim, padded = (width + BLOCK - 1) / BLOCK * BLOCK;
+    const int q_width = HEADS * GROUP * shape.key_dim, q_padded = (q_width + BLOCK - 1) / BLOCK * BLOCK;
+    const Texts texts(cache_of(shape));
+    const int num_tokens = static_cast<int>(texts.positions.size());
+    const size_t written = texts.slots.size(), k_width = HEADS * shape.key_dim, v_width = HEADS * shape.value_dim;
+    std::vector<float> k = numbers(written * k_width), v = numbers(written * v_width);
+    const Rows k_rows{k.data(), k_width}, v_rows{v.data(), v_width};
     const Cache expected = filled_cache(*portable, shape, texts.slots, k_rows, v_rows);
     const Cache actual = filled_cache(kernels, shape, texts.slots, k_rows, v_rows);
     Found same_cache;
     same_cache.bytes(expected.keys, actual.keys), same_cache.bytes(expected.values, actual.values);
     report(kernels, "write_kv " + name, same_cache, true);
-    Tokens q(num_tokens, padded);
+    Tokens q(num_tokens, q_padded);
     q.x = numbers(q.x.size());
     for (float &x : q.x) x *= 4.0f;
+    const std::vector<float> sinks = numbers(HEADS * GROUP), slopes = numbers(HEADS * GROUP);
+    const std::vector<float> distances = numbers(HEADS * GROUP * (2 * REACH + 1));
     for (int shared : {0, texts.num_shared}) {
         const Work attend = [&](const Kernels &table, bool cut) {
             Tokens out(num_tokens, padded);
-            std::vector<float> scratch(attend_scratch(shape.padded_dim()));
-            AttendArgs args{expected.cache, q.rows(), GROUP, 0.3f, texts.positions.data(), texts.tables.data(), TABLE,
-                            {out.rows(), dim % BLOCK ? QuantRows{} : out.quants()}};
+            std::vector<float> scratch(attend_scratch(expected.cache));
+            AttendArgs args{};
+            args.cache = expected.cache, args.q = q.rows(), args.group = GROUP;
+            args.scale = 0.3f, args.softcap = extras.softcap, args.reach = REACH;
+            args.sinks = extras.has_sinks ? sinks.data() : nullptr;
+            args.slopes = extras.has_slopes ? slopes.data() : nullptr;
+            args.distances = extras.has_distances ? distances.data() : nullptr;
+            args.lengths = extras.is_bidirectional ? texts.lengths.data() : nullptr;
+            args.positions = texts.positions.data(), args.block_tables = texts.tables.data(), args.table_stride = TABLE;
+            args.out = {out.rows(), shape.value_dim % BLOCK ? QuantRows{} : out.quants()};
             const auto item = [&](const QueryTile *tiles, int count, int num_shared) {
                 for (int head = 0; head < HEADS; ++head)
                     for (int first = 0; first < GROUP; first += cut ? 1 : GROUP)
@@ -324,22 +391,30 @@ void compare_attention(const Kernels &kernels, const std::string &name, const Kv
                 }
             return out;
         };
-        compare(kernels, "attend " + name + (shared ? ", shared blocks" : ""), attend, false);
+        compare(kernels, "attend " + name + extras.name + (shared ? ", shared blocks" : ""), attend, false);
     }
 }
 
 void compare_attentions(const Kernels &kernels) {
     const char *const names[] = {"f32", "f16", "bf16", "q8"};
-    for (KvFormat format : {KvFormat::F32, KvFormat::F16, KvFormat::BF16, KvFormat::Q8})
+    for (KvFormat format : {KvFormat::F32, KvFormat::F16, KvFormat::BF16, KvFormat::Q8}) {
+        const std::string of_format = names[static_cast<int>(format)];
         for (int dim : {32, 40, 64, 128})
             for (int block_tokens : {16, 24})
                 for (int window : {0, 20}) {
                     if (format == KvFormat::Q8 && dim % BLOCK) continue;
                     const std::string sizes = std::to_string(dim) + ", blocks of " + std::to_string(block_tokens);
-                    const std::string name = std::string(names[static_cast<int>(format)]) + " heads of " + sizes;
-                    compare_attention(kernels, name + (window ? ", window" : ""),
-                                      {format, HEADS, dim, window, NUM_BLOCKS, block_tokens, nullptr, nullptr});
+                    compare_attention(kernels, of_format + " heads of " + sizes + (window ? ", window" : ""),
+                                      {format, dim, dim, block_tokens, window, 0}, PLAIN);
                 }
+        compare_attention(kernels, of_format + " keys of 32, values of 96", {format, 32, 96, 16, 0, 0}, PLAIN);
+        compare_attention(kernels, of_format + " keys of 64, values of 32", {format, 64, 32, 16, 0, 0}, PLAIN);
+        compare_attention(kernels, of_format + " chunks of 48", {format, 32, 32, 16, 0, 48}, PLAIN);
+        for (const Extras &extras : KINDS)
+            for (int window : {0, 20})
+                compare_attention(kernels, of_format + (window ? " window" : ""), {format, 32, 32, 16, window, 0},
+                                  extras);
+    }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from quire.devices import base
 from quire.devices.cpu import bindings, device
-from quire.devices.cpu.lower import KERNELS
 from quire.devices.cpu.program import NativeProgram, ReferenceProgram
 from quire.graph.interpret import Interpreter
 from quire.ops.batch import Batch, RowPart
@@ -218,14 +216,6 @@ def test_more_top_tokens_than_the_vocabulary_has_are_refused():
     for wrong in (132, -1):
         with pytest.raises(ValueError, match="num_top"):
             program.launch(replace(STEP, num_top=np.array([1, wrong, 1], np.int32)))
-
-
-def test_a_graph_with_an_op_without_a_kernel_runs_on_the_references(monkeypatch, caplog):
-    monkeypatch.delitem(KERNELS, "silu_gate")
-    model = make_toy("llama").draw()
-    program = lower(model)
-    assert isinstance(program, ReferenceProgram) and "The op silu_gate has no native kernel" in caplog.text
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_without_the_extension_the_device_still_works(monkeypatch):

@@ -20,4 +20,5 @@ FACTS = DeviceFacts(
         **dict.fromkeys(TO_F16, "f16"),
         **dict.fromkeys(TO_F32, "f32"),
     },
+    fused_ops=frozenset({"linear_split", "gated_linear", "activated_linear", "linear_add", "head"}),
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks, Program
-from quire.devices.errors import NoKernel
 from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
@@ -21,8 +19,6 @@ from .pack import Packer
 from .program import ReferenceProgram
 from .threads import allowed_threads, pool_for
 from .variant_choice import KEY, VariantChoice, choose_variants, from_bytes, to_bytes
-
-logger = logging.getLogger("quire.devices.cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +46,7 @@ class CpuDevice:
         recipe = f"cpu layout {module.layout} precision {options.precision}"
         found = (kept.find(recipe) if kept is not None else None) or {}
         packer = Packer(program, weights, options.precision, found)
-        try:
-            lowered = lower_graph(program, graph, packer, limits, options.fuse)
-        except NoKernel as missing:
-            logger.warning("%s Every op runs on its numpy reference: correct, but many times slower.", missing)
-            return ReferenceProgram(graph, weights, limits)
+        lowered = lower_graph(program, graph, packer, limits, options.fuse)
         fastest = {} if options.variant else from_bytes(module, pool, found.get(KEY))
         is_cached = fastest is not None and not packer.num_packed
         if fastest is None:

@@ -1,7 +1,7 @@
 """From a graph to the instructions of a native program, in one walk over its nodes.
 
-Passes have fused what kernels do in one go (linear_split, gated_linear, linear_add, head) and have narrowed the tail to
-the tokens that yield logits. Here values get buffers. An instruction writes the representation that the readers of its
+Passes have fused what kernels do in one go (`fused_ops` of the device's facts) and have narrowed the tail to the tokens
+that yield logits. Here values get buffers. An instruction writes the representation that the readers of its
 output need: float32 rows, blocks for a quantized product, or both. Norms of heads and rope work in place where the
 input is not read again. The angles of a rope are computed once a step. Token-wise neighbours (norms of heads, rope, KV
 write) run as one instruction, token by token.
@@ -10,54 +10,65 @@ write) run as one instruction, token by token.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.devices.base import Limits
-from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.passes.fuse import fuse_gate, fuse_head, fuse_residual, merge_linears
+from quire.graph.interpret import Interpreter
+from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
 
+from . import FACTS
 from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
+from .fallback import Fallback, PlacedNode, nodes_without_kernel
 from .pack import BLOCK, Packer
 from .program import NativeProgram
 
 NO_QUANTS = NO_VECTOR = -1
-RULES = (fuse_head, fuse_gate, fuse_residual, merge_linears)
-FUSED = frozenset({"linear_split", "gated_linear", "linear_add", "head"})
 
 
 def supports(node: Node) -> bool:
     """Is there a kernel for this fused node? Those of the CPU take every format and every attribute."""
-    return node.op.name in FUSED
+    return node.op.name in FACTS.fused_ops
 
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
     graph = narrow_tail(graph)
     graph = rewrite(graph, RULES, supports) if fuse else graph
-    for node in graph.nodes:
-        if node.op.name not in KERNELS:
-            raise NoKernel(f"The op {node.op.name} has no native kernel on this device.")
     for spec in graph.caches:
         dims = (spec.num_heads, spec.key_dim, spec.value_dim)
         program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
-    lowering = _Lowering(graph, packer)
+    lowering = _Lowering(graph, packer, nodes_without_kernel(graph, KERNELS))
     lowering.walk()
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     vocab = graph.output.dim if "logits" in graph.outputs else 0
-    return NativeProgram(program, vocab, {**lowering.given, **lowering.places}, limits.num_blocks)
+    places = {**lowering.given, **lowering.places}
+    return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
+
+
+def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | None:
+    """Return the nodes that run on their references; None: all have kernels."""
+    if not lowering.called:
+        return None
+    weights = lowering.packer.weights
+    fallback = Fallback(Interpreter(lowering.graph, weights, limits.num_blocks, limits.block_tokens))
+    for node, inputs, outputs in lowering.called:
+        fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
+    return fallback
 
 
 class _Lowering:
     """The walk's state. Values are released when their last reader has been emitted, after its outputs have a place."""
 
-    def __init__(self, graph: Graph, packer: Packer) -> None:
+    def __init__(self, graph: Graph, packer: Packer, without_kernel: Sequence[Node] = ()) -> None:
         self.graph, self.packer = graph, packer
+        self.called: list[tuple[Node, list[Columns], list[Columns]]] = []  # nodes that fall back: inputs, outputs
+        self._without_kernel = {id(node) for node in without_kernel}
         self.buffers = Buffers()
         self.instructions: list[tuple[str, dict[str, Any]]] = []
         self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
@@ -80,7 +91,8 @@ class _Lowering:
             )
             self._ensure_quants(value)
         for node in self.graph.nodes:
-            KERNELS[node.op.name](self, node)
+            lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
+            lower_node(self, node)
         logits = self.graph.outputs.get("logits")
         if logits is not None and logits.id in self.places:  # an op other than `head` made them
             self._emit("output", x=self._read(logits))
@@ -138,6 +150,15 @@ class _Lowering:
             self._emit("gather", x=x, out=NO_COLUMNS, quants=self._place_quants(value))
 
     # --- ops
+
+    def _call(self, node: Node) -> None:
+        """A node that runs on its reference."""
+        outputs = [self._place(out) for out in node.outputs]
+        self._emit("call", index=len(self.called), at_logits=all(map(_is_narrow, node.outputs)))
+        self.called.append((node, list(map(self._read, node.inputs)), outputs))
+        for out in node.outputs:
+            self._ensure_quants(out)
+        self._release(*node.inputs)
 
     def _embed(self, node: Node) -> None:
         out = node.output
@@ -233,9 +254,22 @@ class _Lowering:
             self._emit("write_kv", cache=node.cache, k=self._read(k), v=self._read(v))
         is_direct = self.graph.caches[node.cache].value_dim % BLOCK == 0
         columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
-        extras = {name: self.packer.vector(node.weights[name]) for name in ("sinks", "slopes", "distances")}
-        attrs = {"scale": node.attrs["scale"], "softcap": node.attrs["softcap"]}
-        self._emit("attend", cache=node.cache, q=self._read(q), **attrs, **extras, out=columns, quants=quants)
+        self._emit("attend", cache=node.cache, q=self._read(q), **self._extras(node), out=columns, quants=quants)
+        self._ensure_quants(out)
+        self._release(*node.inputs)
+
+    def _extras(self, node: Node) -> dict[str, Any]:
+        vectors = {name: self.packer.vector(node.weights[name]) for name in ("sinks", "slopes", "distances")}
+        return {"scale": node.attrs["scale"], "softcap": node.attrs.get("softcap", 0.0), **vectors}
+
+    def _attention_bidirectional(self, node: Node) -> None:
+        (q, k, v), out, num_heads = node.inputs, node.output, node.attrs["num_heads"]
+        is_direct = v.dim // num_heads % BLOCK == 0
+        columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
+        window = node.attrs.get("window")
+        operands = {"q": self._read(q), "k": self._read(k), "v": self._read(v), "num_heads": num_heads}
+        operands["window"] = 0 if window is None else window + 1  # the native one counts the token itself
+        self._emit("attend_bidirectional", **operands, **self._extras(node), out=columns, quants=quants)
         self._ensure_quants(out)
         self._release(*node.inputs)
 
@@ -275,11 +309,13 @@ class _Lowering:
             self._release(residual)
         self._ensure_quants(out)
 
-    def _gated_linear(self, node: Node) -> None:
+    def _gate(self, node: Node) -> None:
+        """gated_linear, and activated_linear, which has no `up`."""
         (x,), out = node.inputs, node.output
         columns, quants = self._place_both(out)
         matrices = [self.packer.matrix(name) for name in _matrices(node)]
-        biases = [self.packer.vector(_bound(node, name)[0]) for name in ("gate_bias", "up_bias")]
+        names = ("gate_bias", "up_bias") if node.op.name == "gated_linear" else ("bias",)
+        biases = [self.packer.vector(_bound(node, name)[0]) for name in names]
         source = {"x": self._read(x), "quants": self._read_quants(x)}
         product = {"matrices": matrices, "biases": biases, **source}
         self._emit("gate", kind=node.attrs["kind"], **product, out=columns, out_quants=quants)
@@ -314,6 +350,7 @@ _PRODUCTS = {
     "linear_split": ("weights",),
     "linear_add": ("weight",),
     "gated_linear": ("gate", "up"),
+    "activated_linear": ("weight",),
     "head": ("weight",),
 }
 
@@ -336,8 +373,9 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("scale", "scale_by", "softcap", "clamp"), _Lowering._map),
     **dict.fromkeys(("attention", "attention_shared"), _Lowering._attention),
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
+    **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     "columns": _Lowering._columns,
-    "gated_linear": _Lowering._gated_linear,
+    "attention_bidirectional": _Lowering._attention_bidirectional,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,
     "rope": _Lowering._rope,

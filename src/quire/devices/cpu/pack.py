@@ -57,7 +57,8 @@ class Packer:
     """
 
     def __init__(self, program: Any, weights: Weights, precision: Precision, panels: Mapping[str, Array]) -> None:
-        self._program, self._weights, self._precision = program, weights, precision
+        self.weights = weights
+        self._program, self._precision = program, precision
         self._found = panels
         self._matrices: dict[int, int] = {}
         self._vectors: dict[tuple[int, int | None], int] = {}
@@ -67,15 +68,15 @@ class Packer:
 
     def is_quantized(self, name: str) -> bool:
         """Return whether products with this weight take quantized activations."""
-        return packed_format(self._weights[name], self._precision) in QUANTIZED
+        return packed_format(self.weights[name], self._precision) in QUANTIZED
 
     def rows_of(self, name: str) -> int:
         """Return the rows of a matrix, or the length of a vector."""
-        return self._weights[name].shape[0]
+        return self.weights[name].shape[0]
 
     def matrix(self, name: str) -> int:
         """Return the program's index of a weight with two axes."""
-        weight = self._weights[name]
+        weight = self.weights[name]
         if id(weight) not in self._matrices:
             self._matrices[id(weight)] = self._add(weight)
         return self._matrices[id(weight)]
@@ -103,13 +104,13 @@ class Packer:
 
     def numbers(self, name: str) -> Array:
         """The numbers of a weight, flat, float32."""
-        return self._weights[name].float32().reshape(-1)
+        return self.weights[name].float32().reshape(-1)
 
     def vector(self, name: Any, width: int | None = None) -> int:
         """The program's index of a weight's numbers; -1 for none. One number is repeated to `width`."""
         if name is None:
             return -1
-        key = (id(self._weights[name]), width)
+        key = (id(self.weights[name]), width)
         if key not in self._vectors:
             numbers = self.numbers(name)
             repeated = np.repeat(numbers, width) if width is not None and len(numbers) == 1 else numbers

@@ -15,6 +15,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
 from .buffers import BufferSlice
+from .fallback import Fallback
 from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
@@ -34,8 +35,16 @@ class FinishedStep:
 class NativeProgram:
     """A graph lowered to native instructions. The native object owns weights, buffers and the KV cache."""
 
-    def __init__(self, native: Any, vocab: int, places: Mapping[int, BufferSlice], num_blocks: int) -> None:
+    def __init__(
+        self,
+        native: Any,
+        vocab: int,
+        places: Mapping[int, BufferSlice],
+        num_blocks: int,
+        fallback: Fallback | None = None,
+    ) -> None:
         self.native = native
+        self.fallback = fallback  # nodes without kernels
         self.num_blocks = num_blocks
         self._vocab = vocab  # 0: the graph has no head
         self._places = places  # of values that no node reads or no node computes
@@ -66,7 +75,8 @@ class NativeProgram:
         top_tokens, top_logits = np.empty((num_logits, most), np.int32), np.empty((num_logits, most), np.float32)
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
-        self.native.launch(*of_tokens, *of_rows, num_top, logits, top_tokens, top_logits)
+        fallback = None if self.fallback is None else self.fallback.begin(batch)
+        self.native.launch(*of_tokens, *of_rows, num_top, logits, top_tokens, top_logits, fallback)
         return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
     def release_blocks(self, blocks: Array) -> int:

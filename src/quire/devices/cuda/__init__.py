@@ -21,6 +21,12 @@ FACTS = DeviceFacts(
     kv_formats=("bf16", "f32", "f16", "f8_e4m3"),
     weight_formats={FP8: FP8, **dict.fromkeys(TO_INT4, INT4), **dict.fromkeys(TO_ACTIVATIONS, ACTIVATIONS)},
     conversions=("fp8", "plain"),
+    fused_ops=frozenset(
+        {
+            *("qkv_attention", "gated_linear", "normed_gated_linear", "activated_linear", "normed_linear"),
+            *("linear_add", "scaled_linear_add", "normed_linear_add", "head", "normed_head", "scaled_embed"),
+        }
+    ),
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),
 )

@@ -30,6 +30,7 @@ from quire.graph.graph import Graph, Node, Value
 from quire.graph.passes import fuse
 from quire.graph.passes.rewrite import Supports, rewrite
 
+from . import FACTS
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
@@ -37,17 +38,6 @@ from .linear import Multiplies
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .weights import Placer
 
-RULES = (
-    fuse.fuse_head,
-    fuse.fuse_gate,
-    fuse.fuse_attention,
-    fuse.fuse_normed_residual,
-    fuse.fuse_scaled_residual,
-    fuse.fuse_residual,
-    fuse.fuse_activation,
-    fuse.fuse_scaled_embed,
-    fuse.fuse_norm,
-)
 AHEAD_BYTES = 4 << 20  # more would evict from the cache what the running product still needs
 SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
 AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
@@ -57,9 +47,8 @@ def supports(graph: Graph) -> Supports:
     """Return whether there is a kernel for a fused node of a graph."""
 
     def is_supported(node: Node) -> bool:
-        if node.op.name != "qkv_attention":
-            return True
-        assert node.cache is not None
+        if node.op.name not in FACTS.fused_ops or node.cache is None:
+            return node.op.name in FACTS.fused_ops
         spec = graph.caches[node.cache]
         return spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
 
@@ -68,7 +57,7 @@ def supports(graph: Graph) -> Supports:
 
 def fused(graph: Graph) -> Graph:
     """Return the graph with the fused ops that the device has kernels for."""
-    return rewrite(graph, RULES, supports(graph))
+    return rewrite(graph, fuse.RULES, supports(graph))
 
 
 class Lowering:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quire.graph.graph import Node, Value, WeightNames
-from quire.graph.passes.rewrite import Fusion, Uses
+from quire.graph.passes.rewrite import Fusion, Rule, Uses
 from quire.ops import fused
 
 
@@ -137,8 +137,9 @@ class _Projection(NamedTuple):
 
 def fuse_attention(uses: Uses, node: Node) -> Fusion | None:
     """attention, with the linears, the norms of heads and the ropes of its q, k and v, becomes qkv_attention."""
-    if node.op.name != "attention" or node.cache is None:
+    if node.op.name != "attention":
         return None
+    assert node.cache is not None
     q, k, v = (_Projection.of(uses, value) for value in node.inputs)
     if q is None or k is None or v is None or v.norm is not None or v.rope is not None:
         return None
@@ -232,3 +233,18 @@ def fuse_head(uses: Uses, node: Node) -> Fusion | None:
         return None
     whole = uses.graph.node(fused.head, {"x": last.inputs[0]}, last.weights, attrs, outputs=node.outputs)
     return Fusion(whole, tuple(replaced))
+
+
+# All rules, in an order in which none hides a pattern of another: a gate has an activation and two linears inside.
+RULES: tuple[Rule, ...] = (
+    fuse_head,
+    fuse_gate,
+    fuse_attention,
+    fuse_normed_residual,
+    fuse_scaled_residual,
+    fuse_activation,
+    fuse_residual,
+    fuse_scaled_embed,
+    merge_linears,
+    fuse_norm,
+)

@@ -49,6 +49,10 @@ class Uses:
         """Is a value read by one node, once, and no output of the graph?"""
         return len(self.readers(value)) == 1 and value.id not in self._outputs
 
+    def is_read(self, node: Node) -> bool:
+        """Is a value of a node read, or an output of the graph?"""
+        return any(self.readers(value) or value.id in self._outputs for value in node.outputs)
+
     def made_before(self, values: Iterable[Value]) -> int:
         """The first place in the list of nodes where all of these values exist."""
         makers = (self._makers.get(value.id) for value in values)
@@ -61,22 +65,38 @@ Rule = Callable[[Uses, Node], Fusion | None]
 def rewrite(graph: Graph, rules: Sequence[Rule], supports: Supports) -> Graph:
     """Apply each rule wherever it matches and `supports` accepts the fused node, one rule after the other."""
     for rule in rules:
-        uses, place = Uses(graph), 0
-        while place < len(graph.nodes):
-            fusion = rule(uses, graph.nodes[place])
-            if fusion is None or not supports(fusion.node):
-                place += 1
-                continue
-            graph = _replaced(graph, uses, fusion)
-            uses = Uses(graph)
-            place = min(place, len(graph.nodes))
+        while fusions := _matches(graph, rule, supports):
+            graph = _replaced(graph, fusions)
     return graph
 
 
-def _replaced(graph: Graph, uses: Uses, fusion: Fusion) -> Graph:
-    """The fused node runs as soon as its inputs exist, so it stands before every reader of its outputs."""
-    gone = {id(node) for node in fusion.replaced}
-    first = uses.made_before(fusion.node.inputs)
-    before = [node for node in graph.nodes[:first] if id(node) not in gone]
-    after = [node for node in graph.nodes[first:] if id(node) not in gone]
-    return graph.rewritten([*before, fusion.node, *after])
+def _matches(graph: Graph, rule: Rule, supports: Supports) -> list[Fusion]:
+    """The fusions by one rule that replace no node twice. Each keeps the values that others read, so all can apply."""
+    uses, gone, found = Uses(graph), set[int](), list[Fusion]()
+    for node in graph.nodes:
+        fusion = None if id(node) in gone else rule(uses, node)
+        if fusion is None or gone & {id(each) for each in fusion.replaced} or not supports(fusion.node):
+            continue
+        found.append(fusion)
+        gone |= {id(each) for each in fusion.replaced}
+    return found
+
+
+def _replaced(graph: Graph, fusions: Sequence[Fusion]) -> Graph:
+    """A fused node runs as soon as its inputs exist, so it stands before every reader of its outputs.
+
+    A node that only replaced nodes have read is dropped.
+    """
+    uses = Uses(graph)
+    gone = {id(node) for fusion in fusions for node in fusion.replaced}
+    placed: dict[int, list[Node]] = {}
+    for fusion in fusions:
+        placed.setdefault(uses.made_before(fusion.node.inputs), []).append(fusion.node)
+    nodes: list[Node] = []
+    for place, node in enumerate([*graph.nodes, None]):
+        nodes += placed.get(place, [])
+        if node is not None and id(node) not in gone:
+            nodes.append(node)
+    whole = graph.rewritten(nodes)
+    left = Uses(whole)
+    return whole.rewritten(node for node in nodes if not uses.is_read(node) or left.is_read(node))

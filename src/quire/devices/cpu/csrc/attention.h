@@ -1,14 +1,14 @@
-// Causal attention over paged keys and values. Included by kernels.cpp, inside a variant's namespace.
+// Attention over paged keys and values, causal or bidirectional. Included by kernels.cpp, inside a variant's namespace.
 //
 // An item is some tokens, of one row or of rows that begin with the same blocks, times some heads that share keys: its
-// queries. They walk over stretches of 128 keys together:
+// queries. They process stretches of 128 keys together:
 //
 //   shared blocks     all queries of the item           stretch 0, stretch 1, ...
-//   a row's own       the queries of that row alone     ... on to its last stretch; then the next row's
+//   a row's own       the queries of that row only      ... up to its last stretch; then the next row's
 //
-// But each query keeps its own maximum, sum and weighted values, and takes exactly the keys that it can see, stretch by
-// stretch from the first, in the same arithmetic. So the bits of a token do not depend on its chunk, on its company, on
-// being in a group (which ends where a stretch does), or on where its blocks lie.
+// Each query has its own maximum, sum and weighted values, and uses exactly the keys that it can see, stretch by
+// stretch from the first, with the same arithmetic. So the bits of a token do not depend on its chunk, on other rows,
+// on being in a group (which ends where a stretch does), or on which blocks hold its keys.
 
 struct Queries {
     int dim, value_dim, num_heads;       // padded; heads of each token
@@ -17,6 +17,8 @@ struct Queries {
     float *most, *total;                 // [query]
     float *keys, *values;                // [dim][16] a tile, [STRETCH][value_dim] a stretch: unpacked
     int32_t positions[MAX_ITEM_TOKENS];  // of the item's tokens
+    int32_t begins[MAX_ITEM_TOKENS];     // first position that a token sees
+    int32_t ends[MAX_ITEM_TOKENS];       // past the last position that it sees
 
     float *query(int i) const { return q + static_cast<size_t>(i) * dim; }
     float *seen_of(int i) const { return seen + static_cast<size_t>(i) * value_dim; }
@@ -26,7 +28,7 @@ struct Queries {
 struct Tile {
     const uint8_t *keys, *values;
     int base, length;     // position of its first key; how many it has
-    const uint8_t *next;  // keys to be asked for while these values are taken, or null
+    const uint8_t *next;  // keys to prefetch while these values are added, or null
 };
 
 struct Stretch {
@@ -39,17 +41,17 @@ struct Stretch {
 };
 
 // A query and the positions that it sees of a stretch: begin..end - 1.
-struct Sight {
+struct VisibleRange {
     int query, begin, end;
 
     bool is_whole() const { return end - begin == STRETCH; }
-    bool sees_same(const Sight &other) const { return begin == other.begin && end == other.end; }
+    bool has_same_keys(const VisibleRange &other) const { return begin == other.begin && end == other.end; }
     int begin_in(const Tile &tile) const { return begin > tile.base ? begin - tile.base : 0; }
     int end_in(const Tile &tile) const { return smaller(end - tile.base, tile.length); }
     bool sees(const Tile &tile) const { return begin_in(tile) < end_in(tile); }
 };
 
-// --- what is not computed with as it is stored
+// --- formats that are unpacked before use
 
 inline void unpack_bf16(const KvPlane &c, const uint8_t *place, float *out) {
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(place);
@@ -81,7 +83,7 @@ inline void unpack_values(const KvPlane &c, const uint8_t *place, float *out) {
     }
 }
 
-// Numbers of a tile: float32, or f16, whose unpacking hides behind the multiplications.
+// Numbers of a tile: float32, or f16, whose conversion is hidden by the multiplications.
 template <class W>
 inline W fetch(const float *p) {
     return load<W>(p);
@@ -92,43 +94,43 @@ inline W fetch(const uint16_t *p) {
     return load<W>(p, false);
 }
 
-// Blocks lie all over the cache, where no hardware foresees them: without this a tile is waited for longer than it is
-// computed with.
+// Blocks are scattered over the cache, where hardware does not prefetch: without this, waiting for a tile takes longer
+// than computing with it.
 inline void fetch_tile(size_t bytes, const uint8_t *tile) {
     for (size_t at = 0; tile && at < bytes; at += 64) prefetch(tile + at);
 }
 
 // --- one stretch
 
-// Products of N queries with the 16 keys of a tile, one dimension after the other.
+// Products of N queries with the 16 keys of a tile, dimension by dimension.
 template <int N, class Number>
-inline void scores(const Queries &s, const Sight *sights, const Number *keys, int tile) {
+inline void scores(const Queries &s, const VisibleRange *ranges, const Number *keys, int tile) {
     F8x2 acc[N];
     const float *q[N];
-    for (int i = 0; i < N; ++i) acc[i] = set1<F8x2>(0.0f), q[i] = s.query(sights[i].query);
+    for (int i = 0; i < N; ++i) acc[i] = set1<F8x2>(0.0f), q[i] = s.query(ranges[i].query);
     for (int d = 0; d < s.dim; ++d) {
         const F8x2 column = fetch<F8x2>(keys + TILE * d);
         for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<F8x2>(q[i][d]), acc[i]);
     }
-    for (int i = 0; i < N; ++i) store(s.weights(sights[i].query, tile), acc[i]);
+    for (int i = 0; i < N; ++i) store(s.weights(ranges[i].query, tile), acc[i]);
 }
 
 template <class Number>
-inline void all_scores(const Queries &s, const Sight *sights, int count, const Number *keys, int tile) {
+inline void all_scores(const Queries &s, const VisibleRange *ranges, int count, const Number *keys, int tile) {
     int i = 0;
-    for (; i + 6 <= count; i += 6) scores<6>(s, sights + i, keys, tile);
+    for (; i + 6 <= count; i += 6) scores<6>(s, ranges + i, keys, tile);
     switch (count - i) {
-        case 5: return scores<5>(s, sights + i, keys, tile);
-        case 4: return scores<4>(s, sights + i, keys, tile);
-        case 3: return scores<3>(s, sights + i, keys, tile);
-        case 2: return scores<2>(s, sights + i, keys, tile);
-        case 1: return scores<1>(s, sights + i, keys, tile);
+        case 5: return scores<5>(s, ranges + i, keys, tile);
+        case 4: return scores<4>(s, ranges + i, keys, tile);
+        case 3: return scores<3>(s, ranges + i, keys, tile);
+        case 2: return scores<2>(s, ranges + i, keys, tile);
+        case 1: return scores<1>(s, ranges + i, keys, tile);
     }
 }
 
-// Weights are powers of two over the largest score, or over one that was the largest and is at most so much less: they
-// stay far from the ends of float32, and what was seen need not be scaled for every little more.
-inline void know_most(const Queries &s, int query, float most) {
+// Weights are powers of two relative to the largest score, or to an earlier one that is at most LITTLE less: they stay
+// well inside the range of float32, and earlier sums need not be rescaled for every small increase.
+inline void rescale_to_maximum(const Queries &s, int query, float most) {
     constexpr float LITTLE = 8.0f;
     if (most <= s.most[query] + LITTLE) return;
     float by[LANES], *seen = s.seen_of(query);
@@ -138,12 +140,12 @@ inline void know_most(const Queries &s, int query, float most) {
     s.most[query] = most;
 }
 
-// Turn scores into weights where a query sees the whole stretch, as it nearly always does.
-inline void soften_all(const Queries &s, int query) {
+// Turns scores into weights for a query that sees the whole stretch, as it nearly always does.
+inline void softmax_whole(const Queries &s, int query) {
     float *p = s.weights(query, 0);
     F8x2 largest_of = load<F8x2>(p);
     for (int i = TILE; i < STRETCH; i += TILE) largest_of = max(largest_of, load<F8x2>(p + i));
-    know_most(s, query, largest(largest_of));
+    rescale_to_maximum(s, query, largest(largest_of));
     const F8x2 most = set1<F8x2>(s.most[query]);
     F8x2 total = set1<F8x2>(0.0f);
     for (int i = 0; i < STRETCH; i += TILE) {
@@ -154,45 +156,45 @@ inline void soften_all(const Queries &s, int query) {
     s.total[query] += sum(total);
 }
 
-// The same where some keys are hidden.
-inline void soften_some(const Queries &s, const Sight &sight, const Stretch &stretch) {
+// The same if some keys are hidden.
+inline void softmax_partial(const Queries &s, const VisibleRange &range, const Stretch &stretch) {
     const F8x2 nothing = set1<F8x2>(0.0f), least = set1<F8x2>(-3.0e38f);
     F8x2 largest_of = least, total = nothing;
     for (int i = 0; i < stretch.count; ++i) {
-        const int begin = sight.begin_in(stretch.tiles[i]), end = sight.end_in(stretch.tiles[i]);
-        const F8x2 scores = load<F8x2>(s.weights(sight.query, i));
+        const int begin = range.begin_in(stretch.tiles[i]), end = range.end_in(stretch.tiles[i]);
+        const F8x2 scores = load<F8x2>(s.weights(range.query, i));
         if (begin < end) largest_of = max(largest_of, between(scores, begin, end, least));
     }
-    know_most(s, sight.query, largest(largest_of));
-    const F8x2 most = set1<F8x2>(s.most[sight.query]);
+    rescale_to_maximum(s, range.query, largest(largest_of));
+    const F8x2 most = set1<F8x2>(s.most[range.query]);
     for (int i = 0; i < stretch.count; ++i) {
-        const int begin = sight.begin_in(stretch.tiles[i]), end = sight.end_in(stretch.tiles[i]);
+        const int begin = range.begin_in(stretch.tiles[i]), end = range.end_in(stretch.tiles[i]);
         if (begin >= end) continue;
-        float *p = s.weights(sight.query, i);
+        float *p = s.weights(range.query, i);
         const F8x2 weights = between(power(load<F8x2>(p) - most), begin, end, nothing);
         total = total + weights;
         store(p, weights);
     }
-    s.total[sight.query] += sum(total);
+    s.total[range.query] += sum(total);
 }
 
 // seen += weights * values over WIDTH times the dimensions of a W from d on, for N queries that see the same keys. Keys
-// that are not in sight are left out rather than weighted with zero: what lies there may be anything, infinities too.
-// Who leads asks for the keys of the next stretch.
+// that are not visible are skipped rather than weighted with zero: their memory may hold anything, infinities too. The
+// call with `leads` prefetches the keys of the next stretch.
 template <int N, class W, int WIDTH, class Number>
-inline void gather_values(const Queries &s, const Sight *sights, const Stretch &stretch, int d, bool leads) {
+inline void gather_values(const Queries &s, const VisibleRange *ranges, const Stretch &stretch, int d, bool leads) {
     constexpr int STEP = sizeof(W) / sizeof(float);
     W acc[N][WIDTH];
     QUIRE_UNROLL for (int n = 0; n < N; ++n)
-        QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(sights[n].query) + d + STEP * i);
+        QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) acc[n][i] = load<W>(s.seen_of(ranges[n].query) + d + STEP * i);
     for (int tile = 0; tile < stretch.count; ++tile) {
         if (leads) fetch_tile(stretch.key_bytes, stretch.tiles[tile].next);
-        const int begin = sights[0].begin_in(stretch.tiles[tile]), end = sights[0].end_in(stretch.tiles[tile]);
+        const int begin = ranges[0].begin_in(stretch.tiles[tile]), end = ranges[0].end_in(stretch.tiles[tile]);
         const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.value_dim + d;
         const float *p[N];
-        QUIRE_UNROLL for (int n = 0; n < N; ++n) p[n] = s.weights(sights[n].query, tile);
+        QUIRE_UNROLL for (int n = 0; n < N; ++n) p[n] = s.weights(ranges[n].query, tile);
         for (int key = begin; key < end; ++key, row += s.value_dim) {
-            if constexpr (N < WIDTH) {  // what there is less of stays in registers
+            if constexpr (N < WIDTH) {  // the smaller operand stays in registers
                 W weight[N];
                 QUIRE_UNROLL for (int n = 0; n < N; ++n) weight[n] = set1<W>(p[n][key]);
                 QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) {
@@ -210,55 +212,61 @@ inline void gather_values(const Queries &s, const Sight *sights, const Stretch &
         }
     }
     QUIRE_UNROLL for (int n = 0; n < N; ++n)
-        QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) store(s.seen_of(sights[n].query) + d + STEP * i, acc[n][i]);
+        QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) store(s.seen_of(ranges[n].query) + d + STEP * i, acc[n][i]);
 }
 
-// Sums that fill 12 of 16 registers, or 24 of 32, so that each multiplication finds its own one free.
+// Sums fill 12 of 16 registers, or 24 of 32, so that multiplications do not wait for each other.
 template <int N, class Number>
-inline void see_values(const Queries &s, const Sight *sights, const Stretch &stretch, bool leads) {
+inline void accumulate_values(const Queries &s, const VisibleRange *ranges, const Stretch &stretch, bool leads) {
     constexpr int WIDTH = N == 1 ? 8 : N > 3 && WIDEST == LANES ? 2 : 4;
     int d = 0;
     for (; d + WIDTH * WIDEST <= s.value_dim; d += WIDTH * WIDEST)
-        gather_values<N, Widest, WIDTH, Number>(s, sights, stretch, d, leads && d == 0);
+        gather_values<N, Widest, WIDTH, Number>(s, ranges, stretch, d, leads && d == 0);
+    if constexpr (WIDTH > 4)
+        for (; d + 4 * WIDEST <= s.value_dim; d += 4 * WIDEST)
+            gather_values<N, Widest, 4, Number>(s, ranges, stretch, d, leads && d == 0);
+    if constexpr (WIDTH > 2)
+        for (; d + 2 * WIDEST <= s.value_dim; d += 2 * WIDEST)
+            gather_values<N, Widest, 2, Number>(s, ranges, stretch, d, leads && d == 0);
     for (; d + WIDEST <= s.value_dim; d += WIDEST)
-        gather_values<N, Widest, 1, Number>(s, sights, stretch, d, leads && d == 0);
+        gather_values<N, Widest, 1, Number>(s, ranges, stretch, d, leads && d == 0);
     if constexpr (WIDEST > LANES)
-        for (; d < s.value_dim; d += LANES) gather_values<N, F8, 1, Number>(s, sights, stretch, d, leads && d == 0);
+        for (; d < s.value_dim; d += LANES) gather_values<N, F8, 1, Number>(s, ranges, stretch, d, leads && d == 0);
 }
 
 template <class Number>
-inline void all_values(const Queries &s, const Sight *sights, int count, const Stretch &stretch) {
+inline void add_values_of(const Queries &s, const VisibleRange *ranges, int count, const Stretch &stretch) {
     for (int i = 0, same; i < count; i += same) {
         same = 1;
-        while (same < 6 && i + same < count && sights[i + same].sees_same(sights[i])) ++same;
+        while (same < 6 && i + same < count && ranges[i + same].has_same_keys(ranges[i])) ++same;
         switch (same) {
-            case 6: see_values<6, Number>(s, sights + i, stretch, i == 0); break;
-            case 5: see_values<5, Number>(s, sights + i, stretch, i == 0); break;
-            case 4: see_values<4, Number>(s, sights + i, stretch, i == 0); break;
-            case 3: see_values<3, Number>(s, sights + i, stretch, i == 0); break;
-            case 2: see_values<2, Number>(s, sights + i, stretch, i == 0); break;
-            default: see_values<1, Number>(s, sights + i, stretch, i == 0);
+            case 6: accumulate_values<6, Number>(s, ranges + i, stretch, i == 0); break;
+            case 5: accumulate_values<5, Number>(s, ranges + i, stretch, i == 0); break;
+            case 4: accumulate_values<4, Number>(s, ranges + i, stretch, i == 0); break;
+            case 3: accumulate_values<3, Number>(s, ranges + i, stretch, i == 0); break;
+            case 2: accumulate_values<2, Number>(s, ranges + i, stretch, i == 0); break;
+            default: accumulate_values<1, Number>(s, ranges + i, stretch, i == 0);
         }
     }
 }
 
-// --- from stretch to stretch
+// --- all stretches
 
-// Tokens first..last - 1 of the item, over blocks begin..end - 1 of a table that their rows agree on.
+// Tokens first..last - 1 of the item, over blocks begin..end - 1 of a table that their rows share.
 struct Walk {
     int first, last;
     const int32_t *table;
     int begin, end;
 };
 
-// What the walk's tokens see of the stretch.
-inline int look(const KvCache &c, const Queries &s, const Walk &w, const Stretch &stretch, Sight *sights) {
+// Finds what the walk's tokens see of the stretch.
+inline int find_visible(const Queries &s, const Walk &w, const Stretch &stretch, VisibleRange *ranges) {
     int count = 0;
     for (int token = w.first; token < w.last; ++token) {
-        const int last = s.positions[token] + 1, first = c.first_visible(s.positions[token]);
-        const int begin = first > stretch.begin() ? first : stretch.begin(), end = smaller(last, stretch.end());
+        const int first = s.begins[token], end = smaller(s.ends[token], stretch.end());
+        const int begin = first > stretch.begin() ? first : stretch.begin();
         for (int head = 0; head < s.num_heads && begin < end; ++head)
-            sights[count++] = {token * s.num_heads + head, begin, end};
+            ranges[count++] = {token * s.num_heads + head, begin, end};
     }
     return count;
 }
@@ -280,25 +288,26 @@ inline Stretch stretch_of(const KvCache &c, const Walk &w, int kv_head, int inde
     return out;
 }
 
-inline void score_tile(const KvCache &c, const Queries &s, const Sight *sights, int count, const Tile &tile, int i) {
-    while (count && !sights[0].sees(tile)) ++sights, --count;
-    while (count && !sights[count - 1].sees(tile)) --count;
+inline void score_tile(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, const Tile &tile,
+                       int i) {
+    while (count && !ranges[0].sees(tile)) ++ranges, --count;
+    while (count && !ranges[count - 1].sees(tile)) --count;
     if (c.keys.format == KvFormat::F16)
-        return all_scores(s, sights, count, reinterpret_cast<const uint16_t *>(tile.keys), i);
+        return all_scores(s, ranges, count, reinterpret_cast<const uint16_t *>(tile.keys), i);
     if (c.keys.format == KvFormat::F32)
-        return all_scores(s, sights, count, reinterpret_cast<const float *>(tile.keys), i);
+        return all_scores(s, ranges, count, reinterpret_cast<const float *>(tile.keys), i);
     unpack_keys(c.keys, tile.keys, s.keys);
-    all_scores(s, sights, count, s.keys, i);
+    all_scores(s, ranges, count, s.keys, i);
 }
 
-inline void take_values(const KvCache &c, const Queries &s, const Sight *sights, int count, Stretch &stretch) {
-    if (c.values.format == KvFormat::F16) return all_values<uint16_t>(s, sights, count, stretch);
+inline void add_values(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, Stretch &stretch) {
+    if (c.values.format == KvFormat::F16) return add_values_of<uint16_t>(s, ranges, count, stretch);
     for (int i = 0; i < stretch.count && c.values.format != KvFormat::F32; ++i) {
         float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.value_dim;
         unpack_values(c.values, stretch.tiles[i].values, unpacked);
         stretch.tiles[i].values = reinterpret_cast<const uint8_t *>(unpacked);
     }
-    all_values<float>(s, sights, count, stretch);
+    add_values_of<float>(s, ranges, count, stretch);
 }
 
 constexpr float LOG2_E = 1.44269504f;  // weights are powers of two instead of e
@@ -308,13 +317,13 @@ inline int head_of(const AttendArgs &a, const AttendItem &item, int query) {
 }
 
 // Softcap and bias of one query's scores.
-inline void adjust(const AttendArgs &a, const Queries &s, const Sight &sight, const Stretch &stretch, int head) {
+inline void adjust(const AttendArgs &a, const Queries &s, const VisibleRange &range, const Stretch &stretch, int head) {
     static const float LANE[TILE] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const int position = s.positions[sight.query / s.num_heads];
+    const int position = s.positions[range.query / s.num_heads];
     for (int i = 0; i < stretch.count; ++i) {
         const Tile &tile = stretch.tiles[i];
-        if (!sight.sees(tile)) continue;
-        float *p = s.weights(sight.query, i);
+        if (!range.sees(tile)) continue;
+        float *p = s.weights(range.query, i);
         for (int at = 0; at < TILE; at += LANES) {
             F8 score = load(p + at);
             if (a.softcap != 0.0f) score = set1(a.softcap * LOG2_E) * tangent(score);
@@ -336,27 +345,27 @@ inline void walk(const AttendArgs &a, const AttendItem &item, const Queries &s, 
     const int kv_head = item.kv_head;
     const bool is_adjusted = a.softcap != 0.0f || a.slopes || a.distances;
     const KvCache &c = a.cache;
-    Sight sights[MAX_QUERIES];
+    VisibleRange ranges[MAX_QUERIES];
     const int end = w.end * c.tiles();
     for (int index = w.begin * c.tiles(); index < end;) {
         const bool is_first = index == w.begin * c.tiles();
         Stretch stretch = stretch_of(c, w, kv_head, index, end);
         index += stretch.count;
-        const int count = look(c, s, w, stretch, sights);
+        const int count = find_visible(s, w, stretch, ranges);
         if (count == 0) continue;
         for (int i = 0; i < stretch.count; ++i) {
             if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
             fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
-            score_tile(c, s, sights, count, stretch.tiles[i], i);
+            score_tile(c, s, ranges, count, stretch.tiles[i], i);
         }
         for (int i = 0; is_adjusted && i < count; ++i)
-            adjust(a, s, sights[i], stretch, head_of(a, item, sights[i].query));
+            adjust(a, s, ranges[i], stretch, head_of(a, item, ranges[i].query));
         for (int i = 0; i < count; ++i)
-            if (sights[i].is_whole())
-                soften_all(s, sights[i].query);
+            if (ranges[i].is_whole())
+                softmax_whole(s, ranges[i].query);
             else
-                soften_some(s, sights[i], stretch);
-        take_values(c, s, sights, count, stretch);
+                softmax_partial(s, ranges[i], stretch);
+        add_values(c, s, ranges, count, stretch);
     }
 }
 
@@ -366,7 +375,9 @@ inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s
     int at = 0;
     for (int i = 0; i < item.num_tiles; ++i)
         for (int token = item.tiles[i].begin; token < item.tiles[i].end; ++token, ++at) {
-            s.positions[at] = a.positions[token];
+            const int position = a.positions[token];
+            s.positions[at] = position, s.begins[at] = a.cache.first_visible(position);
+            s.ends[at] = a.lengths ? a.cache.past_visible(position, a.lengths[item.tiles[i].row]) : position + 1;
             for (int head = 0; head < item.num_heads; ++head) {
                 const int query = at * item.num_heads + head;
                 const int of_all = item.kv_head * a.group + item.first_head + head;
@@ -398,16 +409,15 @@ inline void store_queries(const AttendArgs &a, const AttendItem &item, const Que
                 store_query(a, s, query, token, (item.kv_head * a.group + item.first_head + head) * a.cache.values.dim);
 }
 
-// Without the blocks that none of the walk's tokens sees.
+// Removes the blocks that none of the walk's tokens sees.
 inline Walk walk_of(const AttendArgs &a, const Queries &s, Walk w) {
-    int32_t least = s.positions[w.first], most = least;
+    int32_t begin = s.begins[w.first], end = s.ends[w.first];
     for (int token = w.first; token < w.last; ++token) {
-        least = smaller(least, s.positions[token]);
-        most = s.positions[token] > most ? s.positions[token] : most;
+        begin = smaller(begin, s.begins[token]);
+        end = s.ends[token] > end ? s.ends[token] : end;
     }
-    const int seen_from = a.cache.first_visible(least);
-    if (seen_from / a.cache.block_tokens > w.begin) w.begin = seen_from / a.cache.block_tokens;
-    w.end = smaller(w.end, most / a.cache.block_tokens + 1);
+    if (begin / a.cache.block_tokens > w.begin) w.begin = begin / a.cache.block_tokens;
+    w.end = smaller(w.end, (end - 1) / a.cache.block_tokens + 1);
     return w;
 }
 
@@ -415,7 +425,7 @@ inline const int32_t *table_of(const AttendArgs &a, const AttendItem &item, int 
     return a.block_tables + static_cast<size_t>(item.tiles[tile].row) * a.table_stride;
 }
 
-// What the tokens of one tile, the item's tokens from `first` on, see beyond the blocks that all share.
+// The walk of one tile's tokens, the item's tokens from `first` on, after the shared blocks.
 inline Walk own_walk(const AttendArgs &a, const AttendItem &item, const Queries &s, int tile, int first) {
     const int last = first + item.tiles[tile].end - item.tiles[tile].begin;
     return walk_of(a, s, {first, last, table_of(a, item, tile), item.num_shared, a.table_stride});

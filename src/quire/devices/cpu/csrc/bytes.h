@@ -1,23 +1,23 @@
-// Bytes at once on x86, in the words that sums of blocks are written with. Included by kernels.cpp alone, inside the
-// namespace of one variant. Each width of registers has a file of:
+// Vectors of bytes on x86: the operations that sums of blocks are written with. Included only by kernels.cpp, inside
+// the namespace of one variant. Each register width has a file with:
 //
 //   Bytes                            a register: [lane][4] bytes, or [lane][2] shorts of 16 bits, or lanes of 32
-//   BytesFor<W>                      what has a lane for each of W: Bytes for one panel, WideBytes or a pair for two
-//   bytes_at<B>(p, apart)            a vector of a panel; a B for two panels has that of the second, `apart` on, too
+//   BytesFor<W>                      the type with as many lanes as W: Bytes for one panel, WideBytes or a pair for two
+//   bytes_at<B>(p, apart)            a vector of a panel; a B for two panels also has that of the second, at p + apart
 //   four_bytes<B>, each_byte<B>, each_short<B>   the same ones in every lane
-//   twice_at<B>(p, apart)            a whole number for each lane, as both its shorts
+//   twice_at<B>(p, apart)            an integer for each lane, in both of its shorts
 //   shifted_right, shifted_left      by bits of shorts: there are no shifts of bytes
 //   look_up(levels, a)               levels[a] of each byte below 16
 //   odd_shorts_of(a, b)              even shorts from a, odd ones from b
-//   size_of(w), signed_by(x, w)      a weight without its sign, and a value that has it
-//   byte_pairs(a, b)                 products of bytes without a sign and bytes with one; neighbours are added to shorts
+//   size_of(w), signed_by(x, w)      a weight without its sign, and a value with the weight's sign
+//   byte_pairs(a, b)                 products of unsigned and signed bytes; neighbours are added to shorts
 //   short_pairs(a, b)                products of shorts; neighbours are added to lanes
 //   add_dots(sums, a, b)             VNNI: as byte_pairs, but four neighbours are added to the lanes of sums
 //   add_shorts, multiply_shorts, add_lanes, subtract_lanes, floats_of
-//   settle(sum)                      makes a sum final here. Left alone, GCC reorders all additions of a block, keeps
-//                                    every product until the end, and spills most of them: half the speed.
-//   fixed(p)                         a pointer that the compiler takes as it is. Left alone, GCC makes one of its own
-//                                    for every load from 8 tokens, and spills most of them; with 4 tokens it does not.
+//   settle(sum)                      forces a sum to be computed here. Otherwise GCC reorders all additions of a block,
+//                                    keeps every product until the end, and spills most of them: half the speed.
+//   fixed(p)                         a pointer that is opaque to the compiler. Otherwise GCC derives a pointer for each
+//                                    load from 8 tokens, and spills most of them; with 4 tokens it does not.
 
 template <class W>
 struct BytesType;
@@ -49,7 +49,7 @@ inline const int8_t *fixed(const int8_t *p) {
     return p;
 }
 
-// What one plane has of vector v, moved to bit AT of each byte; the mask removes what came from a neighbour.
+// The bits of vector v in one plane, moved to bit AT of each byte; the mask removes bits of a neighbour.
 template <class B, int WIDTH, int AT>
 inline B plane_at(const uint8_t *plane, size_t apart, int v) {
     const B bytes = bytes_at<B>(plane + VECTOR * (v * WIDTH / 8), apart);

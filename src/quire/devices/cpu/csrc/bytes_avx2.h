@@ -1,4 +1,4 @@
-// The words of bytes.h in AVX2: a vector of one panel.
+// The operations of bytes.h in AVX2: a vector of one panel.
 
 struct Bytes {
     __m256i v;

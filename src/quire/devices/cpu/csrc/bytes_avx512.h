@@ -1,5 +1,5 @@
-// The words of bytes.h in AVX-512: a vector of two panels, the second one `apart` bytes further on. One panel by itself
-// is the Bytes of AVX2.
+// The operations of bytes.h in AVX-512: a vector of two panels, the second at `apart` bytes. A single panel uses the
+// Bytes of AVX2.
 
 struct WideBytes {
     __m512i v;

@@ -1,4 +1,4 @@
-// The words of bytes.h for two panels where a register has room for one: what is the same for both is made once.
+// The operations of bytes.h for two panels if a register holds only one: what both share is computed once.
 
 struct BytesPair {
     Bytes low, high;

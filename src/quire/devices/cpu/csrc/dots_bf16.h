@@ -1,11 +1,11 @@
-// Products of bf16 weights on x86 with the instruction for them (AVX-512 BF16). Included by kernels.cpp, inside a
+// Products of bf16 weights on x86 with AVX-512 BF16. Included by kernels.cpp, inside a
 // variant's namespace.
 //
 // It multiplies pairs of bf16 and adds both products to a float32 lane. So tokens are rounded to bf16 too, and two
 // neighbouring columns are multiplied at once, a lane for each row of two panels.
 
-constexpr int ROUNDED = 512;  // columns that are rounded together: those of 8 tokens fit the first level of cache
-constexpr int SUMS = 2;       // of a token, in turns: each waits for itself alone
+constexpr int ROUNDED = 512;  // columns that are rounded together: those of 8 tokens fit into L1
+constexpr int SUMS = 2;       // per token, used in turns, so that additions are independent
 
 inline __m512i both_panels(__m256i first, __m256i second) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
@@ -24,7 +24,7 @@ inline __m512bh two_columns(const uint8_t *w, size_t apart) {
                                 _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + apart))));
 }
 
-// Where there is an odd number of them, the last one has a neighbour of zeros.
+// With an odd number of columns, the last one is paired with zeros.
 inline __m512bh last_column(const uint8_t *w, size_t apart) {
     return in_pairs(both_panels(_mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w))),
                                 _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w + apart)))));
@@ -45,7 +45,7 @@ inline __m512bh each_pair(const uint16_t *x) {
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-// A token's sums are made in an order that does not depend on N.
+// The order of a token's sums does not depend on N.
 template <int N>
 inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const Rows &tokens, int token, float *out) {
     alignas(64) uint16_t x[N][ROUNDED];

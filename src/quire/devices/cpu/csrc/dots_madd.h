@@ -1,7 +1,7 @@
-// Whole-number sums of one block, see dots_portable.h: x86 with products of bytes that are added up in pairs (AVX2, and
-// AVX-512 without VNNI). Included by kernels.cpp, inside a variant's namespace.
+// Integer sums of one block, see dots_portable.h: x86 with products of bytes that are added in pairs (AVX2, and AVX-512
+// without VNNI). Included by kernels.cpp, inside a variant's namespace.
 
-// So many vectors a 16-bit lane can add up: two products in each, values are at most 127 in magnitude.
+// How many vectors a 16-bit lane can sum: two products in each, values are at most 127 in magnitude.
 //   largest level   15 -> 8 (30,480)   31 -> 4 (31,496)   63 -> 2 (32,004)   128 -> 1 (32,512)
 constexpr int vectors_in_16_bits(int largest) {
     int count = VECTORS;
@@ -18,7 +18,7 @@ inline B products_of(B levels, const int8_t *values) {
     return byte_pairs(levels, four);
 }
 
-// Sums of 16 bits are widened by a multiplication, which takes the scale of a part along. The zero of both parts is one
+// 16-bit sums are widened by a multiplication, which applies the scale of a part too. The zero of both parts is one
 // multiplication with the sums of their values. Then a sum is at most 2 ** 24, so that float32 holds it: in Q6_K
 // 128 * 32 * 127 * 32.
 template <Format F, int N, class W>

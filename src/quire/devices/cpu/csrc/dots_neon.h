@@ -1,18 +1,18 @@
-// Whole-number sums of one block, see dots_portable.h: NEON, on its own, with the instruction for dot products
-// (asimddp), or with the one for products of matrices (i8mm). Included by kernels.cpp, inside a variant's namespace.
+// Integer sums of one block, see dots_portable.h: plain NEON, with dot products (asimddp), or with matrix products
+// (i8mm). Included by kernels.cpp, inside a variant's namespace.
 
 // A vector of a block: rows 0..3, rows 4..7.
 struct Bytes {
     int8x16_t low, high;
 };
 
-// What one plane has of half of vector v, moved to bit AT of each byte; a mask removes the bits of others.
+// The bits of half of vector v in one plane, moved to bit AT of each byte; a mask removes other bits.
 template <int WIDTH, int AT>
 inline uint8x16_t plane_at(const uint8_t *plane, int v) {
     const uint8x16_t bytes = vld1q_u8(plane + VECTOR * (v * WIDTH / 8));
     const int from = v * WIDTH % 8;
     const uint8x16_t moved = from >= AT ? bytes >> (from - AT) : bytes << (AT - from);
-    if (AT == 0 && from + WIDTH == 8) return moved;  // nothing lay above it
+    if (AT == 0 && from + WIDTH == 8) return moved;  // there are no bits above
     return moved & vdupq_n_u8(static_cast<uint8_t>(((1 << WIDTH) - 1) << AT));
 }
 
@@ -43,8 +43,8 @@ struct RowSums {
     int32x4_t low, high;
 };
 
-// Three ways to add up vectors, two at a time: `add` those at V and V + 1, of N tokens whose values of the block are at
-// x; then `of` tells a token's sums.
+// Three ways to sum vectors, two at a time: `add` those at V and V + 1, of N tokens whose values of the block are at x;
+// then `of` returns a token's sums.
 
 #if QUIRE_DOTPROD
 
@@ -74,8 +74,8 @@ struct DotSums {
 
 #if QUIRE_I8MM
 
-// Two tokens at once: the instruction multiplies 8 columns of two rows with those of two tokens. An odd token is its
-// own neighbour.
+// Two tokens at once: the instruction multiplies 8 columns of two rows with those of two tokens. A last odd
+// token is paired with itself.
 template <Format F, int N>
 struct PairSums {
     static constexpr int PAIRS = (N + 1) / 2;
@@ -121,7 +121,7 @@ inline int8x16_t four_bytes(const int8_t *p) {
     return vreinterpretq_s8_s32(vdupq_n_s32(bytes));
 }
 
-// So many vectors of a part a 16-bit lane can add up, one product in each: at least two (128 * 127 each).
+// How many vectors of a part a 16-bit lane can sum, one product in each: at least two (128 * 127 each).
 constexpr int vectors_in_16_bits(const BlockFormat &f) {
     int count = VECTORS / f.parts;
     while (count * 127 * largest_level(f) > INT16_MAX) count /= 2;
@@ -185,7 +185,7 @@ inline void add_vectors(Sums<F, N> &sums, const uint8_t *quants, const int8_t *c
     if constexpr (V + 2 < END) add_vectors<V + 2, END>(sums, quants, x);
 }
 
-// Part PART of a block: the sum of level * value, or where there are two parts, of (level - zero) * value.
+// Part PART of a block: the sum of level * value, or with two parts, of (level - zero) * value.
 template <Format F, int PART, int N>
 inline void part_sums(const uint8_t *quants, const Tokens<N> &x, int block, F8 *out) {
     constexpr BlockFormat f = block_format(F);

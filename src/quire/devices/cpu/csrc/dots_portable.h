@@ -1,18 +1,18 @@
-// Whole-number sums of one block of 32 for up to 4 tokens, a lane for each row of a panel: any CPU. Included by
-// kernels.cpp, inside a variant's namespace.
+// Integer sums of one block of 32 for up to 4 tokens, a lane for each row of a panel: any CPU. Included by kernels.cpp,
+// inside a variant's namespace.
 //
-// A variant offers one function, for all block formats; sums are exact, so that their order is free:
+// A variant provides one function for all block formats; sums are exact, so their order does not matter:
 //
 //   block_sums<Format, N, W>(quants, scales, apart, x, block, out)    out[i] of token i, in each lane:
-//     formats with one part     sum of 32 level * value; scale, zero and minimum are the caller's
+//     formats with one part     sum of 32 level * value; the caller applies scale, zero and minimum
 //     formats with two parts    sum over both parts of scale [part][lane] * (sum of 16 (level - zero) * value); the
-//                               rest of the scale, and the minimum, are the caller's
+//                               caller applies the rest of the scale, and the minimum
 //
-// W is F8, or F8x2 in a variant that multiplies two panels at once: the second lies `apart` bytes from the first.
+// W is F8, or F8x2 in a variant that multiplies two panels at once: the second is `apart` bytes from the first.
 //
-// Its own kernel for some formats and portable::block_sums for the others make a variant complete.
+// A variant may use its own kernel for some formats and portable::block_sums for the others.
 
-// What a tile of products multiplies with a panel: rows of QuantRows.
+// The tokens that a tile multiplies with a panel: rows of QuantRows.
 template <int N>
 struct Tokens {
     const int8_t *values[N];
@@ -22,14 +22,14 @@ struct Tokens {
 
 namespace portable {
 
-// So many vectors a 16-bit number can add up, one product of each; values are at most 127 in magnitude.
+// How many vectors a 16-bit number can sum, one product of each; values are at most 127 in magnitude.
 constexpr int vectors_in_16_bits(int largest) {
     int count = VECTORS;
     while (count * 127 * largest > INT16_MAX) count /= 2;
     return count;
 }
 
-// What one plane has of all vectors, to bit AT of the quants.
+// Adds the bits of one plane at bit AT of all quants.
 template <int WIDTH, int AT>
 inline void add_plane(const uint8_t *plane, int16_t *to) {
     for (int v = 0; v < VECTORS; ++v)
@@ -55,7 +55,7 @@ inline void unpack(const uint8_t *quants, int16_t *to) {
         for (int i = 0; i < VECTORS * VECTOR; ++i) to[i] = static_cast<int16_t>(level_of(f, to[i]));
 }
 
-// Products of one vector for one token, [lane][4], of 16 bits: what compilers turn into vector instructions.
+// Products of one vector for one token, [lane][4], in 16 bits, in a form that compilers vectorize.
 inline void add_products(const int16_t *weights, const int8_t *values, int16_t *sums) {
     const int16_t four[4] = {values[0], values[1], values[2], values[3]};
     int16_t each[VECTOR];

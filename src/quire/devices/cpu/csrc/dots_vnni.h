@@ -1,16 +1,16 @@
-// Whole-number sums of one block, see dots_portable.h: x86 with the instruction for dot products of bytes (VNNI).
+// Integer sums of one block, see dots_portable.h: x86 with dot products of bytes (VNNI).
 // Included by kernels.cpp, inside a variant's namespace.
 
-constexpr int SIGN = 128;  // added to a number with a sign, it makes one without
+constexpr int SIGN = 128;  // added to a signed byte, it gives an unsigned one
 
-// What is multiplied: levels, without a sign.
+// Unsigned levels, for the multiplication.
 template <class B, Format F>
 inline B unsigned_at(const uint8_t *quants, size_t apart, int v) {
     const B levels = levels_at<B, F>(quants, apart, v);
     return has_sign(block_format(F)) ? levels ^ each_byte<B>(SIGN) : levels;
 }
 
-// What the sums of a part begin with: what its weights have too much, times the sum of its values.
+// The initial value of a part's sums: minus the surplus of its weights, times the sum of its values.
 template <class B, Format F>
 inline B minus_surplus(int part, const int16_t *halves) {
     constexpr BlockFormat f = block_format(F);
@@ -21,8 +21,8 @@ inline B minus_surplus(int part, const int16_t *halves) {
     return short_pairs(four_bytes<B>(factors), four_bytes<B>(halves));
 }
 
-// The instruction multiplies bytes without a sign by bytes with one: taking 128 times the values away again is cheaper
-// than moving the sign of each weight to each value. It adds up in 32 bits. Two parts with their scales are less than
+// The instruction multiplies unsigned by signed bytes: subtracting 128 times the values is cheaper than moving the sign
+// of each weight to each value. It sums in 32 bits. Two parts with their scales are less than
 // 2 ** 24, which float32 adds up exactly (Q6_K 128 * 32 * 127 * 32).
 template <Format F, int N, class W>
 inline void block_sums(const uint8_t *quants, const int8_t *scales, size_t apart, const Tokens<N> &x, int block,

@@ -1,4 +1,4 @@
-// What this machine's CPU can do.
+// The features of this machine's CPU.
 //
 // A feature is listed only if it is usable: the CPU has the instructions and the operating system saves the registers
 // that they touch. Names are those of /proc/cpuinfo, so that a user can compare.
@@ -53,7 +53,7 @@ constexpr Feature FEATURES[] = {
     {"avx512_bf16", 7, 1, EAX, 5, ZMM},   {"avx512_fp16", 7, 0, EDX, 23, ZMM},
 };
 
-// The four registers of a cpuid leaf; zeros where the CPU does not know the leaf.
+// The four registers of a cpuid leaf; zeros if the CPU does not have the leaf.
 struct Leaf {
     uint32_t regs[4] = {0, 0, 0, 0};
 
@@ -89,7 +89,7 @@ std::vector<std::string> features() {
     const uint64_t saved = saved_state();
     std::vector<std::string> found;
     for (const Feature &f : FEATURES) {
-        // Eax of leaf 7 is its highest subleaf; what a CPU answers beyond it means nothing.
+        // Eax of leaf 7 is its highest subleaf; results beyond it are undefined.
         if (f.leaf == 7 && f.subleaf > Leaf(7, 0).regs[EAX]) continue;
         const bool present = (Leaf(f.leaf, f.subleaf).regs[f.reg] >> f.bit) & 1u;
         if (present && (saved & f.state) == f.state) found.emplace_back(f.name);
@@ -127,7 +127,7 @@ std::vector<std::string> features() {
     if (has("hw.optional.arm.FEAT_DotProd")) found.emplace_back("asimddp");
     if (has("hw.optional.arm.FEAT_I8MM")) found.emplace_back("i8mm");
     if (has("hw.optional.arm.FEAT_BF16")) found.emplace_back("bf16");
-#else  // elsewhere the compiler's target is the floor that we know
+#else  // elsewhere only the compiler's target is known
 #if defined(__ARM_FEATURE_DOTPROD)
     found.emplace_back("asimddp");
 #endif

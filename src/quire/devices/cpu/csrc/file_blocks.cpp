@@ -8,9 +8,9 @@ namespace {
 
 uint16_t half_at(const uint8_t *p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
 
-// --- bits, packed in the ways that ggml has; compare quant/bits.py
+// --- ggml's ways to pack bits; compare quant/bits.py
 
-// The low halves of so many bytes, then the high halves.
+// The low halves of `count` bytes, then the high halves.
 void nibbles(const uint8_t *from, int num_bytes, uint8_t *to) {
     for (int i = 0; i < num_bytes; ++i) to[i] = from[i] & 15, to[num_bytes + i] = from[i] >> 4;
 }

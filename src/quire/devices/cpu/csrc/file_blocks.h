@@ -1,4 +1,4 @@
-// Blocks as files have them, taken apart: every block format in the same words. quire.quant says what each is.
+// Blocks of files, unpacked: one struct for every block format. quire.quant defines the formats.
 
 #pragma once
 

@@ -1,8 +1,8 @@
-// What each number format is made of, and how its blocks lie in a panel (layout.h). One description covers them all.
+// A description of each number format, and of the layout of its blocks in a panel (layout.h).
 //
-// A block is 32 neighbours of a row; weight = scale * (level - zero) (+ minimum), where a quant is its own level or
-// looks it up. In a superblock of 8 blocks (K formats, IQ4_XS) scale and minimum are products: a float16 for the
-// superblock, times a small whole number for each part of a block. A part is the whole block, or a half of 16.
+// A block is 32 neighbours of a row; weight = scale * (level - zero) (+ minimum), where the level is the quant itself
+// or looked up. In a superblock of 8 blocks (K formats, IQ4_XS) scale and minimum are products: a float16 for the
+// superblock, times a small integer for each part of a block. A part is the whole block, or a half of 16.
 //
 // A panel has the heads of all superblocks, padded to 64 bytes, then the quants of all blocks.
 //
@@ -32,19 +32,19 @@ enum class Format : int {
 };
 constexpr int NUM_FORMATS = static_cast<int>(Format::MXFP4) + 1;
 
-// Where a quant's level is looked up. Levels of MXFP4 are 4-bit floats, doubled to be whole, plus 12 to be unsigned.
+// The table of a quant's level. Levels of MXFP4 are 4-bit floats, doubled to be integers, plus 12 to be unsigned.
 enum class Table : int { NONE, IQ4, MXFP4 };
 inline constexpr int8_t IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t MXFP4_LEVELS[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 struct BlockFormat {
-    int bits = 8;              // of a quant; one of 8 bits has a sign, others have none
-    int zero = 0;              // the level that stands for 0
+    int bits = 8;              // of a quant; signed if 8, else unsigned
+    int zero = 0;              // the level of 0
     Table table = Table::NONE;
     bool has_minimum = false;
     int blocks = 1;            // that share a head: 1 or SUPER
     int parts = 1;             // of a block in a superblock: 1 or 2
-    bool is_bf16 = false;      // the scale, instead of f16: a power of two that f16 does not reach
+    bool is_bf16 = false;      // of the scale, instead of f16, which cannot hold its powers of two
 
     constexpr bool is_super() const { return blocks > 1; }
 };
@@ -93,7 +93,7 @@ static constexpr BlockFormat block_format(Format f) {
     }
 }
 
-// Columns of what a head is for: rows are whole numbers of these.
+// Columns that share a head: rows are whole multiples of these.
 static constexpr int block_columns(Format f) { return BLOCK * block_format(f).blocks; }
 
 // A quant of a block: byte `at` (4 * lane + column) of vector v.
@@ -112,7 +112,7 @@ static constexpr int quant_at(const BlockFormat &f, const uint8_t *quants, int v
 // The float16 at the beginning of a head.
 static constexpr int floats_step(const BlockFormat &f) { return (f.has_minimum ? 2 : 1) * 2 * LANES; }
 
-// What one block of a superblock adds to it.
+// The bytes that one block of a superblock adds to a head.
 static constexpr int parts_step(const BlockFormat &f) {
     return f.is_super() ? (f.has_minimum ? 2 : 1) * f.parts * LANES : 0;
 }

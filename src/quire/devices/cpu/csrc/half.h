@@ -1,4 +1,4 @@
-// 16-bit floats for code without instructions for them: packing, and the portable kernels.
+// 16-bit floats without special instructions: for packing, and the portable kernels.
 //
 // Everything is `static`: each translation unit has its own copy, compiled for its own instruction set.
 

@@ -1,5 +1,5 @@
-// The instructions of a program. Each binds its operands when it is added, checks that they fit, and is from then on a
-// function of the step. See program.h.
+// The instructions of a program. Each binds and checks its operands when it is added; then it is a function of the
+// step. See program.h.
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@ namespace quire {
 
 namespace {
 
-// What is done to each token by itself, one thing after the other: an item is some tokens, and does all of it to them.
+// Token-wise operations in sequence: an item is some tokens, and applies all operations to them.
 class TokenWise final : public Instruction {
   public:
     TokenWise(const Pool &pool, bool at_logits, const TokenBody &body)
         : pool_(pool), at_logits_(at_logits), bodies_{body} {}
 
-    // Rows of logits are other rows than those of tokens, so they begin something new.
+    // Rows of logits differ from rows of tokens, so they begin a new sequence.
     bool absorb(bool at_logits, const TokenBody &body) override {
         if (at_logits == at_logits_) bodies_.push_back(body);
         return at_logits == at_logits_;
@@ -41,7 +41,7 @@ class TokenWise final : public Instruction {
     std::vector<TokenBody> bodies_;
 };
 
-// Work that is cut by its caller.
+// Work that is split by its caller.
 class Shared final : public Instruction {
   public:
     using Count = std::function<int(const Step &)>;
@@ -61,7 +61,7 @@ class Shared final : public Instruction {
     const Reads reads_;
 };
 
-// Tokens that are multiplied with one panel after the other: so many that they stay in the second level of cache.
+// Tokens that are multiplied panel by panel: as many as stay in L2.
 int tokens_at_once(const Matrix &m) {
     constexpr int BYTES = 96 * 1024, TILE_TOKENS = 10;
     const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
@@ -73,14 +73,14 @@ int parts(int count, int size) { return (count + size - 1) / size; }
 constexpr int PANELS = BLOCK / LANES;  // of one item: 32 columns
 
 void check_operand(const Matrix &m, const Rows &x, const QuantRows &xq, int dim) {
-    require(m.cols == dim, "a matrix has other columns than its input");
+    require(m.cols == dim, "a matrix has another number of columns than its input");
     if (is_quantized(m.format))
         require(xq.values && xq.blocks == m.num_blocks(), "a quantized matrix needs a quantized input of its width");
     else
         require(x.data, "a float matrix needs a float input");
 }
 
-// Several products over the same tokens, cut into items of 32 columns and some tokens.
+// Several products over the same tokens, split into items of 32 columns and some tokens.
 struct Products {
     std::vector<ProductArgs> parts_of;
     std::vector<int> ends;  // of the column groups of each part
@@ -123,10 +123,11 @@ struct Products {
 // An item is a bundle of tokens times some heads of one key head.
 class Attend final : public Instruction {
   public:
-    Attend(Program &program, const AttendArgs &args) : program_(program), args_(args) {}
+    Attend(Program &program, const AttendArgs &args, bool is_within_rows)
+        : program_(program), args_(args), is_within_rows_(is_within_rows) {}
 
-    // More heads of an item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better
-    // where threads would idle. It changes no bit.
+    // More heads per item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better if
+    // threads would be idle. The split changes no bit.
     int count(const Step &step) const override {
         const int num_bundles = static_cast<int>(program_.bundles().size()), threads = program_.pool().size();
         const double tokens = static_cast<double>(step.num_tokens) / num_bundles;
@@ -148,15 +149,23 @@ class Attend final : public Instruction {
         const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];  // the longest first
         const int kv_head = item % each / splits, first = item % splits * heads_;
         AttendArgs now = args_;
-        now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
-        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, bundle.num_shared,
+        int num_shared = bundle.num_shared;
+        if (is_within_rows_) {
+            const RowTables &t = program_.row_tables();
+            now.positions = t.positions.data(), now.lengths = t.lengths.data();
+            now.block_tables = t.tables.data(), now.table_stride = t.stride, num_shared = 0;
+        } else {
+            now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
+        }
+        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, num_shared,
                               kv_head,                   first,            std::min(heads_, args_.group - first)};
         program_.kernels().attend(now, work, program_.scratch(thread));
     }
 
-    // The last blocks of each row, where this step's keys are written too. In long rows attention itself asks for most.
+    // The last blocks of each row, where this step's keys are written too. In long rows attention prefetches the rest.
     void foresee(const Step &step, int thread) const override {
         constexpr size_t ENOUGH = 48 * 1024;
+        if (is_within_rows_) return;  // its keys are written just before
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
         size_t fetched = 0;
         for (int item = first_of(thread); item < past_of(thread); ++item) {
@@ -171,7 +180,7 @@ class Attend final : public Instruction {
     }
 
   private:
-    // One head's keys and values; answers how many bytes they are.
+    // Prefetches one head's keys and values; returns how many bytes they are.
     size_t fetch_block(int block, int head) const {
         const KvCache &c = args_.cache;
         size_t fetched = 0;
@@ -186,10 +195,25 @@ class Attend final : public Instruction {
 
     Program &program_;
     const AttendArgs args_;
-    mutable int heads_ = 1;  // of an item, in this step: `count` decides it, before the first item runs
+    const bool is_within_rows_;  // keys and values are those of this step
+    mutable int heads_ = 1;  // of an item, in this step: set by `count`, before the first item runs
 };
 
-// The largest of some logits; not a number if one of them is none.
+// A node that runs outside of the program, on one thread.
+class Call final : public Instruction {
+  public:
+    Call(Program &program, int index, bool at_logits) : program_(program), index_(index), at_logits_(at_logits) {}
+
+    int count(const Step &step) const override { return step.count(at_logits_) > 0; }
+    void run(const Step &step, int, int, int) override { program_.fall_back(step, index_); }
+
+  private:
+    Program &program_;
+    const int index_;
+    const bool at_logits_;
+};
+
+// The largest of some logits; NaN if one of them is.
 float largest_of(const float *x, int count) {
     constexpr int WIDTH = 8;
     float most[WIDTH], doubts[WIDTH] = {};
@@ -203,28 +227,28 @@ float largest_of(const float *x, int count) {
     return most[0] + doubt;
 }
 
-// The likeliest tokens of one row of logits, likeliest first, equal ones by their number. Every 32 tokens have their
-// maximum in `maxima`: tokens below the n-th largest of those are not among the n likeliest, so that few are looked at.
-// A row with a logit that is no number has no likeliest tokens: they are -1.
-void find_likeliest(const float *logits, int vocab, const float *maxima, int num_wanted, int32_t *tokens, float *found) {
+// The likeliest tokens of one row of logits, likeliest first, equal ones by id. `maxima` has the maximum of every 32
+// tokens: tokens below the n-th largest maximum are not among the n likeliest, so few are examined. If a logit of the
+// row is NaN, all tokens are -1.
+void find_likeliest(const float *logits, int vocab, const float *maxima, int count, int32_t *tokens, float *found) {
     const int num_groups = parts(vocab, BLOCK);
     float floor = largest_of(maxima, num_groups);
-    if (!std::isfinite(floor)) return std::fill_n(tokens, num_wanted, -1), void();
-    if (num_wanted > num_groups) {
+    if (!std::isfinite(floor)) return std::fill_n(tokens, count, -1), void();
+    if (count > num_groups) {
         floor = -std::numeric_limits<float>::infinity();
-    } else if (num_wanted > 1) {
+    } else if (count > 1) {
         std::vector<float> order(maxima, maxima + num_groups);
-        std::nth_element(order.begin(), order.begin() + (num_wanted - 1), order.end(), std::greater<float>());
-        floor = order[static_cast<size_t>(num_wanted) - 1];
+        std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<float>());
+        floor = order[static_cast<size_t>(count) - 1];
     }
-    std::vector<std::pair<float, int32_t>> near;  // minus the logit, the token: they sort as they are
+    std::vector<std::pair<float, int32_t>> near;  // minus the logit, the token: their order is the result's
     for (int group = 0; group < num_groups; ++group) {
         if (maxima[group] < floor) continue;
         for (int token = BLOCK * group; token < std::min(BLOCK * (group + 1), vocab); ++token)
             if (logits[token] >= floor) near.emplace_back(-logits[token], token);
     }
-    std::partial_sort(near.begin(), near.begin() + num_wanted, near.end());
-    for (int i = 0; i < num_wanted; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
+    std::partial_sort(near.begin(), near.begin() + count, near.end());
+    for (int i = 0; i < count; ++i) tokens[i] = near[i].second, found[i] = -near[i].first;
 }
 
 }  // namespace
@@ -282,6 +306,7 @@ void Program::map(MapKind kind, View x, View y, int weight, const std::array<flo
     require(args.x.data && (to.rows.data || to.quants.values), "map: an operand is missing");
     require(is_pair == y.given() && (kind == MapKind::SCALE_BY) == (weight >= 0), "map: an operand of another kind");
     require(!out.given() || out.dim == x.dim, "map: the output has another width than the input");
+    require(to.rows.data || x.dim % BLOCK == 0, "map: blocks are whole");
     const bool narrow = at_logits(out, out_quants);
     require(at_logits(x) == narrow && (!is_pair || (y.dim == x.dim && at_logits(y) == narrow)),
             "map: rows of tokens and of logits, or other columns");
@@ -315,7 +340,7 @@ void Program::gather(View x, View out, int out_quants) {
     });
 }
 
-// Angles are float32 products, as in training; their cosine and sine are taken in float64, the same on every machine.
+// Angles are float32 products, as in training; cosine and sine are float64, the same on every machine.
 void Program::rope_table(int frequencies, double scaling, View cos, View sin) {
     const int pairs = cos.dim;
     const float *turns = vector(frequencies, pairs);
@@ -357,17 +382,50 @@ void Program::attend(int id, View q, const AttendExtras &extras, View out, int o
     const KvCache c = cache(id);
     const int kv_dim = c.num_heads() * c.keys.dim;
     require(q.dim % kv_dim == 0, "attend: not a whole number of heads");
-    const int group = q.dim / kv_dim, heads = group * c.num_heads(), width = heads * c.values.dim;
+    const int group = q.dim / kv_dim, width = group * c.num_heads() * c.values.dim;
+    require(!out.given() || out.dim == width, "attend: the output has another width than the values");
+    AttendArgs args{};
+    args.cache = c, args.q = rows(q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
+    append_attend(args, extras, false);
+}
+
+// Keys and values go to a cache that lasts for a step, so that all attention is computed by the same kernel.
+void Program::attend_bidirectional(const RowOperands &x, const AttendExtras &extras, View out, int out_quants) {
+    const int heads = x.num_heads;
+    require(heads > 0 && x.window >= 0, "attend_bidirectional: heads, and a window of positions");
+    require(x.k.dim % heads == 0 && x.v.dim % heads == 0 && x.q.dim % x.k.dim == 0,
+            "attend_bidirectional: not a whole number of heads");
+    const Rows k = rows(x.k), v = rows(x.v);
+    require(k.data && v.data && !at_logits(x.q) && !at_logits(x.k) && !at_logits(x.v),
+            "attend_bidirectional: it takes rows of tokens");
+    const KvCache c = row_cache(heads, x.k.dim / heads, x.v.dim / heads, x.window);
+    const int group = x.q.dim / x.k.dim, width = group * x.v.dim;
+    require(!out.given() || out.dim == width, "attend_bidirectional: the output has another width than the values");
+    append_token_wise(false, [this, c, k, v](const Step &, int begin, int end) {
+        kernels_.write_kv(c, row_tables_.slots.data(), k, v, begin, end);
+    });
+    AttendArgs args{};
+    args.cache = c, args.q = rows(x.q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
+    append_attend(args, extras, true);
+}
+
+void Program::append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows) {
+    const KvCache &c = args.cache;
+    const int heads = args.group * c.num_heads();
     const int table = extras.distances < 0 ? heads : at_vector(extras.distances).count;
     require(table % heads == 0 && table / heads % 2 == 1, "attend: distances are 2 * reach + 1 for each head");
-    const AttendArgs args{c, rows(q), group, extras.scale, extras.softcap,
-                          vector(extras.sinks, heads), vector(extras.slopes, heads), vector(extras.distances, table),
-                          table / heads / 2, nullptr, nullptr, 0, {rows(out), quants(out_quants, width)}};
     require(args.q.data && (args.out.rows.data || args.out.quants.values), "attend: an operand is missing");
-    require(!out.given() || out.dim == width, "attend: the output has another width than the values");
-    require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are no whole blocks");
+    require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are not whole blocks");
+    args.scale = extras.scale, args.softcap = extras.softcap;
+    args.sinks = vector(extras.sinks, heads), args.slopes = vector(extras.slopes, heads);
+    args.distances = vector(extras.distances, table), args.reach = table / heads / 2;
     scratch_floats_ = std::max(scratch_floats_, attend_scratch(c));
-    append(std::make_unique<Attend>(*this, args));
+    append(std::make_unique<Attend>(*this, args, is_within_rows));
+}
+
+void Program::call(int index, bool at_logits) {
+    ++num_calls_;
+    append(std::make_unique<Call>(*this, index, at_logits));
 }
 
 void Program::product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int in_quants, View out,
@@ -399,11 +457,13 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
 
 void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x,
                    int in_quants, View out, int out_quants) {
-    require(matrices.size() == 2 && biases.size() == 2, "gate: two matrices");
-    const Matrix g = matrix(matrices[0]), u = matrix(matrices[1]);
+    const bool has_up = matrices.size() == 2;
+    require((matrices.size() == 1 || has_up) && biases.size() == matrices.size(), "gate: one matrix or two");
+    require(kind <= MapKind::TANH, "gate: not an activation");
+    const Matrix g = matrix(matrices[0]), u = has_up ? matrix(matrices[1]) : Matrix{g.format, g.rows, g.cols, nullptr, 0};
     require(g.rows == u.rows && (!out.given() || out.dim == g.rows), "gate: outputs do not fit");
     const GateArgs args{g,       u, kind,
-                        vector(biases[0], g.rows), vector(biases[1], u.rows),
+                        vector(biases[0], g.rows), vector(has_up ? biases[1] : -1, u.rows),
                         rows(x), quants(in_quants, x.dim),
                         {rows(out), quants(out_quants, g.rows)}};
     check_operand(g, args.x, args.xq, x.dim);
@@ -424,11 +484,12 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
         },
         [g, u, groups](int item) -> Weights {
             const int first = item % groups * PANELS;
-            return {{g.panel(first), u.panel(first)}, g.panel_bytes * std::min(PANELS, g.num_panels() - first)};
+            const uint8_t *up = u.data ? u.panel(first) : nullptr;
+            return {{g.panel(first), up}, g.panel_bytes * std::min(PANELS, g.num_panels() - first)};
         }));
 }
 
-// Rows of x are those of logits_at already. The logits go to the caller's array, then the likeliest tokens of each.
+// The rows of x are those of logits_at. Writes the logits to the caller's array, then the likeliest tokens of each row.
 void Program::head(int id, int bias, float factor, float cap, View x, int in_quants) {
     const Matrix m = matrix(id);
     require(vocab_ == 0, "head: a program has one output");
@@ -485,9 +546,9 @@ void Program::output(View x) {
 void Program::append_likeliest(Rows maxima) {
     append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i) {
-            const size_t row = static_cast<size_t>(i), at = row * step.most_wanted;
-            if (step.wanted[i] > 0)
-                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.wanted[i], step.top_tokens + at,
+            const size_t row = static_cast<size_t>(i), at = row * step.max_top;
+            if (step.num_top[i] > 0)
+                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.num_top[i], step.top_tokens + at,
                                step.top_logits + at);
         }
     });

@@ -1,7 +1,7 @@
-// Which instructions this translation unit is compiled with, out of what the compiler was told. Kernels choose their
-// files by these words, and the features that a CPU must have for them are named here, as features.h names them.
+// The instruction sets of this translation unit, from the compiler's flags. Kernels include their files by these
+// macros; NEEDED_FEATURES lists the features that a CPU must have, by the names of features.h.
 //
-// QUIRE_PORTABLE keeps a variant to plain C++, where the compiler's own floor has more: every ARM of 64 bits has NEON.
+// QUIRE_PORTABLE restricts a variant to plain C++ where the compiler's baseline has more: 64-bit ARM always has NEON.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 warns about its own header
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 #include <immintrin.h>

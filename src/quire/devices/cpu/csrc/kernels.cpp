@@ -1,8 +1,8 @@
 // All kernels, for the instruction set that this file is compiled for. CMake compiles it once for each variant and
 // names it by QUIRE_VARIANT.
 //
-// Only headers without templates of the standard library that might be emitted here: the linker keeps one copy of
-// those, and must not keep one that an older CPU cannot run.
+// No standard library templates may be emitted here: the linker keeps one copy of each, and must not keep one that an
+// older CPU cannot run.
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
-// What a variant of the kernels offers: one table of functions, compiled from kernels.cpp for one instruction set.
+// A variant of the kernels: one table of functions, compiled from kernels.cpp for one instruction set.
 //
-// A kernel does a share of one op, [begin, end) of its tokens or one item of its work; who does which share is the
-// program's business and never changes a bit: every token is computed in an order that depends on nothing but itself.
+// A kernel computes a part of one op: [begin, end) of its tokens, or one item of work. The program distributes the
+// parts over threads. That never changes a bit: the arithmetic of a token does not depend on the split.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// What becomes of a result: float32 rows, blocks for a quantized product, or both.
+// Where a result is written: float32 rows, blocks for a quantized product, or both.
 struct Output {
     Rows rows;
     QuantRows quants;
@@ -36,7 +36,10 @@ struct GatherArgs {
 };
 
 // What is done to each number by itself, or to two at the same place.
-enum class MapKind : int { SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY };
+// Activations up to TANH.
+enum class MapKind : int {
+    SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY
+};
 
 struct MapArgs {
     MapKind kind;
@@ -61,11 +64,12 @@ struct ProductArgs {
     Rows x;
     QuantRows xq;
     Rows out;       // first column of this product
-    Rows residual;  // what is added; data null: nothing
+    Rows residual;  // added to the product; data null: nothing
 };
 
+// activation(gate) * up, or activation(gate) alone.
 struct GateArgs {
-    Matrix gate, up;
+    Matrix gate, up;  // up.data null: none
     MapKind kind;  // the activation of the gate
     const float *gate_bias, *up_bias;
     Rows x;
@@ -82,6 +86,7 @@ struct AttendArgs {
     const float *distances;       // [heads][2 * reach + 1], or null
     int reach;
     const int32_t *positions;     // [tokens]
+    const int32_t *lengths;       // [rows] a token sees its whole row, or the window on both sides; null: causal
     const int32_t *block_tables;  // [rows][table_stride]
     int table_stride;
     Output out;
@@ -105,7 +110,7 @@ constexpr int MAX_ITEM_TOKENS = 16, MAX_ITEM_HEADS = 4, MAX_QUERIES = MAX_ITEM_T
 struct Kernels {
     const char *name;
     const char *const *needs;  // features, ended by a null
-    // How products of a format are rounded. Two variants with the same answer give the same bits, so that either may
+    // How products of a format are rounded. Two variants with the same result give the same bits, so that either may
     // compute any product (law 8).
     const char *(*rounding)(Format);
     void (*embed)(const Matrix &table, const int32_t *ids, Rows out, int begin, int end);
@@ -119,7 +124,7 @@ struct Kernels {
     void (*gate)(const GateArgs &, int group, int begin, int end);  // group: 32 columns
 };
 
-// Floats that `attend` needs to itself.
+// Floats of scratch memory that `attend` needs.
 inline size_t attend_scratch(const KvCache &c) {
     const size_t key = static_cast<size_t>(c.keys.padded_dim()), value = static_cast<size_t>(c.values.padded_dim());
     return TILE * key + STRETCH * value + MAX_QUERIES * (key + value + STRETCH + 2);

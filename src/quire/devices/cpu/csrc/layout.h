@@ -1,7 +1,7 @@
-// How weights, activations and the KV cache lie in memory. Packing, the program and the kernels agree here.
+// The memory layout of weights, activations and the KV cache, shared by packing, the program and the kernels.
 //
-// A weight [rows, cols] is cut into panels of 8 rows; one row is one lane of the product. The last panel is filled up
-// with zeros. Four neighbours of one row lie together where the product of bytes adds up four neighbours in a lane.
+// A weight [rows, cols] is divided into panels of 8 rows; one row is one lane of the product. The last panel is padded
+// with zeros. For products of bytes, which add four neighbours in a lane, four neighbours of a row are adjacent.
 //
 //   F32 F16 BF16    number [col][lane]
 //   block formats   heads, then quants, see formats.h
@@ -14,8 +14,8 @@
 
 namespace quire {
 
-constexpr int TILE = 16;      // keys that lie together
-constexpr int STRETCH = 128;  // keys that attention looks at together
+constexpr int TILE = 16;      // keys that are stored together
+constexpr int STRETCH = 128;  // keys that attention processes together
 
 struct Matrix {
     Format format;
@@ -37,8 +37,8 @@ struct Rows {
     float *row(int i) const { return data + stride * i; }
 };
 
-// Activations in blocks of 32: x = scale * value. What weights add to each of their quants (a minimum, the quant that
-// stands for 0) is multiplied with sums: of the numbers of a block, and of the values of its halves.
+// Activations in blocks of 32: x = scale * value. The constant parts of weights (a minimum, the quant of 0)
+// are multiplied with sums: of the numbers of a block, and of the values of its halves.
 struct QuantRows {
     int8_t *values = nullptr;   // [row][32 * blocks]
     float *scales = nullptr;    // [row][blocks]
@@ -54,12 +54,12 @@ struct QuantRows {
 
 enum class KvFormat : int { F32, F16, BF16, Q8 };
 
-// The keys, or the values, of one layer. A block's tokens are cut into tiles of 16; keys are transposed, so that one
+// The keys or the values of one layer. A block's tokens are divided into tiles of 16; keys are transposed, so that one
 // load has the same dimension of 8 keys. Dimensions are padded to 8, and tiles to 16 tokens; the padding stays zero.
 //   keys   [block][head][tile] { number [dim][16]; Q8: f16 scale [dim / 32][16] }
 //   values [block][head][tile] { number [16][dim]; Q8: f16 scale [16][dim / 32] }
-// Q8 is the q8_0 of files: 32 neighbouring dimensions of one key or value are int8 and share a scale. A token has
-// scales of its own, so that writing one never touches another.
+// Q8 is the q8_0 of files: 32 neighbouring dimensions of one key or value are int8 and share a scale. Each token
+// has its own scales, so that writing one never changes another.
 struct KvPlane {
     KvFormat format;
     int num_heads, dim, tiles;  // tiles of a block
@@ -90,7 +90,10 @@ struct KvCache {
         const int by_chunk = chunk ? position / chunk * chunk : 0;
         return by_window > by_chunk ? by_window : by_chunk;
     }
-    int stretch_blocks() const {  // the fewest blocks at the end of which a stretch ends too
+    int past_visible(int position, int length) const {  // of bidirectional attention
+        return window && position + window < length ? position + window : length;
+    }
+    int stretch_blocks() const {  // the smallest number of blocks that is a whole number of stretches
         int count = 1;
         while (count * tiles() % (STRETCH / TILE)) count *= 2;
         return count;

@@ -1,5 +1,5 @@
-// The Python face of the native CPU device. It turns arrays into pointers and sizes; what they must be is checked here
-// (dtype, dimensions) and in the program (values).
+// The Python bindings of the native CPU device. They turn arrays into pointers and sizes; dtypes and dimensions are
+// checked here, values in the program.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -29,6 +29,7 @@ using PackedBytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_con
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Answer = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using RowsInPlace = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using TopTokens = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -77,12 +78,12 @@ KvFormat kv_format(const std::string &name) {
 const Kernels &variant(const std::string &name) {
     for (const Kernels *kernels : usable_kernels())
         if (name == kernels->name) return *kernels;
-    throw std::invalid_argument("no kernels for this machine are called " + name);
+    throw std::invalid_argument("there are no kernels for this machine named " + name);
 }
 
 std::shared_ptr<Program> make_program(const std::string &name, std::shared_ptr<Pool> pool, std::vector<int> limits) {
     require(limits.size() == 6, "six limits");
-    const int max_logits = std::min(limits[2], limits[0]);  // no token yields two
+    const int max_logits = std::min(limits[2], limits[0]);  // at most one per token
     const Bounds bounds{limits[0], limits[1], max_logits, limits[3], limits[4], limits[5]};
     return std::make_shared<Program>(variant(name), std::move(pool), bounds);
 }
@@ -98,7 +99,7 @@ int adopt_matrix(Program &program, const std::string &name, std::pair<int, int> 
     return program.adopt_matrix(format(name), shape.first, shape.second, std::move(given));
 }
 
-// A view of the program's own memory; it keeps the program alive.
+// A view of the program's memory, which keeps the program alive.
 PackedBytes panels_of(nb::handle self, int id) {
     const Matrix matrix = nb::cast<const Program &>(self).matrix(id);
     return PackedBytes(matrix.data, {matrix.num_bytes()}, self);
@@ -110,6 +111,16 @@ void store_kv(Program &program, int cache, const Ints &slots, const FloatRows &k
     require(k.shape(0) == slots.shape(0) && k.shape(1) == heads * c.keys.dim, "store_kv: not the width of the cache");
     require(v.shape(0) == slots.shape(0) && v.shape(1) == heads * c.values.dim, "store_kv: not the width of the cache");
     program.store_kv(cache, slots.data(), k.data(), v.data(), size(slots.shape(0)));
+}
+
+// The rows of a buffer, in place. They keep the program alive.
+RowsInPlace rows_of(nb::handle self, const Columns &columns) {
+    const Program &program = nb::cast<const Program &>(self);
+    const View place = view(columns);
+    const Rows found = program.rows(place);
+    require(found.data, "a view of nothing");
+    const size_t num_rows = static_cast<size_t>(program.num_rows(place)), dim = static_cast<size_t>(place.dim);
+    return RowsInPlace(found.data, {num_rows, dim}, self, {static_cast<int64_t>(found.stride), 1});
 }
 
 void poke(Program &program, const Columns &to, const FloatRows &numbers) {
@@ -124,8 +135,8 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
 
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
-            const IntRows &copies, const IntRows &groups, const Ints &wanted, const Answer &logits,
-            const TopTokens &top_tokens, const Answer &top_logits) {
+            const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
+            const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &slots, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
@@ -135,8 +146,9 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     require(groups.shape(1) == 3, "groups: group, row, number of blocks");
     require(logits.shape(0) == num_logits && top_tokens.shape(0) == num_logits && top_logits.shape(0) == num_logits,
             "an answer for each of logits_at");
-    require(wanted.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1), "wanted: one for each answer");
-    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "the answer is as wide as the vocabulary");
+    require(num_top.shape(0) == num_logits && top_tokens.shape(1) == top_logits.shape(1),
+            "num_top: one for each row of logits");
+    require(logits.shape(1) == static_cast<size_t>(program.vocab()), "logits: not as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
     step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
@@ -144,15 +156,20 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
     step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
     step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
-    step.wanted = wanted.data(), step.most_wanted = size(top_tokens.shape(1));
+    step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
+    const std::function<void(int)> call = [&](int index) {  // on any thread
+        nb::gil_scoped_acquire acquire;
+        fallback(index);
+    };
+    step.fallback = fallback.is_none() ? nullptr : &call;
     nb::gil_scoped_release release;
     program.launch(step);
 }
 
 using Ids = std::vector<int>;
 
-// One method for each instruction. A view is (buffer, first column, columns), and (-1, 0, 0) where there is none.
+// One method for each instruction. A view is (buffer, first column, columns); (-1, 0, 0): none.
 void bind_instructions(nb::class_<Program> &program) {
     program.def(
         "embed", [](Program &p, int table, const Columns &out) { p.embed(table, view(out)); }, "table"_a, "out"_a);
@@ -206,6 +223,16 @@ void bind_instructions(nb::class_<Program> &program) {
         },
         "cache"_a, "q"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a, "out"_a, "quants"_a);
     program.def(
+        "attend_bidirectional",
+        [](Program &p, const Columns &q, const Columns &k, const Columns &v, int num_heads, int window, float scale,
+           float softcap, int sinks, int slopes, int distances, const Columns &out, int quants) {
+            p.attend_bidirectional({view(q), view(k), view(v), num_heads, window},
+                                   {scale, softcap, sinks, slopes, distances}, view(out), quants);
+        },
+        "q"_a, "k"_a, "v"_a, "num_heads"_a, "window"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a,
+        "out"_a, "quants"_a);
+    program.def("call", &Program::call, "index"_a, "at_logits"_a);
+    program.def(
         "product",
         [](Program &p, const Ids &matrices, const Ids &biases, const Columns &x, int quants, const Columns &out,
            const Columns &residual) { p.product(matrices, biases, view(x), quants, view(out), view(residual)); },
@@ -232,7 +259,7 @@ void bind_program(nb::module_ &m) {
     program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
     program.def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert());
     program.def("adopt", &adopt_matrix, "format"_a, "shape"_a, "panels"_a.noconvert(),
-                "A matrix of panels that were packed before. They stay where they are, and alive as long as the program.");
+                "Add a matrix of packed panels. They are not copied, and kept alive as long as the program.");
     program.def("panels", &panels_of, "matrix"_a, "The bytes of a packed matrix.");
     program.def(
         "vector", [](Program &p, const Floats &x) { return p.add_vector(x.data(), size(x.shape(0))); },
@@ -253,21 +280,25 @@ void bind_program(nb::module_ &m) {
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
-                "wanted"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
-                "top_logits"_a.noconvert(),
+                "num_top"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
+                "top_logits"_a.noconvert(), "fallback"_a = nb::none(),
                 "Run one step; see quire.ops.batch.Batch. The last three are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
     program.def(
         "release_blocks",
-        [](Program &p, const Ints &blocks) { return p.release_blocks(blocks.data(), size(blocks.shape(0))); },
-        "blocks"_a.noconvert(), "Give the pages of these KV blocks, ascending, back to the system.");
+        [](Program &p, const Ints &blocks) {
+            nb::gil_scoped_release release;  // a step may need it to end
+            return p.release_blocks(blocks.data(), size(blocks.shape(0)));
+        },
+        "blocks"_a.noconvert(), "Return the pages of these KV blocks, ascending, to the system.");
+    program.def("rows_of", &rows_of, "columns"_a, "The rows of a buffer, in place.");
     program.def("poke", &poke, "to"_a, "numbers"_a.noconvert(), "Fill the first rows of a buffer.");
     program.def("peek", &peek, "source"_a, "numbers"_a.noconvert(), "Read the first rows of a buffer.");
     program.def_prop_ro("num_bytes", &Program::num_bytes);
 }
 
-// What the machine could do at most, for benchmarks.
+// The peak rates of the machine, for benchmarks.
 void bind_roof(nb::module_ &m) {
     const auto bind = [&m](const char *name, double (*measure)(const char *, Pool &, double), const char *doc) {
         const auto checked = [measure](const std::string &name, const std::shared_ptr<Pool> &pool, double seconds) {
@@ -290,7 +321,7 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // the pool lives as long as the process
     m.doc() = "Native kernels of the CPU device.";
     m.def("features", &features, "Instruction sets usable on this machine, by their names in /proc/cpuinfo.");
-    m.attr("layout") = QUIRE_LAYOUT;  // another name for every change to how weights lie in memory
+    m.attr("layout") = QUIRE_LAYOUT;  // changes with the memory layout of weights
     m.def("variants", [] {
         std::vector<std::string> names;
         for (const Kernels *kernels : usable_kernels()) names.emplace_back(kernels->name);
@@ -298,7 +329,7 @@ NB_MODULE(_native, m) {
     }, "Kernels that were compiled and run on this machine, the fastest first.");
     m.def(
         "rounding", [](const std::string &name, const std::string &f) { return std::string(variant(name).rounding(format(f))); },
-        "variant"_a, "format"_a, "How a variant rounds products: the same answer means the same bits.");
+        "variant"_a, "format"_a, "How a variant rounds products: the same result means the same bits.");
     m.def("needs", [] {
         std::vector<std::pair<std::string, std::vector<std::string>>> all;
         for (const Kernels *kernels : compiled_kernels()) {

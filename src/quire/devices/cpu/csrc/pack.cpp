@@ -1,4 +1,4 @@
-// From the file's rows into panels; see layout.h. Rows that fill up the last panel stay zero, scale and all.
+// Packs rows of a file into panels; see layout.h. Padding rows of the last panel are zero, scales included.
 
 #include <stdexcept>
 
@@ -9,7 +9,7 @@ namespace quire {
 
 namespace {
 
-// A block's quants into its planes, four neighbours at a time.
+// Packs a block's quants into its planes, four neighbours at a time.
 void pack_quants(const uint8_t *from, int bits, int lane, uint8_t *planes) {
     for (int width = 8, done = 0; width > 0; width /= 2) {
         if (!(bits & width)) continue;
@@ -68,7 +68,7 @@ void pack_numbers(const Matrix &m, const uint8_t *source, uint8_t *target) {
 size_t source_row_bytes(Format format, int cols) {
     if (format == Format::F32) return sizeof(float) * cols;
     if (!is_quantized(format)) return sizeof(uint16_t) * cols;
-    require(cols % block_columns(format) == 0, "a quantized matrix has whole blocks in its rows");
+    require(cols % block_columns(format) == 0, "the rows of a quantized matrix must be whole blocks");
     return file_block_bytes(format) * (cols / block_columns(format));
 }
 

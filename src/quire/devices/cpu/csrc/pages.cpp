@@ -36,7 +36,7 @@ Pages::~Pages() {
 size_t Pages::give_back(size_t begin, size_t end) {
     const size_t page = page_size();
     begin = (begin + page - 1) / page * page;
-    end = end >= bytes_ ? (bytes_ + page - 1) / page * page : end / page * page;  // the last page is ours to its end
+    end = end >= bytes_ ? (bytes_ + page - 1) / page * page : end / page * page;  // the last page is released to its end
     if (begin >= end || madvise(data_ + begin, end - begin, MADV_DONTNEED) != 0) return 0;
     return end - begin;
 }

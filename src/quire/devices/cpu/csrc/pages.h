@@ -1,4 +1,4 @@
-// Memory whose pages can be given back to the system while it stays where it is.
+// Memory whose pages can be returned to the system while its address stays valid.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace quire {
 
-// Zeroed memory at a whole page. Only address space is taken: a page costs memory from when it is first written to until
-// it is given back. Where the system cannot do that (anything but Linux), pages stay.
+// Zeroed, page-aligned memory. Only address space is reserved: a page takes memory from its first write until it is
+// released. Where the system cannot release pages (anything but Linux), they stay.
 class Pages {
   public:
     explicit Pages(size_t bytes);
@@ -20,7 +20,7 @@ class Pages {
 
     uint8_t *data() const { return data_; }
 
-    // All whole pages between two bytes: they read as zeros from now on. Answers how many bytes those are.
+    // Releases all whole pages between two bytes, which then read as zeros. Returns how many bytes those are.
     size_t give_back(size_t begin, size_t end);
 
   private:

@@ -23,7 +23,8 @@ void relax() {
 #endif
 }
 
-// GCC 12 binds condition_variable::wait to a version that systems before 2022 lack; what it calls is as old as threads.
+// GCC 12 binds condition_variable::wait to a symbol version that systems before 2022 lack; pthread_cond_wait is not
+// new.
 void sleep_on(std::condition_variable &changed, std::unique_lock<std::mutex> &lock) {
 #if defined(__GLIBCXX__) && defined(__linux__)
     pthread_cond_wait(changed.native_handle(), lock.mutex()->native_handle());
@@ -42,7 +43,8 @@ long current_process() {
 
 }  // namespace
 
-// Sequentially consistent on purpose: either the waiter sees the new value before it sleeps, or this sees the sleeper.
+// Sequentially consistent on purpose: either the waiter sees the new value before it sleeps, or this call sees the
+// waiter.
 void Epoch::advance() {
     value_.fetch_add(1);
     if (sleepers_.load() > 0) {
@@ -74,7 +76,7 @@ struct Pool::Crew {
 Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) { start(); }
 
 Pool::~Pool() {
-    if (process_ != current_process()) return;  // the threads are another process's
+    if (process_ != current_process()) return;  // the threads belong to the parent process
     crew_->stopping = true;
     crew_->jobs.advance();
     for (std::thread &thread : crew_->threads) thread.join();
@@ -90,7 +92,7 @@ void Pool::start() {
                 crew->jobs.wait_beyond(seen, SPINS_BETWEEN);
                 seen = crew->jobs.now();
                 if (crew->stopping) return;
-                // First inside, then look: whoever closes the door looks inside afterwards.
+                // Enter first, then check: the closing thread checks for threads inside after closing.
                 crew->inside.fetch_add(1);
                 if (crew->open) (*crew->job)(i);
                 if (crew->inside.fetch_sub(1) == 1) crew->leaving.advance();
@@ -100,7 +102,7 @@ void Pool::start() {
 
 void Pool::run(const std::function<void(int)> &job) {
     std::lock_guard<std::mutex> lock(turn_);
-    // A forked child has the pool but none of its threads. The old crew is left alone: its locks may be held by them.
+    // A forked child has the pool but none of its threads. The old crew is not touched: its locks may be held.
     if (process_ != current_process()) start();
     if (num_threads_ == 1) return job(0);
     crew_->job = &job;

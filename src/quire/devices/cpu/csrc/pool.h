@@ -1,9 +1,8 @@
-// Threads that stay. A step is one parallel region, which threads may join late, or not at all: the caller of `run` is
-// thread 0 and could do it alone. So a thread that the system took the processor from is waited for only where it holds
-// work (see Program::work), not at every op.
+// A persistent thread pool. A step is one parallel region, which threads may join late, or not at all: the caller of
+// `run` is thread 0 and could do it alone. So a descheduled thread delays the others only if it holds work (see
+// Program::work), not at every op.
 //
-// Who waits spins first, since the next op is microseconds away, then sleeps, since on a busy or idle machine it may
-// not be.
+// A waiting thread spins first, since the next op is usually microseconds away, and then sleeps.
 
 #pragma once
 
@@ -18,7 +17,7 @@
 
 namespace quire {
 
-// A number that only grows, and the threads that wait for it to.
+// A counter that only grows, and the threads that wait for it.
 class Epoch {
   public:
     uint32_t now() const { return value_.load(std::memory_order_acquire); }
@@ -44,8 +43,8 @@ class Pool {
 
     int size() const { return num_threads_; }
 
-    // job(0) here, job(i) on the threads that come in time; returns when all that came have left. One region at a time:
-    // others wait for their turn.
+    // Runs job(0) here and job(i) on the threads that join in time; returns when all of them are done. One region at a
+    // time: other callers wait.
     void run(const std::function<void(int)> &job);
 
   private:

@@ -1,11 +1,11 @@
-// Matrix products: some tokens times two panels of 8 rows, or one of them where two would not pay. Included by
+// Matrix products: some tokens times two panels of 8 rows, or one where two would be slower. Included by
 // kernels.cpp, inside a variant's namespace.
 //
 // A tile of N tokens does for each token exactly what a tile of one does, so the bits of a token do not depend on how
-// many are multiplied together (law 8). Within a block of 32 sums are whole numbers, exact in any order; across blocks
-// they are float32, first block first.
+// many are multiplied together (law 8). Within a block of 32, sums are integers, exact in any order; across blocks they
+// are float32, in the order of blocks.
 
-// Of what is multiplied at once.
+// Sizes of a tile.
 #if QUIRE_AVX2
 constexpr int PANELS = 2;
 #else
@@ -18,11 +18,11 @@ struct Operand {
     QuantRows xq;
 };
 
-// How far the second panel of a tile lies from the first. A last one is its own neighbour; nobody looks at what comes
-// out.
+// The distance of a tile's second panel from the first. A last odd panel is paired with itself; the second result is
+// not used.
 inline size_t apart_from(const Matrix &m, int panel) { return panel + 1 < m.num_panels() ? m.panel_bytes : 0; }
 
-// --- float weights: one column after the other, a lane for each row
+// --- float weights: column by column, a lane for each row
 
 template <Format F, int N, class W>
 inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
@@ -47,8 +47,9 @@ inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, 
 
 // --- quantized weights
 
-// One token reads each weight once, faster than the CPU guesses what comes next: this far ahead it is told. Heads and
-// quants are read in two streams and fetched in one, which goes on into the next panel: no line is left out.
+// With one token, weights are read faster than the hardware prefetcher follows: they are prefetched this far ahead.
+// Heads and quants are read in two streams and prefetched in one, which continues into the next panel: no line is
+// skipped.
 inline void fetch_ahead(const uint8_t *p, size_t bytes) {
 #if defined(__GNUC__)
     constexpr size_t AHEAD = 3072, LINE = 64;
@@ -56,7 +57,7 @@ inline void fetch_ahead(const uint8_t *p, size_t bytes) {
 #endif
 }
 
-// The scale of a block, a lane for each row; formats with two parts have the rest of it in their sums.
+// The scale of a block, a lane for each row; with two parts, the rest of the scale is in their sums.
 template <Format F, class W>
 inline W block_scale(W scale, const int8_t *parts, size_t apart) {
     constexpr BlockFormat f = block_format(F);
@@ -64,7 +65,7 @@ inline W block_scale(W scale, const int8_t *parts, size_t apart) {
     return scale;
 }
 
-// What all quants of a block have in common besides their scale: their minimum, or minus the zero.
+// The constant part of a block besides its scale: its minimum, or minus the zero.
 template <Format F, int N, class W>
 inline void add_minimum(W scale, W minimum, const int8_t *parts, size_t apart, const Tokens<N> &x, int b, W *acc) {
     constexpr BlockFormat f = block_format(F);
@@ -82,7 +83,7 @@ inline void add_minimum(W scale, W minimum, const int8_t *parts, size_t apart, c
     }
 }
 
-// Scales times small whole numbers are exact in float32: what is rounded is the product with the activations alone.
+// Scales times small integers are exact in float32: only the product with the activations is rounded.
 template <Format F, int N, class W>
 inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     constexpr BlockFormat f = block_format(F);
@@ -114,7 +115,7 @@ inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, 
     for (int i = 0; i < N; ++i) store(out + COLUMNS * i, acc[i]);
 }
 
-// A tile is a function of its own: many of them inlined into one are compiled worse, up to a third more instructions.
+// A tile is a separate function: inlined together, they compile to up to a third more instructions.
 template <Format F, int N, class W>
 [[gnu::noinline]] void tile_of(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     if constexpr (is_quantized(F))
@@ -123,10 +124,10 @@ template <Format F, int N, class W>
         float_tile<F, N, W>(m, panel, a, token, out);
 }
 
-// Two panels at once share the loading of the tokens, so the CPU multiplies more; where both do not fit into one
-// register they are a pair. One token is bound by reading weights, and one panel after the other is one stream: on a
-// Zen 4 a step of one token takes 3.1 ms that way and 4.2 ms with two panels in a register of 512 bits. A token's sums
-// have the same bits in either width.
+// Two panels at once share the loads of the tokens, which makes multiplication faster; if both do not fit into one
+// register they are a pair. One token is bound by reading weights, and panel by panel is a single stream: on a Zen 4 a
+// step of one token takes 3.1 ms that way and 4.2 ms with two panels in a 512-bit register. A token's sums have the
+// same bits in either width.
 template <Format F, int N>
 inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     constexpr bool at_once = PANELS == 2 && (is_quantized(F) ? N > 1 : WIDEST > LANES);
@@ -175,7 +176,7 @@ inline void multiply(const Matrix &m, int panel, const Operand &a, int token, in
 
 inline int smaller(int a, int b) { return a < b ? a : b; }
 
-// What becomes of one panel's columns of a tile: their bias and a residual are added.
+// Finishes one panel's columns of a tile: adds the bias and a residual.
 inline void put_columns(const ProductArgs &p, int panel, int token, int count, const float *tile) {
     const int column = panel * LANES, width = smaller(LANES, p.matrix.rows - column);
     const F8 bias = p.bias ? load(p.bias + column) : set1(0.0f);
@@ -206,6 +207,39 @@ void product(const ProductArgs &p, int first_panel, int last_panel, int begin, i
         }
 }
 
+// What becomes of the products of some panels of a tile: `hidden` has a block for each token.
+template <MapKind KIND>
+inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
+                         float *hidden) {
+    for (int i = 0; i < count; ++i)
+        for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
+            const int from = COLUMNS * i + LANES * (at - panel);
+            F8 g = load(gates + from);
+            if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
+            g = activate<KIND>(g);
+            if (p.up.data) {
+                F8 u = load(ups + from);
+                if (p.up_bias) u = u + load(p.up_bias + at * LANES);
+                g = g * u;
+            }
+            store(hidden + BLOCK * i + LANES * (at - panel), g);
+        }
+}
+
+inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
+                         float *hidden) {
+    switch (p.kind) {
+        case MapKind::SILU: return gate_columns<MapKind::SILU>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::GELU: return gate_columns<MapKind::GELU>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::GELU_TANH: return gate_columns<MapKind::GELU_TANH>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::RELU: return gate_columns<MapKind::RELU>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::RELU2: return gate_columns<MapKind::RELU2>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::SIGMOID: return gate_columns<MapKind::SIGMOID>(p, panel, last, count, gates, ups, hidden);
+        case MapKind::TANH: return gate_columns<MapKind::TANH>(p, panel, last, count, gates, ups, hidden);
+        default: return;  // the others are no activations
+    }
+}
+
 void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
@@ -215,15 +249,8 @@ void gate(const GateArgs &p, int group, int begin, int end) {
         const int count = smaller(MAX_TOKENS, end - token);
         for (int panel = first; panel < last; panel += PANELS) {
             multiply(p.gate, panel, a, token, count, gates);
-            multiply(p.up, panel, a, token, count, ups);
-            for (int i = 0; i < count; ++i)
-                for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
-                    const int from = COLUMNS * i + LANES * (at - panel);
-                    F8 g = load(gates + from), u = load(ups + from);
-                    if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
-                    if (p.up_bias) u = u + load(p.up_bias + at * LANES);
-                    store(hidden[i] + (at - first) * LANES, activate(p.kind, g) * u);
-                }
+            if (p.up.data) multiply(p.up, panel, a, token, count, ups);
+            gate_columns(p, panel, last, count, gates, ups, hidden[0] + (panel - first) * LANES);
         }
         for (int i = 0; i < count; ++i) {
             for (int at = (last - first) * LANES; at < BLOCK; ++at) hidden[i][at] = 0.0f;

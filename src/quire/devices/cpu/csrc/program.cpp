@@ -1,4 +1,4 @@
-// What a program owns, the checks at its door, and the loop that runs it. See program.h.
+// A program's memory, the checks of its inputs, and the loop that runs it. See program.h.
 
 #include "program.h"
 
@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -16,7 +17,7 @@ namespace quire {
 namespace {
 
 constexpr size_t LINE = 64;
-constexpr int FEW_TOKENS = 8;  // so few that a step waits for memory, not for arithmetic
+constexpr int FEW_TOKENS = 8;  // up to here a step is bound by memory, not by arithmetic
 
 template <class Item>
 const Item &at(const std::vector<Item> &items, int id, const char *what) {
@@ -26,7 +27,7 @@ const Item &at(const std::vector<Item> &items, int id, const char *what) {
 
 int index_of_last(size_t size) { return static_cast<int>(size) - 1; }
 
-// The first `count` tokens of a tile. Of keys they are the head of every dimension, and of every scale.
+// Copies the first `count` tokens of a tile. For keys they are the beginning of every dimension, and of every scale.
 void copy_keys(const KvPlane &c, uint8_t *from, uint8_t *to, size_t count) {
     const size_t size = c.number_bytes();
     for (size_t d = 0; d < static_cast<size_t>(c.padded_dim()); ++d)
@@ -51,7 +52,7 @@ Arena::~Arena() {
     for (void *chunk : chunks_) std::free(chunk);
 }
 
-// What a chunk has left when a large matrix does not fit is never touched, so it costs no memory.
+// The unused end of a chunk is never touched, so it takes no memory.
 uint8_t *Arena::take(size_t bytes) {
     constexpr size_t PAGE = size_t{2} << 20, CHUNK = size_t{32} << 20;
     bytes = (bytes + LINE - 1) / LINE * LINE;
@@ -62,7 +63,7 @@ uint8_t *Arena::take(size_t bytes) {
         next_ = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(chunks_.back()) + PAGE - 1) / PAGE * PAGE);
         left_ = size;
 #if defined(MADV_HUGEPAGE)
-        madvise(next_, size, MADV_HUGEPAGE);  // advice: where it is refused, small pages serve
+        madvise(next_, size, MADV_HUGEPAGE);  // only advice: without it, small pages are used
 #endif
     }
     uint8_t *found = next_;
@@ -94,7 +95,7 @@ Memory Program::take(size_t bytes) {
     return memory;
 }
 
-// --- what instructions work on
+// --- operands
 
 int Program::add_matrix(Format format, int rows, int cols, const uint8_t *source) {
     const Matrix m = shape_of(format, rows, cols);
@@ -107,7 +108,7 @@ int Program::add_matrix(Format format, int rows, int cols, const uint8_t *source
 int Program::adopt_matrix(Format format, int rows, int cols, Panels panels) {
     const Matrix m = shape_of(format, rows, cols);
     require(panels.num_bytes == m.num_bytes(), "panels have another size than their matrix");
-    require(reinterpret_cast<uintptr_t>(panels.data) % LINE == 0, "panels begin at a whole cache line");
+    require(reinterpret_cast<uintptr_t>(panels.data) % LINE == 0, "panels must be aligned to a cache line");
     owners_.push_back(std::move(panels.owner));
     return append(m, panels.data);
 }
@@ -125,7 +126,7 @@ int Program::append(Matrix matrix, const uint8_t *data) {
     return index_of_last(matrices_.size());
 }
 
-// Filled up with zeros to whole panels, since a bias is read by panels.
+// Padded with zeros to whole panels, since a bias is read by panels.
 int Program::add_vector(const float *numbers, int count) {
     Memory memory = take(sizeof(float) * ((count + LANES - 1) / LANES * LANES));
     if (count > 0) std::memcpy(memory.data(), numbers, sizeof(float) * count);
@@ -166,6 +167,21 @@ int Program::add_cache(const CacheSpec &spec) {
     return index_of_last(caches_.size());
 }
 
+KvCache Program::row_cache(int num_heads, int key_dim, int value_dim, int window) {
+    const int num_blocks = (bounds_.max_tokens + TILE - 1) / TILE + bounds_.max_rows;
+    KvCache c{{KvFormat::F32, num_heads, key_dim, 1, nullptr}, {KvFormat::F32, num_heads, value_dim, 1, nullptr},
+              window, 0, num_blocks, TILE};
+    for (const RowCache &r : row_caches_)
+        if (r.num_heads == num_heads && r.key_dim == key_dim && r.value_dim == value_dim)
+            c.keys.data = r.keys.data(), c.values.data = r.values.data();
+    if (!c.keys.data) {
+        Memory keys = take(c.keys.block_bytes() * num_blocks), values = take(c.values.block_bytes() * num_blocks);
+        c.keys.data = keys.data(), c.values.data = values.data();
+        row_caches_.push_back({num_heads, key_dim, value_dim, std::move(keys), std::move(values)});
+    }
+    return c;
+}
+
 Matrix Program::matrix(int id) const { return at(matrices_, id, "there is no such matrix"); }
 KvCache Program::cache(int id) const { return at(caches_, id, "there is no such cache"); }
 
@@ -185,7 +201,7 @@ Rows Program::rows(View view) const {
     return {reinterpret_cast<float *>(found.memory.data()) + view.offset, static_cast<size_t>(found.dim)};
 }
 
-// A buffer may be wider than the value in it: rows are packed by the value's own size.
+// A buffer may be wider than the value in it: rows are packed by the size of the value.
 QuantRows Program::quants(int id, int dim) const {
     if (id < 0) return {};
     const Buffer &found = at(quants_, id, "there is no such quantized buffer");
@@ -200,7 +216,7 @@ QuantRows Program::quants(int id, int dim) const {
     return out;
 }
 
-// Whether what is written there has a row for each of logits_at, and not for each token.
+// Whether the buffer has a row for each of logits_at, and not for each token.
 bool Program::at_logits(View rows, int quants) const {
     const bool of_rows = rows.given() && at(rows_, rows.buffer, "there is no such buffer").for_logits;
     const bool of_quants = quants >= 0 && at(quants_, quants, "there is no such quantized buffer").for_logits;
@@ -227,13 +243,13 @@ void Program::peek(View from, float *numbers, int num_rows) const {
 void Program::store_kv(int id, const int32_t *slots, const float *k, const float *v, int num_tokens) {
     const KvCache c = cache(id);
     for (int i = 0; i < num_tokens; ++i)
-        require(slots[i] >= 0 && slots[i] < c.num_blocks * c.block_tokens, "a slot is outside of the cache");
+        require(slots[i] >= 0 && slots[i] < c.num_blocks * c.block_tokens, "a slot is outside the cache");
     const size_t heads = static_cast<size_t>(c.num_heads());
     std::lock_guard<std::mutex> lock(turn_);
     kernels_.write_kv(c, slots, {const_cast<float *>(k), heads * c.keys.dim}, {const_cast<float *>(v), heads * c.values.dim}, 0, num_tokens);
 }
 
-// Blocks that nobody will read before they are written again. Neighbours go together: a page may hold parts of two.
+// Releases blocks that will not be read before they are written. Neighbours are joined: a page may hold parts of two.
 size_t Program::release_blocks(const int32_t *blocks, int count) {
     for (int i = 0; i < count; ++i)
         require(blocks[i] >= 0 && blocks[i] < bounds_.num_blocks && (i == 0 || blocks[i - 1] < blocks[i]),
@@ -255,8 +271,8 @@ size_t Program::release_blocks(const int32_t *blocks, int count) {
 
 void Program::check_row(const Step &s, int row) const {
     const int64_t begin = s.starts[row], end = s.starts[row + 1], length = s.lengths[row];
-    require(begin < end && end <= s.num_tokens, "starts: every row has tokens, and they follow each other");
-    require(length >= end - begin, "lengths: a row is at least as long as its tokens of this step");
+    require(begin < end && end <= s.num_tokens, "starts: every row must have tokens, in ascending order");
+    require(length >= end - begin, "lengths: a row is shorter than its tokens of this step");
     const int64_t num_blocks = (length + bounds_.block_tokens - 1) / bounds_.block_tokens;
     require(num_blocks <= s.table_stride, "lengths: a row is longer than its block table");
     const int32_t *table = s.block_tables + static_cast<size_t>(row) * s.table_stride;
@@ -264,8 +280,8 @@ void Program::check_row(const Step &s, int row) const {
         require(table[i] >= 0 && table[i] < bounds_.num_blocks, "block_tables: there is no such block");
     for (int64_t token = begin; token < end; ++token) {
         const int64_t position = length - end + token;
-        require(s.positions[token] == position, "positions: not those that starts and lengths say");
-        require(s.row_of_token[token] == row, "row_of_token: not what starts say");
+        require(s.positions[token] == position, "positions: they do not match starts and lengths");
+        require(s.row_of_token[token] == row, "row_of_token: it does not match starts");
         const int64_t block = table[position / bounds_.block_tokens];
         require(s.slots[token] == block * bounds_.block_tokens + position % bounds_.block_tokens,
                 "slots: not those of the block table");
@@ -276,9 +292,12 @@ void Program::check(const Step &s) const {
     require(s.num_tokens <= bounds_.max_tokens, "more tokens than the program was lowered for");
     require(s.num_rows <= bounds_.max_rows, "more rows than the program was lowered for");
     require(s.num_logits <= bounds_.max_logits, "more logits than the program was lowered for");
-    require(s.table_stride <= bounds_.max_blocks, "block_tables: more blocks a row than the program was lowered for");
+    require(s.table_stride <= bounds_.max_blocks, "block_tables: more blocks per row than the program was lowered for");
     require(s.starts[0] == 0 && s.starts[s.num_rows] == s.num_tokens, "starts: they do not cover the tokens");
     for (int row = 0; row < s.num_rows; ++row) check_row(s, row);
+    for (int row = 0; row < s.num_rows && !row_caches_.empty(); ++row)
+        require(s.lengths[row] == s.starts[row + 1] - s.starts[row], "lengths: bidirectional attention needs whole rows");
+    require(num_calls_ == 0 || s.fallback, "fallback: some nodes run outside of the program");
     for (int i = 0; i < s.num_tokens && embed_rows_; ++i)
         require(s.token_ids[i] >= 0 && s.token_ids[i] < embed_rows_, "token_ids: there is no such token");
     for (int i = 0; i < s.num_tokens && position_rows_; ++i)
@@ -295,10 +314,11 @@ void Program::check(const Step &s) const {
     }
     check_groups(s);
     for (int i = 0; i < s.num_logits; ++i)
-        require(s.wanted[i] >= 0 && s.wanted[i] <= std::min(s.most_wanted, vocab_), "wanted: more than there are");
+        require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_),
+                "num_top: more than the vocabulary or the output arrays hold");
 }
 
-// Rows of a group follow each other in the list; what they share is there, and is the same.
+// Rows of a group must be adjacent in the list, and have the blocks that they share.
 void Program::check_groups(const Step &s) const {
     std::vector<bool> is_member(static_cast<size_t>(s.num_rows));
     const int32_t *first = s.groups;
@@ -317,7 +337,7 @@ void Program::check_groups(const Step &s) const {
     }
 }
 
-// The head of one block to another, in order: a later copy may read what an earlier one wrote.
+// Copies the beginning of one block to another, in order: a later copy may read what an earlier one wrote.
 void Program::copy_blocks(const Step &s) {
     for (const KvCache &c : caches_)
         for (int i = 0; i < s.num_copies; ++i) {
@@ -333,8 +353,8 @@ void Program::copy_blocks(const Step &s) {
         }
 }
 
-// Tokens that attention takes together: of one row, or of rows of a group, which then share the reading of their common
-// blocks; see attention.h. As many as leave every thread several items: sharing saves nothing where a thread idles.
+// Bundles tokens for attention: of one row, or of rows of a group, which then read their common blocks once; see
+// attention.h. Bundles are small enough to leave several items for every thread: sharing saves nothing if threads idle.
 void Program::cut_queries(const Step &s) {
     constexpr int ITEMS_OF_THREAD = 6;
     query_tiles_.clear(), bundles_.clear();
@@ -345,7 +365,7 @@ void Program::cut_queries(const Step &s) {
     std::vector<bool> is_cut(static_cast<size_t>(s.num_rows));
     for (int i = 0, room = 0; i < s.num_grouped; ++i) {
         const int32_t *m = s.groups + 3 * static_cast<size_t>(i);
-        if (m[2] < whole) continue;  // too little to be read once
+        if (m[2] < whole) continue;  // too few blocks to be worth sharing
         if (i > 0 && m[0] != m[-3]) room = 0;
         room = cut_row(s, m[1], m[2] / whole * whole, most, room);
         is_cut[static_cast<size_t>(m[1])] = true;
@@ -354,7 +374,7 @@ void Program::cut_queries(const Step &s) {
         if (!is_cut[static_cast<size_t>(row)]) cut_row(s, row, 0, most, 0);
 }
 
-// Fills the last bundle, which has room for so many tokens more, then others of `most`. Answers what room is left.
+// Fills the last bundle, which has room for `room` more tokens, then new ones of `most`. Returns the remaining room.
 int Program::cut_row(const Step &s, int row, int num_shared, int most, int room) {
     for (int begin = s.starts[row]; begin < s.starts[row + 1];) {
         if (room == 0) bundles_.push_back({static_cast<int>(query_tiles_.size()), 0, num_shared}), room = most;
@@ -366,8 +386,25 @@ int Program::cut_row(const Step &s, int row, int num_shared, int most, int room)
     return room;
 }
 
+void Program::fill_row_tables(const Step &s) {
+    RowTables &t = row_tables_;
+    t.positions.resize(s.num_tokens), t.slots.resize(s.num_tokens), t.lengths.resize(s.num_rows), t.stride = 0;
+    for (int row = 0; row < s.num_rows; ++row) {
+        t.lengths[row] = s.starts[row + 1] - s.starts[row];
+        t.stride = std::max(t.stride, (t.lengths[row] + TILE - 1) / TILE);
+    }
+    t.tables.assign(static_cast<size_t>(s.num_rows) * t.stride, 0);
+    int block = 0;
+    for (int row = 0; row < s.num_rows; ++row) {
+        for (int i = 0; i < t.lengths[row]; ++i)
+            t.positions[s.starts[row] + i] = i, t.slots[s.starts[row] + i] = block * TILE + i;
+        for (int i = 0; i * TILE < t.lengths[row]; ++i) t.tables[static_cast<size_t>(row) * t.stride + i] = block++;
+    }
+}
+
 void Program::prepare(const Step &step) {
     cut_queries(step);
+    if (!row_caches_.empty()) fill_row_tables(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
     for (auto &instruction : instructions_) instruction->open(step, pool_->size());
@@ -376,7 +413,7 @@ void Program::prepare(const Step &step) {
 void Instruction::open(const Step &step, int num_threads) {
     constexpr int SHARES_OF_THREAD = 8;
     int num_lanes = num_threads;
-    if (step.num_tokens > FEW_TOKENS) num_lanes = 1;  // side by side, threads share panels in the last level of cache
+    if (step.num_tokens > FEW_TOKENS) num_lanes = 1;  // then threads share panels in the last-level cache
     if (static_cast<int>(lanes_.size()) != num_lanes) lanes_ = std::vector<Lane>(static_cast<size_t>(num_lanes));
     num_items = count(step);
     shares_ = SHARES_OF_THREAD * num_threads / num_lanes;
@@ -388,7 +425,7 @@ void Instruction::open(const Step &step, int num_threads) {
     finished.store(0, std::memory_order_relaxed);
 }
 
-// The next items for this thread, fewer towards the end, so that all threads end together. False: all are taken.
+// Takes the next items for this thread, fewer towards the end, so that all threads end together. False: none is left.
 bool Instruction::take(int thread, int &begin, int &end) {
     for (size_t i = 0, num_lanes = lanes_.size(); i < num_lanes; ++i) {
         Lane &lane = lanes_[(static_cast<size_t>(thread) + i) % num_lanes];
@@ -402,9 +439,9 @@ bool Instruction::take(int thread, int &begin, int &end) {
     return false;
 }
 
-// Take items until there are none, then wait for those that others took. A thread that comes late runs through what is
-// over without waiting, and joins where the others are. With few tokens the memory is what a step waits for, so that a
-// thread that waits for others fetches what it will need: the memory never rests.
+// Takes items until none is left, then waits for those of other threads. A thread that joins late skips finished
+// instructions without waiting. With few tokens a step is bound by memory, so a waiting thread prefetches what it will
+// need next: memory stays busy.
 void Program::work(const Step &step, int thread) {
     Fetched fetched;
     for (size_t i = 0; i < instructions_.size(); ++i) {
@@ -425,9 +462,9 @@ void Program::work(const Step &step, int thread) {
     }
 }
 
-// Brings some of the weights that this thread reads next into its cache, while it would only wait. False: that is enough.
+// Prefetches some of the weights that this thread reads next, while it waits. False: enough are prefetched.
 bool Program::fetch(size_t from, Fetched &done, int thread) const {
-    constexpr size_t ENOUGH = 96 * 1024, AT_ONCE = 1024;  // of a second level of cache, and between two looks around
+    constexpr size_t ENOUGH = 96 * 1024, AT_ONCE = 1024;  // of L2, and between two checks for work
     if (done.instruction < from) {
         done = {from, 0};
         while (done.instruction < instructions_.size() && !instructions_[done.instruction]->weights(0).num_bytes)
@@ -451,6 +488,17 @@ void Program::launch(const Step &step) {
     if (step.num_tokens == 0) return;
     prepare(step);
     pool_->run([&](int thread) { work(step, thread); });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// Such instructions run one after the other, so no lock is needed. After a failure the step's numbers are meaningless.
+void Program::fall_back(const Step &step, int index) {
+    if (failure_) return;
+    try {
+        (*step.fallback)(index);
+    } catch (...) {
+        failure_ = std::current_exception();
+    }
 }
 
 }  // namespace quire

@@ -1,13 +1,14 @@
 // A lowered model: weights, buffers, KV caches and a list of instructions. `launch` runs the list for one step.
 //
-// Whatever comes from outside is checked before a pointer is made of it: shapes and indices of instructions when they
-// are added, the arrays of a step when it is launched. A violation throws std::invalid_argument.
+// All inputs are checked before they are used as pointers or indices: instructions when they are added, the arrays of a
+// step when it is launched. A violation throws std::invalid_argument.
 
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,7 +21,7 @@
 
 namespace quire {
 
-// Zeroed memory at a whole cache line. Pages that nobody touches are never taken from the system.
+// Zeroed memory, aligned to a cache line. Untouched pages take no memory.
 class Memory {
   public:
     explicit Memory(size_t bytes);
@@ -37,8 +38,8 @@ class Memory {
     uint8_t *data_;
 };
 
-// Weights, one after the other in large pages where the system has them: a step reads all of them, and with small pages
-// it would wait for address translation at every 4 KB.
+// Weights, contiguous in huge pages if the system has them: a step reads all of them, and with small pages it would
+// wait for address translation at every 4 KB.
 class Arena {
   public:
     Arena() = default;
@@ -46,7 +47,7 @@ class Arena {
     Arena(const Arena &) = delete;
     Arena &operator=(const Arena &) = delete;
 
-    uint8_t *take(size_t bytes);  // zeroed, at a whole cache line, alive as long as the arena
+    uint8_t *take(size_t bytes);  // zeroed, aligned to a cache line, valid as long as the arena
 
   private:
     std::vector<void *> chunks_;
@@ -54,7 +55,7 @@ class Arena {
     size_t left_ = 0;
 };
 
-// Some columns of a buffer; what instructions read and write. buffer < 0: none.
+// Some columns of a buffer, the operand of an instruction. buffer < 0: none.
 struct View {
     int buffer = -1, offset = 0, dim = 0;
 
@@ -64,6 +65,13 @@ struct View {
 struct CacheSpec {
     KvFormat format;
     int num_heads, key_dim, value_dim, window, chunk;
+};
+
+// Queries, keys and values of one step, and the sizes of bidirectional attention over them.
+struct RowOperands {
+    View q, k, v;
+    int num_heads;  // of keys
+    int window;     // a query reads the keys that are less than this far away; 0: all of its row
 };
 
 // What attention does beside the products: see AttendArgs. Vectors by index; < 0: none.
@@ -78,7 +86,7 @@ struct Bounds {
 
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, most_wanted;
+    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, max_top;
     const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
@@ -86,27 +94,29 @@ struct Step {
     const int32_t *logits_at;                                      // [L]
     const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
-    const int32_t *wanted;                                         // [L] how many of the likeliest
+    const int32_t *num_top;                                        // [L] how many of the likeliest tokens
     float *logits;                                                 // [L][vocab]
-    int32_t *top_tokens;                                           // [L][most_wanted]
-    float *top_logits;                                             // [L][most_wanted]
+    int32_t *top_tokens;                                           // [L][max_top]
+    float *top_logits;                                             // [L][max_top]
+
+    const std::function<void(int)> *fallback;                      // runs a node outside; null: none does
 
     int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };
 
-// A packed matrix in memory that somebody else owns, and what keeps it there.
+// A packed matrix in memory with another owner, and the object that keeps it alive.
 struct Panels {
     const uint8_t *data;
     size_t num_bytes;
     std::shared_ptr<const void> owner;
 };
 
-// Query tiles that attention works on together; see AttendItem.
+// Query tiles that attention processes together; see AttendItem.
 struct Bundle {
     int first, num_tiles, num_shared;
 };
 
-// Where the weights of an item lie.
+// The memory of an item's weights.
 struct Weights {
     const uint8_t *pieces[2] = {nullptr, nullptr};
     size_t num_bytes = 0;  // of each piece
@@ -114,7 +124,7 @@ struct Weights {
 
 using TokenBody = std::function<void(const Step &, int begin, int end)>;
 
-// Items of work that any thread may do, in any order. An instruction is over when all of its items are done.
+// Items of work that any thread may do, in any order. An instruction is finished when all of its items are.
 class Instruction {
   public:
     virtual ~Instruction() = default;
@@ -125,21 +135,21 @@ class Instruction {
     // Weights that an item reads; at most two pieces. None by default.
     virtual Weights weights(int) const { return {}; }
 
-    // Brings what a thread's items read besides weights into its cache, while there is other work to do before them.
+    // Prefetches what a thread's items read besides weights, while earlier work is still running.
     virtual void foresee(const Step &, int) const {}
 
-    // Takes what is done to each token by itself into this instruction's items, where that is possible.
+    // Merges a token-wise operation into this instruction's items, if possible.
     virtual bool absorb(bool, const TokenBody &) { return false; }
 
-    // For few tokens every thread has a lane of items that follow each other, so that it reads weights in one stream;
-    // when it is done with its own it takes from those of others. For many there is one lane for all.
+    // With few tokens every thread has a lane of consecutive items, so that it reads weights in one stream; when its
+    // own lane is finished it takes items from others. With many tokens there is one lane for all.
     void open(const Step &step, int num_threads);
     bool take(int thread, int &begin, int &end);
     int first_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].begin; }
     int past_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].end; }
 
     int num_items = 0;                         // of this step
-    alignas(64) std::atomic<int> finished{0};  // in a line that nobody reads to find work
+    alignas(64) std::atomic<int> finished{0};  // in a cache line that is not read to find work
 
   private:
     struct alignas(64) Lane {
@@ -147,22 +157,28 @@ class Instruction {
         int begin = 0, end = 0;
     };
 
-    alignas(64) int shares_ = 1;  // of what is left of a lane: one is taken at a time
+    alignas(64) int shares_ = 1;  // the rest of a lane is divided into this many: one is taken at a time
     std::vector<Lane> lanes_;
 };
 
-// What a thread has brought into its cache ahead of time: so many bytes of the items of one instruction.
+// What a thread has prefetched: this many bytes of the items of one instruction.
 struct Fetched {
     size_t instruction = 0, num_bytes = 0;
+};
+
+// The keys of one step's rows in blocks of TILE, a row's blocks one after the other; see Step for the arrays.
+struct RowTables {
+    std::vector<int32_t> positions, slots, lengths, tables;
+    int stride = 0;
 };
 
 class Program {
   public:
     Program(const Kernels &kernels, std::shared_ptr<Pool> pool, Bounds bounds);
 
-    // --- what instructions work on; answers an index
+    // --- operands; each returns an index
     int add_matrix(Format format, int rows, int cols, const uint8_t *source);
-    int adopt_matrix(Format format, int rows, int cols, Panels panels);  // packed before; not copied
+    int adopt_matrix(Format format, int rows, int cols, Panels panels);  // already packed; not copied
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
@@ -171,8 +187,8 @@ class Program {
     // Use the kernels of another variant for products with matrices of this format. They must round alike.
     void multiply_with(Format format, const Kernels &kernels);
 
-    // --- instructions, in the order in which they run. Each works on the rows that its output has: one for each token,
-    // or one for each of logits_at; `rms_norm` and `gather` also lead from the former to the latter.
+    // --- instructions, in execution order. Each processes the rows of its output: one per token, or one per entry of
+    // logits_at; `rms_norm` and `gather` can also convert from the former to the latter.
     void embed(int table, View out);
     void embed_positions(int table, int offset, View out);
     void norm(View x, int weight, int bias, float eps, int group, bool is_layer, View out, int quants);
@@ -183,16 +199,18 @@ class Program {
     void rope(View x, View cos, View sin, int head_dim, bool interleaved);
     void write_kv(int cache, View k, View v);
     void attend(int cache, View q, const AttendExtras &extras, View out, int quants);
+    void attend_bidirectional(const RowOperands &operands, const AttendExtras &extras, View out, int quants);
     void product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
                  View residual);
     void gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants,
               View out, int out_quants);
     void head(int matrix, int bias, float factor, float cap, View x, int quants);
+    void call(int index, bool at_logits);  // Step::fallback with this index, if the step has such rows
     void output(View x);  // logits that other instructions made
 
     // --- running
     void launch(const Step &step);
-    size_t release_blocks(const int32_t *blocks, int count);  // ascending; answers how many bytes went to the system
+    size_t release_blocks(const int32_t *blocks, int count);  // ascending; returns how many bytes were released
     void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
     void poke(View to, const float *numbers, int num_rows);
     void peek(View from, float *numbers, int num_rows) const;
@@ -204,9 +222,12 @@ class Program {
     const Bounds &bounds() const { return bounds_; }
     const std::vector<Bundle> &bundles() const { return bundles_; }
     const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
+    const RowTables &row_tables() const { return row_tables_; }
+    void fall_back(const Step &step, int index);
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
 
     int vocab() const { return vocab_; }
+    int num_rows(View view) const { return rows_for(at_logits(view)); }  // of its buffer
     int num_caches() const { return static_cast<int>(caches_.size()); }
     size_t num_bytes() const { return num_bytes_; }
 
@@ -226,6 +247,11 @@ class Program {
         int count;
         Memory memory;
     };
+    // Keys and values of one step. Layers of the same shape use it one after the other.
+    struct RowCache {
+        int num_heads, key_dim, value_dim;
+        Memory keys, values;
+    };
 
     Memory take(size_t bytes);
     const Vector &at_vector(int id) const;
@@ -243,6 +269,9 @@ class Program {
     void check_row(const Step &step, int row) const;
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
+    KvCache row_cache(int num_heads, int key_dim, int value_dim, int window);
+    void append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows);
+    void fill_row_tables(const Step &step);
     void cut_queries(const Step &step);
     int cut_row(const Step &step, int row, int num_shared, int most, int room);
 
@@ -252,11 +281,11 @@ class Program {
     const Bounds bounds_;
     std::mutex turn_;
     size_t num_bytes_ = 0;
-    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0;
+    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0, num_calls_ = 0;
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
     Arena weights_;
-    std::vector<std::shared_ptr<const void>> owners_;  // of the matrices that lie elsewhere
+    std::vector<std::shared_ptr<const void>> owners_;  // of matrices in memory with another owner
     std::vector<Pages> cache_memory_;  // keys and values of each cache in turn
     std::vector<Memory> scratch_;
     std::vector<Vector> vectors_;
@@ -265,16 +294,19 @@ class Program {
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
-    Epoch progress_;  // grows whenever an instruction is over
+    std::vector<RowCache> row_caches_;
+    RowTables row_tables_;
+    std::exception_ptr failure_;  // of the step's first call that threw
+    Epoch progress_;  // grows whenever an instruction is finished
 };
 
-// Put a weight from the layout of its file into panels. source: rows of a checkpoint, one after the other.
+// Packs a weight from the layout of its file into panels. source: rows of a checkpoint, contiguous.
 void pack(const Matrix &matrix, const uint8_t *source, uint8_t *target);
 
 // Bytes of a row in the file.
 size_t source_row_bytes(Format format, int cols);
 
-// Into the second level of cache.
+// Prefetches into L2.
 inline void prefetch(const void *p) {
 #if defined(__GNUC__)
     __builtin_prefetch(p, 0, 2);

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int LOOKS = 8;
 constexpr int64_t ROUNDS = 20000;                     // some 0.05 ms
-constexpr size_t BUFFER = 256u << 20, PIECE = 1u << 20;  // beyond every cache, and a fraction of a millisecond
+constexpr size_t BUFFER = 256u << 20, PIECE = 1u << 20;  // larger than every cache; a fraction of a millisecond
 
 const Roof &roof_of(const char *name) {
 #define X(name) &name::ROOF,
@@ -34,12 +34,12 @@ const Roof &roof_of(const char *name) {
 #undef X
     for (const Roof *roof : all)
         if (!std::strcmp(name, roof->name)) return *roof;
-    throw std::invalid_argument("no kernels have this name");
+    throw std::invalid_argument("there are no kernels of this name");
 }
 
 double since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
-// Pieces of work a second, by all threads together, each taking the next piece until the time is over.
+// Pieces of work per second by all threads, each taking the next piece until the time is over.
 double pieces_per_second(Pool &pool, double seconds, const std::function<void(int64_t)> &piece) {
     double best = 0.0;
     for (int look = 0; look < LOOKS; ++look) {

@@ -1,4 +1,4 @@
-// What this machine could do at most: the rates that no kernel exceeds, for benchmarks to measure themselves against.
+// The peak rates of this machine, which no kernel exceeds: a reference for benchmarks.
 
 #pragma once
 
@@ -9,7 +9,7 @@ namespace quire {
 
 class Pool;
 
-// The innermost loops, compiled for one instruction set. Their answers only keep the compiler from leaving work out.
+// The innermost loops, compiled for one instruction set. Their results only keep the compiler from removing work.
 struct Roof {
     const char *name;
     int multiply_adds;                    // of 8-bit numbers, in one round of `multiply`
@@ -17,7 +17,7 @@ struct Roof {
     uint64_t (*read)(const uint8_t *from, size_t num_bytes);
 };
 
-// By all threads of the pool; the best of several looks within about so many seconds. `variant` names kernels.
+// By all threads of the pool: the best of several measurements within about `seconds`. `variant` names kernels.
 double multiply_adds_per_second(const char *variant, Pool &pool, double seconds);
 double read_bytes_per_second(const char *variant, Pool &pool, double seconds);
 

@@ -1,8 +1,8 @@
 // The loops of roof.h, for the instruction set that this file is compiled for: as kernels.cpp, once for each variant.
 //
-// Multiply-adds of unsigned by signed bytes, in the widest instruction that the variant has for them. AVX2's adds pairs
-// into 16 bits and leaves the rest to another instruction; only that one is counted here as the price of a sum, though
-// a kernel must widen its sums now and then. So a kernel stays below this rate, by how much is its format's affair.
+// Multiply-adds of unsigned by signed bytes, in the widest instruction that the variant has for them. AVX2 adds pairs
+// to 16 bits and needs another instruction to sum them; only that one is included here, though a kernel must also widen
+// its sums from time to time. So kernels stay below this rate, by an amount that depends on the format.
 
 #include <cstring>
 
@@ -18,7 +18,7 @@ namespace quire::QUIRE_VARIANT {
 
 namespace {
 
-// Nothing is known of x any more, so that what is made of it must be made again.
+// Makes x opaque to the compiler, so that results computed from it are computed again.
 template <class Vector>
 inline void forget([[maybe_unused]] Vector &x) {
 #if defined(__AVX2__)
@@ -77,7 +77,7 @@ inline Vector multiply_add(Vector sum, Vector a, Vector b) {
 
 constexpr int MULTIPLY_ADDS = 64;
 
-// What a compiler makes of plain numbers.
+// Plain C++, vectorized by the compiler.
 int64_t multiply(int64_t rounds) {
     int16_t a[MULTIPLY_ADDS], b[MULTIPLY_ADDS];
     int32_t sums[MULTIPLY_ADDS] = {};
@@ -97,7 +97,7 @@ int64_t multiply(int64_t rounds) {
 constexpr int SUMS = 12;  // independent, to hide the instruction's latency; with the operands they fit 16 registers
 constexpr int MULTIPLY_ADDS = SUMS * BYTES;
 
-// An array of sums would lie in memory.
+// Separate variables: an array of sums would be kept in memory.
 template <int N>
 struct Registers {
     Vector sum = ones();
@@ -130,7 +130,7 @@ int64_t multiply(int64_t rounds) {
 
 #endif
 
-// Loops of a fixed number of words become the variant's own loads.
+// Loops over a fixed number of words are compiled to the variant's loads.
 uint64_t read(const uint8_t *from, size_t num_bytes) {
     constexpr size_t WORDS = 32;
     const uint64_t *words = reinterpret_cast<const uint64_t *>(from);

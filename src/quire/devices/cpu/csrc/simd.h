@@ -1,20 +1,20 @@
-// Eight floats at once, in the words that kernels are written with. Included by kernels.cpp alone, inside the namespace
-// of one variant, so that two variants never share a symbol. Each instruction set has a file of:
+// Vectors of eight floats: the operations that kernels are written with. Included only by kernels.cpp, inside the
+// namespace of one variant, so that two variants never share a symbol. Each instruction set has a file with:
 //
 //   F8                           eight floats, a lane each
-//   load store set1 + - * /      bit by bit what a float does in every lane
+//   load store set1 + - * /      lane by lane, with the bits of scalar floats
 //   fma max min magnitude nearest
 //   load(halves, is_bf16), load(int8), store_f16
-//   store_bytes(p, a, b)         sixteen whole numbers as bytes, and their sum
-//   power_of_two(a)              2 ** a for whole numbers from -126 to 127
+//   store_bytes(p, a, b)         sixteen integers as bytes, and their sum
+//   power_of_two(a)              2 ** a for integers from -126 to 127
 //   between(a, begin, end, b)    lanes begin..end - 1 of a, and b elsewhere
 //   sum, largest                 of all lanes; a sum is always the tree ((0+4)+(2+6)) + ((1+5)+(3+7))
 //
-// F8x2 is sixteen of them, with those of the words that are needed: one register in AVX-512, else a pair. Code for any
-// width W says set1<W> and load<W>; Widest is what fills a register.
+// F8x2 is sixteen floats, with the operations that are needed: one register in AVX-512, else a pair. Code for any width
+// W uses set1<W> and load<W>; Widest fills a register.
 //
 // `fma` may round once or twice (portable): a variant is equal to itself at any batch size, not to another one. The
-// compiler must not fuse on its own (-ffp-contract=off), or two places would round the same sum differently.
+// compiler must not fuse by itself (-ffp-contract=off), or the same sum would be rounded differently in two places.
 
 #if QUIRE_AVX2
 #include "simd_avx2.h"
@@ -71,7 +71,7 @@ using Widest = F8;
 
 constexpr int WIDEST = sizeof(Widest) / sizeof(float);
 
-// A number for each row of a panel; of two panels, if W has room for both: the second one's lie `apart` bytes further on.
+// A number for each row of a panel, or of two panels if W holds both: those of the second are `apart` bytes further on.
 template <class W, class Number, class... Kind>
 inline W load_rows(const Number *p, size_t apart, Kind... kind) {
     if constexpr (sizeof(W) == sizeof(F8)) {
@@ -91,7 +91,7 @@ inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 inline void prefetch(const void *) {}
 #endif
 
-// Before a loop that is to be written out: what it fills lies in registers then, every shift and mask in it is a constant.
+// Unrolls the next loop completely: its array is kept in registers, and every shift and mask is a constant.
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__)
@@ -100,7 +100,7 @@ inline void prefetch(const void *) {}
 #define QUIRE_UNROLL
 #endif
 
-// e ** x to about one unit in the last place; what would leave the range of float32 is held at its ends.
+// e ** x to about one unit in the last place, clamped to the range of float32.
 template <class W>
 inline W exponential(W x) {
     x = min(max(x, set1<W>(-87.0f)), set1<W>(88.0f));

@@ -1,4 +1,4 @@
-// The words of simd.h in AVX2 with FMA and F16C: one register. AVX-512 has them too.
+// The operations of simd.h in AVX2 with FMA and F16C: one register. AVX-512 uses them too.
 
 struct F8 {
     __m256 v;

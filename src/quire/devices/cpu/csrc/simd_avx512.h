@@ -1,4 +1,4 @@
-// Sixteen floats in one register of AVX-512; what simd.h says of two F8. F8 itself is that of AVX2.
+// F8x2 of simd.h: sixteen floats in one register of AVX-512. F8 is that of AVX2.
 
 struct F8x2 {
     __m512 v;

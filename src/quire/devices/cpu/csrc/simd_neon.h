@@ -1,4 +1,4 @@
-// The words of simd.h in NEON, which every ARM of 64 bits has: two registers.
+// The operations of simd.h in NEON, which every 64-bit ARM has: two registers.
 
 struct F8 {
     float32x4_t low, high;
@@ -15,7 +15,7 @@ inline F8 fma(F8 a, F8 b, F8 c) { return {vfmaq_f32(c.low, a.low, b.low), vfmaq_
 inline F8 magnitude(F8 a) { return {vabsq_f32(a.low), vabsq_f32(a.high)}; }
 inline F8 nearest(F8 a) { return {vrndnq_f32(a.low), vrndnq_f32(a.high)}; }
 
-// Of a number and a NaN these give the number, so that a NaN can be clamped.
+// For a number and a NaN these return the number, so that a NaN can be clamped.
 inline F8 max(F8 a, F8 b) { return {vmaxnmq_f32(a.low, b.low), vmaxnmq_f32(a.high, b.high)}; }
 inline F8 min(F8 a, F8 b) { return {vminnmq_f32(a.low, b.low), vminnmq_f32(a.high, b.high)}; }
 

@@ -1,4 +1,4 @@
-// Sixteen floats where a register has no room for them: two F8.
+// F8x2 of simd.h where a register cannot hold sixteen floats: two F8.
 
 struct F8x2 {
     F8 low, high;

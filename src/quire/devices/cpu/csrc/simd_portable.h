@@ -1,4 +1,4 @@
-// The words of simd.h for any CPU: eight floats in an array, which compilers turn into what vectors there are.
+// The operations of simd.h for any CPU: eight floats in an array, which compilers vectorize.
 
 struct F8 {
     float v[LANES];
@@ -21,7 +21,7 @@ inline F8 max(F8 a, F8 b) { QUIRE_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 inline F8 min(F8 a, F8 b) { QUIRE_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 inline F8 magnitude(F8 a) { QUIRE_EACH(a.v[i] < 0.0f ? -a.v[i] : a.v[i]); }
 
-// Adding 1.5 * 2 ** 23 leaves no bits below one: ties go to even, as the instruction does.
+// Adding 1.5 * 2 ** 23 leaves no fraction bits: ties go to even, like the instruction.
 inline F8 nearest(F8 a) { QUIRE_EACH((a.v[i] + 12582912.0f) - 12582912.0f); }
 
 inline F8 load(const uint16_t *p, bool is_bf16) {

@@ -1,4 +1,4 @@
-// What is done to each token by itself: embedding, norms, rope, quantization, the write to the KV cache. Included by
+// Token-wise kernels: embedding, norms, rope, quantization, the write to the KV cache. Included by
 // kernels.cpp, inside a variant's namespace.
 
 // 32 numbers of a token: value = round(x * 127 / largest magnitude), never -128.
@@ -24,7 +24,7 @@ inline void deliver(const float *x, int dim, const Output &out, int token) {
         for (int b = 0; b < out.quants.blocks; ++b) quantize_block(x + BLOCK * b, out.quants, token, b);
 }
 
-// --- embedding: one row out of its panel
+// --- embedding: one row of a panel
 
 inline float float_at(const uint8_t *panel, Format format, int at) {
     if (format == Format::F32) return reinterpret_cast<const float *>(panel)[at];
@@ -32,7 +32,7 @@ inline float float_at(const uint8_t *panel, Format format, int at) {
     return format == Format::F16 ? half::from_f16(half) : half::from_bf16(half);
 }
 
-// Numbers are computed in the order that quire.quant has, so that they are the same to the bit.
+// Numbers are computed in the order of quire.quant, so that they are bit-equal.
 inline void block_row(const BlockFormat &f, const uint8_t *head, const uint8_t *quants, int lane, int b, float *to) {
     const uint16_t *floats = reinterpret_cast<const uint16_t *>(head);
     const float common = f.is_bf16 ? half::from_bf16(floats[lane]) : half::from_f16(floats[lane]);
@@ -137,25 +137,33 @@ void gather(const GatherArgs &a, int begin, int end) {
 
 // --- positions
 
+// STEP is a constant because the compiler vectorises the loop only then.
+template <int STEP>
+inline void rotate_head(float *x, const float *cos, const float *sin, int pairs, int apart) {
+    for (int i = 0; i < pairs; ++i) {
+        const float first = x[i * STEP], second = x[i * STEP + apart];
+        x[i * STEP] = first * cos[i] - second * sin[i];
+        x[i * STEP + apart] = second * cos[i] + first * sin[i];
+    }
+}
+
 void rope(const RopeArgs &a, int begin, int end) {
-    const int step = a.interleaved ? 2 : 1, apart = a.interleaved ? 1 : a.pairs;
     for (int token = begin; token < end; ++token) {
         const size_t angles = static_cast<size_t>(token) * a.pairs;
         const float *cos = a.cos + angles, *sin = a.sin + angles;
         for (int head = 0; head < a.num_heads; ++head) {
             float *x = a.x.row(token) + head * a.head_dim;
-            for (int i = 0; i < a.pairs; ++i) {
-                const float first = x[i * step], second = x[i * step + apart];
-                x[i * step] = first * cos[i] - second * sin[i];
-                x[i * step + apart] = second * cos[i] + first * sin[i];
-            }
+            if (a.interleaved)
+                rotate_head<2>(x, cos, sin, a.pairs, 1);
+            else
+                rotate_head<1>(x, cos, sin, a.pairs, a.pairs);
         }
     }
 }
 
 // --- the KV cache
 
-// Numbers of one head of a token, `step` apart; eight at a time where there are eight.
+// Stores the numbers of one head of a token, `step` apart; eight at a time if possible.
 inline void put_halves(bool is_bf16, const float *numbers, int dim, uint16_t *to, int step) {
     int d = 0;
     for (; d + LANES <= dim && !is_bf16; d += LANES) {
@@ -166,7 +174,7 @@ inline void put_halves(bool is_bf16, const float *numbers, int dim, uint16_t *to
     for (; d < dim; ++d) to[d * step] = is_bf16 ? half::to_bf16(numbers[d]) : half::to_f16(numbers[d]);
 }
 
-// The same as blocks of 32 with a scale each; scales lie `scale_step` apart.
+// The same as blocks of 32 with a scale each; scales are `scale_step` apart.
 inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint16_t *scales, int scale_step) {
     for (int b = 0; b < dim / BLOCK; ++b) {
         int8_t part[BLOCK];
@@ -178,7 +186,7 @@ inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint
     }
 }
 
-// One head of one token, into its lane of the tile at `place`.
+// Stores one head of one token in its lane of the tile at `place`.
 inline void put(const KvPlane &c, uint8_t *place, int lane, const float *numbers, bool is_key) {
     const size_t first = is_key ? lane : static_cast<size_t>(lane) * c.padded_dim();
     const int step = is_key ? TILE : 1;

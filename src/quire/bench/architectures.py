@@ -1,0 +1,94 @@
+"""`quire bench architectures`: random models of each architecture on this CPU, beside llama.cpp and beside Llama.
+
+All have the size of SmolLM2-135M, so what differs is how well an architecture's ops are fused. Its rates, relative to
+the bytes that a token reads and to the products that it needs, are compared with those of Llama.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from quire.bench.cpu import CpuBench, find_tools
+from quire.bench.engines.model_facts import ModelFacts
+from quire.bench.engines.model_path import model_path
+from quire.bench.engines.small_model import write_small_model
+from quire.bench.figures.cpu_results import FormatResult
+from quire.bench.figures.figure import Figure, at_least
+from quire.bench.figures.table import figure_table
+from quire.bench.machine.description import describe_machine
+from quire.config import home_folder, load
+from quire.models.registry import all_architectures
+
+LLAMA = "llama"
+NUM_TURNS, QUICK_TURNS = 5, 1
+GOAL = at_least(0.9)
+
+
+def main(options: argparse.Namespace) -> None:
+    """Print the figures as a table. `options.model`: GGUF names of architectures, with commas; empty: all."""
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    home, tokenizer_model = home_folder(load()), model_path("")
+    known = sorted(arch.gguf for arch in all_architectures() if arch.gguf is not None)
+    names = [LLAMA, *(name for name in (options.model.split(",") if options.model else known) if name != LLAMA)]
+    files = [write_small_model(name, tokenizer_model, home / "bench") for name in names]
+    facts = [ModelFacts.of(file, name) for file, name in zip(files, names, strict=True)]
+    tools = None if options.no_peer else find_tools(home, facts[0], say)
+    bench = CpuBench(tools, say, num_repeats=1 if options.quick else 3)
+    turns = [[bench.measure_stream(each) for each in facts] for _ in range(QUICK_TURNS if options.quick else NUM_TURNS)]
+    print(describe_machine())
+    print(figure_table(list(architecture_figures(turns))))
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The fastest repeats of one model, in tokens a second: on a shared machine, slower ones measure the others."""
+
+    facts: ModelFacts
+    decode: float
+    prompt: float
+    peer_decode: float | None
+    peer_prompt: float | None
+
+    @classmethod
+    def of(cls, results: Sequence[FormatResult]) -> Rates:
+        """Return the rates of all turns of one model."""
+        peers = [result.peer for result in results if result.peer is not None]
+        return cls(
+            facts=results[0].facts,
+            decode=max(rate for result in results for rate in result.ours.decode_rates),
+            prompt=max(rate for result in results for rate in result.ours.prompt_rates),
+            peer_decode=max((rate for peer in peers for rate in peer.decode), default=None),
+            peer_prompt=max((rate for peer in peers for rate in peer.prompt), default=None),
+        )
+
+    @property
+    def read_rate(self) -> float:
+        """Weight bytes a second in decode."""
+        return self.decode * self.facts.decode_bytes
+
+    @property
+    def product_rate(self) -> float:
+        """Multiply-adds a second in prompts."""
+        return self.prompt * self.facts.prompt_multiply_adds
+
+
+def architecture_figures(turns: Sequence[Sequence[FormatResult]]) -> Iterator[Figure]:
+    """Yield the rates of each model, and its shares of the first one's."""
+    rates = [Rates.of(results) for results in zip(*turns, strict=True)]
+    llama = rates[0]
+    for each in rates:
+        label = each.facts.label
+        yield Figure(f"decode, one stream, {label}", each.decode, "tok/s", None, "llama-bench", peer=each.peer_decode)
+        yield Figure(f"prompt of 512 tokens, {label}", each.prompt, "tok/s", None, "llama-bench", peer=each.peer_prompt)
+        if each is not llama:
+            size = f"{each.facts.decode_bytes / 1e6:.0f} MB a token"
+            yield Figure(f"decode, {label}: read rate over Llama's", each.read_rate / llama.read_rate, "×", GOAL, size)
+            size = f"{each.facts.prompt_multiply_adds / 1e6:.0f} M multiply-adds a token"
+            share = each.product_rate / llama.product_rate
+            yield Figure(f"prompt, {label}: product rate over Llama's", share, "×", GOAL, size)

@@ -1,0 +1,80 @@
+"""Write a random model of any architecture that GGUF files can have, in the size of SmolLM2-135M.
+
+Its configuration has the keys that our architecture reads and its tensors are the ones that our architecture names, so
+a new architecture needs no line here, unless it reads a key that no other one reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from quire.bench.engines.random_gguf import Q4_1, Shape, write_random_gguf
+from quire.models.config import read_config
+from quire.models.errors import UnsupportedModel
+from quire.models.names import stored_shapes
+from quire.models.registry import Architecture, all_architectures
+from quire.weights.checkpoint import open_checkpoint
+
+VALUES: dict[str, int | float] = {
+    "block_count": 30,
+    "context_length": 8192,
+    "embedding_length": 576,
+    "feed_forward_length": 1536,
+    "attention.head_count": 9,
+    "attention.head_count_kv": 3,
+    "attention.key_length": 64,
+    "attention.value_length": 64,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+    "attention.sliding_window": 4096,
+    "attention.scale": 0.125,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "embedding_scale": 12.0,
+    "residual_scale": 0.25,
+    "logit_scale": 0.25,
+    "rope.freq_base": 100000.0,
+    "rope.dimension_count": 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """A checkpoint before its tensors exist: what its configuration is read from."""
+
+    container: str
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+
+
+def write_small_model(architecture: str, tokenizer_model: Path, folder: Path) -> Path:
+    """Write a file of this architecture, by its GGUF name, with the tokenizer of another model, unless it exists."""
+    found = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
+    if architecture not in found:
+        names = ", ".join(sorted(found))
+        raise UnsupportedModel(f"There is no architecture {architecture!r}. In GGUF files there are: {names}.")
+    tokenizer = {
+        key: value for key, value in open_checkpoint(tokenizer_model).metadata.items() if key.startswith("tokenizer.")
+    }
+    config = _config(found[architecture])
+    shapes = _shapes(found[architecture], config, len(tokenizer["tokenizer.ggml.tokens"]))
+    metadata = {**config, "general.file_type": 3, **tokenizer}  # 3: Q4_1
+    return write_random_gguf(folder / f"{architecture}.q4_1.gguf", metadata, shapes, Q4_1)
+
+
+def _config(arch: Architecture) -> dict[str, Any]:
+    keys = arch.keys.gguf
+    spelled = {ours: keys.spelling.get(ours, ours) for ours in VALUES if ours in keys.read}
+    values = {f"{arch.gguf}.{name}": VALUES[ours] for ours, name in spelled.items()}
+    return {"general.architecture": arch.gguf, "general.name": f"random {arch.gguf}", **values}
+
+
+def _shapes(arch: Architecture, config: Mapping[str, Any], vocab_size: int) -> dict[str, Shape]:
+    """The tensors of a model whose head is its table of embeddings, as in SmolLM2."""
+    table = SimpleNamespace(shape=(vocab_size, VALUES["embedding_length"]))
+    header = _Header("gguf", config, {"token_embd.weight": table})
+    return stored_shapes("gguf", read_config(header, arch.keys, arch.config), arch.names)
