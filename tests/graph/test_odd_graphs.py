@@ -17,7 +17,7 @@ WITH_LOGITS = [name for name in ODD_GRAPHS if name not in HEADLESS]
 
 @pytest.mark.parametrize("name", ODD_GRAPHS)
 def test_every_rule_keeps_the_logits(name: str):
-    """In the interpreter: each rule alone, and those of each device, as if it supported every fused op."""
+    """In the interpreter: each rule alone and all together, as for a device that supports every fused op."""
     sketch = odd_graph(name)
     for rules in sequences():
         graph = fused_by(rules, sketch.graph)

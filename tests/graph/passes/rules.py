@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 
-import quire.devices
 import quire.graph.passes
 from quire.graph.graph import Graph, Node
+from quire.graph.passes import fuse
 from quire.graph.passes.rewrite import Rule
 
 PASSES = "quire.graph.passes"
@@ -36,22 +34,15 @@ def rules_in(modules: Iterable[ModuleType]) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def rules_of_devices() -> dict[str, tuple[str, ...]]:
-    """The names of the rules that each device applies, in its order. Read from the source: nothing is imported."""
-    found = {}
-    for path in sorted(Path(quire.devices.__file__).parent.glob("*/lower.py")):
-        for node in ast.parse(path.read_text()).body:
-            match node:
-                case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Tuple(elts=rules)):
-                    found[path.parent.name] = tuple(ast.unparse(rule).rpartition(".")[2] for rule in rules)
-    return found
-
-
 def sequences(modules: Mapping[str, ModuleType] | None = None) -> list[tuple[Rule, ...]]:
-    """Every rule alone, then the rules of each device. `modules`: others in place of the package's."""
+    """Every rule alone; all in the order of fuse.py; and all but merge_linears, whose result no other rule matches.
+
+    `modules`: others in place of the package's.
+    """
     rules = {rule.__name__: rule for rule in rules_in((modules or pass_modules()).values())}
-    devices = [tuple(rules[name] for name in names) for names in rules_of_devices().values()]
-    return [*((rule,) for rule in rules.values()), *devices]
+    order = [rules[rule.__name__] for rule in fuse.RULES]
+    without_merge = [rule for rule in order if rule.__name__ != fuse.merge_linears.__name__]
+    return [*((rule,) for rule in rules.values()), tuple(order), tuple(without_merge)]
 
 
 def fused_by(rules: Sequence[Rule], graph: Graph, modules: Mapping[str, ModuleType] | None = None) -> Graph:

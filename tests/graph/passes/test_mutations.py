@@ -9,11 +9,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from quire.graph.passes import fuse
 from quire.ops import fused
 from quire.ops.registry import Op, relative_error
 from tests.graph.odd_graphs import ODD_GRAPHS, odd_graph
 from tests.graph.passes.mutants import Check, checks_of, without
-from tests.graph.passes.rules import fault_of, form_of, fused_by, pass_modules, rules_in, rules_of_devices, sequences
+from tests.graph.passes.rules import fault_of, form_of, fused_by, pass_modules, rules_in, sequences
 from tests.graph.sketch import MAX_ERROR, Sketch, interpreted, logits_of
 
 pytestmark = pytest.mark.pure
@@ -35,7 +36,7 @@ def expected(name: str) -> np.ndarray:
 
 
 def is_wrong(name: str, modules: dict[str, ModuleType]) -> bool:
-    """Does any rule of these modules, alone or with a device's others, change the logits of a graph or fail?"""
+    """Does any rule of these modules, alone or with the others, change the logits of a graph or fail?"""
     sketch = odd_graph(name)
     for rules, right in zip(sequences(modules), right_forms(name), strict=True):
         try:
@@ -68,11 +69,8 @@ def test_a_graph_shows_that_the_check_is_missing(check: Check):
     assert found, f"No odd graph needs the check {check}. Add one to tests/graph/odd_graphs.py, or remove the check."
 
 
-def test_every_device_has_rules_and_every_rule_has_a_device():
-    devices = rules_of_devices()
-    assert {"cpu", "cuda"} <= devices.keys()
-    used = {name for names in devices.values() for name in names}
-    assert {rule.__name__ for rule in rules_in(pass_modules().values())} == used
+def test_every_rule_has_its_place_in_the_order():
+    assert set(fuse.RULES) == set(rules_in(pass_modules().values()))
 
 
 def test_checks_are_found_in_every_file_of_rules():
