@@ -150,20 +150,25 @@ class WeightsConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """A GPU."""
+    """The device."""
 
+    fuse: bool = setting(
+        True,
+        "Use kernels that compute several operations of a model at once. off: one plain kernel for each operation; "
+        "slower, to find out whether a fused kernel is wrong.",
+    )
     dtype: str | None = setting(
-        None, "Number format of activations, and of weights that are not quantized. None: bf16.",
+        None, "On a GPU: number format of activations, and of weights that are not quantized. None: bf16.",
         choices=ACTIVATION_FORMATS,
     )  # fmt: skip
     deterministic: bool = setting(
         False,
         "A request's tokens do not depend on other requests, on chunks or on cache hits. Slower; a CPU is always so.",
     )
-    captures: bool = setting(True, "Capture decode steps as CUDA graphs, and replay them.")
+    captures: bool = setting(True, "On a GPU: capture decode steps as CUDA graphs, and replay them.")
     tune: bool = setting(
         False,
-        "In idle time, find the fastest kernel for each matrix here, a second at a time; for the next start.",
+        "On a GPU: in idle time, find the fastest kernel for each matrix, a second at a time; for the next start.",
     )
 
 

@@ -1,4 +1,7 @@
-"""One word, one meaning: a public class or function name is defined in one module, or means the same in all of them."""
+"""One word, one meaning: a public class or function name is defined in one module, or means the same in all of them.
+
+A device's kernel may have the name of its op.
+"""
 
 import ast
 from collections import defaultdict
@@ -31,6 +34,8 @@ SHARED = {
     "embed_positions": "an op, and a kernel of it",
     "scale_by_position": "an op, and a kernel of it",
     "multiply": "a product of a value and a weight",
+    "attend": "attention: the block of a model's layer, and the kernel",
+    "supports": "devices: is there a kernel for this fused node?",
 }
 
 
@@ -47,8 +52,14 @@ def definitions(sources: Iterable[Source]) -> dict[str, list[str]]:
 
 def repeated(sources: Iterable[Source]) -> list[str]:
     """Names that are defined more than once and are not listed as shared."""
-    found = definitions(sources)
+    found = {name: without_kernels(where) for name, where in definitions(sources).items()}
     return [f"{name}: {', '.join(where)}" for name, where in found.items() if len(where) > 1 and name not in SHARED]
+
+
+def without_kernels(modules: list[str]) -> list[str]:
+    """The modules of a name; of an op, without those of its kernels."""
+    is_op = any(module.startswith("quire.ops.") for module in modules)
+    return [module for module in modules if not (is_op and module.startswith("quire.devices."))]
 
 
 def test_a_public_name_has_one_meaning():
@@ -63,3 +74,10 @@ def test_every_shared_name_is_defined_more_than_once():
 def test_a_repeated_name_is_found():
     text = "class Place:\n    pass\n\n\ndef main():\n    pass\n\n\ndef _place():\n    pass\n"
     assert repeated([Source("one", text), Source("two", text)]) == ["Place: quire.one, quire.two"]
+
+
+def test_a_kernel_may_have_the_name_of_its_op_and_nothing_else_may():
+    text = "def embed():\n    pass\n"
+    op, kernel = Source("ops.embed", text), Source("devices._triton.embed", text)
+    assert repeated([op, kernel]) == []
+    assert repeated([op, kernel, Source("models.embed", text)]) == ["embed: quire.ops.embed, quire.models.embed"]

@@ -24,6 +24,7 @@ FLAGS = {
     "cp": {"--home"},
     "pull": {"--home", "--registry"},
     "key": set(),
+    "architectures": {"--json"},
 }
 
 

@@ -70,6 +70,19 @@ def test_tokens_that_the_model_does_not_have_are_refused(prompt: list[int], samp
     assert isinstance(error, InvalidRequest) and error.field == field and str(VOCAB - 1) in error.public
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_setting_fuse_is_passed_to_the_lowering(fuse: bool) -> None:
+    found: list[bool] = []
+
+    class Recording(InterpreterDevice):
+        def lower(self, *arguments: Any) -> InterpreterProgram:
+            found.append(arguments[3].fuse)
+            return super().lower(*arguments)
+
+    build_engine(make_toy("llama").checkpoint, Recording(), load({"num_blocks": 20, "fuse": fuse}, environ={}))
+    assert found == [fuse]
+
+
 def test_an_id_is_refused_while_its_first_request_runs() -> None:
     driver = Driver()
     driver.submit("a", some_tokens(5))

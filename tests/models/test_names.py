@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +10,16 @@ import pytest
 
 from quire.models.draw import draw
 from quire.models.errors import BadCheckpoint
-from quire.models.registry import Architecture, all_architectures
-from tests.models.toys import LLAMA_LIKE, MemoryCheckpoint, as_tensors, random_checkpoint
+from quire.models.registry import all_architectures
+from tests.models.toys import (
+    CASES,
+    CONVERSIONS,
+    FIRST_CASES,
+    MemoryCheckpoint,
+    as_tensors,
+    make_toy,
+    random_checkpoint,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -119,15 +128,44 @@ def test_a_head_without_a_table_serves_as_both():
     assert weights["head"] is weights["embed"] and np.array_equal(weights["head"].float32(), table)
 
 
-@pytest.mark.parametrize(
-    "arch", [arch for arch in all_architectures() if arch.name in LLAMA_LIKE], ids=lambda arch: arch.name
-)
-def test_only_llama_in_gguf_has_paired_rows(arch: Architecture):
-    for container in ("safetensors", "gguf") if arch.gguf else ("safetensors",):
-        weights = draw(random_checkpoint(arch, container)).weights
+IN_GGUF = [name for name in FIRST_CASES if CASES[name].kind in CONVERSIONS and CASES[name].in_gguf]
+
+
+@pytest.mark.parametrize("case", FIRST_CASES)
+def test_every_tensor_of_a_checkpoint_is_needed(case: str):
+    """Without any one of them the model is refused, by the tensor's name."""
+    checkpoint = make_toy(case).checkpoint
+    for name in checkpoint.tensors:
+        with pytest.raises(BadCheckpoint, match=re.escape(name)):
+            draw(without(checkpoint, name))
+
+
+@pytest.mark.parametrize("case", FIRST_CASES)
+def test_an_unused_tensor_of_any_architecture_is_an_error(case: str):
+    for name in ("model.vision.weight", "model.layers.0.mixer.weight"):
+        with pytest.raises(BadCheckpoint, match=rf"1 tensor \({re.escape(name)}\)"):
+            draw(plus(make_toy(case).checkpoint, **{name: np.zeros((2, 2), np.float32)}))
+
+
+@pytest.mark.parametrize("case", IN_GGUF)
+def test_both_containers_give_the_same_weights(case: str):
+    """Whatever the order of rows, the stacking and the numbers added in either. Ropes may have other types of layers."""
+    toy = make_toy(case)
+    both = (
+        {n: w for n, w in draw(each).weights.items() if "rope." not in n} for each in (toy.checkpoint, toy.as_gguf())
+    )
+    stored, converted = both
+    assert stored.keys() == converted.keys()
+    for name, weight in stored.items():
+        np.testing.assert_allclose(converted[name].float32(), weight.float32(), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_llama_in_gguf_has_paired_rows():
+    for container in ("safetensors", "gguf"):
+        weights = draw(random_checkpoint(LLAMA, container)).weights
         moved = {name for name, weight in weights.items() if weight.row_order is not None}
         expected = {"layers.0.attn.q", "layers.0.attn.k", "layers.1.attn.q", "layers.1.attn.k"}
-        assert moved == (expected if (container, arch.gguf) == ("gguf", "llama") else set())
+        assert moved == (expected if container == "gguf" else set())
 
 
 def test_drawing_reads_no_weight():

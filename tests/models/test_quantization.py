@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ import pytest
 
 from quire.engine.llm import LLM
 from quire.graph.weight import StoredTensor
-from quire.models.draw import draw
+from quire.models.draw import DrawnModel, draw
 from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.quantization import Quantization, join_tensors, read_quantization
+from quire.ops.registry import relative_error
 from quire.quant.int4 import from_packed
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
-from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
+from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor, as_grouped_int4
 from quire.weights.random_weights import RandomTensor
+from tests.devices.cpu.programs import lower, session
 from tests.models.quantized import WAYS, compressed, write_checkpoint
-from tests.models.toys import make_toy, some_tokens
+from tests.models.toys import as_tensors, make_toy, some_tokens
 
 pytestmark = pytest.mark.device
 
@@ -61,6 +64,41 @@ def test_greedy_tokens_equal_those_of_transformers_with_the_dequantized_weights(
     with LLM(tmp_path, num_blocks=64, kv_dtype="f32") as llm:
         (answer,) = llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True))
     assert list(answer.tokens) == text[0, len(prompt) :].tolist()
+
+
+FUSED = ("phi3", "gpt_neox")  # q, k and v are parts of one matrix, stacked, or in groups
+
+
+def dequantized(case: str, weights: dict[str, np.ndarray]) -> DrawnModel:
+    """The model of a case with these weights, in float32."""
+    return draw(replace(make_toy(case).checkpoint, tensors=as_tensors(weights)))
+
+
+@pytest.mark.parametrize("case", FUSED)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_part_of_a_quantized_matrix_keeps_its_values_and_scales(way: str, case: str, tmp_path: Path):
+    expected = dequantized(case, write_checkpoint(way, tmp_path, make_toy(case).checkpoint)).weights
+    weights = draw(open_checkpoint(tmp_path)).weights
+    parts = [name for name, weight in weights.items() if weight.format in ("int4", "f8_e4m3")]
+    assert {"layers.0.attn.q", "layers.1.attn.k", "layers.1.attn.v", "layers.0.mlp.up"} <= set(parts)
+    for name, weight in weights.items():
+        np.testing.assert_allclose(weight.float32(), expected[name].float32(), rtol=2e-7, err_msg=name)
+        if (grouped := as_grouped_int4(weight)) is not None:
+            np.testing.assert_array_equal(grouped.dequantize(), expected[name].float32(), err_msg=name)
+
+
+@pytest.mark.parametrize("case", FUSED)
+@pytest.mark.parametrize("way", ["awq", "gptq-act-order", "fp8-blocks", "compressed-fp8-rows"])
+def test_parts_of_quantized_matrices_give_the_logits_of_the_dequantized_model_on_the_cpu(
+    way: str, case: str, tmp_path: Path
+):
+    same = dequantized(case, write_checkpoint(way, tmp_path, make_toy(case).checkpoint))
+    model, tokens = draw(open_checkpoint(tmp_path)), some_tokens(20)
+    right = session(lower(same, precision="float"), same).step({"a": tokens})["a"]
+    exact = session(lower(model, precision="float"), model).step({"a": tokens})["a"]
+    assert relative_error(exact, right) < 1e-5
+    packed = session(lower(model), model).step({"a": tokens})["a"]
+    assert relative_error(packed, right) < 1e-2  # values times scales are rounded to f16
 
 
 @pytest.mark.parametrize("is_symmetric", [True, False])

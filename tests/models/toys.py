@@ -22,7 +22,7 @@ from quire.graph.weight import ComputedTensor
 from quire.models.config import read_config
 from quire.models.draw import DrawnModel, draw
 from quire.models.names import stored_shapes
-from quire.models.registry import Architecture
+from quire.models.registry import Architecture, all_architectures
 from quire.ops.batch import Batch, RowPart
 from tests.models.case import SIZES, VOCAB, Case, Conversion, base_keys
 
@@ -83,7 +83,9 @@ def _modules() -> dict[str, Any]:
 
 CASES: dict[str, Case] = {name: case for module in _modules().values() for name, case in module.CASES.items()}
 CONVERSIONS: dict[str, Conversion] = {module.KIND: module.GGUF for module in _modules().values() if module.GGUF}
-LLAMA_LIKE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+# Architectures with a class in transformers: not other names of one.
+ORIGINALS = [arch for arch in all_architectures() if not getattr(arch, "alias_of", None)]
+FIRST_CASES = list({case.kind: name for name, case in reversed(CASES.items())}.values())[::-1]  # one of each kind
 
 
 @cache

@@ -27,6 +27,7 @@ COMMANDS = {  # module and function of each command, in the order of the help pa
     "create": ("quire.cli.commands.create", "create"),
     "cp": ("quire.cli.commands.cp", "cp"),
     "rm": ("quire.cli.commands.rm", "rm"),
+    "architectures": ("quire.cli.commands.architectures", "architectures"),
     "advise": ("quire.cli.commands.advise", "advise"),
     "doctor": ("quire.cli.commands.doctor", "doctor"),
     "bench": ("quire.cli.commands.bench", "bench"),

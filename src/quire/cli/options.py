@@ -142,7 +142,7 @@ def _setting_parameter(each: Setting) -> inspect.Parameter:
     choices = f" One of {', '.join(map(str, each.choices))}." if each.choices else ""
     default = "" if each.default in (None, "") else f" Default: {each.default}."
     text = f"{each.help}{choices}{default} [{each.variable}]"
-    values = each.choices or (("true", "false") if each.kind is bool else ())
+    values = each.choices or (("on", "off") if each.kind is bool else ())
     more = {"autocompletion": one_of(*values)} if values else {}
     flags: dict[str, Any] = {"help": text, "metavar": each.kind.__name__.upper(), "show_default": False, **more}
     return _parameter(

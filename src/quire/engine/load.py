@@ -105,6 +105,7 @@ def lower(
     options = LoweringOptions(
         dtype=config.device.dtype,
         quantize=config.weights.quantize,
+        fuse=config.device.fuse,
         deterministic=config.device.deterministic,
         captures=config.device.captures,
         tuned=home_folder(config) / TUNED,

@@ -126,7 +126,8 @@ def _global_heads(base: dict[str, Any], values: Values, is_v_from_k: bool) -> tu
         heads = values.size("num_global_key_value_heads", local[1]) if is_v_from_k else local[1]
         return values.size("global_head_dim"), heads
     table = values.mapping("per_layer_config")
-    full = [str(index) for index, kind in enumerate(base["layer_types"]) if kind == FULL]
+    names = {int(name): name for name in table if name.isdecimal()}  # transformers pads them with zeros
+    full = [names.get(index, str(index)) for index, kind in enumerate(base["layer_types"]) if kind == FULL]
     if not table:
         return local
     layers = [values.table("per_layer_config").table(each) for each in full]

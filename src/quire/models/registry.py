@@ -25,9 +25,7 @@ class Architecture:
 
     name: str  # in config.json's `architectures`
     model_type: str  # in config.json's `model_type`
-    gguf: (
-        str | None
-    )  # in GGUF's `general.architecture`; None: its GGUF files have another architecture's name
+    gguf: str | None  # in GGUF's `general.architecture`; None: its GGUF files have another architecture's name
     names: Names
     keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
     config: type[ModelConfig]

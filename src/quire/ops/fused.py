@@ -130,6 +130,8 @@ def qkv_attention(
 
 @linear_split.shape
 def _(x: Shape, weights: tuple[Shape, ...], biases: tuple[Shape | None, ...]) -> list[Shape]:
+    if len(weights) < 2:
+        raise ValueError(f"linear_split has at least two weights, not {len(weights)}")
     pairs = enumerate(zip(weights, biases, strict=True))
     return [product_shape(x, weight, bias, (f"weights[{i}]", f"biases[{i}]")) for i, (weight, bias) in pairs]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quire.bench.accuracy.cpu_accuracy import compare_accuracy
-from quire.bench.accuracy.divergence import NUM_COUNTED, WINDOW, clamp, divergences, log_probabilities
+from quire.bench.accuracy.divergence import NUM_COUNTED, WINDOW, clamp_log_probs, divergences, log_probabilities
 from quire.bench.accuracy.llama_perplexity import MAGIC, read_head, read_window
 from quire.bench.load.sample_text import sample_text, word_tokens
 from quire.engine.model_files import read_model_text
@@ -34,7 +34,7 @@ def perplexity_file(tokens: np.ndarray, log_probs: list[np.ndarray]) -> bytes:
 def test_the_peers_file_is_read():
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, VOCAB, (2, WINDOW))
-    written = [clamp(log_probabilities(rng.normal(0, 4, (NUM_COUNTED, VOCAB)).astype("f4"))) for _ in tokens]
+    written = [clamp_log_probs(log_probabilities(rng.normal(0, 4, (NUM_COUNTED, VOCAB)).astype("f4"))) for _ in tokens]
     file = io.BytesIO(perplexity_file(tokens, written))
     windows, vocab = read_head(file)
     assert vocab == VOCAB and np.array_equal(windows, tokens)

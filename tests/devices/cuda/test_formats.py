@@ -20,6 +20,8 @@ from quire.devices.cuda.instructions import AddProduct, Attend, Gate
 from quire.devices.cuda.int4 import Int4Linear, join_int4
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
+from quire.devices.cuda.tiles import Tiles
+from quire.devices.cuda.weights import Placer
 from quire.devices.facts import DeviceUnavailable
 from quire.graph.weight import Weight
 from quire.models.draw import DrawnModel, draw
@@ -28,6 +30,7 @@ from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
 from quire.weights.random_weights import RandomTensor
 from tests.devices.cuda.models import in_format
+from tests.models.case import TOKENS
 from tests.models.quantized import WIDE_GROUP, write_checkpoint
 from tests.models.toys import MemoryCheckpoint, Session, Toy, as_tensors, some_tokens, to_gguf, toy_of
 from tests.ops.encoded_tensor import EncodedTensor
@@ -250,3 +253,33 @@ def test_matrices_are_resident_as_the_facts_say(format, place):
     program = lowered(replace(model, weights={**model.weights, **weights}), place)
     torch_names = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "int4": "int4"}
     assert set(program.formats) == {"bfloat16", torch_names[FACTS.weight_formats[format]]}
+
+
+@cache
+def fused_toy() -> MemoryCheckpoint:
+    """A toy of Phi-3, which has q, k and v in one matrix, gate and up in another."""
+    whole = toy_of("Phi3ForCausalLM", {**SIZES, "num_hidden_layers": 1, **TOKENS}, seed=2).checkpoint
+    arrays = {name: tensor.array * (0.35 if tensor.array.ndim == 2 else 1) for name, tensor in whole.tensors.items()}
+    return replace(whole, tensors=as_tensors(arrays))
+
+
+@pytest.mark.parametrize("way", ["awq", "gptq-act-order"])
+def test_parts_of_a_4_bit_matrix_are_multiplied_without_conversion(way: str, tmp_path: Path, place: str):
+    weights = write_checkpoint(way, tmp_path, fused_toy())
+    same = draw(replace(fused_toy(), tensors=as_tensors(weights)))
+    program = lowered(draw(open_checkpoint(tmp_path)), place, "f32", dtype="f32")
+    assert len(linears(program)) == 4 and all(isinstance(each, Int4Linear) for each in linears(program))
+    assert relative_error(logits(program), by_references(same)) <= 2e-3  # scales are kept in 11 bits
+
+
+@pytest.mark.parametrize("way", ["fp8-tensor", "compressed-fp8-rows"])
+def test_parts_of_an_fp8_matrix_keep_their_scales(way: str, tmp_path: Path, place: str):
+    weights = write_checkpoint(way, tmp_path, fused_toy())
+    same = draw(replace(fused_toy(), tensors=as_tensors(weights))).weights
+    tiles = Tiles(num_processors=4)
+    placer = Placer(draw(open_checkpoint(tmp_path)).weights, torch.device(place), torch.bfloat16, tiles, None)
+    for name in ("attn.q", "attn.k", "attn.v", "mlp.gate", "mlp.up"):
+        linear = placer.matrix([f"layers.0.{name}"], [None])
+        assert isinstance(linear, Linear) and linear.scale is not None
+        numbers = linear.weight.float() * linear.scale[:, None]
+        np.testing.assert_allclose(numbers.cpu(), same[f"layers.0.{name}"].float32(), rtol=2e-7, err_msg=name)

@@ -133,6 +133,16 @@ def test_accepted_requests_finish_before_the_server_ends(model_file):
         assert engines and not any(Path(f"/proc/{pid}").exists() for pid in engines)
 
 
+def test_a_server_without_fused_kernels_answers_the_same(model_file):
+    texts = []
+    for fuse in ("on", "off"):
+        with serving(model_file, *SMALL, "--fuse", fuse) as server:
+            body = ASK | {"max_tokens": 24}
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False)
+            texts.append(answer.json()["choices"][0]["text"])
+    assert texts[0] and texts[0] == texts[1]
+
+
 def test_a_request_that_outlasts_the_drain_gets_an_error(model_file):
     with serving(model_file, *SMALL, "--drain-seconds", "0.3") as server:
         body = ASK | {"max_tokens": 1000, "stream": True}

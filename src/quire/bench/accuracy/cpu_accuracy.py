@@ -19,7 +19,7 @@ from quire.bench.accuracy.divergence import (
     FIRST_COUNTED,
     NUM_COUNTED,
     WINDOW,
-    clamp,
+    clamp_log_probs,
     divergences,
     log_probabilities,
 )
@@ -85,7 +85,7 @@ def _compare(
         if model_text.tokenizer is not None and model_text.tokenizer.prefix:
             tokens[0] = model_text.tokenizer.prefix[0]
         expected = log_probabilities(_logits(exact, tokens))
-        ours.append(divergences(expected, clamp(log_probabilities(_logits(fast, tokens)))))
+        ours.append(divergences(expected, clamp_log_probs(log_probabilities(_logits(fast, tokens)))))
         if peer_windows is not None:
             peer.append(divergences(expected, next(peer_windows)))
     if not peer:

@@ -28,7 +28,7 @@ def log_probabilities(logits: Array) -> Array:
     return out
 
 
-def clamp(log_probs: Array) -> Array:
+def clamp_log_probs(log_probs: Array) -> Array:
     """Raise values that are more than CLAMP below the likeliest token's."""
     out: Array = np.maximum(log_probs, log_probs.max(1, keepdims=True) - np.float32(CLAMP))
     return out

@@ -79,6 +79,7 @@ class _Lowering:
             for value in node.inputs:
                 self._readers.setdefault(value.id, []).append(node)
         self._left = Counter(value.id for node in graph.nodes for value in node.inputs)
+        self._left.update(value.id for value in graph.outputs.values())  # they are read once more, at the end
         self._angles: dict[tuple[str, float], tuple[BufferSlice, BufferSlice]] = {}
 
     def walk(self) -> None:

@@ -47,6 +47,8 @@ def fuse_graph(graph: Graph) -> Graph:
     """Return the graph with the fused ops that the device has kernels for."""
 
     def supports(node: Node) -> bool:
+        if node.op.name in SUMS:  # the sum may be left to the next norm, and nothing norms the logits
+            return node.output != graph.outputs.get("logits")
         if node.op.name not in FACTS.fused_ops or node.cache is None:
             return node.op.name in FACTS.fused_ops
         spec = graph.caches[node.cache]

@@ -14,7 +14,7 @@ def merge_linears(uses: Uses, node: Node) -> Fusion | None:
     if node.op.name != "linear":
         return None
     same = [each for each in uses.readers(node.inputs[0]) if each.op.name == "linear"]
-    if len(same) < 2 or same[0] is not node:
+    if len(same) < 2:
         return None
     weights = {
         "weights": tuple(each.weights["weight"] for each in same),
@@ -32,7 +32,7 @@ def fuse_gate(uses: Uses, node: Node) -> Fusion | None:
     for activated, up_value in (node.inputs, node.inputs[::-1]):
         activation, up = uses.maker(activated, "activation"), uses.maker(up_value, "linear")
         gate = uses.maker(activation.inputs[0], "linear") if activation else None
-        if activation is None or gate is None or up is None or gate is up or gate.inputs != up.inputs:
+        if activation is None or gate is None or up is None or gate.inputs != up.inputs:
             continue
         if not all(uses.is_read_once(each.output) for each in (activation, gate, up)):
             continue
@@ -51,7 +51,7 @@ def fuse_residual(uses: Uses, node: Node) -> Fusion | None:
         return None
     for residual, product in (node.inputs, node.inputs[::-1]):
         linear = uses.maker(product, "linear")
-        if linear is None or residual.id == product.id or not uses.is_read_once(product):
+        if linear is None or not uses.is_read_once(product):
             continue
         inputs = {"x": linear.inputs[0], "residual": residual}
         whole = uses.graph.node(fused.linear_add, inputs, linear.weights, {}, outputs=node.outputs)
@@ -66,7 +66,7 @@ def fuse_scaled_residual(uses: Uses, node: Node) -> Fusion | None:
     for residual, scaled in (node.inputs, node.inputs[::-1]):
         scale = uses.maker(scaled, "scale")
         linear = uses.maker(scale.inputs[0], "linear") if scale else None
-        if scale is None or linear is None or residual.id == scaled.id:
+        if scale is None or linear is None:
             continue
         if not all(uses.is_read_once(each.output) for each in (scale, linear)):
             continue
@@ -83,7 +83,7 @@ def fuse_normed_residual(uses: Uses, node: Node) -> Fusion | None:
     for residual, normed in (node.inputs, node.inputs[::-1]):
         norm = uses.maker(normed, "rms_norm")
         linear = uses.maker(norm.inputs[0], "linear") if norm else None
-        if norm is None or linear is None or not _is_of_tokens(norm) or residual.id == normed.id:
+        if norm is None or linear is None or not _is_of_tokens(norm):
             continue
         if not all(uses.is_read_once(each.output) for each in (norm, linear)):
             continue
@@ -205,7 +205,7 @@ def fuse_norm(uses: Uses, node: Node) -> Fusion | None:
     if norm is None or not _is_of_tokens(norm):
         return None
     is_alone = uses.is_read_once(norm.output)
-    if node.op.name not in _NORMED and not is_alone:
+    if node.op.name not in _NORMED and not is_alone:  # cost
         return None
     weights, attrs = {**node.weights, "norm": norm.weights["weight"]}, {**node.attrs, "eps": norm.attrs["eps"]}
     op, x = _NORMED.get(node.op.name, fused.normed_linear), {"x": norm.inputs[0]}
@@ -219,8 +219,8 @@ def _is_of_tokens(norm: Node) -> bool:
 
 
 def fuse_head(uses: Uses, node: Node) -> Fusion | None:
-    """The linear that makes the logits, with the scale and the softcap after it, becomes head."""
-    if uses.graph.outputs.get("logits") not in node.outputs:
+    """The linear that makes the logits, with the scale and the softcap after it, becomes head. No node reads them."""
+    if uses.graph.outputs.get("logits") not in node.outputs or uses.readers(node.output):
         return None
     replaced, attrs, last = [node], {"factor": 1.0, "cap": 0.0}, node
     for op, attribute, parameter in (("softcap", "cap", "cap"), ("scale", "factor", "factor")):
@@ -231,7 +231,7 @@ def fuse_head(uses: Uses, node: Node) -> Fusion | None:
                 return None
             last = before
             replaced.append(last)
-    if last.op.name != "linear" or last.output.shape[0] != "logits":
+    if last.op.name != "linear":
         return None
     whole = uses.graph.node(fused.head, {"x": last.inputs[0]}, last.weights, attrs, outputs=node.outputs)
     return Fusion(whole, tuple(replaced))

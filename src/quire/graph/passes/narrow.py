@@ -15,10 +15,6 @@ def narrow_tail(graph: Graph) -> Graph:
         return graph
     mixing = [place for place, node in enumerate(graph.nodes) if not _is_token_wise(node)]
     start = max(mixing, default=-1) + 1
-    tail = graph.nodes[start:]
-    chosen = [node for node in tail if node.op is select.select]
-    if len(chosen) != 1:
-        return graph
     made = {value.id for node in graph.nodes[:start] for value in node.outputs}
     narrow: dict[int, Value] = {}  # a value of tokens -> the same of selected tokens
     nodes = list(graph.nodes[:start])
@@ -32,7 +28,7 @@ def narrow_tail(graph: Graph) -> Graph:
             narrow[value.id] = node.output
         return narrow[value.id]
 
-    for node in tail:
+    for node in graph.nodes[start:]:
         if node.op is select.select:
             narrow[node.output.id] = selected(node.inputs[0])
             continue
@@ -47,4 +43,4 @@ def narrow_tail(graph: Graph) -> Graph:
 def _is_token_wise(node: Node) -> bool:
     """Does the op compute a token's output from that token's inputs alone?"""
     reads = set(node.op.reads) - {"logits_at"}
-    return not reads and not node.op.uses_batch and not node.op.uses_cache
+    return not reads and not node.op.uses_batch

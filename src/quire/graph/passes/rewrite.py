@@ -71,11 +71,11 @@ def rewrite(graph: Graph, rules: Sequence[Rule], supports: Supports) -> Graph:
 
 
 def _matches(graph: Graph, rule: Rule, supports: Supports) -> list[Fusion]:
-    """The fusions by one rule that replace no node twice. Each keeps the values that others read, so all can apply."""
+    """The fusions by one rule, none at a node that another replaces. Each keeps the values that others read."""
     uses, gone, found = Uses(graph), set[int](), list[Fusion]()
     for node in graph.nodes:
         fusion = None if id(node) in gone else rule(uses, node)
-        if fusion is None or gone & {id(each) for each in fusion.replaced} or not supports(fusion.node):
+        if fusion is None or not supports(fusion.node):
             continue
         found.append(fusion)
         gone |= {id(each) for each in fusion.replaced}

@@ -1,0 +1,65 @@
+"""`quire architectures`: list the models that can be run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from quire.cli.options import CommandSettings, command, option
+from quire.cli.terminal.table import print_table
+from quire.models.registry import Architecture, all_architectures
+
+COLUMNS = {
+    "name": "NAME",
+    "gguf": "IN GGUF",
+    "containers": "CONTAINERS",
+    "attention": "ATTENTION",
+    "checked_with": "CHECKED WITH",
+}
+ATTENTION_KEYS = {  # a key of config.json, and the kind of attention that an architecture has if it reads the key
+    "sliding_window": "sliding",
+    "num_kv_shared_layers": "shared",
+    "alibi": "ALiBi",
+    "attn_logit_softcapping": "softcap",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitecturesOptions:
+    """Options of `quire architectures`."""
+
+    json: bool = option(False, "Print one JSON object.", "--json")
+
+
+@command(ArchitecturesOptions)
+def architectures(options: ArchitecturesOptions, settings: CommandSettings) -> None:
+    """List the architectures of models that can be run."""
+    found = list(_descriptions())
+    if options.json:
+        typer.echo(json.dumps({"architectures": found}, indent=2))
+    else:
+        print_table([tuple(COLUMNS.values()), *([_cell(each[name]) for name in COLUMNS] for each in found)])
+
+
+def _descriptions() -> Iterator[dict[str, Any]]:
+    for arch in all_architectures():
+        yield {
+            "name": arch.name,
+            "gguf": arch.gguf,
+            "containers": ["safetensors", "gguf"] if arch.gguf else ["safetensors"],
+            "attention": attention_kinds(arch),
+            "checked_with": f"transformers.{arch.name}",
+        }
+
+
+def attention_kinds(arch: Architecture) -> list[str]:
+    """Return the kinds of attention that models of an architecture may have, by the keys that it reads."""
+    return ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in arch.keys.config.read)]
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else value or "-"

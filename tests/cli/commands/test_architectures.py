@@ -1,0 +1,71 @@
+"""`quire architectures`: the table is true of the graphs that the toys draw, and README shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.cli.commands.architectures import ATTENTION_KEYS, attention_kinds
+from quire.models.registry import Architecture, all_architectures
+from tests.architecture.sources import ROOT
+from tests.models.toys import CASES, ORIGINALS, make_toy
+
+pytestmark = pytest.mark.device
+
+BEGIN, END = "<!-- the table of `quire architectures` -->", "<!-- end of the table -->"
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    from typer.testing import CliRunner
+
+    from quire.cli.app import make_typer_app
+
+    done = CliRunner().invoke(make_typer_app(["architectures"]), ["architectures", "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)["architectures"]
+
+
+def test_every_architecture_is_listed_and_has_a_case(listed):
+    assert [each["name"] for each in listed] == [arch.name for arch in all_architectures()]
+    classes = {f"transformers.{case.kind}" for case in CASES.values()}
+    assert [each["checked_with"] for each in listed if each["checked_with"] not in classes] == []
+
+
+def test_the_table_has_a_line_for_each(quire):
+    lines = quire("architectures").stdout.splitlines()
+    assert lines[0].split()[0] == "NAME" and len(lines) == 1 + len(all_architectures())
+
+
+def drawn_kinds(case: str) -> set[str]:
+    """The kinds of attention that the graph of a toy has."""
+    graph = make_toy(case).draw().graph
+    nodes = [node for node in graph.nodes if node.op.name.startswith("attention")]
+    kinds = {"sliding" if graph.caches[node.cache].window else "full" for node in nodes}
+    kinds |= {"shared" for node in nodes if node.op.name == "attention_shared"}
+    kinds |= {"ALiBi" for node in nodes if node.weights["slopes"]}
+    return kinds | {"softcap" for node in nodes if node.attrs["softcap"]}
+
+
+@pytest.mark.parametrize("arch", ORIGINALS, ids=lambda arch: arch.name)
+def test_the_kinds_of_attention_are_those_that_its_toys_draw(arch: Architecture):
+    drawn = {kind for name, case in CASES.items() if case.kind == arch.name for kind in drawn_kinds(name)}
+    assert drawn == set(attention_kinds(arch)), "a key of ATTENTION_KEYS is missing, or a case in tests/models/cases"
+
+
+def test_every_kind_of_attention_occurs():
+    kinds = {kind for arch in all_architectures() for kind in attention_kinds(arch)}
+    assert kinds == {"full", *ATTENTION_KEYS.values()}
+
+
+def test_the_readme_shows_the_table(listed):
+    lines = ["| architecture | in GGUF files | attention |", "|---|---|---|"]
+    for each in listed:
+        gguf = f"`{each['gguf']}`" if each["gguf"] else ""
+        lines.append(f"| `{each['name']}` | {gguf} | {', '.join(each['attention'])} |")
+    table = "\n".join(lines)
+    readme = Path(ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition(BEGIN)[2].partition(END)[0].strip()
+    assert shown == table, f"README.md is to have between its two comments:\n{table}"
