@@ -14,7 +14,7 @@ def merge_linears(uses: Uses, node: Node) -> Fusion | None:
     if node.op.name != "linear":
         return None
     same = [each for each in uses.readers(node.inputs[0]) if each.op.name == "linear"]
-    if len(same) < 2 or same[0] is not node:
+    if len(same) < 2:
         return None
     weights = {
         "weights": tuple(each.weights["weight"] for each in same),
