@@ -31,7 +31,6 @@ SHARED = {
     "read_vocabulary": "text: the vocabulary of a container",
     "usage_fields": "serve/dialects: token counts in OpenAI's fields",
     "attend": "attention: the block of a model's layer, and the kernel",
-    "supports": "devices: is there a kernel for this fused node?",
 }
 
 

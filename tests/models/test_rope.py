@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from quire.models.errors import UnsupportedModel
+from quire.models.keys import RopeRules
 from quire.models.rope import rope_from_config, rope_from_gguf
 from quire.models.values import Values
 
@@ -60,6 +61,36 @@ def test_frequencies_and_scaling_are_those_of_transformers(case, head_dim, theta
     tolerance = 4e-6 if rope["rope_type"] == "yarn" else 5e-7  # theirs subtracts its ramp from one in float32
     np.testing.assert_allclose(ours.frequencies(), expected.numpy(), rtol=tolerance)
     assert ours.scaling == pytest.approx(scaling)
+
+
+LONG_FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.5, 3.5, 4.5]}
+BY_LENGTH = {
+    "dynamic": {"factor": 4.0},
+    "longrope": {**LONG_FACTORS, "factor": 4.0, "original_max_position_embeddings": 64},
+}
+
+
+@pytest.mark.parametrize("context", [1, 64, 65, 200, 4096])
+@pytest.mark.parametrize("kind", BY_LENGTH)
+def test_frequencies_that_depend_on_the_length_are_those_of_transformers_for_it(kind, context):
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_type": kind, "rope_theta": 10000.0, **BY_LENGTH[kind]}
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 64}
+    config = transformers.LlamaConfig(**sizes, rope_parameters=rope)
+    expected, scaling = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=context)
+    ours = rope_from_config(Values(config.to_dict()), 8, 64)
+    np.testing.assert_allclose(ours.frequencies(context), expected.numpy(), rtol=1e-6)
+    assert ours.scaling == pytest.approx(scaling)
+
+
+def test_a_fixed_alpha_stretches_the_base_for_every_length():
+    given = Values({"rope_parameters": {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0}})
+    rope = rope_from_config(given, 64, 4096, RopeRules(has_alpha=True))
+    assert rope.kind == "default" and rope.theta == pytest.approx(10000.0 * 50.0 ** (64 / 62))
+    with pytest.raises(UnsupportedModel, match=r"rope_parameters\.alpha"):
+        rope_from_config(given, 64, 4096)
 
 
 def test_old_and_new_keys_of_config_json_give_the_same_rope():

@@ -9,8 +9,7 @@ from pathlib import Path
 from quire.config import Config
 from quire.devices.facts import DeviceFacts, MemoryKind
 from quire.engine.need import need_of
-from quire.models.config import read_config
-from quire.models.registry import find_architecture
+from quire.models.describe import describe
 from quire.quant.registry import all_formats
 from quire.types.errors import InvalidRequest
 from quire.types.formats import KV_FORMATS
@@ -141,9 +140,7 @@ def published_shape(name: str) -> ModelShape | None:
 
 def checkpoint_shape(path: Path, config: Config, facts: DeviceFacts) -> ModelShape:
     """Read the sizes of a checkpoint from its header. The memory beside KV is what Quire's engine plans."""
-    checkpoint = open_checkpoint(path)
-    architecture = find_architecture(checkpoint)
-    sizes = read_config(checkpoint, architecture.keys, architecture.config)
+    checkpoint, _, sizes = describe(open_checkpoint(path))
     stored = {name: each for name, each in checkpoint.tensors.items() if len(each.shape) > 1}
     embeds = [name for name in stored if "embd" in name or "embed" in name]
     read = [each for name, each in stored.items() if sizes.tied or name not in embeds]

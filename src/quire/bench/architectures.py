@@ -21,6 +21,7 @@ from quire.bench.figures.table import figure_table
 from quire.bench.machine.description import describe_machine
 from quire.config import home_folder, load
 from quire.models.registry import all_architectures
+from quire.types.errors import QuireError
 
 LLAMA = "llama"
 NUM_TURNS, QUICK_TURNS = 5, 1
@@ -36,8 +37,12 @@ def main(options: argparse.Namespace) -> None:
     home, tokenizer_model = home_folder(load()), model_path("")
     known = sorted(arch.gguf for arch in all_architectures() if arch.gguf is not None)
     names = [LLAMA, *(name for name in (options.model.split(",") if options.model else known) if name != LLAMA)]
-    files = [write_small_model(name, tokenizer_model, home / "bench") for name in names]
-    facts = [ModelFacts.of(file, name) for file, name in zip(files, names, strict=True)]
+    facts = []
+    for name in names:
+        try:
+            facts.append(ModelFacts.of(write_small_model(name, tokenizer_model, home / "bench"), name))
+        except QuireError as error:
+            say(f"{name} is left out: {error}")
     tools = None if options.no_peer else find_tools(home, facts[0], say)
     bench = CpuBench(tools, say, num_repeats=1 if options.quick else 3)
     turns = [[bench.measure_stream(each) for each in facts] for _ in range(QUICK_TURNS if options.quick else NUM_TURNS)]

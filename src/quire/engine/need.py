@@ -14,9 +14,8 @@ from quire.graph.graph import Graph, Node
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
-from quire.models.config import read_config
+from quire.models.describe import describe
 from quire.models.draw import draw
-from quire.models.registry import find_architecture
 from quire.runner.memory import (
     HOST_CONTEXTS,
     HOST_SHARE,
@@ -106,8 +105,7 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
     if not facts.has_own_memory:
         return need_of(path, config, facts)
     checkpoint = open_checkpoint(path, config.weights.load_format)
-    architecture = find_architecture(checkpoint)  # only the engine draws the graph
-    max_context = context_limit(config, read_config(checkpoint, architecture.keys, architecture.config))
+    max_context = context_limit(config, describe(checkpoint).config)  # only the engine draws the graph
     return Share(min(WHOLE, int(WHOLE * config.cache.memory_share)), max_context)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def alibi_slopes(num_heads: int) -> NDArray[Any]:
-    """Powers of 2 to the -8/n for n heads, n a power of two; further heads lie between the first. Float32 [heads].
+    """Return the powers of 2 to the -8/n for n heads, n a power of two; further heads lie between. Float32 [heads].
 
     Rounded to bfloat16, as in training.
     """

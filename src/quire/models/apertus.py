@@ -35,7 +35,7 @@ ROPE = {"rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0, "origina
         "low_freq_factor": 1.0, "high_freq_factor": 4.0}  # fmt: skip
 CONFIG = LLAMA_CONFIG.override(
     ignores=["mlp_bias"],
-    fixed={"hidden_act": ("xielu",)},
+    fixed={"hidden_act": ("xielu",), "qk_norm": (None, True), "post_norm": (None, False)},
     biases={"attention_bias": ATTENTION},
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 12000000.0, "rope_parameters": ROPE, "eos_token_id": 2},
 )

@@ -15,6 +15,7 @@ from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, bri
 
 Metadata = Mapping[str, Any]
 
+SLOPES = "slopes"  # the weight that `draw` computes for ALiBi
 ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.out")  # words of linears
 QKV, MLP = ATTENTION[:3], ("mlp.gate", "mlp.up", "mlp.down")
 # config.json's names of the activations of feed-forward blocks -> those of our op
@@ -55,6 +56,7 @@ class ModelConfig:
     tied: bool  # the head is the embedding table
     eos_ids: tuple[int, ...] = ()
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
+    alibi: float = 0.0  # factor of the slopes by which scores fall with the distance (SLOPES); 0: they do not
     activation: str = "silu"  # of the feed-forward block, where the architecture reads it
     init_std: float = 0.02  # standard deviation of the weights before training
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights, computed_weight
-from quire.models.config import CheckpointSource, ModelConfig, read_config
+from quire.models.alibi import alibi_slopes
+from quire.models.config import SLOPES, CheckpointSource, ModelConfig
+from quire.models.describe import describe
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
-from quire.models.registry import find_architecture
 from quire.models.rope import SLIDING, RopeConfig
 from quire.ops.registry import format_shape
 
@@ -45,10 +46,11 @@ def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = t
     `context` returns the longest text that will be served. Ropes whose factors depend on the length of the text choose
     them by it, once: another choice for each text would allow no cache hits.
     """
-    arch = find_architecture(checkpoint)
-    config = read_config(checkpoint, arch.keys, arch.config)
+    checkpoint, arch, config = describe(checkpoint)
     weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
+    if config.alibi:
+        weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
     length = context(config)
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"

@@ -38,8 +38,7 @@ class Exaone4Config(ModelConfig):
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         window = values.integer_or_none("attention.sliding_window" if is_gguf else "sliding_window")
-        rotates = tuple(not window or kind == SLIDING for kind in base["layer_types"])
-        return cls(**{**base, "ropes": base["ropes"] if any(rotates) else {}}, rotates=rotates)
+        return cls(**base, rotates=tuple(not window or kind == SLIDING for kind in base["layer_types"]))
 
 
 @architecture(

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from quire.graph.graph import Graph, Value
-from quire.graph.weight import Weight, computed_weight
-from quire.models.alibi import alibi_slopes
 from quire.models.blocks import attend, mlp
-from quire.models.config import ATTENTION, MLP, ModelConfig
+from quire.models.config import ATTENTION, MLP, SLOPES, ModelConfig
 from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF
-from quire.models.names import Names, TensorName, fused
+from quire.models.names import Names, TensorName, parts_of
 from quire.models.registry import architecture
 from quire.models.values import Values
 
 FLAGS = ("new_decoder_architecture", "multi_query", "parallel_attn", "alibi")
-EPS = "attention.layer_norm_rms_epsilon"
 PARTS, HIDDEN = {"attn.q": "q", "attn.k": "kv", "attn.v": "kv"}, ("hidden",)
 NAMES = Names(
     {
@@ -26,7 +23,7 @@ NAMES = Names(
         "mlp.norm": TensorName("post_attention_layernorm", None, HIDDEN, only=lambda c, _: not c.is_parallel),
         "attn.own_norm": TensorName("ln_attn", "attn_norm_2", HIDDEN, only=lambda c, _: c.has_two_norms),
         "mlp.own_norm": TensorName("ln_mlp", "attn_norm", HIDDEN, only=lambda c, _: c.has_two_norms),
-        **fused("self_attention.query_key_value", "attn_qkv", PARTS, groups="kv_heads"),
+        **parts_of("self_attention.query_key_value", "attn_qkv", PARTS, groups="kv_heads"),
         "attn.out": TensorName("self_attention.dense", "attn_output", ("hidden", "q")),
         "mlp.up": TensorName("mlp.dense_h_to_4h", "ffn_up", ("ffn", "hidden")),
         "mlp.down": TensorName("mlp.dense_4h_to_h", "ffn_down", ("hidden", "ffn")),
@@ -37,18 +34,16 @@ NAMES = Names(
 ).marked("attn.norm", "mlp.norm", "attn.own_norm", "mlp.own_norm", "norm", biased=True)
 CONFIG = LLAMA_CONFIG.override(
     reads=[*FLAGS, "num_ln_in_parallel_attn", "hidden_act"],
-    ignores=["hidden_dropout"],
-    lacks=["attention_bias", "mlp_bias", "head_dim"],
-    fixed={"n_embed": (None,)},
-    biases={"bias": ATTENTION + MLP},
+    ignores=["hidden_dropout"], lacks=["attention_bias", "mlp_bias", "head_dim"], biases={"bias": ATTENTION + MLP},
+    fixed={"n_embed": (None,), "apply_residual_connection_post_layernorm": (None, False)},
     spelling={"intermediate_size": "ffn_hidden_size", "num_key_value_heads": "num_kv_heads", "hidden_act": "activation",
               "rms_norm_eps": "layer_norm_epsilon"},
     defaults={"multi_query": True, "parallel_attn": True, "hidden_act": "gelu", "rms_norm_eps": 1e-5,
               "max_position_embeddings": 2048, "tie_word_embeddings": True, "eos_token_id": 11},
 )  # fmt: skip
 GGUF = LLAMA_GGUF.override(
-    tensors={"has_two_norms": "blk.0.attn_norm_2.weight"}, spelling={EPS: "attention.layer_norm_epsilon"},
-    defaults={"hidden_act": "gelu", "parallel_attn": True},
+    tensors={"has_two_norms": "blk.0.attn_norm_2.weight"}, defaults={"hidden_act": "gelu", "parallel_attn": True},
+    spelling={"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"},
 )  # fmt: skip
 
 
@@ -58,30 +53,22 @@ class FalconConfig(ModelConfig):
 
     has_two_norms: bool
     is_parallel: bool
-    alibi: bool
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        is_new, is_shared, is_parallel, alibi = (values.flag(name) for name in FLAGS)
-        if is_new and not is_parallel:
-            raise values.refusal("parallel_attn", "true, as new_decoder_architecture is")
+        is_new, is_shared, is_parallel, is_alibi = (values.flag(name) for name in FLAGS)
+        base["alibi"] = base["head_dim"] ** -0.5 if is_alibi else 0.0
         if not is_new and not is_gguf:
             base["num_kv_heads"] = 1 if is_shared else base["num_heads"]
         has_two = values.flag("has_two_norms") or (is_new and values.size("num_ln_in_parallel_attn", 2) == 2)
-        ropes = {} if alibi else base["ropes"]
-        return cls(**{**base, "ropes": ropes}, has_two_norms=has_two, is_parallel=is_parallel, alibi=alibi)
-
-    def complete(self, weights: dict[str, Weight]) -> Self:
-        if self.alibi:
-            weights["slopes"] = computed_weight("slopes", alibi_slopes(self.num_heads) * self.head_dim**-0.5)
-        return self
+        return cls(**base, has_two_norms=has_two, is_parallel=is_parallel or is_new)
 
 
 @architecture("FalconForCausalLM", model_type="falcon", gguf="falcon", names=NAMES, keys=ConfigKeys(CONFIG, GGUF),
               config=FalconConfig)  # fmt: skip
 def falcon(g: Graph, c: FalconConfig) -> Value:
     """The feed-forward block reads the same norm as attention, one of its own, or one of what attention gave."""
-    x, slopes = g.embed("embed"), "slopes" if c.alibi else None
+    x, slopes = g.embed("embed"), SLOPES if c.alibi else None
     for layer in g.layers(c.num_layers):
         h = g.layer_norm(x, layer["attn.own_norm" if c.has_two_norms else "attn.norm"], eps=c.norm_eps)
         attended = g.add(x, attend(g, c, layer, h, rotates=not c.alibi, slopes=slopes))

@@ -43,7 +43,7 @@ GGUF = LLAMA_GGUF.override(
     ],
     defaults={"rope.freq_base_swa": 10000.0},
     rope=ROPES,
-    by_layer=["feed_forward_length", "attention.head_count_kv"],
+    by_layer=frozenset({"feed_forward_length", "attention.head_count_kv"}),
 )
 KEYS = ConfigKeys(CONFIG, GGUF)
 

@@ -10,7 +10,7 @@ from quire.models.blocks import attend, mlp
 from quire.models.config import ATTENTION, QKV, ModelConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
-from quire.models.names import TensorName, fused
+from quire.models.names import TensorName, parts_of
 from quire.models.registry import architecture
 from quire.models.values import Values
 
@@ -18,7 +18,7 @@ PARTIAL = RopeRules(is_partial=True)
 NAMES = LLAMA_NAMES.but(
     {
         "embed": TensorName("gpt_neox.embed_in", "token_embd", ("vocab", "hidden")),
-        **fused("attention.query_key_value", "attn_qkv", dict.fromkeys(QKV, "q"), groups="heads"),
+        **parts_of("attention.query_key_value", "attn_qkv", dict.fromkeys(QKV, "q"), groups="heads"),
         "attn.out": TensorName("attention.dense", "attn_output", ("hidden", "q")),
         "mlp.gate": None,
         "mlp.up": TensorName("mlp.dense_h_to_4h", "ffn_up", ("ffn", "hidden")),

@@ -38,6 +38,7 @@ FOREIGN: Mapping[str, Neutral] = {
         ("use_bidirectional_attention", "bidirectional", "add_cross_attention", "is_encoder_decoder"), _OFF
     ),
     **dict.fromkeys(("attention_chunk_size", "num_kv_shared_layers", "cross_attention_layers"), _OFF),
+    "dual_chunk_attention_config": _OFF,  # Qwen2.5 for a million tokens
     **dict.fromkeys(("attention_sinks", "use_sinks", "sinks", "attn_temperature_tuning", "use_logn_attn"), _OFF),
     # positions
     **dict.fromkeys(("alibi", "use_alibi", "use_mrope", "mrope_section", "use_dynamic_ntk"), _OFF),
@@ -147,6 +148,17 @@ class KeySet:
             if not is_read and key not in self.harmless:
                 self._check_unread(key, given[key], architecture, prefix)
         return Values({**self.defaults, **found}, prefix, self.spelling, self.by_layer)
+
+    def undeclared(self, given: Mapping[str, Any]) -> set[str]:
+        """Return the keys of which this set says nothing. Those that begin with an underscore are tools' own."""
+        known = {
+            *self.spelling.values(),
+            *(self.read - self.spelling.keys()),
+            *self.harmless,
+            *self.fixed,
+            *self.foreign,
+        }
+        return {key for key in given if key not in known and not key.startswith("_")}
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

@@ -92,7 +92,7 @@ class TensorName:
         return Stored(found) if isinstance(found, str) else found
 
 
-def fused(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
+def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
     """Words whose weights are parts of one tensor, with the rows of each; `groups`: safetensors have all parts of a
     group side by side."""
     rows = tuple(parts.values())

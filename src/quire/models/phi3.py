@@ -6,13 +6,13 @@ from quire.graph.graph import Graph, Value
 from quire.models.config import ModelConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES, llama
-from quire.models.names import fused
+from quire.models.names import parts_of
 from quire.models.registry import architecture
 
 NAMES = LLAMA_NAMES.but(
     {
-        **fused("self_attn.qkv_proj", "attn_qkv", {"attn.q": "q", "attn.k": "kv", "attn.v": "kv"}),
-        **fused("mlp.gate_up_proj", "ffn_up", {"mlp.gate": "ffn", "mlp.up": "ffn"}),
+        **parts_of("self_attn.qkv_proj", "attn_qkv", {"attn.q": "q", "attn.k": "kv", "attn.v": "kv"}),
+        **parts_of("mlp.gate_up_proj", "ffn_up", {"mlp.gate": "ffn", "mlp.up": "ffn"}),
     }
 )
 CONFIG = LLAMA_CONFIG.override(

@@ -1,18 +1,18 @@
-"""`@architecture`: how a model's file makes itself known. Files are found, not listed."""
+"""`@architecture` registers a model's file. Files are discovered; there is no list."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from quire.graph.graph import Graph, Value
-from quire.models.config import CheckpointSource, ModelConfig
-from quire.models.errors import UnsupportedModel
-from quire.models.keys import ConfigKeys
-from quire.models.names import Names
+from quire.models.config import CheckpointSource, ModelConfig, read_config
+from quire.models.errors import BadCheckpoint, UnsupportedModel
+from quire.models.keys import ConfigKeys, KeySet
+from quire.models.names import Names, bind_weights
 from quire.models.values import MAX_SHOWN, Values, brief
 
 Draw = Callable[[Graph, Any], Value]  # the second is of the architecture's own kind of configuration
@@ -21,15 +21,16 @@ AnyDraw = TypeVar("AnyDraw", bound=Draw)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A way to draw a model, under the name that checkpoints have for it."""
+    """An architecture under the names that checkpoints use for it."""
 
     name: str  # in config.json's `architectures`
-    model_type: str  # in config.json, beside it
-    gguf: str | None  # in GGUF's `general.architecture`; None: GGUF files of it say another's name
+    model_type: str  # in config.json's `model_type`
+    gguf: str | None  # in GGUF's `general.architecture`; None: its GGUF files have another architecture's name
     names: Names
     keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
     config: type[ModelConfig]
     draw: Draw
+    alias_of: str | None = None  # the architecture that this is another name of
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
@@ -53,8 +54,17 @@ def architecture(
     return register
 
 
+def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **changes: Any) -> None:
+    """Register another name of an architecture, from a file that imports it.
+
+    `changes`: names and keys where they differ.
+    """
+    same = _ARCHITECTURES[of]
+    _ARCHITECTURES[name] = replace(same, name=name, model_type=model_type, gguf=gguf, alias_of=of, **changes)
+
+
 def all_architectures() -> tuple[Architecture, ...]:
-    """Those of every file in this package, by name."""
+    """Return the architectures of every file in this package, sorted by name."""
     package = importlib.import_module("quire.models")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"quire.models.{module.name}")
@@ -62,22 +72,56 @@ def all_architectures() -> tuple[Architecture, ...]:
 
 
 def find_architecture(checkpoint: CheckpointSource) -> Architecture:
-    """The one that the checkpoint names. An error lists those that there are."""
+    """Return the architecture that the checkpoint names. An error lists the supported ones."""
     metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
-        said = [str(metadata.get("general.architecture"))]
+        named = [str(metadata.get("general.architecture"))]
         by_name = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
     else:
-        _refuse_custom_code(metadata.get("auto_map"))
         by_name = {arch.name: arch for arch in all_architectures()}
-        said = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
-    for name in said:
+        named = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
+        _refuse_custom_code(metadata.get("auto_map"), named)
+    for name in named:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     raise UnsupportedModel(
-        f"The architecture {', '.join(said)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
+        f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
         f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
+        f"{_advice_on_relatives(checkpoint)}"
     )
+
+
+def _advice_on_relatives(checkpoint: CheckpointSource) -> str:
+    """Say which file to copy, if every key and tensor of the model is that of an architecture we have."""
+    relatives = () if checkpoint.container == "gguf" else all_architectures()
+    near = [arch for arch in relatives if arch.alias_of is None and _is_near(checkpoint, arch)]
+    if not near:
+        return ""
+    nearest = max(near, key=lambda arch: _closeness(arch.keys.config, checkpoint.metadata))
+    path = f"src/{nearest.draw.__module__.replace('.', '/')}.py"
+    return (
+        f" This model's config.json has only keys of {nearest.name}, and its tensors are the same. If both compute the "
+        f"same, register it with `alias` (models/registry.py); else copy {path} and change what differs. "
+        "CONTRIBUTING.md says how to test it."
+    )
+
+
+def _closeness(keys: KeySet, given: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Rank an architecture by how many of these keys it reads, then by how few others it has."""
+    return len(keys.read.intersection(given)), -len(keys.read), -len(keys.defaults)
+
+
+def _is_near(checkpoint: CheckpointSource, arch: Architecture) -> bool:
+    """Return whether the architecture has all keys of this config.json, and its models these tensors."""
+    if arch.keys.config.undeclared(checkpoint.metadata):
+        return False
+    try:
+        config = read_config(checkpoint, arch.keys, arch.config)
+        if checkpoint.tensors:
+            bind_weights(checkpoint, config, arch.names)
+    except (UnsupportedModel, BadCheckpoint):
+        return False
+    return True
 
 
 def _advice_on_text_model(config: Any) -> str:
@@ -88,12 +132,12 @@ def _advice_on_text_model(config: Any) -> str:
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
-    """The architecture of a config.json that names its `model_type` alone."""
+    """Return the architecture of a config.json that has only a `model_type`."""
     return [arch.name for arch in all_architectures() if arch.model_type == metadata.get("model_type")]
 
 
 def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
-    """The same, unless config.json says in its other key that the model is another one."""
+    """Return the same, or raise if the `model_type` of config.json belongs to another architecture."""
     model_type = metadata.get("model_type")
     if model_type not in (None, arch.model_type):
         raise UnsupportedModel(
@@ -103,11 +147,15 @@ def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
     return arch
 
 
-def _refuse_custom_code(auto_map: Any) -> None:
-    """Code of its own that comes with a checkpoint may compute anything. That of a tokenizer is not the model's."""
-    is_map = isinstance(auto_map, Mapping)
-    if auto_map and (not is_map or any(str(key).startswith(("AutoModel", "AutoConfig")) for key in auto_map)):
+def _refuse_custom_code(auto_map: Any, names: list[str]) -> None:
+    """Raise if the checkpoint's own code is of another class than the one we have. Tokenizer code is ignored.
+
+    For a class of the same name transformers runs its own code too, unless it is told to trust the checkpoint.
+    """
+    entries = auto_map if isinstance(auto_map, Mapping) else {"AutoModel": auto_map} if auto_map else {}
+    models = {str(key): str(entries[key]) for key in entries if str(key).startswith(("AutoModel", "AutoConfig"))}
+    if models and models.get("AutoModelForCausalLM", "").rpartition(".")[2] not in names:
         raise UnsupportedModel(
-            f"config.json has auto_map = {brief(auto_map)}: the model is computed by code of its own, which is not "
-            "run. If the architecture's usual code is right for this model, remove auto_map."
+            f"config.json has auto_map = {brief(auto_map)}: the model needs its own code, which Quire does not run. If "
+            "the architecture's standard code is right for this model, remove auto_map."
         )

@@ -20,6 +20,7 @@ NAMES = LLAMA_NAMES.but(
 CONFIG = LLAMA_CONFIG.override(
     reads=["sliding_window", "hidden_act"],
     ignores=["attention_bias", "mlp_bias", "residual_dropout", "embedding_dropout"],
+    fixed={"norm_type": (None, "layer_norm"), "mlp_type": (None, "default")},
     biases={"use_bias": ATTENTION + MLP},
     spelling={"rms_norm_eps": "norm_epsilon"},
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu_pytorch_tanh", "use_bias": True, "tie_word_embeddings": True,

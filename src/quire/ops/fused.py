@@ -109,16 +109,18 @@ def qkv_attention(
     x: Array, norm: Array | None, weights: tuple[Array, Array, Array], biases: tuple[Array | None, ...],
     q_norm: Array | None, k_norm: Array | None, frequencies: Array | None, positions: Array, cache: PagedCache,
     batch: Batch, sinks: Array | None, slopes: Array | None, distances: Array | None,
-    *, eps: float, head_eps: float, head_dim: int, scaling: float, interleaved: bool, scale: float, softcap: float,
+    *, eps: float, head_eps: float, head_group: int, head_dim: int, scaling: float, interleaved: bool, scale: float,
+    softcap: float,
 ) -> Array:  # fmt: skip
     """q, k and v of x [T, dim], or of its RMS norm; RMS norms of heads and rope of q and k; attention.
 
-    Without q_norm and k_norm, heads are not normed; without frequencies, they are not rotated.
+    Without q_norm and k_norm, heads are not normed; with a head_group of 0, all heads of q, and all of k, are normed
+    together. Without frequencies, heads are not rotated.
     """
     h = x if norm is None else rms_norm(x, norm, eps=eps)
     q, k, v = (product_of(h, weight, bias) for weight, bias in zip(weights, biases, strict=True))
     if q_norm is not None and k_norm is not None:
-        q, k = (rms_norm(y, w, eps=head_eps, group=head_dim) for y, w in ((q, q_norm), (k, k_norm)))
+        q, k = (rms_norm(y, w, eps=head_eps, group=head_group) for y, w in ((q, q_norm), (k, k_norm)))
     if frequencies is not None:
         how = {"head_dim": head_dim, "scaling": scaling, "interleaved": interleaved}
         q, k = (rope(y, frequencies, positions, **how) for y in (q, k))
@@ -203,13 +205,14 @@ def _(
     x: Shape, norm: Shape | None, weights: tuple[Shape, Shape, Shape], biases: tuple[Shape | None, ...],
     q_norm: Shape | None, k_norm: Shape | None, frequencies: Shape | None, positions: Shape, cache: PagedKV,
     sinks: Shape | None, slopes: Shape | None, distances: Shape | None,
-    *, eps: float, head_eps: float, head_dim: int, scaling: float, interleaved: bool, scale: float, softcap: float,
+    *, eps: float, head_eps: float, head_group: int, head_dim: int, scaling: float, interleaved: bool, scale: float,
+    softcap: float,
 ) -> Shape:  # fmt: skip
     if norm is not None:
         expect("norm", norm, x[1])
-    for name, shape in (("q_norm", q_norm), ("k_norm", k_norm)):
+    for name, shape, weight in (("q_norm", q_norm, weights[0]), ("k_norm", k_norm, weights[1])):
         if shape is not None:
-            expect(name, shape, head_dim)
+            expect(name, shape, head_group or weight[0])
     if frequencies is not None and 2 * int(frequencies[0]) > head_dim:
         raise ShapeError("frequencies", (f"at most {head_dim // 2}",), frequencies)
     q, k, v = linear_split.infer(x=x, weights=weights, biases=biases)
@@ -303,7 +306,7 @@ def _(make: ArrayMaker) -> Iterator[Args]:
     kinds = product((False, True), (False, True), (0, 8, 16), (None, 9))
     for (normed, biased, pairs, window), rows in zip(kinds, cycle(attention.STEPS), strict=False):
         args = attention.example(make, PagedKV(2, 32, 32, window), 2, rows, {"softcap": 2.0} if biased else {})
-        num_tokens = len(args["q"])
+        num_tokens, is_wide = len(args["q"]), normed and biased
         sizes = [args.pop(name).shape[1] for name in "qkv"]
         frequencies = (10000.0 ** -(np.arange(pairs) / max(pairs, 1))).astype(np.float32)
         yield {
@@ -312,12 +315,13 @@ def _(make: ArrayMaker) -> Iterator[Args]:
             "norm": make(48) if normed else None,
             "weights": tuple(make(size, 48) * np.float32(0.25) for size in sizes),
             "biases": tuple(make(size) if biased else None for size in sizes),
-            "q_norm": make(32) if normed else None,
-            "k_norm": make(32) if normed else None,
+            "q_norm": make(sizes[0] if is_wide else 32) if normed else None,
+            "k_norm": make(sizes[1] if is_wide else 32) if normed else None,
             "frequencies": frequencies if pairs else None,
             "positions": args["batch"].positions,
             "eps": 1e-2,
             "head_eps": 1e-3,
+            "head_group": 0 if is_wide else 32,
             "head_dim": 32,
             "scaling": 1.25,
             "interleaved": biased,

@@ -115,7 +115,7 @@ class Step:
         return WorkLimits(
             max_tokens=len(self.batch.positions) + 3,
             max_rows=len(self.batch.lengths) + 2,
-            max_length=512 if fixed_chunk else 8192,
+            max_length=max(512, int(self.batch.lengths.max())) if fixed_chunk else 8192,
             kv_heads=self.spec.num_heads,
             group=self.group,
             num_ctas=num_ctas,

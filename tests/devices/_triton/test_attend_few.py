@@ -192,7 +192,7 @@ def test_any_number_of_heads_shares_a_key_head(group, place):
     assert_matches(Case.random(PAGED, group, [Text(3), Text(200)], 20), place)
 
 
-@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 128)])
+@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 10, 112, 128, 512)])
 def test_heads_have_any_size(head_dim, place):
     assert_matches(Case.random(PagedKV(2, head_dim, head_dim), 4, [Text(40), Text(150)], 24), place, "bf16")
 

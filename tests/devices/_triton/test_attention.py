@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
+from quire.devices._triton.attention import SHARED_MEMORY, configs_for, padded
 from quire.ops.attention import attention
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedKV
@@ -57,7 +59,7 @@ def test_any_number_of_heads_shares_a_key_head(group, place):
     assert_matches(Step.random(PAGED, group, [Text(40), Text(3), Text(0, 23)], 24), place)
 
 
-@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 128)])
+@pytest.mark.parametrize("head_dim", [80, *in_interpreter(8, 10, 112, 128, 512)])
 def test_heads_have_any_size(head_dim, place):
     step = Step.random(PagedKV(2, head_dim, head_dim), 4, [Text(40), Text(0, 23), Text(17, 3)], 24)
     assert_matches(step, place, "bf16")
@@ -136,6 +138,14 @@ def test_an_8_bit_cache_is_read_as_rounded(dtype, place):
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]
 
 
+@pytest.mark.interpreted
+def test_extras_are_applied_over_an_8_bit_cache(place):
+    step = Step.random(PagedKV(2, 48, 32), 4, [Text(300), Text(0, 23)], 40, extras=EXTRAS)
+    step = step.rounded(torch.bfloat16, torch.float8_e4m3fn)
+    answer = run(step, place, torch.bfloat16, torch.float8_e4m3fn)
+    assert relative_error(answer.out, step.reference()) <= attention.tolerance["bf16"]
+
+
 FIXED = 128
 
 
@@ -171,6 +181,48 @@ def test_with_fixed_chunks_long_rows_are_split_and_others_folded(place):
     answer = run(step, place, torch.float32, **limits)
     assert answer.counts.narrow == 0 and 4 < answer.counts.wide < 10
     assert relative_error(answer.out, step.reference()) <= attention.tolerance["f32"]
+
+
+REAL = {
+    "gemma 2": (PagedKV(4, 256, 256, 500), 2, ["softcap"]),
+    "gpt-oss": (PagedKV(8, 64, 64, 128), 8, ["sinks"]),
+    "alibi": (PagedKV(16, 128, 128), 1, ["slopes"]),
+    "chunks": (PagedKV(8, 128, 128, None, 512), 5, []),
+    "largest": (PagedKV(2, 512, 512), 8, []),
+    "falcon": (PagedKV(1, 64, 64), 71, []),
+    "odd": (PagedKV(32, 80, 80), 1, []),
+    "latent": (PagedKV(4, 192, 128), 4, EXTRAS),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float32], ids=str)
+@pytest.mark.parametrize("fixed_chunk", [None, 512])
+def test_every_kind_matches_at_the_sizes_of_real_models(fixed_chunk, dtype, name, place):
+    """Single tokens, a prompt and a part of one: narrow and wide items, some of them split."""
+    spec, group, extras = REAL[name]
+    kind = torch.float32 if dtype == torch.float32 else torch.bfloat16
+    step = Step.random(spec, group, [Text(1500), Text(300), Text(0, 200), Text(700, 40)], 250, extras=extras)
+    step = step.rounded(kind, dtype)
+    answer = run(step, place, kind, dtype, fixed_chunk=fixed_chunk, num_ctas=264)
+    assert (
+        relative_error(answer.out, step.reference()) <= attention.tolerance["f32" if kind == torch.float32 else "bf16"]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float32], ids=str)
+def test_tiles_fit_in_shared_memory(dtype):
+    """A tile of keys and one of values for each stage, and the queries."""
+    for head_dim, group, fixed, is_decode in product((16, 64, 80, 128, 192, 256, 512), (1, 71), *[(False, True)] * 2):
+        configs = configs_for(head_dim, dtype, group=group, fixed=fixed, is_decode=is_decode)
+        for config in (configs.narrow, configs.wide):
+            if group > 16 and padded(head_dim) * dtype.itemsize > 1024:
+                continue  # the queries alone are larger
+            queries = config.block_m * max(dtype.itemsize, 2)
+            keys = 2 * config.num_stages * config.block_n * dtype.itemsize
+            assert (queries + keys) * padded(head_dim) <= SHARED_MEMORY, (head_dim, group, config)
+            assert config.block_m >= group
 
 
 @pytest.mark.gpu

@@ -27,7 +27,7 @@ from quire.ops.registry import relative_error
 
 pytestmark = pytest.mark.device
 
-BLOCK, NUM_BLOCKS = 16, 40
+BLOCK, NUM_BLOCKS, SCALE = 16, 40, 0.2
 LIMITS = Limits(
     max_tokens=160, max_rows=6, max_logits=160, max_blocks=20, num_blocks=NUM_BLOCKS, block_tokens=BLOCK, kv_dtype="f32"
 )
@@ -101,7 +101,7 @@ class Layers:
             shape = (heads, 31) if name == "distances" else (heads,)
             self.weights[f"{first}.{name}"] = np.abs(self.rng.standard_normal(shape, np.float32)) / 2
         graph = Graph({name: array.shape for name, array in self.weights.items()}, caches=list(CACHES))
-        attrs: dict[str, Any] = {"scale": 0.2, "softcap": softcap}
+        attrs: dict[str, Any] = {"scale": SCALE, "softcap": softcap}
         if op is ops.attention_bidirectional:
             attrs |= {"num_heads": spec.num_heads, "window": spec.window}
         output = [Value(first + 9, ("tokens", heads * spec.value_dim))]
@@ -192,6 +192,28 @@ def test_with_fixed_chunks_a_token_does_not_depend_on_other_rows(place):
         some = {value: array[begin:end] for value, array in arrays.items()}
         part = RowPart([0] * (end - begin), begin - 12, first, end - begin)
         assert np.array_equal(alone.given(some, Batch.of([part], BLOCK)), rows[begin:end])
+
+
+@dataclass
+class RecordedLayers:
+    """A kernel for wide items that computes nothing."""
+
+    kind: AttentionKind
+    layers: list[tuple[int, float]] = field(default_factory=list)
+
+    def __call__(self, run: Run, layer: int, q: torch.Tensor, out: torch.Tensor, scale: float) -> None:
+        self.layers.append((layer, scale))
+
+
+@pytest.mark.parametrize("fixed_chunk, expected", [(None, [(2, SCALE)]), (128, [])])
+def test_another_kernel_computes_wide_items_of_its_kind_with_scaled_scores_alone(fixed_chunk, expected, place):
+    """Not those of a layer with a softcap, of other heads or of another window, and none with fixed chunks."""
+    of_one_kind = [(ops.attention, 2, 4, 0.0, ()), (ops.attention_shared, 2, 4, 1.0, ())]
+    others = [(ops.attention_shared, 2, 8, 0.0, ()), (ops.attention, 0, 4, 0.0, ())]
+    layers = Layers(place, (*of_one_kind, *others), fixed_chunk)
+    layers.program.wide = recorded = RecordedLayers(AttentionKind(2, 2, 32, 32))
+    layers.step((0, 40, [1, 2, 3]))
+    assert recorded.layers == expected
 
 
 def test_attention_without_a_cache_matches_the_reference(place):

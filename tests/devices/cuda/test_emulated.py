@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,54 +10,18 @@ import torch
 from torch import Tensor
 
 from quire.devices import base
-from quire.devices.cuda.few_rows import TILE_ROWS, FewRows, ModelInstructions, ProductShape, _parts
-from quire.devices.cuda.nvrtc import LaunchConfig
 from quire.devices.cuda.program import CudaProgram
-from quire.devices.cuda.tensor_map import MAP_BYTES
 from quire.ops.batch import Batch, RowPart
-from tests.devices.cuda.emulated.build import Emulated, built
+from tests.devices.cuda.emulated.rows import emulated
 from tests.devices.cuda.models import lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB, Toy, toy_of
 
 pytestmark = pytest.mark.device
-NUM_PROCESSORS = 3
-SHARED_MEMORY = 227 << 10
 LIMITS = base.Limits(
     max_tokens=64, max_rows=16, max_logits=16, max_blocks=20, num_blocks=320, block_tokens=BLOCK, kv_dtype="bf16"
 )
 SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "max_position_embeddings": 512}
 NO_FARTHER = 3  # times the error of the step in several kernels: where scores are nearly tied, rounding matters a lot
-
-
-@dataclass(slots=True, eq=False)
-class EmulatedRows(FewRows):
-    """The same launches, on the CPU."""
-
-    folder: str = ""
-
-    def _kernel(self, num_tokens: int) -> Any:
-        max_tokens = next(each for each in (1, 8, 16) if num_tokens <= each)
-        plan = self._memory_plan(max_tokens)
-        shared = plan.pop("shared")
-        definitions = tuple((self._definitions | plan).items())
-        return Emulated(built("few_rows", definitions, self.folder)), LaunchConfig(self.num_processors, 32 * 18, shared)
-
-    def _tensor_maps(self) -> Tensor:
-        names, maps = ("QKV", "OUT_PROJ", "GATE", "DOWN"), []
-        linears = [(each, names[i]) for layer in self.model.layers for i, each in enumerate(layer.linears)]
-        for linear, name in [*linears, (self.model.head.linear, "HEAD")]:
-            weight, tiles = linear.weight, self._definitions[f"{name}_TILES"]
-            shape = ProductShape(weight.shape[0], weight.shape[1], weight.element_size())
-            rows = tiles * TILE_ROWS // (2 if linear.is_gate else 1)
-            fields = (weight.data_ptr(), shape.rows, shape.columns * shape.width, rows, _parts(shape, tiles))
-            maps.append(struct.pack("<5Q", *fields).ljust(MAP_BYTES, b"\0"))
-        return torch.frombuffer(bytearray(b"".join(maps)), dtype=torch.uint8)
-
-
-def emulated(program: CudaProgram, folder: Path) -> EmulatedRows:
-    model = ModelInstructions.of(program.instructions)
-    assert model is not None
-    return EmulatedRows(model, program.caches, NUM_PROCESSORS, SHARED_MEMORY, folder=str(folder))
 
 
 def toy(heads: int, kv: int, dim: int, kind: str = "LlamaForCausalLM") -> Toy:
@@ -102,7 +62,8 @@ def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, l
         lowered(model, place, LIMITS, dtype="f32"),
         *(lowered(model, place, LIMITS, quantize=quantize) for _ in range(2)),
     )
-    program.few_rows = emulated(program, tmp_path)
+    few_rows = emulated(program, tmp_path)
+    program.variants = (few_rows,)
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
@@ -114,6 +75,4 @@ def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, l
         found, here = step_of(program, batch, cache)
         assert rms_error(found, exact) <= NO_FARTHER * rms_error(plain, exact)
         assert torch.equal(here, there), "it writes only the newest keys and values"
-        assert program.few_rows._buffers["grid_barrier"].tolist() == [0, 0, num_steps], (
-            "counters are reset for the next step"
-        )
+        assert few_rows._buffers["grid_barrier"].tolist() == [0, 0, num_steps], "counters are reset for the next step"

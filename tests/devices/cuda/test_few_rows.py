@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from quire.devices import base
 from quire.devices.cuda.device import CudaDevice
-from quire.devices.cuda.few_rows import MAX_ROWS, TILE_ROWS, WARPS, ModelInstructions, ProductShape, tiles_of
+from quire.devices.cuda.few_rows import HOPPER, MAX_ROWS, TILE_ROWS, WARPS, ProductShape, tiles_of
 from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import session
-from tests.devices.cuda.models import draws_of, lowered, rms_error, small
+from tests.devices.cuda.few_rows_toys import TOYS, property_toy
+from tests.devices.cuda.models import draws_of, lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB, Session, Toy, make_toy, some_tokens, toy_of
 
 pytestmark = pytest.mark.device
@@ -89,25 +91,26 @@ class Rows:
 
 def with_one_kernel(toy: Toy, place: str, **wishes: Any) -> CudaProgram:
     program = lowered(toy.draw(), place, ROOMY, **wishes)
-    if program.few_rows is None:
+    if torch.cuda.get_device_capability()[0] != HOPPER:
         pytest.skip("the kernel for a whole step needs Hopper")
+    assert program.variants
     return program
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("quantize", [None, "fp8"])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [*HEADS, *TOYS])
 def test_one_kernel_is_as_close_to_transformers_as_several_kernels(name, quantize, place):
-    toy = wide_toy(name)
+    toy = wide_toy(name) if name in HEADS else property_toy(name)
     program = with_one_kernel(toy, place, quantize=quantize, captures=False)
-    one_kernel = program.few_rows
+    variants = program.variants
     for lengths in ([1], [300], [5, 130, 31], [40 * row + 16 for row in range(8)], list(range(9, 329, 20))):
         rows = Rows(program, lengths)
         for _ in range(2):  # the second step reads what the first has written
             rows.add()
-            program.few_rows = None
+            program.variants = ()
             plain = rows.logits()
-            program.few_rows = one_kernel
+            program.variants = variants
             found = rows.logits()
             assert np.array_equal(found, rows.logits()), "its sums have one order"
             exact = np.stack([toy.expected_logits(text)[-1] for text in rows.texts])
@@ -163,29 +166,7 @@ def test_rows_are_balanced_over_processors(shape, num_processors):
     assert most <= 1.25 * shape.rows / num_processors + TILE_ROWS
 
 
-def test_the_instructions_of_layers_are_recognized(place):
-    program = lowered(small("llama").draw(), place)
-    model = ModelInstructions.of(program.instructions)
-    assert model is not None and len(model.layers) == 2
-    assert ModelInstructions.of(program.instructions[1:]) is None
-    assert not model.is_supported(program.caches.whole), "it is not on a GPU, or its heads are too small"
-
-
-def test_layers_that_differ_run_as_several_kernels(place):
-    """The one kernel reads common attributes from the first layer."""
-    model = ModelInstructions.of(lowered(small("llama").draw(), place).instructions)
-    assert model is not None and model._is_uniform
-    first, second = model.layers
-    for different in (
-        {"scale": 2 * second.attend.scale},
-        {"turns": second.attend.turns._replace(cos=second.attend.turns.cos + 0)},
-    ):
-        layers = [first, second._replace(attend=replace(second.attend, **different))]
-        assert not model._replace(layers=layers)._is_uniform
-
-
-def test_models_with_norms_of_heads_run_as_several_kernels(place):
-    program = lowered(small("qwen3").draw(), place)
-    model = ModelInstructions.of(program.instructions)
-    assert model is not None and not model.is_supported(program.caches.whole)
-    assert program.few_rows is None
+@pytest.mark.gpu
+def test_in_deterministic_mode_a_program_has_no_other_variants(place):
+    program = lowered(wide_toy("four heads of 64 share a key").draw(), place, ROOMY, deterministic=True)
+    assert program.variants == ()

@@ -103,6 +103,7 @@ def norm(name: str | None, eps: float = 1e-2, group: int = HEAD_DIM) -> Draw:
 
 
 NORMS = {"norm_q": norm("q_norm"), "norm_k": norm("k_norm")}
+WIDE_NORMS = {"norm_q": norm("wide_q_norm", group=0), "norm_k": norm("wide_k_norm", group=0)}
 TURNS = {"turn_q": turn(), "turn_k": turn()}
 LAYER_NORM: Draw = lambda g, x: g.layer_norm(x, "q_norm", eps=1e-2, group=HEAD_DIM)  # noqa: E731
 
@@ -113,6 +114,7 @@ LAYER_NORM: Draw = lambda g, x: g.layer_norm(x, "q_norm", eps=1e-2, group=HEAD_D
         pytest.param({**TURNS}, id="rope"),
         pytest.param({}, id="neither norms nor rope"),
         pytest.param({**TURNS, **NORMS, "softcap": 3.0}, id="norms of heads and a softcap"),
+        pytest.param({**TURNS, **WIDE_NORMS}, id="norms of all heads"),
         pytest.param({"turn_q": turn("partial_rope"), "turn_k": turn("partial_rope")}, id="partial rope"),
         pytest.param({word: turn(interleaved=True, scaling=1.3) for word in TURNS}, id="rope in pairs"),
     ],
@@ -135,7 +137,7 @@ def test_attention_is_fused_with_all_that_makes_its_heads(choices):
         pytest.param({**TURNS, "norm_q": norm("q_norm")}, id="a norm on q alone"),
         pytest.param({**TURNS, "norm_k": norm("k_norm")}, id="a norm on k alone"),
         pytest.param({**NORMS, "norm_k": norm("k_norm", eps=0.5)}, id="norms of two epsilons"),
-        pytest.param({"norm_q": norm("wide_q_norm", group=0), "norm_k": norm("wide_k_norm", group=0)}, id="wide norms"),
+        pytest.param({"norm_q": norm("wide_q_norm", group=0), "norm_k": norm("k_norm")}, id="wide norm of q alone"),
         pytest.param({"norm_q": norm("wide_q_norm"), "norm_k": norm("wide_k_norm")}, id="a weight for each head"),
         pytest.param({"norm_q": norm(None), "norm_k": norm(None)}, id="norms without weights"),
         pytest.param({**NORMS, "norm_v": norm("k_norm")}, id="a norm on v"),

@@ -13,6 +13,5 @@ CASES = {
         KIND,
         {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False, **SMALL},
     ),
-    "opt-no-last-norm": Case(KIND, {"_remove_final_layer_norm": True, **SMALL}),
 }
 GGUF = None

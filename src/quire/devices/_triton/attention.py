@@ -25,6 +25,7 @@ from quire.devices._triton.chain import LaunchShape, follow, launch
 LOG2_E = 1.4426950408889634
 _LOG2_E = tl.constexpr(LOG2_E)  # for kernels
 RESIDENT = 4, 5  # programs per processor for narrow items in bfloat16 with heads of 128: `narrow`, and `denser`
+SHARED_MEMORY = 227 << 10  # bytes of a program, on Hopper
 MERGED_HEADS = 8  # per merging program: few enough to fill the device, enough to keep a thousand idle programs cheap
 
 
@@ -123,10 +124,18 @@ def configs_for(
     wide = _wide_config(dim, size, fixed, is_decode)
     if group > narrow.block_m:
         least = triton.next_power_of_2(group)
-        narrow = narrow._replace(block_m=least, num_warps=4)
-        return AttentionConfigs(narrow, wide._replace(block_m=max(least, wide.block_m)))
+        return AttentionConfigs(*(_enlarged(each, max(least, each.block_m), dim, size) for each in (narrow, wide)))
     has_denser = dim * size == 256 and size < 4 and not fixed
     return AttentionConfigs(narrow, wide, AttentionConfig(16, 32, 2, 3) if has_denser else None)
+
+
+def _enlarged(config: AttentionConfig, block_m: int, dim: int, size: int) -> AttentionConfig:
+    """Return a configuration for more queries, whose tiles of keys and values fit beside them."""
+    stages, block_n = config.num_stages, config.block_n
+    while (block_m * max(size, 2) + 2 * stages * block_n * size) * dim > SHARED_MEMORY and (stages, block_n) != (1, 16):
+        stages, block_n = (stages - 1, block_n) if stages > 1 else (1, block_n // 2)
+    num_warps = max(config.num_warps, 4 if block_m * dim <= 128 * 128 else 8)
+    return AttentionConfig(block_m, block_n, num_warps, stages)
 
 
 def _wide_config(dim: int, size: int, fixed: bool, is_decode: bool) -> AttentionConfig:
@@ -136,7 +145,7 @@ def _wide_config(dim: int, size: int, fixed: bool, is_decode: bool) -> Attention
     if dim > 256:
         return AttentionConfig(64, 32, 8, 2)
     if fixed:
-        return AttentionConfig(64, 64, 4, 3 if dim <= 128 else 2)
+        return AttentionConfig(64, 64, 4, 3) if dim <= 128 else AttentionConfig(64, 64, 8, 2)
     if dim > 128:
         return AttentionConfig(128, 64, 8, 2)
     return AttentionConfig(128, 64, 8, 3) if is_decode or size == 1 else AttentionConfig(128, 64, 4, 2)

@@ -27,6 +27,7 @@ def attend_rows(
     Rows are whole: the first token of each has position 0. Only the strides between tokens are arbitrary.
     """
     first = torch.arange(len(q), dtype=torch.int32, device=q.device) - positions  # the start of each token's row
+    first.clamp_(min=0)  # steps that only warm up have rows without their first tokens: nothing outside is read
     end = torch.searchsorted(first, first, right=True, out_int32=True)
     key_dim, value_dim = k.shape[2], v.shape[2]
     config = configs_for(max(key_dim, value_dim), k.dtype, fixed=True).wide
@@ -96,7 +97,7 @@ def _attend_rows(
             weight = weight * decay + tl.sum(share, 1)
             total = tl.dot(share.to(query.dtype), value, total * decay[:, None], input_precision="ieee")
             top = new_top
-        at_row = end
+        at_row = tl.maximum(end, at_row + 1)
     if SINKS:
         sink = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks + head) * _LOG2_E
         top, weight, total = fold(top, weight, total, sink, tl.zeros([BLOCK_M, VALUE_PADDED], tl.float32))

@@ -39,7 +39,7 @@ def _rotate(
     tl.store(out + row + i, (a * c + b * s).to(out.dtype.element_ty), mask=mask)
 
 
-def rotate(x: Tensor, turns: RopeTables, positions: Tensor, head_dim: int) -> Tensor:
+def rotate_heads(x: Tensor, turns: RopeTables, positions: Tensor, head_dim: int) -> Tensor:
     """Return x [T, heads * head_dim] with every head rotated by its token's position [T]."""
     tokens, dim = x.shape
     out = torch.empty_like(x)

@@ -25,11 +25,12 @@ class Heads(NamedTuple):
 
 
 class HeadNorm(NamedTuple):
-    """RMS norm of each head, before rope."""
+    """RMS norm of each head, or of all heads of q and of all heads of k, before rope."""
 
-    q: Tensor  # [dim]
+    q: Tensor  # [dim], or that of all heads
     k: Tensor
     eps: float
+    is_wide: bool = False  # of all heads together
 
 
 class RopeTables(NamedTuple):
@@ -118,7 +119,7 @@ def rope_write(
     product: Product, heads: Heads, turns: RopeTables, where: TokenPlacement, cache: tuple[Tensor, Tensor],
     norm: HeadNorm | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache.
+    """Return rotated q [T, num_heads * dim]; write rotated k, and v, to the cache. The norm is one of each head.
 
     The cache is [blocks, kv_heads, block_tokens, dim] for each of them.
     """
@@ -146,3 +147,40 @@ def rope_write(
     }
     launch(_rope_write, (tokens, heads.kv_heads), args, constants, LaunchShape(2))
     return q
+
+
+@triton.jit
+def _norm_all_heads(
+    raw, token_scale, column_scale, q_norm, k_norm, out, eps, Q: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    TOKEN: tl.constexpr, COLUMN: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)  # q, k or v
+    STRIDE: tl.constexpr = Q + 2 * K
+    begin = tl.where(part == 0, 0, Q + (part - 1) * K)
+    size = tl.where(part == 0, Q, K)
+    i = tl.arange(0, BLOCK)
+    mask = i < size
+    w = tl.load(q_norm + i, mask=mask & (part == 0), other=1.0) * tl.load(
+        k_norm + i, mask=mask & (part == 1), other=1.0
+    )
+    follow(CHAINED)
+    x = load_scaled(raw, token_scale, column_scale, token, begin + i, mask, STRIDE, TOKEN, COLUMN).to(tl.float32)
+    factor = tl.where(part == 2, 1.0, tl.rsqrt(tl.sum(x * x) / size + eps))
+    tl.store(out + token * STRIDE + begin + i, (x * factor * w).to(out.dtype.element_ty), mask=mask)
+
+
+def norm_all_heads(product: Product, heads: Heads, norm: HeadNorm, dtype: torch.dtype) -> Product:
+    """Norm all heads of q together, and all of k. Return the product of q, k and v with all scales applied."""
+    out = torch.empty_like(product.raw, dtype=dtype)
+    scales = product.token_scale, product.column_scale
+    constants = {
+        "Q": heads.num_heads * heads.dim,
+        "K": heads.kv_heads * heads.dim,
+        "BLOCK": triton.next_power_of_2(heads.num_heads * heads.dim),
+        "TOKEN": product.token_scale is not None,
+        "COLUMN": product.column_scale is not None,
+    }
+    args = (product.raw, *scales, norm.q, norm.k, out, norm.eps)
+    launch(_norm_all_heads, (len(out), 3), args, constants, LaunchShape(8))
+    return Product(out)

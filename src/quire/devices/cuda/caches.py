@@ -35,14 +35,13 @@ class Caches:
     @property
     def is_uniform(self) -> bool:
         """Whether all layers are in one tensor."""
-        sizes = {(spec.num_heads, spec.key_dim, spec.value_dim) for spec in self.specs}
-        return len(sizes) == 1 and self.specs[0].key_dim == self.specs[0].value_dim
+        return len(self._tensors) == 1
 
     @property
     def whole(self) -> Tensor:
         """The only tensor, if all layers are in one: [layers, 2, blocks, kv_heads, block_tokens, dim]."""
-        assert self.is_uniform, "layers of different shapes have no tensor in common"
-        return self._tensors[0]
+        (tensor,) = self._tensors
+        return tensor
 
     @property
     def num_bytes(self) -> int:

@@ -26,11 +26,12 @@ from .attention import AttendCache
 from .caches import Caches
 from .few_rows import FewRows
 from .instructions import Attend, Instruction
-from .lower import Lowering, fused
+from .lower import Lowering, fuse_graph
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
+from .variants import Variant
 from .warm_up import largest_step, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
@@ -74,7 +75,7 @@ class CudaDevice:
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         graph = narrow_tail(graph)
-        graph = fused(graph) if options.fuse else graph
+        graph = fuse_graph(graph) if options.fuse else graph
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
@@ -89,7 +90,7 @@ class CudaDevice:
         )  # fmt: skip
         try:
             if device.type == "cuda":
-                program.few_rows = FewRows.of(instructions, lowering.caches)
+                program.variants = _variants(instructions, lowering.caches, is_fixed)
                 with ThreadPoolExecutor(1) as side:  # while Triton compiles
                     wide = side.submit(WideAttention.for_instructions, instructions, lowering.caches)
                     _compile(program, limits)
@@ -125,7 +126,7 @@ class CudaDevice:
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
-        if program.device.type != "cuda":
+        if program.device.type != "cuda" or not program.caches.specs:
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
         program.launch(largest_step(limits)).result()
@@ -144,6 +145,12 @@ class CudaDevice:
             )
         logger.info("%.1f GB of KV cache: %d blocks", num_blocks * size / 1e9, num_blocks)
         return num_blocks
+
+
+def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -> tuple[Variant, ...]:
+    """Return the variants of a program beside its instructions. In deterministic mode there are none."""
+    few_rows = None if is_fixed else FewRows.of(instructions, caches)
+    return () if few_rows is None else (few_rows,)
 
 
 def _compile(program: CudaProgram, limits: Limits) -> None:

@@ -1,9 +1,10 @@
-"""A whole step of few rows in one kernel (`kernels/few_rows.cu`): which models it supports, its tiling, its launch."""
+"""A whole step of few rows in one kernel (`kernels/few_rows.cu`): its tiling and its launch."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_float, c_int, c_uint64, c_void_p
@@ -13,15 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quire.devices._triton.rope import RopeTables
+
 from .caches import Caches
-from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Run, Select
-from .linear import Linear
+from .few_rows_model import ACTIVATIONS, ALL_HEADS, HEAD_DIMS, ModelInstructions
+from .instructions import Instruction, Run
 from .nvrtc import CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
 from .tensor_map import BOX_BYTES, Box, tensor_map
 
 logger = logging.getLogger("quire.devices.cuda")
 
-MAX_GROUPED = 8  # heads that share a key head
 HOPPER = 9
 WARPS = 16  # that multiply; also tiles per slot
 TILE_ROWS = 16
@@ -30,11 +32,13 @@ ROWS = (1, 8, 16)  # one kernel for each of these maximum numbers of rows
 MAX_ROWS = ROWS[-1]
 # shared memory for tokens, by ROWS, in order of preference
 TOKEN_BYTES = {1: (9 << 10,), 8: (68 << 10, 52 << 10, 36 << 10), 16: (68 << 10, 52 << 10, 36 << 10)}
-BARRIERS = 8 * 2 * 8 + 4 * 64  # bytes of barriers for tokens, and of an attention item
+BARRIERS = 8 * 2 * 8  # bytes of barriers for tokens
+ITEM = 4 * 64  # bytes of an attention item
 MAX_SLOTS = 8
 ENOUGH_SLOTS = 4  # with as many, shared memory is better spent on tokens than on more weights in flight
 MIN_SLOTS = 3
 ALIGNMENT = 1024
+NO_WINDOW = (1 << 31) - 1
 UNUSED_COST = 0.1  # cost of an unused part of a slot, relative to one more round
 
 
@@ -68,106 +72,22 @@ def _parts(shape: ProductShape, tiles: int) -> int:
     return next((parts for parts in (8, 4, 2) if parts * tiles <= WARPS and boxes % parts == 0), 1)
 
 
-class LayerInstructions(NamedTuple):
-    """The four instructions of a layer."""
-
-    attend: Attend
-    out_proj: AddProduct
-    gate: Gate
-    down: AddProduct
-
-    @property
-    def linears(self) -> tuple[Any, Any, Any, Any]:
-        return self.attend.linear, self.out_proj.linear, self.gate.linear, self.down.linear
-
-
-class ModelInstructions(NamedTuple):
-    """The instructions of a model, in the form that the kernel supports."""
-
-    embed: Embed
-    layers: list[LayerInstructions]
-    head: Head
-
-    @classmethod
-    def of(cls, instructions: Sequence[Instruction]) -> ModelInstructions | None:
-        """Group the instructions. None: they are not attention and gated feed-forward blocks, each after a norm."""
-        steps = [each for each in instructions if not isinstance(each, Forget | Select)]
-        kinds = [type(each) for each in steps]
-        num_layers = (len(steps) - 2) // 4
-        if kinds != [Embed, *[Attend, AddProduct, Gate, AddProduct] * num_layers, Head] or not num_layers:
-            return None
-        layers = [LayerInstructions(*steps[1 + 4 * i : 5 + 4 * i]) for i in range(num_layers)]  # type: ignore[arg-type]
-        return cls(steps[0], layers, steps[-1])  # type: ignore[arg-type]
-
-    def is_supported(self, cache: Tensor) -> bool:
-        """Return whether the kernel supports all formats and shapes of the model."""
-        linears = [linear for layer in self.layers for linear in layer.linears]
-        if not all(isinstance(each, Linear) for each in [*linears, self.head.linear]):
-            return False
-        first, head = linears[0], self.head.linear
-        assert isinstance(head, Linear)
-        formats = {(each.weight.dtype, each.scale is None) for each in linears}
-        attends = [layer.attend for layer in self.layers]
-        norms = [norm for layer in self.layers for norm in (layer.attend.norm, layer.gate.norm)] + [self.head.norm]
-        return (
-            formats <= {(torch.bfloat16, True), (torch.float8_e4m3fn, False)}
-            and len(formats) == 1
-            and all(each.weight.shape[1] % (BOX_BYTES // each.weight.element_size()) == 0 for each in linears)
-            and all(each.bias is None for layer in self.layers for each in layer.linears[1:])
-            and self._is_plain
-            and (head.weight.dtype, head.scale, head.bias) == (torch.bfloat16, None, None)
-            and head.weight.shape[1] * 2 % BOX_BYTES == 0
-            and all(norm is not None and norm.eps == self.head.norm.eps for norm in norms if self.head.norm)
-            and None not in norms
-            and all((each.head_norm, each.window, each.fixed_chunk) == (None, None, None) for each in attends)
-            and all(each.chunk is None and each.terms.is_plain for each in attends)
-            and all(each.turns.cos.shape[1] and not each.turns.interleaved for each in attends)
-            and self._is_uniform
-            and cache.dtype == self.embed.table.dtype == torch.bfloat16
-            and attends[0].heads.dim in (64, 128)
-            and attends[0].heads.num_heads <= MAX_GROUPED * attends[0].heads.kv_heads
-            and cache.shape[4] % TILE_ROWS == 0
-            and first.weight.device.type == "cuda"
-        )
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether there are no factors, norms after products, and activations but silu."""
-        sums = [each for layer in self.layers for each in (layer.out_proj, layer.down)]
-        return (
-            (self.embed.factor, self.head.factor, self.head.cap) == (1.0, 1.0, 0.0)
-            and all((each.post_norm, each.factor, each.copies) == (None, 1.0, False) for each in sums)
-            and all(layer.gate.kind == "silu" for layer in self.layers)
-        )
-
-    @property
-    def _is_uniform(self) -> bool:
-        """Whether all layers agree in what the kernel reads from the first one."""
-        kinds = {
-            (
-                id(layer.attend.turns.cos),
-                layer.attend.scale,
-                layer.attend.heads,
-                layer.attend.linear.bias is None,  # type: ignore[attr-defined]
-                *(each.weight.shape for each in layer.linears),
-            )
-            for layer in self.layers
-        }
-        return len(kinds) == 1
-
-
 class _Step(ctypes.Structure):
     """The kernel's `Step`."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("maps", "layers", "table", "ids", "last_tokens", "normed", "squares", "qkv")),
-        *((name, c_void_p) for name in ("attended", "activated", "logits", "items", "num_items", "first_part")),
-        *((name, c_void_p) for name in ("num_parts", "positions", "slots", "tables", "cosines", "sines", "cache")),
-        *((name, c_void_p) for name in ("partial_out", "partial_lse", "grid_barrier")),
+        *((name, c_void_p) for name in ("attended", "activated", "logits")),
+        ("works", c_void_p * 4 * 2),  # items, num_items, first_part, num_parts
+        *((name, c_void_p) for name in ("positions", "slots", "tables")),
+        ("ropes", c_void_p * 2 * 2),  # cosines, sines
+        *((name, c_void_p) for name in ("cache", "partial_out", "partial_lse", "product_squares", "head_squares")),
+        ("grid_barrier", c_void_p),
         ("cache_stride", c_uint64),
         ("num_tokens", c_int),
-        ("eps", c_float),
-        ("scale", c_float),
+        ("windows", c_int * 2),
+        *((name, c_float) for name in ("eps", "head_eps", "post_eps", "scale", "score_cap", "embedding_factor")),
+        *((name, c_float) for name in ("residual_factor", "logit_factor", "logit_cap")),
     )
 
 
@@ -183,13 +103,19 @@ class FewRows:
     _maps: Tensor = field(init=False)
     _layers: Tensor = field(init=False)
     _buffers: dict[str, Tensor] = field(init=False)
+    _ropes: list[tuple[Tensor, Tensor]] = field(init=False)  # cosines and sines
+    _ones: Tensor = field(init=False)  # the norms' weight of blocks without a norm before them
     _kernels: dict[int, tuple[Kernel, LaunchConfig]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, instructions: Sequence[Instruction], caches: Caches) -> FewRows | None:
         """Compile the kernels. None: the kernel does not support this model or this GPU."""
         model = ModelInstructions.of(instructions)
-        if model is None or not caches.is_uniform or not model.is_supported(caches.whole):
+        if model is None:
+            return None
+        reason = model.unsupported(caches)
+        if reason is not None:
+            logger.info("steps of few rows run as several kernels: the one kernel does not support %s", reason)
             return None
         facts = torch.cuda.get_device_properties(caches.whole.device)
         if facts.major != HOPPER:
@@ -209,6 +135,8 @@ class FewRows:
     def __post_init__(self) -> None:
         self._definitions = definitions = self._constants()
         device, rows, dim = self.caches.whole.device, MAX_ROWS, definitions["DIM"]
+        self._ones = torch.ones(dim, device=device)
+        self._ropes = [self._rope(each) for each in self.model.ropes]
         self._maps, self._layers = self._tensor_maps().to(device), self._pointers().to(device)
         qkv = definitions["HEADS"] + 2 * definitions["KV"]
         heads = definitions["HEADS"] * definitions["HEAD_DIM"]
@@ -217,24 +145,42 @@ class FewRows:
             name: torch.zeros((rows, size), dtype=torch.bfloat16, device=device) for name, size in sizes.items()
         }
         parts = max(rows, -(-self.num_processors // definitions["KV"]))  # the most that `plan_work` makes of few rows
-        tagged = {
+        tagged: dict[str, tuple[int, ...]] = {
             "qkv": (rows, qkv * definitions["HEAD_DIM"]),
             "partial_out": (parts, heads),
             "partial_lse": (parts, definitions["HEADS"]),
         }
+        if self.model.post_norm is not None:
+            tagged["product_squares"] = 2, rows, dim // TILE_ROWS
+        if definitions["HEAD_NORM"] == ALL_HEADS:
+            tagged["head_squares"] = rows, 2, qkv * definitions["HEAD_DIM"] // TILE_ROWS
         self._buffers |= {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in tagged.items()}
         self._buffers |= {
             "squares": torch.zeros((rows, dim), device=device),
             "grid_barrier": torch.zeros(3, dtype=torch.int32, device=device),
         }
 
+    @property
+    def max_rows(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def max_tokens(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def num_ctas(self) -> int:
+        return self.num_processors
+
+    def supports(self, run: Run) -> bool:
+        """Return whether every row has one token, and rows share no keys."""
+        return run.is_few
+
     def __call__(self, run: Run) -> Tensor:
         """Launch the step; return its logits, in float32."""
-        num_tokens, first = len(run.ids), self.model.layers[0].attend
+        num_tokens = len(run.ids)
         kernel, config = self._kernel(num_tokens)
         logits = torch.empty((num_tokens, self._definitions["VOCAB"]), device=run.ids.device)
-        work, whole, norm = run.work[first.kind], self.caches.whole, self.model.head.norm
-        assert norm is not None
         tensors = self._buffers | {
             "maps": self._maps,
             "layers": self._layers,
@@ -242,22 +188,46 @@ class FewRows:
             "ids": run.ids,
             "last_tokens": run.last_tokens,
             "logits": logits,
-            "items": work.narrow,
-            "num_items": work.counts,
-            "first_part": work.first_part,
-            "num_parts": work.num_parts,
             "positions": run.where.positions,
             "slots": run.where.slots,
             "tables": run.tables,
-            "cosines": first.turns.cos,
-            "sines": first.turns.sin,
-            "cache": whole,
+            "cache": self.caches.whole,
         }
-        step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()})
-        step.cache_stride, step.num_tokens = whole.stride(1), num_tokens
-        step.eps, step.scale = norm.eps, first.scale
+        step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **self._numbers())
+        step.cache_stride, step.num_tokens = self.caches.whole.stride(1), num_tokens
+        for i, kind in enumerate(self.model.kinds):
+            work = run.work[kind]
+            pointers = (work.narrow, work.counts, work.first_part, work.num_parts)
+            step.works[i][:] = [each.data_ptr() for each in pointers]
+            step.windows[i] = NO_WINDOW if kind.window is None else kind.window
+        for i, rope in enumerate(self._ropes):
+            step.ropes[i][:] = [each.data_ptr() for each in rope]
         kernel.launch(config, current_stream(run.ids.device), (step,))
         return logits
+
+    def _rope(self, turns: RopeTables) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines; for layers without rope, such that nothing is rotated."""
+        if turns.cos.shape[1]:
+            return turns.cos, turns.sin
+        shape = len(turns.cos), self.model.num_pairs
+        return torch.ones(shape, device=turns.cos.device), torch.zeros(shape, device=turns.cos.device)
+
+    def _numbers(self) -> dict[str, float]:
+        """Return the numbers of the model that the kernel reads from its arguments."""
+        embed, (first, *_), head = self.model
+        assert head.norm is not None
+        head_norm, post_norm = first.attend.head_norm, self.model.post_norm
+        return {
+            "eps": head.norm.eps,
+            "head_eps": 0.0 if head_norm is None else head_norm.eps,
+            "post_eps": 0.0 if post_norm is None else post_norm.eps,
+            "scale": first.attend.scale,
+            "score_cap": first.attend.softcap,
+            "embedding_factor": embed.factor,
+            "residual_factor": first.down.factor,
+            "logit_factor": head.factor,
+            "logit_cap": head.cap,
+        }
 
     def _constants(self) -> dict[str, int]:
         layer = self.model.layers[0]
@@ -278,14 +248,35 @@ class FewRows:
             "HEADS": heads.num_heads,
             "KV": heads.kv_heads,
             "HEAD_DIM": heads.dim,
-            "PAIRS": layer.attend.turns.cos.shape[1],
+            "PAIRS": self.model.num_pairs,
             "BLOCK_TOKENS": self.caches.whole.shape[4],
-            "HAS_BIAS": layer.attend.linear.bias is not None,  # type: ignore[attr-defined]
+            **self._properties(),
             "QKV_TILES": tiles(qkv),
             "OUT_PROJ_TILES": tiles(down),  # the same rows: their residual stays in the block
             "GATE_TILES": tiles(gate, is_gate=True),
             "DOWN_TILES": tiles(down),
             "HEAD_TILES": tiles(head),
+        }
+
+    def _properties(self) -> dict[str, int]:
+        """Return what the model has of what a model may have."""
+        model, first = self.model, self.model.layers[0]
+        return {
+            "HAS_BIAS": first.attend.linear.bias is not None,  # type: ignore[attr-defined]
+            "HAS_PRE_NORM": first.attend.norm is not None,
+            "HAS_POST_NORM": model.post_norm is not None,
+            "HEAD_NORM": model.head_norm,
+            "WORKS": len(model.kinds),
+            "HAS_WINDOW": any(kind.window is not None for kind in model.kinds),
+            "ROPES": len(model.ropes),
+            "IS_INTERLEAVED": first.attend.turns.interleaved,
+            "ACTIVATION": ACTIVATIONS.index(first.gate.kind),
+            "HAS_LAYER_SCALES": len({layer.attend.scale for layer in model.layers}) > 1,
+            "HAS_SCORE_CAP": bool(first.attend.softcap),
+            "HAS_EMBEDDING_FACTOR": model.embed.factor != 1.0,
+            "HAS_RESIDUAL_FACTOR": first.down.factor != 1.0,
+            "HAS_LOGIT_FACTOR": model.head.factor != 1.0,
+            "HAS_LOGIT_CAP": bool(model.head.cap),
         }
 
     def _memory_plan(self, max_tokens: int) -> dict[str, int]:
@@ -295,9 +286,11 @@ class FewRows:
         groups = -(-definitions["DIM"] // own_rows)
         residual = -(-groups // self.num_processors) * own_rows * tokens
         sums = WARPS * TILE_ROWS * tokens
-        head_dim, pairs = definitions["HEAD_DIM"], -(-definitions["HEADS"] // definitions["KV"] // 2)
-        attention = 6 * head_dim + 8 + 8 * WARPS + WARPS // 2 * (head_dim // 4 + 4) * 8 * pairs
-        fixed = ALIGNMENT + BARRIERS + 4 * (residual + max(sums, attention))
+        head_dim, group = definitions["HEAD_DIM"], definitions["HEADS"] // definitions["KV"]
+        partials = (head_dim // 4 + 4) * 8 * -(-group // 2) if head_dim < HEAD_DIMS[-1] else group * head_dim
+        attention = 6 * head_dim + 8 + 8 * WARPS + WARPS // 2 * partials
+        residuals = (3 if definitions["HAS_POST_NORM"] else 1) * residual
+        fixed = ALIGNMENT + BARRIERS + definitions["WORKS"] * ITEM + 4 * (residuals + max(sums, attention))
         plans = [(size, (self.shared_memory - fixed - size) // (SLOT + 16)) for size in TOKEN_BYTES[max_tokens]]
         token_bytes, slots = next((each for each in plans if each[1] >= ENOUGH_SLOTS), plans[-1])
         slots = min(slots, MAX_SLOTS)
@@ -330,14 +323,21 @@ class FewRows:
 
     def _pointers(self) -> Tensor:
         """Return the kernel's `Layer` structs, and one more for the norm before the head."""
+        works, ropes = self.model.kinds, [id(each.cos) for each in self.model.ropes]
         rows = []
-        for layer in self.model.layers:
-            norms = layer.attend.norm, layer.gate.norm
-            tensors = [norm.weight for norm in norms if norm] + [each.scale for each in layer.linears]
-            tensors += [layer.attend.linear.bias]  # type: ignore[attr-defined]
-            rows.append([0 if each is None else each.data_ptr() for each in tensors])
+        for attend, out_proj, gate, down in self.model.layers:
+            norms = [norm and norm.weight for norm in (attend.norm, gate.norm)]
+            if norms == [None, None]:
+                norms = [self._ones, self._ones]
+            linears: tuple[Any, ...] = (attend.linear, out_proj.linear, gate.linear, down.linear)
+            tensors = [*norms, *(each.scale for each in linears), linears[0].bias]
+            tensors += [None, None] if attend.head_norm is None else attend.head_norm[:2]
+            tensors += [each.post_norm and each.post_norm.weight for each in (out_proj, down)]
+            kinds = works.index(attend.kind) | ropes.index(id(attend.turns.cos)) << 32
+            (scale,) = struct.unpack("<I", struct.pack("<f", attend.scale))
+            rows.append([*(0 if each is None else each.data_ptr() for each in tensors), kinds, scale])
         assert self.model.head.norm is not None
-        rows.append([self.model.head.norm.weight.data_ptr(), *[0] * 6])
+        rows.append([self.model.head.norm.weight.data_ptr(), *[0] * (len(rows[0]) - 1)])
         return torch.tensor(rows, dtype=torch.int64)
 
 

@@ -21,7 +21,7 @@ from quire.devices._triton.elementwise import map_numbers
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import activate_gate
 from quire.devices._triton.norm import Norm, Product, Rounded, add_norm, add_product
-from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, rope_write
+from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, norm_all_heads, rope_write
 from quire.devices._triton.stream import Around
 
 from .attention import AttendsWide, attend_cache
@@ -136,7 +136,9 @@ class Attend:
 
     def __call__(self, run: Run) -> None:
         product = multiply(run, self.value, self.norm, self.linear)
-        dtype = run.values[self.value].dtype
+        dtype, norm = run.values[self.value].dtype, self.head_norm
+        if norm is not None and norm.is_wide:
+            product, norm = norm_all_heads(product, self.heads, norm, dtype), None
         cache = self.caches.of(self.layer)
         out = torch.empty((len(run.ids), self.heads.num_heads * self.heads.dim), dtype=dtype, device=run.ids.device)
         run.values[self.out] = out
@@ -144,10 +146,10 @@ class Attend:
             attend_few(
                 product, self.heads, self.turns, run.where, cache, run.tables.view(-1, 1), run.work[self.kind],
                 self.linear.scratch.arrived, out, scale=self.scale, terms=self.terms, window=self.window,
-                chunk=self.chunk, norm=self.head_norm,
+                chunk=self.chunk, norm=norm,
             )  # fmt: skip
             return
-        q = rope_write(product, self.heads, self.turns, run.where, cache, self.head_norm, dtype)
+        q = rope_write(product, self.heads, self.turns, run.where, cache, norm, dtype)
         attend_cache(run, self, q, out)
 
 

@@ -27,8 +27,8 @@ from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.passes import fuse
-from quire.graph.passes.rewrite import Supports, rewrite
+from quire.graph.passes.fuse import RULES
+from quire.graph.passes.rewrite import rewrite
 
 from . import FACTS
 from .attention import lower_attention, lower_bidirectional, terms_of
@@ -43,10 +43,10 @@ SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
 AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
 
 
-def supports(graph: Graph) -> Supports:
-    """Return whether there is a kernel for a fused node of a graph."""
+def fuse_graph(graph: Graph) -> Graph:
+    """Return the graph with the fused ops that the device has kernels for."""
 
-    def is_supported(node: Node) -> bool:
+    def supports(node: Node) -> bool:
         if node.op.name in SUMS:  # the sum may be left to the next norm, and nothing norms the logits
             return node.output != graph.outputs.get("logits")
         if node.op.name not in FACTS.fused_ops or node.cache is None:
@@ -54,12 +54,7 @@ def supports(graph: Graph) -> Supports:
         spec = graph.caches[node.cache]
         return spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
 
-    return is_supported
-
-
-def fused(graph: Graph) -> Graph:
-    """Return the graph with the fused ops that the device has kernels for."""
-    return rewrite(graph, fuse.RULES, supports(graph))
+    return rewrite(graph, RULES, supports)
 
 
 class Lowering:
@@ -234,7 +229,9 @@ def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
         norm=lowering.norm(node),
         linear=lowering.placer.matrix(_names(node, "weights"), _names(node, "biases")),
         heads=Heads(node.output.dim // spec.value_dim, spec.num_heads, spec.key_dim),
-        head_norm=None if of_q is None or of_k is None else HeadNorm(of_q, of_k, attrs["head_eps"]),
+        head_norm=None
+        if of_q is None or of_k is None
+        else HeadNorm(of_q, of_k, attrs["head_eps"], not attrs["head_group"]),
         turns=lowering.turns(node),
         caches=lowering.caches,
         layer=node.cache,

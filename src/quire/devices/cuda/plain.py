@@ -11,7 +11,7 @@ from torch import Tensor
 from quire.devices._triton.elementwise import NO_NUMBERS, map_numbers, whole_product
 from quire.devices._triton.embed import embed_positions
 from quire.devices._triton.norm import Norm, Product, add_norm, norm_groups
-from quire.devices._triton.positions import rotate, scale_by_position
+from quire.devices._triton.positions import rotate_heads, scale_by_position
 from quire.devices._triton.rope import RopeTables
 
 from .instructions import Run, multiply
@@ -79,7 +79,7 @@ class Rotate:
 
     def __call__(self, run: Run) -> None:
         x = run.whole(self.value)
-        run.values[self.out] = rotate(x, self.turns, run.where.positions, self.head_dim)
+        run.values[self.out] = rotate_heads(x, self.turns, run.where.positions, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,10 +34,9 @@ from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
-from .attention import AttendCache, AttendsWide
+from .attention import AttendsWide
 from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
-from .few_rows import MAX_ROWS, FewRows
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
@@ -48,6 +47,7 @@ from .plain import Multiply
 from .sampler import DeviceSampler, sampling_mode
 from .tune import GraphTimer, Tuner, wall_clock
 from .tuned_table import TunedTable
+from .variants import InstructionList, Variant, variant_within
 
 logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
@@ -74,7 +74,7 @@ class CudaProgram:
     sampler: DeviceSampler
     device: torch.device
     captures: bool
-    few_rows: FewRows | None = None  # a kernel for whole steps of few rows
+    variants: tuple[Variant, ...] = ()  # for some steps, the first that supports one; all others run the instructions
     wide: AttendsWide | None = None  # a kernel for attention of prompts
     table: TunedTable | None = None  # of the fastest tiles
     tunes: bool = False  # in idle time
@@ -254,11 +254,13 @@ class CudaProgram:
     def _work_of(self, sizes: StepSizes) -> dict[AttentionKind, WorkLimits]:
         """Return how attention of such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
 
+        variant = variant_within(self.variants, sizes)
+
         def blocks(each: WorkLimits) -> int:
             if sizes.tokens != sizes.rows or each.fixed_chunk:
                 return each.num_ctas
-            if self.few_rows is not None and sizes.rows <= MAX_ROWS:
-                return self.few_rows.num_processors
+            if variant is not None:
+                return variant.num_ctas
             return each.num_ctas if sizes.rows < each.narrow_budget else 0
 
         limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows}
@@ -290,18 +292,11 @@ class CudaProgram:
         return torch.empty((num_masks, -(-self.sampler.vocab_size // 32)), dtype=torch.int32, device=self.device)
 
     def _forward(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Tensor | None:
-        """Run all instructions, or, for a step without logits, those up to the last KV write."""
-        run = self._run(inputs, counts, sizes)
-        if self.few_rows is not None and run.is_few and sizes.logits == sizes.tokens:
-            return self.few_rows(run)
-        if not sizes.logits:
-            for instruction in self.instructions[: self._tail]:
-                instruction(run)
-            return None
-        for instruction in self.instructions:
-            instruction(run)
-        logits: Tensor = run.values[self.output]
-        return logits
+        """Compute a step with the first variant that supports it; return its logits, if it has any."""
+        run, variant = self._run(inputs, counts, sizes), variant_within(self.variants, sizes)
+        if variant is not None and sizes.logits == sizes.tokens and variant.supports(run):
+            return variant(run)
+        return InstructionList(self.instructions, self.output)(run, has_logits=sizes.logits > 0)
 
     def _run(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Run:
         work = {
@@ -315,16 +310,6 @@ class CudaProgram:
         run.is_decode = sizes.tokens == sizes.rows
         run.wide = self.wide
         return run
-
-    @property
-    def _tail(self) -> int:
-        """Number of instructions up to the last one that writes KV."""
-        writes = (
-            i
-            for i, each in enumerate(self.instructions)
-            if isinstance(each, Attend) or (isinstance(each, AttendCache) and each.writes)
-        )
-        return 1 + max(writes, default=-1)
 
     def _captured_for(self, sizes: StepSizes, kind: GraphKind) -> CapturedStep | None:
         """Return the graph of such a step. None: launch it kernel by kernel."""

@@ -167,15 +167,17 @@ def fuse_attention(uses: Uses, node: Node) -> Fusion | None:
 
 
 def _head_norms(uses: Uses, of_q: Node | None, of_k: Node | None, head_dim: int) -> dict[str, Any] | None:
-    """The attributes of both norms of heads. None: one is missing, they differ, or they are not of heads."""
+    """The attributes of both norms. None: one is missing, they differ, or they are neither of a head nor of all."""
     if of_q is None and of_k is None:
-        return {"head_eps": 0.0}
-    if of_q is None or of_k is None or of_q.attrs != of_k.attrs or of_q.attrs["group"] != head_dim:
+        return {"head_eps": 0.0, "head_group": head_dim}
+    if of_q is None or of_k is None or of_q.attrs != of_k.attrs or of_q.attrs["group"] not in (0, head_dim):
         return None
-    names = [node.weights["weight"] for node in (of_q, of_k)]
-    if not all(isinstance(name, str) and uses.graph.shapes[name] == (head_dim,) for name in names):
-        return None
-    return {"head_eps": of_q.attrs["eps"]}
+    group = of_q.attrs["group"]
+    for node in (of_q, of_k):
+        name = node.weights["weight"]
+        if not isinstance(name, str) or uses.graph.shapes[name] != (group or node.output.dim,):
+            return None
+    return {"head_eps": of_q.attrs["eps"], "head_group": group}
 
 
 def _common_rope(of_q: Node | None, of_k: Node | None, head_dim: int) -> dict[str, Any] | None:

@@ -150,6 +150,7 @@ inline u32 bits_of(float number) {
   return bits;
 }
 inline float __expf(float number) { return std::exp(number); }
+inline float __fdividef(float above, float below) { return above / below; }
 inline float __log2f(float number) { return std::log2(number); }
 inline float rsqrtf(float number) { return 1.0f / std::sqrt(number); }
 inline void __threadfence() {}

@@ -1,22 +1,52 @@
 // A block computes attention for the heads of one token that share a key head. A warp takes 16 keys at a time: scores
 // are a product of keys and queries [16 keys, 8 heads], outputs one of values and weights [dims, 8 heads]. The mapping
-// of rows and columns of a product to dimensions lets lanes load 16 bytes at once.
+// of rows and columns of a product to dimensions lets lanes load 16 bytes at once. Heads of more than 128 dimensions have
+// too many outputs for the registers of a warp: two warps take the same keys, and half of the outputs each.
 #pragma once
 
 #include "step.cuh"
 
+constexpr bool IS_SPLIT = HEAD_DIM > 128;    // over two warps
+constexpr int WARP_DIM = IS_SPLIT ? HEAD_DIM / 2 : HEAD_DIM;  // dimensions of a warp's outputs
 constexpr int QUERY_STEPS = HEAD_DIM / 16;  // products over a key's numbers
-constexpr int OUTPUTS = HEAD_DIM / 16;      // products that give the output's numbers
+constexpr int OUTPUTS = WARP_DIM / 16;      // products that give the output's numbers
 constexpr int LOADS = HEAD_DIM / 32;        // of a key, by one of its four lanes
+constexpr int LOADS_AT_ONCE = LOADS < 4 ? LOADS : 4;
 constexpr int HALF_WARPS = WARPS / 2;
+constexpr int KEY_WARPS = IS_SPLIT ? HALF_WARPS : WARPS;  // that take different keys
 constexpr int ITEM_NUMBERS = 12, CACHED_BLOCKS = 52;
 constexpr int PAIRED = (GROUP + 1) / 2;     // pairs of heads: a lane has one of four
 constexpr int PARTIAL_NUMBERS = 4 * OUTPUTS + 4;  // numbers that a lane stores for another warp
 static_assert(GROUP <= 8 && BLOCK_TOKENS % 16 == 0, "a warp's keys must be in one block of the cache");
+static_assert(WARP_DIM % 64 == 0 && LOADS % LOADS_AT_ONCE == 0, "whole loads of 16 bytes");
 
 // Shared memory of attention, in floats.
 constexpr int AT_QUERY = 0, AT_KEY = QUERY_STEPS * 64, AT_VALUE = AT_KEY + HEAD_DIM, AT_SCORE = AT_VALUE + HEAD_DIM;
 constexpr int AT_TOP = AT_SCORE + 8, AT_WEIGHT = AT_TOP + 8 * HALF_WARPS, AT_PARTIAL = AT_WEIGHT + 8 * HALF_WARPS;
+
+// What attention of a layer reads that other layers may not.
+struct LayerAttention {
+  const Layer& layer;
+  const Work& work;
+  const Rope& rope;
+  const int* first_item;
+  int window;
+  float scale;  // of scores
+
+  __device__ LayerAttention(const Step& step, const Block& block, const Layer& layer)
+      : layer(layer),
+        work(step.works[WORKS == 1 ? 0 : layer.work]),
+        rope(step.ropes[ROPES == 1 ? 0 : layer.rope]),
+        first_item(block.first_item + (WORKS == 1 ? 0 : layer.work) * (ITEM_NUMBERS + CACHED_BLOCKS)),
+        window(!HAS_WINDOW ? 0 : step.windows[WORKS == 1 ? 0 : layer.work]),
+        scale(HAS_LAYER_SCALES ? layer.scale : step.scale) {}
+
+  // A score for a softmax with powers of 2.
+  __device__ float score(const Step& step, float product) const {
+    if constexpr (HAS_SCORE_CAP) return softcapped(product * scale, step.score_cap) * LOG2_E;
+    return product * scale * LOG2_E;
+  }
+};
 
 // A token's keys, or a part of them, for the heads that share a key head.
 struct Item {
@@ -24,13 +54,14 @@ struct Item {
   const int* cached;  // the first blocks of its table
   int num_cached;
 
-  __device__ void load(const Step& step, const Block& block, int index) {
+  __device__ void load(const Step& step, const LayerAttention& attention, int index) {
     const bool is_first = index == (int)blockIdx.x;
-    const int* numbers = is_first ? block.first_item : step.items + 6 * (index / KV);
+    const Work& work = attention.work;
+    const int* numbers = is_first ? attention.first_item : work.items + 6 * (index / KV);
     head = index % KV;
     token = numbers[0], table = numbers[2], begin = numbers[3], end = numbers[4], part = numbers[5];
     position = is_first ? numbers[6] : step.positions[token];
-    first = is_first ? numbers[7] : step.first_part[token], count = is_first ? numbers[8] : step.num_parts[token];
+    first = is_first ? numbers[7] : work.first_part[token], count = is_first ? numbers[8] : work.num_parts[token];
     cached = numbers + ITEM_NUMBERS, num_cached = is_first ? CACHED_BLOCKS : 0;
   }
 
@@ -39,17 +70,17 @@ struct Item {
   __device__ bool has_newest() const { return end > position; }
 };
 
-// Loads the block's first item, which is the same in all layers.
-__device__ void load_first_item(const Step& step, const Block& block) {
-  if ((int)blockIdx.x >= *step.num_items * KV) return;
-  const int* item = step.items + blockIdx.x / KV * 6;
+// Loads the block's first item, which is the same in all layers with this work.
+__device__ void load_first_item(const Step& step, const Work& work, int* first_item, int lane) {
+  if ((int)blockIdx.x >= *work.num_items * KV) return;
+  const int* item = work.items + blockIdx.x / KV * 6;
   const int token = item[0], first_block = item[3] / BLOCK_TOKENS;
   const int num_blocks = (item[4] - 1) / BLOCK_TOKENS - first_block + 1;
-  if (block.lane < 6) block.first_item[block.lane] = item[block.lane];
-  if (block.lane == 6) block.first_item[6] = step.positions[token];
-  if (block.lane == 7) block.first_item[7] = step.first_part[token], block.first_item[8] = step.num_parts[token];
-  for (int i = block.lane; i < min(num_blocks, CACHED_BLOCKS); i += 32) {
-    block.first_item[ITEM_NUMBERS + i] = step.tables[item[2] + first_block + i];
+  if (lane < 6) first_item[lane] = item[lane];
+  if (lane == 6) first_item[6] = step.positions[token];
+  if (lane == 7) first_item[7] = work.first_part[token], first_item[8] = work.num_parts[token];
+  for (int i = lane; i < min(num_blocks, CACHED_BLOCKS); i += 32) {
+    first_item[ITEM_NUMBERS + i] = step.tables[item[2] + first_block + i];
   }
 }
 
@@ -77,7 +108,11 @@ __device__ u64 place_in_cache(int block, int head, int inside) {
   return (((u64)block * KV + head) * BLOCK_TOKENS + inside) * HEAD_DIM;
 }
 
-// The dim of a number of RunningSoftmax::total.
+// The warp's place among those that take different keys, and the first dim of its outputs.
+__device__ int key_warp_of(int warp) { return IS_SPLIT ? warp % KEY_WARPS : warp; }
+__device__ int first_dim_of(int warp) { return IS_SPLIT ? warp / KEY_WARPS * WARP_DIM : 0; }
+
+// The dim of a number of RunningSoftmax::total, among those of the warp.
 __device__ int dim_of(int j, int number, int lane) {
   return lane / 4 * (2 * OUTPUTS) + j / 4 * 8 + number / 2 * 4 + j % 4;
 }
@@ -92,6 +127,9 @@ __device__ int place_of_query(int head, int dim) {
 __device__ void clear_queries(const Block& block) {
   for (int i = threadIdx.x; i < AT_KEY; i += THREADS) block.scratch[AT_QUERY + i] = 0.0f;
 }
+
+// Where the sums of squares of all queries and of all keys are, after the raw numbers.
+constexpr int AT_SQUARES = AT_PARTIAL + (GROUP + 2) * HEAD_DIM;
 
 // Loads the raw numbers of q, k and v to where warps store their partial outputs later.
 __device__ void load_raw(const Step& step, const Block& block, const Item& item) {
@@ -115,11 +153,47 @@ __device__ void load_raw(const Step& step, const Block& block, const Item& item)
   for (int r = 0; r < ROUNDS; ++r) {
     block.scratch[AT_PARTIAL + min((int)threadIdx.x + r * THREADS, NUMBERS - 1)] = number_of(found[r]);
   }
+  if constexpr (HEAD_NORM == ALL_HEADS) {
+    if (block.warp < 2) {
+      const u64* squares = step.head_squares + (item.token * 2 + block.warp) * Qkv::GROUPS;
+      const float sum = sum_of_warp(load_tagged_share<Qkv::GROUPS>(squares, block.tag, block.lane));
+      if (block.lane == 0) block.scratch[AT_SQUARES + block.warp] = sum;
+    }
+  }
   sync_block();
 }
 
-// Puts q and k, rotated by the token's position, and v into shared memory.
-__device__ void prepare_queries(const Step& step, const Block& block, const Item& item, u16* keys) {
+// Two dims that rope turns together are PAIRS apart, or adjacent.
+__device__ bool is_first_of_pair(int dim) { return IS_INTERLEAVED ? dim % 2 == 0 : dim < PAIRS; }
+__device__ int other_of_pair(int dim) {
+  return IS_INTERLEAVED ? dim ^ 1 : dim < PAIRS ? dim + PAIRS : dim - PAIRS;
+}
+
+// The weights of the norms of heads, for a number of the item's q and k.
+__device__ float head_norm_of(const Layer& layer, const Item& item, int which, int dim) {
+  if (which > GROUP) return 1.0f;
+  const float* norm = which < GROUP ? layer.q_norm : layer.k_norm;
+  const int head = HEAD_NORM == EACH_HEAD ? 0 : which < GROUP ? item.head * GROUP + which : item.head;
+  return norm[head * HEAD_DIM + dim];
+}
+
+// The factor of the norm of a head. All lanes of a warp have the same head.
+__device__ float head_factor_of(const Step& step, const Block& block, int which) {
+  if (which > GROUP) return 1.0f;
+  if constexpr (HEAD_NORM == ALL_HEADS) {
+    const int count = (which < GROUP ? HEADS : KV) * HEAD_DIM;
+    return rsqrtf(block.scratch[AT_SQUARES + (which < GROUP ? 0 : 1)] / count + step.head_eps);
+  }
+  const float* raw = block.scratch + AT_PARTIAL + which * HEAD_DIM;
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / 32; ++i) squares += raw[block.lane + 32 * i] * raw[block.lane + 32 * i];
+  return rsqrtf(sum_of_warp(squares) / HEAD_DIM + step.head_eps);
+}
+
+// Puts q and k, normed and rotated by the token's position, and v into shared memory.
+__device__ void prepare_queries(const Step& step, const Block& block, const LayerAttention& attention, const Item& item,
+                                u16* keys) {
   constexpr int NUMBERS = (GROUP + 2) * HEAD_DIM, ROUNDS = (NUMBERS + THREADS - 1) / THREADS;
   const int head = item.head;
   float cosine[ROUNDS], sine[ROUNDS];
@@ -127,9 +201,14 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Item
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
     const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
-    const int pair = item.position * PAIRS + dim % PAIRS;
-    cosine[r] = is_turned ? step.cosines[pair] : 1.0f;
-    sine[r] = is_turned ? (dim < PAIRS ? -step.sines[pair] : step.sines[pair]) : 0.0f;
+    const int pair = item.position * PAIRS + (IS_INTERLEAVED ? dim / 2 % PAIRS : dim % PAIRS);
+    cosine[r] = is_turned ? attention.rope.cosines[pair] : 1.0f;
+    sine[r] = is_turned ? (is_first_of_pair(dim) ? -attention.rope.sines[pair] : attention.rope.sines[pair]) : 0.0f;
+    if constexpr (HEAD_NORM) {
+      const int other = is_turned ? other_of_pair(dim) : dim;
+      cosine[r] *= head_norm_of(attention.layer, item, which, dim);
+      sine[r] *= head_norm_of(attention.layer, item, which, other);
+    }
   }
   load_raw(step, block, item);
   u16* queries = (u16*)(block.scratch + AT_QUERY);
@@ -138,8 +217,10 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Item
   for (int r = 0; r < ROUNDS; ++r) {
     const int i = min((int)threadIdx.x + r * THREADS, NUMBERS - 1), which = i / HEAD_DIM, dim = i % HEAD_DIM;
     const bool is_turned = which <= GROUP && dim < 2 * PAIRS;
-    const int other = is_turned ? (dim < PAIRS ? i + PAIRS : i - PAIRS) : i;
-    const u16 rounded = to_bf16(raw[i] * cosine[r] + raw[other] * sine[r]);
+    const int other = is_turned ? i - dim + other_of_pair(dim) : i;
+    float turned = raw[i] * cosine[r] + raw[other] * sine[r];
+    if constexpr (HEAD_NORM) turned *= head_factor_of(step, block, which);
+    const u16 rounded = to_bf16(turned);
     if (which < GROUP) {
       queries[place_of_query(which, dim)] = rounded;
     } else {
@@ -160,7 +241,7 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Item
     for (int dim = block.lane; dim < HEAD_DIM; dim += 32) {
       score += from_bf16(queries[place_of_query(which, dim)]) * block.scratch[AT_KEY + dim];
     }
-    score = sum_of_warp(score) * step.scale * LOG2_E;
+    score = attention.score(step, sum_of_warp(score));
     if (block.lane == 0) block.scratch[AT_SCORE + which] = is_newest ? score : minus_infinity();
   }
 }
@@ -174,21 +255,21 @@ __device__ u32 word_of(const uint4& four, int i) {
 // One number of each of two keys' values.
 __device__ u32 pair_of(u32 first, u32 second, int which) { return __byte_perm(first, second, which ? 0x7632 : 0x5410); }
 
-// 16 keys: this lane's numbers of the keys lane / 4 and lane / 4 + 8.
+// 16 keys, or a part of their numbers: this lane's of the keys lane / 4 and lane / 4 + 8.
 struct Keys {
-  uint4 low[LOADS], high[LOADS];
+  uint4 low[LOADS_AT_ONCE], high[LOADS_AT_ONCE];
 
   __device__ void load(const u16* keys, int lane) {
     const u16* mine = keys + lane / 4 * HEAD_DIM + (lane & 3) * 8;
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) low[i] = load_16(mine + 32 * i), high[i] = load_16(mine + 8 * HEAD_DIM + 32 * i);
+    for (int i = 0; i < LOADS_AT_ONCE; ++i) low[i] = load_16(mine + 32 * i), high[i] = load_16(mine + 8 * HEAD_DIM + 32 * i);
   }
 
   // For the heads lane % 4 * 2 and lane % 4 * 2 + 1.
-  __device__ void score(float (&scores)[4], const Block& block) const {
-    const uint2* queries = (const uint2*)(block.scratch + AT_QUERY);
+  __device__ void score(float (&scores)[4], const Block& block, int part) const {
+    const uint2* queries = (const uint2*)(block.scratch + AT_QUERY) + part * LOADS_AT_ONCE * 64;
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
+    for (int i = 0; i < LOADS_AT_ONCE; ++i) {
       const uint2 first = queries[(2 * i) * 32 + block.lane], second = queries[(2 * i + 1) * 32 + block.lane];
       multiply<false>(scores, low[i].x, high[i].x, low[i].y, high[i].y, first.x, first.y);
       multiply<false>(scores, low[i].z, high[i].z, low[i].w, high[i].w, second.x, second.y);
@@ -232,12 +313,12 @@ __device__ const u16* keys_at(const Step& step, const Item& item, const u16* key
 
 // Prefetches keys and values of this block's items into L2 while q, k and v are computed: when they are needed, memory
 // is busy with the next weights.
-__device__ void prefetch_keys(const Step& step, const Block& block, const u16* keys) {
-  const int num_items = *step.num_items * KV;
+__device__ void prefetch_keys(const Step& step, const Block& block, const LayerAttention& attention, const u16* keys) {
+  const int num_items = *attention.work.num_items * KV;
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
     Item item;
-    item.load(step, block, i);
+    item.load(step, attention, i);
 #pragma unroll 1
     for (int begin = item.begin + block.warp * 16; begin < item.last(); begin += WARPS * 16) {
       const u16* from = keys_at(step, item, keys, begin);
@@ -250,23 +331,27 @@ __device__ void prefetch_keys(const Step& step, const Block& block, const u16* k
 }
 
 // Processes this warp's keys of an item.
-__device__ void walk(const Step& step, const Block& block, const Item& item, const u16* keys, RunningSoftmax& running) {
-  const int last = item.last();
+__device__ void walk(const Step& step, const Block& block, const LayerAttention& attention, const Item& item,
+                     const u16* keys, RunningSoftmax& running) {
+  const int last = item.last(), first = item.position + 1 - attention.window;  // without a window, `first` is not read
+  const int first_dim = first_dim_of(block.warp);
 #pragma unroll 1
-  for (int begin = item.begin + block.warp * 16; begin < last; begin += WARPS * 16) {
+  for (int begin = item.begin + key_warp_of(block.warp) * 16; begin < last; begin += KEY_WARPS * 16) {
     const u16* from = keys_at(step, item, keys, begin);
     float scores[4] = {};
     Values values;
-    {
+#pragma unroll
+    for (int part = 0; part < LOADS / LOADS_AT_ONCE; ++part) {
       Keys some;
-      some.load(from, block.lane);
-      values.load(from + step.cache_stride, last - begin, 0, block.lane);
-      some.score(scores, block);
+      some.load(from + part * LOADS_AT_ONCE * 32, block.lane);
+      if (part == 0) values.load(from + step.cache_stride + first_dim, last - begin, 0, block.lane);
+      some.score(scores, block, part);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const bool is_there = begin + block.lane / 4 + i / 2 * 8 < last;
-      scores[i] = is_there ? scores[i] * step.scale * LOG2_E : minus_infinity();
+      const int key = begin + block.lane / 4 + i / 2 * 8;
+      const bool is_there = key < last && (!HAS_WINDOW || key >= first);
+      scores[i] = is_there ? attention.score(step, scores[i]) : minus_infinity();
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -275,8 +360,10 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
       for (int distance = 4; distance < 32; distance *= 2) {
         higher = fmaxf(higher, __shfl_xor_sync(0xffffffffu, higher, distance));
       }
-      const float factor = power_of_2(running.top[h] - higher);  // the first key exists, so `higher` is finite
+      const float top = running.top[h];
       running.top[h] = higher;
+      if (HAS_WINDOW && higher == minus_infinity()) higher = 0.0f;  // without a window, the first key is there
+      const float factor = power_of_2(top - higher);
       scores[h] = power_of_2(scores[h] - higher), scores[2 + h] = power_of_2(scores[2 + h] - higher);
       running.weight[h] = running.weight[h] * factor + scores[h] + scores[2 + h];
 #pragma unroll
@@ -285,7 +372,7 @@ __device__ void walk(const Step& step, const Block& block, const Item& item, con
     const u32 first = transposed(bf16_pair(scores[0], scores[1])), second = transposed(bf16_pair(scores[2], scores[3]));
 #pragma unroll
     for (int eighth = 0; eighth < OUTPUTS / 4; ++eighth) {
-      if (eighth > 0) values.load(from + step.cache_stride, last - begin, eighth, block.lane);
+      if (eighth > 0) values.load(from + step.cache_stride + first_dim, last - begin, eighth, block.lane);
       values.add(running.total + 4 * eighth, first, second);
     }
   }
@@ -321,22 +408,23 @@ __device__ void merge_warp_halves(const Block& block, RunningSoftmax& running) {
   sync_block();
 }
 
-// Stores the partial results of eight warps, by head and dim.
+// Stores the partial results of eight warps, or of eight pairs of warps, by head and dim.
 __device__ void store_partials(const Block& block, const RunningSoftmax& running) {
-  if (block.warp >= HALF_WARPS) return;
+  if (!IS_SPLIT && block.warp >= HALF_WARPS) return;
+  const int warp = key_warp_of(block.warp), first_dim = first_dim_of(block.warp);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int which = (block.lane & 3) * 2 + h;
     if (which >= GROUP) continue;
-    float* total = block.scratch + AT_PARTIAL + (block.warp * GROUP + which) * HEAD_DIM;
+    float* total = block.scratch + AT_PARTIAL + (warp * GROUP + which) * HEAD_DIM + first_dim;
 #pragma unroll
     for (int i = 0; i < 2 * OUTPUTS; ++i) {
       const int number = i % 2 * 2;
       total[dim_of(i / 2, number, block.lane)] = running.total[i / 2][number + h];
     }
-    if (block.lane < 4) {
-      block.scratch[AT_TOP + block.warp * 8 + which] = running.top[h];
-      block.scratch[AT_WEIGHT + block.warp * 8 + which] = running.weight[h];
+    if (block.lane < 4 && first_dim == 0) {
+      block.scratch[AT_TOP + warp * 8 + which] = running.top[h];
+      block.scratch[AT_WEIGHT + warp * 8 + which] = running.weight[h];
     }
   }
 }
@@ -413,22 +501,26 @@ __device__ void merge(const Step& step, const Block& block, const Item& item) {
 }
 
 // All items of this block. A block stores all its own parts before it waits for others: no deadlock.
-__device__ void attend(const Step& step, Block& block, u16* keys) {
-  const int num_items = *step.num_items * KV;
+__device__ void attend(const Step& step, Block& block, const LayerAttention& attention, u16* keys) {
+  const int num_items = *attention.work.num_items * KV;
   sync_block();
   clear_queries(block);
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
     Item item;
-    item.load(step, block, i);
-    prepare_queries(step, block, item, keys);
+    item.load(step, attention, i);
+    prepare_queries(step, block, attention, item, keys);
     RunningSoftmax running;
 #pragma unroll
     for (int h = 0; h < 2; ++h) running.top[h] = minus_infinity(), running.weight[h] = 0.0f;
 #pragma unroll
     for (int n = 0; n < 4 * OUTPUTS; ++n) running.total[n / 4][n % 4] = 0.0f;
-    walk(step, block, item, keys, running);
-    merge_warp_halves(block, running);
+    walk(step, block, attention, item, keys, running);
+    if constexpr (IS_SPLIT) {
+      sync_block();  // the raw numbers were where partial results are stored
+    } else {
+      merge_warp_halves(block, running);
+    }
     store_partials(block, running);
     sync_block();
     write_output(step, block, item);
@@ -436,7 +528,7 @@ __device__ void attend(const Step& step, Block& block, u16* keys) {
 #pragma unroll 1
   for (int i = blockIdx.x; i < num_items; i += gridDim.x) {
     Item item;
-    item.load(step, block, i);
+    item.load(step, attention, i);
     if (item.count > 1) merge(step, block, item);
   }
 }

@@ -17,8 +17,12 @@
 // widened to half precision for the tensor cores, so tokens are half precision too, scaled by 1/16 so that large ones
 // fit. They are never rounded to 8 bits.
 //
+// A norm after a block needs the squares of all rows of a product before the sum: blocks exchange them, with tags.
+//
 // Compile-time definitions: LAYERS WIDTH FFN VOCAB DIM HEADS KV HEAD_DIM PAIRS BLOCK_TOKENS HAS_BIAS TOKENS MAX_TOKENS
-// SLOTS TOKEN_BYTES RESIDUAL, and TILES of each product.
+// SLOTS TOKEN_BYTES RESIDUAL, and TILES of each product; and what a model may have: HAS_PRE_NORM and HAS_POST_NORM (of
+// blocks), HEAD_NORM, WORKS (different windows), HAS_WINDOW, ROPES, IS_INTERLEAVED, ACTIVATION,
+// HAS_LAYER_SCALES, HAS_SCORE_CAP, HAS_EMBEDDING_FACTOR, HAS_RESIDUAL_FACTOR, HAS_LOGIT_FACTOR, HAS_LOGIT_CAP.
 
 #include "attention.cuh"
 #include "products.cuh"
@@ -60,23 +64,27 @@ __device__ void compute_all(const Step& step, Block& block) {
   for (int i = 0; i < LAYERS; ++i) {
     const Layer& layer = step.layers[i];
     u16* keys = step.cache + 2 * i * step.cache_stride;
-    prefetch_keys(step, block, keys);
+    const LayerAttention attention(step, block, layer);
+    prefetch_keys(step, block, attention, keys);
     ++block.tag;
-    product<Qkv, HALF>(step, block, layer.qkv_scale, nullptr, layer.qkv_bias);
-    attend(step, block, keys);
+    product<Qkv, HALF>(step, block, {layer.qkv_scale, nullptr, nullptr, layer.qkv_bias, step.head_squares});
+    attend(step, block, attention, keys);
     signal_grid(step, block);
-    product<OutProj, HALF>(step, block, layer.out_proj_scale, layer.ffn_norm, nullptr);
+    const float* scale = layer.out_proj_scale;
+    add_product<OutProj, HALF>(step, block, {scale, layer.ffn_norm, layer.out_proj_norm, nullptr, step.product_squares});
     signal_grid(step, block);
-    product<Gate, HALF>(step, block, layer.gate_scale, nullptr, nullptr);
+    product<Gate, HALF>(step, block, {layer.gate_scale});
     signal_grid(step, block);
+    u64* squares = step.product_squares + TOKENS * Down::GROUPS;
+    const ProductConstants down = {layer.down_scale, step.layers[i + 1].attention_norm, layer.down_norm, nullptr, squares};
     if (i + 1 < LAYERS) {
-      product<Down, HALF>(step, block, layer.down_scale, step.layers[i + 1].attention_norm, nullptr);
+      add_product<Down, HALF>(step, block, down);
     } else {
-      product<Down, false>(step, block, layer.down_scale, step.layers[i + 1].attention_norm, nullptr);
+      add_product<Down, false>(step, block, down);
     }
     signal_grid(step, block);
   }
-  product<Head, false>(step, block, nullptr, nullptr, nullptr);
+  product<Head, false>(step, block, {});
   if (threadIdx.x == 0 && atomicAdd(step.grid_barrier + 1, 1) == gridDim.x - 1) {
     step.grid_barrier[0] = 0, step.grid_barrier[1] = 0, ++step.grid_barrier[2];
   }
@@ -93,8 +101,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __g
   block.tokens_empty = block.tokens_full + 8 * TOKEN_SLOTS;
   block.tokens = block.tokens_empty + 8 * TOKEN_SLOTS;
   block.first_item = (int*)(memory + (block.tokens + TOKEN_BYTES - shared_address(memory)));
-  block.residual = (float*)(block.first_item + ITEM_NUMBERS + CACHED_BLOCKS);
-  block.scratch = block.residual + RESIDUAL;
+  block.residual = (float*)(block.first_item + WORKS * (ITEM_NUMBERS + CACHED_BLOCKS));
+  block.product = block.residual + RESIDUAL, block.next_norm = block.product + RESIDUAL;
+  block.scratch = HAS_POST_NORM ? block.next_norm + RESIDUAL : block.product;
   block.warp = threadIdx.x / 32, block.lane = threadIdx.x & 31;
   block.at = block.turns = block.num_signals = 0;
   block.tag = step.grid_barrier[2] * LAYERS;
@@ -109,7 +118,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 64, 1) few_rows(const __g
     }
     fence_barrier_init();
   }
-  if (block.warp == 0) load_first_item(step, block);
+  if (block.warp < WORKS) {
+    int* first_item = block.first_item + block.warp * (ITEM_NUMBERS + CACHED_BLOCKS);
+    load_first_item(step, step.works[WORKS == 1 ? 0 : block.warp], first_item, block.lane);
+  }
   __syncthreads();
   if (block.warp < WARPS) {
     compute_all(step, block);

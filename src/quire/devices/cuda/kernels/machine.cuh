@@ -178,6 +178,11 @@ __device__ float number_of(u64 word) { return __uint_as_float((u32)word); }
 
 __device__ bool has_tag(u64 word, u32 tag) { return (u32)(word >> 32) == tag; }
 
+// cap * tanh(x / cap).
+__device__ float softcapped(float x, float cap) {
+  return cap - __fdividef(2.0f * cap, 1.0f + __expf(__fdividef(2.0f * x, cap)));
+}
+
 __device__ float sum_of_warp(float number) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) number += __shfl_xor_sync(0xffffffffu, number, distance);

@@ -113,26 +113,41 @@ __device__ float sum_of_parts(const float* sums, int row, int token) {
 template <class P>
 struct GroupConstants {
   float scale[P::IS_FP8 ? P::LANE_ROWS : 1], up_scale[P::IS_FP8 && P::IS_GATE ? P::LANE_ROWS : 1];
-  float norm[P::KIND == ADD ? P::LANE_ROWS : 1];
+  float norm[P::KIND == ADD ? P::LANE_ROWS : 1], post_norm[P::KIND == ADD && HAS_POST_NORM ? P::LANE_ROWS : 1];
 
-  __device__ void load(const float* scales, const float* norms, int group, int lane) {
+  __device__ void load(const float* scales, const float* norms, const float* post_norms, int group, int lane) {
 #pragma unroll
     for (int i = 0; i < P::LANE_ROWS; ++i) {
       const int row = min(group * P::OUT_ROWS + lane + 32 * i, P::N - 1);
       if constexpr (P::IS_FP8) scale[i] = scales[row];
       if constexpr (P::IS_FP8 && P::IS_GATE) up_scale[i] = scales[P::N + row];
       if constexpr (P::KIND == ADD) norm[i] = norms[row];
+      if constexpr (P::KIND == ADD && HAS_POST_NORM) post_norm[i] = post_norms[row];
     }
   }
 };
 
+enum Activation { SILU, GELU_TANH, GELU, RELU2 };
+
+__device__ float activate(float x) {
+  if constexpr (ACTIVATION == GELU_TANH) {
+    return x / (1.0f + __expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
+  } else if constexpr (ACTIVATION == GELU) {
+    return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+  } else if constexpr (ACTIVATION == RELU2) {
+    return x > 0.0f ? x * x : 0.0f;
+  } else {
+    return x / (1.0f + __expf(-x));
+  }
+}
+
 // Writes a group's rows of one token from the sums. NEXT_IS_HALF: an FP8 product reads them.
 template <class P, bool NEXT_IS_HALF>
 __device__ void finish(const Step& step, const Block& block, const GroupConstants<P>& constants, const u16* bias,
-                       float factor, int group, int own) {
+                       float factor, u64* tagged_squares, int group, int own) {
   const int token = block.warp;
   if (token >= step.num_tokens) return;
-  float squares = 0.0f;
+  float squares = 0.0f, key_squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < P::LANE_ROWS; ++i) {
     const int inside = block.lane + 32 * i, row = group * P::OUT_ROWS + inside;
@@ -142,19 +157,65 @@ __device__ void finish(const Step& step, const Block& block, const GroupConstant
     if constexpr (P::KIND == QKV) {
       if (HAS_BIAS) sum += from_bf16(bias[row]);
       store_tagged(step.qkv + (u64)token * P::N + row, sum, block.tag);
+      if constexpr (HEAD_NORM == ALL_HEADS) {
+        if (row < HEADS * HEAD_DIM) {
+          squares += sum * sum;
+        } else if (row < (HEADS + KV) * HEAD_DIM) {
+          key_squares += sum * sum;
+        }
+      }
     } else if constexpr (P::KIND == GATE) {
       float up = sum_of_parts<P>(block.scratch, P::OUT_ROWS + inside, token) * factor;
       if constexpr (P::IS_FP8) up *= constants.up_scale[i];
-      write_token<HALF>(step.activated + (u64)token * P::N, row, sum / (1.0f + __expf(-sum)) * up);
+      write_token<HALF>(step.activated + (u64)token * P::N, row, activate(sum) * up);
     } else if constexpr (P::KIND == LOGITS) {
+      if constexpr (HAS_LOGIT_FACTOR) sum *= step.logit_factor;
+      if constexpr (HAS_LOGIT_CAP) sum = softcapped(sum, step.logit_cap);
       step.logits[(u64)token * P::N + row] = sum;
+    } else if constexpr (HAS_POST_NORM) {
+      const int at = (own * P::OUT_ROWS + inside) * TOKENS + token;
+      block.product[at] = sum * constants.post_norm[i] * (HAS_RESIDUAL_FACTOR ? step.residual_factor : 1.0f);
+      block.next_norm[at] = constants.norm[i];
+      squares += sum * sum;
     } else {
+      if constexpr (HAS_RESIDUAL_FACTOR) sum *= step.residual_factor;
       float& residual = block.residual[(own * P::OUT_ROWS + inside) * TOKENS + token];
       residual += sum;
       squares += write_normed<NEXT_IS_HALF>(step, token, row, residual, constants.norm[i]);
     }
   }
   if constexpr (P::KIND == ADD) {
+    squares = sum_of_warp(squares);
+    if constexpr (HAS_POST_NORM) {
+      if (block.lane == 0) store_tagged(tagged_squares + token * P::GROUPS + group, squares, block.tag);
+    } else {
+      if (block.lane == 0) step.squares[token * P::GROUPS + group] = squares;
+    }
+  } else if constexpr (P::KIND == QKV && HEAD_NORM == ALL_HEADS) {
+    squares = sum_of_warp(squares), key_squares = sum_of_warp(key_squares);
+    u64* to = tagged_squares + token * 2 * P::GROUPS + group;
+    if (block.lane == 0) store_tagged(to, squares, block.tag), store_tagged(to + P::GROUPS, key_squares, block.tag);
+  }
+}
+
+// Adds the normed product to the residual, as soon as all blocks have stored the squares of their rows.
+template <class P, bool NEXT_IS_HALF>
+__device__ void add_normed(const Step& step, const Block& block, const u64* tagged_squares) {
+  const int token = block.warp;
+  if (token >= step.num_tokens || blockIdx.x >= P::GROUPS) return;
+  const float sum = load_tagged_share<P::GROUPS>(tagged_squares + token * P::GROUPS, block.tag, block.lane);
+  const float factor = rsqrtf(sum_of_warp(sum) / P::N + step.post_eps);
+#pragma unroll 1
+  for (int group = blockIdx.x, own = 0; group < P::GROUPS; group += gridDim.x, ++own) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < P::LANE_ROWS; ++i) {
+      const int inside = block.lane + 32 * i, row = group * P::OUT_ROWS + inside;
+      if (inside >= P::OUT_ROWS || row >= P::N) continue;
+      const int at = (own * P::OUT_ROWS + inside) * TOKENS + token;
+      block.residual[at] += block.product[at] * factor;
+      squares += write_normed<NEXT_IS_HALF>(step, token, row, block.residual[at], block.next_norm[at]);
+    }
     squares = sum_of_warp(squares);
     if (block.lane == 0) step.squares[token * P::GROUPS + group] = squares;
   }
@@ -173,9 +234,18 @@ __device__ float load_squares(const Step& step, const Block& block) {
   return squares;
 }
 
+// What a product needs beside weights and tokens. Null: its kind does not read it.
+struct ProductConstants {
+  const float* scales;      // of FP8 rows
+  const float* norms;       // the next norm's weight
+  const float* post_norms;  // the weight of the norm of the product itself
+  const u16* bias;
+  u64* squares;             // of the product's rows, where a norm of the whole product reads them
+};
+
 // All groups of this block. Its tokens are loaded after the grid barrier; a block without a group only waits there.
 template <class P, bool NEXT_IS_HALF>
-__device__ void product(const Step& step, Block& block, const float* scales, const float* norms, const u16* bias) {
+__device__ void product(const Step& step, Block& block, const ProductConstants& inputs) {
   if (blockIdx.x >= P::GROUPS) return wait_grid(step, block);
   const WarpTile<P> place(block.warp);
   GroupConstants<P> constants;
@@ -183,7 +253,7 @@ __device__ void product(const Step& step, Block& block, const float* scales, con
   int token_slot = 0;
 #pragma unroll 1
   for (int group = blockIdx.x, own = 0; group < P::GROUPS; group += gridDim.x, ++own) {
-    constants.load(scales, norms, group, block.lane);
+    constants.load(inputs.scales, inputs.norms, inputs.post_norms, group, block.lane);
     float sums[TOKENS / 8][4] = {};
 #pragma unroll 1
     for (int i = 0; i < P::STEPS; ++i, ++block.at) {
@@ -207,7 +277,7 @@ __device__ void product(const Step& step, Block& block, const float* scales, con
       }
       if (block.lane == 0) arrive(block.empty + 8 * slot);
     }
-    float factor = P::IS_FP8 ? 1.0f / SIXTEENTH : 1.0f;
+    float factor = P::IS_FP8 ? 1.0f / TOKEN_SCALE : 1.0f;
     if (P::NORMED) factor *= rsqrtf(sum_of_warp(squares) / P::K + step.eps);
     if (!place.is_idle) {
 #pragma unroll
@@ -220,7 +290,14 @@ __device__ void product(const Step& step, Block& block, const float* scales, con
       }
     }
     sync_block();
-    finish<P, NEXT_IS_HALF>(step, block, constants, bias, factor, group, own);
+    finish<P, NEXT_IS_HALF>(step, block, constants, inputs.bias, factor, inputs.squares, group, own);
     if (group + gridDim.x < P::GROUPS) sync_block();
   }
+}
+
+// A product that is added to the residual.
+template <class P, bool NEXT_IS_HALF>
+__device__ void add_product(const Step& step, Block& block, const ProductConstants& inputs) {
+  product<P, NEXT_IS_HALF>(step, block, inputs);
+  if constexpr (HAS_POST_NORM) add_normed<P, NEXT_IS_HALF>(step, block, inputs.squares);
 }

@@ -12,11 +12,13 @@ constexpr int SLOT = 32768;       // bytes of weights
 constexpr int TOKEN_SLOT = 16384;  // bytes of tokens, at most
 constexpr int TOKEN_SLOTS = 8;
 constexpr bool HALF = WIDTH == 1;
-constexpr float SIXTEENTH = 0.0625f;
+// Of tokens in half precision, so that large ones fit. The residual of models that scale their embeddings is larger.
+constexpr float TOKEN_SCALE = HAS_EMBEDDING_FACTOR ? 0.00390625f : 0.0625f;
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int GROUP = HEADS / KV;
 constexpr int QKV_ROWS = (HEADS + 2 * KV) * HEAD_DIM;
 constexpr int MAPS = 4;  // of a layer
+enum HeadNormKind { NO_HEAD_NORM, EACH_HEAD, ALL_HEADS };  // HEAD_NORM: of each head, or of all heads together
 
 template <int K_, int N_, int TILES_, int WIDTH_, Kind KIND_, bool NORMED_>
 struct Product {
@@ -46,9 +48,9 @@ struct Product {
   static_assert(AHEAD >= 2, "tokens are loaded while others are multiplied");
 };
 
-using Qkv = Product<DIM, QKV_ROWS, QKV_TILES, WIDTH, QKV, true>;
+using Qkv = Product<DIM, QKV_ROWS, QKV_TILES, WIDTH, QKV, HAS_PRE_NORM>;
 using OutProj = Product<HEADS * HEAD_DIM, DIM, OUT_PROJ_TILES, WIDTH, ADD, false>;
-using Gate = Product<DIM, FFN, GATE_TILES, WIDTH, GATE, true>;
+using Gate = Product<DIM, FFN, GATE_TILES, WIDTH, GATE, HAS_PRE_NORM>;
 using Down = Product<FFN, DIM, DOWN_TILES, WIDTH, ADD, false>;
 using Head = Product<DIM, VOCAB, HEAD_TILES, 2, LOGITS, true>;
 
@@ -62,6 +64,26 @@ struct Layer {
   const float* gate_scale;
   const float* down_scale;
   const u16* qkv_bias;
+  const float* q_norm;          // with HEAD_NORM
+  const float* k_norm;
+  const float* out_proj_norm;   // with HAS_POST_NORM: of the product, before it is added
+  const float* down_norm;
+  u32 work, rope;               // indices into the step's; with one, not read
+  float scale;                  // of scores; with HAS_LAYER_SCALES
+  u32 unused;
+};
+
+// How attention of a step is split: the same for all layers with one window.
+struct Work {
+  const int* items;        // token, count, offset of the block table, begin, end, part
+  const int* num_items;
+  const int* first_part;
+  const int* num_parts;
+};
+
+struct Rope {
+  const float* cosines;    // [positions, PAIRS]
+  const float* sines;
 };
 
 struct Step {
@@ -77,23 +99,29 @@ struct Step {
   u16* activated;          // [TOKENS, FFN]
   float* logits;           // [num_tokens, VOCAB]
   // attention
-  const int* items;        // token, count, offset of the block table, begin, end, part
-  const int* num_items;
-  const int* first_part;
-  const int* num_parts;
+  Work works[2];           // the first WORKS are used
   const int* positions;
   const int* slots;
   const int* tables;
-  const float* cosines;
-  const float* sines;
+  Rope ropes[2];           // the first ROPES are used
   u16* cache;              // [LAYERS, 2, blocks, KV, BLOCK_TOKENS, HEAD_DIM]
   u64* partial_out;        // [parts, HEADS, HEAD_DIM], with tags
   u64* partial_lse;        // [parts, HEADS], with tags
+  u64* product_squares;    // with HAS_POST_NORM: [2, TOKENS, Down::GROUPS], with tags
+  u64* head_squares;       // with ALL_HEADS: [TOKENS, 2, Qkv::GROUPS] of q and of k, with tags
   u32* grid_barrier;       // two zeros, before and after the step; and the number of steps so far
   u64 cache_stride;        // numbers between K and V of a layer
   int num_tokens;
+  int windows[2];          // of works; with HAS_WINDOW
   float eps;
+  float head_eps;
+  float post_eps;
   float scale;             // of scores
+  float score_cap;
+  float embedding_factor;
+  float residual_factor;   // of products, before they are added
+  float logit_factor;
+  float logit_cap;
 };
 
 __device__ void sync_block() { sync_threads(1, THREADS); }
@@ -101,9 +129,11 @@ __device__ void sync_block() { sync_threads(1, THREADS); }
 struct Block {
   u32 slots, full, empty;                    // the ring of weights, and its barriers
   u32 tokens, tokens_full, tokens_empty;     // the ring of tokens, and its barriers
-  int* first_item;         // of attention, for this block: the same in every layer
+  int* first_item;         // of attention, for this block, of each of WORKS: the same in every layer
   float* scratch;          // sums of products; attention
   float* residual;         // [groups of this block, rows, TOKENS]
+  float* product;          // with HAS_POST_NORM, in the same shape: times the weight of its norm
+  float* next_norm;        // with HAS_POST_NORM, in the same shape: the weight of the norm after the sum
   int warp, lane;
   u32 at;                  // slots used so far
   u32 turns;               // for each slot of tokens, the parity to wait for next
@@ -144,7 +174,27 @@ __device__ int place_of(int column) {
 
 template <bool IS_HALF>
 __device__ void write_token(u16* row, int column, float number) {
-  row[place_of<IS_HALF>(column)] = IS_HALF ? to_half(number * SIXTEENTH) : to_bf16(number);
+  row[place_of<IS_HALF>(column)] = IS_HALF ? to_half(number * TOKEN_SCALE) : to_bf16(number);
+}
+
+// This lane's share of the sum of `COUNT` numbers, as soon as all have the tag.
+template <int COUNT>
+__device__ float load_tagged_share(const u64* from, u32 tag, int lane) {
+  constexpr int ROUNDS = (COUNT + 31) / 32;
+  u64 found[ROUNDS];
+  bool are_there;
+  do {
+    are_there = true;
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) found[r] = load_tagged(from + min(lane + 32 * r, COUNT - 1));
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) are_there &= has_tag(found[r], tag);
+    if (!are_there) pause();
+  } while (!are_there);
+  float sum = 0.0f;
+#pragma unroll
+  for (int r = 0; r < ROUNDS; ++r) sum += lane + 32 * r < COUNT ? number_of(found[r]) : 0.0f;
+  return sum;
 }
 
 // Writes the new residual times the norm's weight; returns its square.
@@ -164,7 +214,8 @@ __device__ void embed(const Step& step, Block& block) {
       for (int inside = block.lane; inside < Down::OUT_ROWS; inside += 32) {
         const int row = group * Down::OUT_ROWS + inside;
         if (row >= DIM) break;
-        const float value = from_bf16(step.table[(u64)id * DIM + row]);
+        float value = from_bf16(step.table[(u64)id * DIM + row]);
+        if constexpr (HAS_EMBEDDING_FACTOR) value *= step.embedding_factor;
         block.residual[(own * Down::OUT_ROWS + inside) * TOKENS + token] = value;
         squares += write_normed<HALF>(step, token, row, value, step.layers[0].attention_norm[row]);
       }

@@ -1,0 +1,104 @@
+"""The one-kernel step for few rows, emulated, for each property that a model may have."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.devices import base
+from quire.devices.cuda.instructions import Attend, Gate, Instruction
+from quire.devices.cuda.program import CudaProgram
+from quire.ops.batch import Batch, RowPart
+from tests.devices.cuda.emulated.reference import Reference
+from tests.devices.cuda.emulated.rows import emulated
+from tests.devices.cuda.few_rows_toys import property_toy
+from tests.devices.cuda.models import lowered, rms_error
+from tests.models.toys import BLOCK, VOCAB
+
+pytestmark = pytest.mark.device
+LIMITS = base.Limits(
+    max_tokens=64, max_rows=16, max_logits=16, max_blocks=20, num_blocks=320, block_tokens=BLOCK, kv_dtype="bf16"
+)
+ONE, FOUR = [200], [3, 40, 131, 280]  # computed tokens; some rows are split over several blocks
+NO_FARTHER = 2  # times the error of a step whose values between instructions are rounded
+EMULATED: list[tuple[str, str | None, list[int]]] = [
+    ("norms of heads", None, FOUR),
+    ("norms of heads of 128", "fp8", ONE),
+    ("a window", None, FOUR),
+    ("a window of one token", None, ONE),
+    ("layers with and without a window", "fp8", FOUR),
+    ("rope of a part of each head", None, ONE),
+    ("layers with and without rope", None, ONE),
+    ("rope of adjacent numbers, norms after blocks", "fp8", ONE),
+    ("factors", "fp8", FOUR),
+    ("softcaps, norms after blocks, heads of 256", None, FOUR),
+    ("two ropes, norms after blocks, heads of 256", None, FOUR),
+    ("norms after blocks only, and of all heads", None, FOUR),
+    ("norms after blocks only, and of all heads", "fp8", ONE),
+]
+Change = Callable[[Any, int], dict[str, Any]]  # new fields of an instruction of a layer
+
+
+def _activation(kind: str) -> Change:
+    return lambda each, layer: {"kind": kind, "linear": replace(each.linear, kind=kind)}
+
+
+# properties that no architecture has yet, as changes of a Llama's instructions
+CHANGES: dict[str, tuple[type, Change]] = {
+    "gelu": (Gate, _activation("gelu")),
+    "relu2": (Gate, _activation("relu2")),
+    "different scales of scores": (Attend, lambda each, layer: {"scale": (0.1, 0.3)[layer]}),
+}
+
+
+def check(program: CudaProgram, lengths: list[int], folder: Path, others: list[Instruction] | None = None) -> None:
+    """Compare a step with the references. If given, other instructions must give other numbers.
+
+    A step of one row is repeated: the second must not read state that the first one left.
+    """
+    program.variants = (emulated(program, folder),)
+    torch.manual_seed(0)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
+    batch = Batch.of([RowPart([int(rng.integers(VOCAB))], n, order[i]) for i, n in enumerate(lengths)], BLOCK)
+    for _ in range(2 if lengths == ONE else 1):
+        cache = torch.randn(program.caches.whole.shape).bfloat16()
+        program.caches.whole.copy_(cache)
+        found = program.launch(batch).result().logits
+        reference = Reference(cache.clone(), batch)
+        exact = reference.run(program.instructions)
+        error = rms_error(Reference(cache.clone(), batch, rounds=True).run(program.instructions), exact)
+        assert found is not None and rms_error(found, exact) <= NO_FARTHER * error
+        if others is not None:
+            assert rms_error(Reference(cache.clone(), batch).run(others), exact) > NO_FARTHER * error
+        written, expected = (each != cache for each in (program.caches.whole, reference.cache))
+        assert torch.equal(written.any(-1), expected.any(-1)), "it writes only the newest keys and values"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize(("name", "quantize", "lengths"), EMULATED)
+def test_one_kernel_supports(name, quantize, lengths, place, tmp_path):
+    if place != "cpu":
+        pytest.skip("emulation is for the CPU")
+    check(lowered(property_toy(name).draw(), place, LIMITS, quantize=quantize), lengths, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_kernel_supports_changed_instructions(name, place, tmp_path):
+    if place != "cpu":
+        pytest.skip("emulation is for the CPU")
+    program = lowered(property_toy("heads of 64").draw(), place, LIMITS)
+    (kind, change), unchanged, layers = CHANGES[name], program.instructions, iter(range(2))
+    program.instructions = [
+        replace(each, **change(each, next(layers))) if isinstance(each, kind) else each  # type: ignore[type-var]
+        for each in unchanged
+    ]
+    check(program, ONE, tmp_path, unchanged)

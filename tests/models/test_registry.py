@@ -1,0 +1,140 @@
+"""Which architecture a checkpoint is, other names of one, and what is said about models that are not supported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.models.draw import draw
+from quire.models.errors import UnsupportedModel
+from quire.models.registry import all_architectures, find_architecture
+from quire.ops.registry import relative_error
+from tests.models import toys
+from tests.models.case import Conversion, pair_heads
+from tests.models.toys import MemoryCheckpoint, Session, make_toy, some_tokens
+
+pytestmark = pytest.mark.pure
+
+SUPPORTED = {arch.name for arch in all_architectures()}
+
+
+def renamed(case: str, name: str, model_type: str, **changes: Any) -> MemoryCheckpoint:
+    """The toy of a case, whose config.json has other names."""
+    checkpoint = make_toy(case).checkpoint
+    metadata = {**checkpoint.metadata, "architectures": [name], "model_type": model_type, **changes}
+    return replace(checkpoint, metadata=metadata)
+
+
+# --- other names
+
+
+def yi(checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
+    """With the names of norms that the first files of Yi have."""
+    names = {"input_layernorm": "ln1", "post_attention_layernorm": "ln2"}
+    tensors = dict(checkpoint.tensors)
+    for name in list(tensors):
+        for ours, theirs in names.items():
+            if ours in name:
+                tensors[name.replace(ours, theirs)] = tensors.pop(name)
+    return replace(checkpoint, tensors=tensors)
+
+
+OFF = {"attention_bias": False, "mlp_bias": False}
+ALIASES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
+    "AquilaForCausalLM": ("llama", "aquila", {}),
+    "InternLMForCausalLM": ("llama", "internlm", {"bias": False}),
+    "InternLM3ForCausalLM": ("llama-tied-biased", "internlm3", {**OFF, "qkv_bias": True, "bias": True}),
+    "XverseForCausalLM": ("llama-linear", "xverse", {}),
+    "YiForCausalLM": ("llama", "Yi", {}),
+}
+
+
+def test_every_alias_has_a_case():
+    assert {arch.name for arch in all_architectures() if arch.alias_of} == set(ALIASES)
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_another_name_of_llama_gives_the_logits_of_llama(name):
+    case, model_type, changes = ALIASES[name]
+    code = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": f"modeling_x.{name}"}
+    checkpoint = renamed(case, name, model_type, auto_map=code, **changes)
+    tokens = some_tokens(20)
+    actual = Session(draw(yi(checkpoint) if name == "YiForCausalLM" else checkpoint)).step({"a": tokens})["a"]
+    assert relative_error(actual, make_toy(case).expected_logits(tokens)) < 1e-4
+
+
+def test_biases_of_internlm_are_those_of_attention():
+    checkpoint = renamed("llama-tied-biased", "InternLMForCausalLM", "internlm", bias=True, **OFF)
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if "mlp" not in name or "bias" not in name}
+    weights = draw(replace(checkpoint, tensors=tensors)).weights
+    assert {name.partition(".attn.")[2] for name in weights if name.endswith(".bias")} == {
+        *("q.bias", "k.bias", "v.bias", "out.bias")
+    }
+
+
+def test_gguf_files_of_xverse_are_those_of_llama(monkeypatch):
+    monkeypatch.setitem(toys.CONVERSIONS, "LlamaForCausalLM", Conversion("xverse", tensor=pair_heads))
+    checkpoint = make_toy("llama").as_gguf()
+    assert find_architecture(checkpoint).name == "XverseForCausalLM"
+    tokens = some_tokens(20)
+    actual = Session(draw(checkpoint)).step({"a": tokens})["a"]
+    assert relative_error(actual, make_toy("llama").expected_logits(tokens)) < 1e-4
+
+
+def test_code_that_is_not_the_architectures_own_is_refused():
+    other = {"AutoModelForCausalLM": "modeling_x.PatchedForCausalLM"}
+    with pytest.raises(UnsupportedModel, match="auto_map"):
+        find_architecture(renamed("llama", "AquilaForCausalLM", "aquila", auto_map=other))
+    same_name = {"AutoModelForCausalLM": "modeling_x.LlamaForCausalLM"}
+    checkpoint = renamed("llama", "LlamaForCausalLM", "llama", auto_map=same_name)
+    assert find_architecture(checkpoint).name == "LlamaForCausalLM"
+
+
+# --- models that are not supported
+
+
+def test_every_causal_model_of_transformers_that_we_lack_is_refused_with_the_names_of_ours():
+    auto = pytest.importorskip("transformers.models.auto.modeling_auto")
+    missing = set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()) - SUPPORTED
+    assert len(missing) > 50
+    for name in missing:
+        with pytest.raises(UnsupportedModel, match=rf"The architecture {name} is not supported.*LlamaForCausalLM"):
+            find_architecture(MemoryCheckpoint("safetensors", {"architectures": [name]}, {}))
+
+
+def test_an_unknown_gguf_architecture_is_refused_with_the_names_of_ours():
+    with pytest.raises(UnsupportedModel, match=r"mamba2 is not supported\..* gguf files are: .*llama, .*qwen3"):
+        find_architecture(MemoryCheckpoint("gguf", {"general.architecture": "mamba2"}, {}))
+
+
+@pytest.mark.parametrize("case, file", [("llama", "llama"), ("qwen3", "qwen3"), ("gpt_neox", "gpt_neox")])
+def test_a_near_relative_is_told_which_file_to_copy(case, file):
+    with pytest.raises(UnsupportedModel, match=rf"NewForCausalLM is not supported.*copy src/quire/models/{file}\.py"):
+        find_architecture(renamed(case, "NewForCausalLM", "new"))
+
+
+def test_a_near_relative_without_tensors_is_told_the_file_too():
+    checkpoint = replace(renamed("llama", "NewForCausalLM", "new"), tensors={})
+    with pytest.raises(UnsupportedModel, match=r"copy src/quire/models/\w+\.py"):
+        find_architecture(checkpoint)
+
+
+def test_a_model_with_another_key_or_tensor_is_no_near_relative():
+    key = renamed("llama", "NewForCausalLM", "new", new_switch=True)
+    plain = renamed("llama", "NewForCausalLM", "new")
+    extra = {**plain.tensors, **toys.as_tensors({"model.gate.weight": np.zeros((2, 2), np.float32)})}
+    for checkpoint in (key, replace(plain, tensors=extra)):
+        with pytest.raises(UnsupportedModel, match="NewForCausalLM is not supported") as error:
+            find_architecture(checkpoint)
+        assert "copy" not in str(error.value)
+
+
+def test_dual_chunk_attention_is_refused_by_name():
+    chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+    checkpoint = renamed("qwen2", "Qwen2ForCausalLM", "qwen2", dual_chunk_attention_config=chunks)
+    with pytest.raises(UnsupportedModel, match="dual_chunk_attention_config"):
+        draw(checkpoint)
