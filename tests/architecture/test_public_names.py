@@ -30,12 +30,7 @@ SHARED = {
     "read_conversation": "serve/dialects: messages of the dialect into ours",
     "read_vocabulary": "text: the vocabulary of a container",
     "usage_fields": "serve/dialects: token counts in OpenAI's fields",
-    "embed": "an op, and a kernel of it",
-    "embed_positions": "an op, and a kernel of it",
-    "scale_by_position": "an op, and a kernel of it",
-    "multiply": "a product of a value and a weight",
     "attend": "attention: the block of a model's layer, and the kernel",
-    "supports": "devices: is there a kernel for this fused node?",
 }
 
 

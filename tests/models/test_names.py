@@ -149,7 +149,7 @@ def test_an_unused_tensor_of_any_architecture_is_an_error(case: str):
 
 @pytest.mark.parametrize("case", IN_GGUF)
 def test_both_containers_give_the_same_weights(case: str):
-    """Whatever the order of rows, the stacking and the numbers added in either. Ropes may have other types of layers."""
+    """Whatever the order of rows, the stacking and the numbers added in either. Names of ropes may differ."""
     toy = make_toy(case)
     both = (
         {n: w for n, w in draw(each).weights.items() if "rope." not in n} for each in (toy.checkpoint, toy.as_gguf())

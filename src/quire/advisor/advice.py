@@ -12,9 +12,9 @@ from quire.advisor.kv_memory import KVMemory, estimate_kv_memory
 from quire.advisor.recommendation import LOW_SHARE, Evidence, Recommendation, recommend
 from quire.advisor.recommended_settings import (
     SimulatedCapacity,
-    context_limit,
     recommend_settings,
     recommended_blocks,
+    recommended_context,
 )
 from quire.advisor.roofline import Roofline
 from quire.advisor.shared_prefixes import SharedPrefixes, find_shared_prefixes
@@ -77,7 +77,7 @@ def advise_on_workload(
     curve = hit_curve(replayed, block_tokens, sizes)
     now = replay_cache(workload, plan.served_blocks, block_tokens) if plan.served_blocks else None
     show_status("simulating it")
-    part, context = busiest_part(workload, SERVED), context_limit(summary, roofline.shape.max_context)
+    part, context = busiest_part(workload, SERVED), recommended_context(summary, roofline.shape.max_context)
     setup = _setup(plan, memory, context, part)
     served = setup.serve(part)
     if roofline.hardware.memory_kind is MemoryKind.HOST and plan.config.cache.num_blocks is None:

@@ -53,7 +53,7 @@ def smallest_sufficient_cache(curve: Sequence[CacheHits]) -> CacheHits:
     return next(each for each in curve if each.rate >= best - HIT_RATE_LOSS)
 
 
-def context_limit(summary: WorkloadSummary, max_context: int) -> int:
+def recommended_context(summary: WorkloadSummary, max_context: int) -> int:
     """Return a context limit for the longest request of the trace, with a margin."""
     context = -(-int(summary.context.high * MARGIN) // CONTEXT_STEP) * CONTEXT_STEP
     return min(max(context, CONTEXT_STEP), max_context)

@@ -52,7 +52,7 @@ def _descriptions() -> Iterator[dict[str, Any]]:
             "gguf": arch.gguf,
             "containers": ["safetensors", "gguf"] if arch.gguf else ["safetensors"],
             "attention": attention_kinds(arch),
-            "checked_with": f"transformers.{arch.name}",
+            "checked_with": f"transformers.{arch.alias_of or arch.name}",
         }
 
 

@@ -52,7 +52,8 @@ def fuse_graph(graph: Graph) -> Graph:
         if node.op.name not in FACTS.fused_ops or node.cache is None:
             return node.op.name in FACTS.fused_ops
         spec = graph.caches[node.cache]
-        return spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
+        has_heads = spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
+        return has_heads and node.attrs["head_group"] in (0, spec.key_dim)
 
     return rewrite(graph, RULES, supports)
 

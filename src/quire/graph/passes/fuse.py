@@ -167,10 +167,10 @@ def fuse_attention(uses: Uses, node: Node) -> Fusion | None:
 
 
 def _head_norms(uses: Uses, of_q: Node | None, of_k: Node | None, head_dim: int) -> dict[str, Any] | None:
-    """The attributes of both norms. None: one is missing, they differ, or they are neither of a head nor of all."""
+    """The attributes of both norms. None: one is missing, or they differ."""
     if of_q is None and of_k is None:
         return {"head_eps": 0.0, "head_group": head_dim}
-    if of_q is None or of_k is None or of_q.attrs != of_k.attrs or of_q.attrs["group"] not in (0, head_dim):
+    if of_q is None or of_k is None or of_q.attrs != of_k.attrs:
         return None
     group = of_q.attrs["group"]
     for node in (of_q, of_k):

@@ -77,7 +77,7 @@ def item_status(ending: Ending) -> Status:
     return "incomplete" if ending in (Ending.LENGTH, Ending.CANCELLED) else "completed"
 
 
-def text_part(text: str, scored: Sequence[ScoredToken] = ()) -> dict[str, Any]:
+def output_text_part(text: str, scored: Sequence[ScoredToken] = ()) -> dict[str, Any]:
     """The content of a message."""
     return {"type": "output_text", "text": text, "annotations": (), "logprobs": scores(scored)}
 
@@ -111,7 +111,7 @@ def output_items(choice: Choice, reply: Reply, logprobs: bool) -> Iterator[dict[
         yield reasoning_item(f"rs_{reply.id}_0", status if only else "completed", (thought_part(choice.reasoning),))
         place = 1
     if choice.text or not (choice.reasoning or choice.tool_calls):
-        part = text_part(choice.text, choice.text_logprobs if logprobs else ())
+        part = output_text_part(choice.text, choice.text_logprobs if logprobs else ())
         yield message_item(f"msg_{reply.id}_{place}", "completed" if choice.tool_calls else status, (part,))
         place += 1
     for index, call in enumerate(choice.tool_calls, 1):

@@ -49,7 +49,7 @@ class _Open:
     def part(self) -> dict[str, Any]:
         """Its content so far."""
         text = "".join(self.pieces)
-        return objects.text_part(text, self.scored) if self.kind == "message" else objects.thought_part(text)
+        return objects.output_text_part(text, self.scored) if self.kind == "message" else objects.thought_part(text)
 
     def item(self, status: Status) -> dict[str, Any]:
         """The whole item."""
