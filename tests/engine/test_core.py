@@ -48,9 +48,9 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
 
 def test_the_context_is_the_models_unless_set_lower() -> None:
     driver = Driver(max_context=8192)
-    driver.submit("long", some_tokens(256))
+    driver.submit("long", some_tokens(1088))
     error = driver.run().records["long", 0].error
-    assert error is not None and "256" in error.public  # the toy's own limit
+    assert error is not None and "1088" in error.public  # the toy's own limit
 
 
 @pytest.mark.parametrize(

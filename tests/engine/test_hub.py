@@ -137,10 +137,10 @@ def test_fronts_get_the_news_of_their_own_requests_alone(world: World, llm: LLM)
 def test_a_front_is_answered_as_by_an_engine(world: World) -> None:
     world.start_engine()
     one, other = world.front("one"), world.front("other")
-    too_long = ask(one, "long", some_tokens(300))
+    too_long = ask(one, "long", some_tokens(1100))
     wait_until(lambda: has_ended(too_long))
     assert isinstance(too_long[-1], Failed) and isinstance(too_long[-1].error, ContextTooLong)
-    assert too_long[-1].error.num_prompt == 300
+    assert too_long[-1].error.num_prompt == 1100
     running = ask(one, "a", [*LINGER, *some_tokens(9)], LONG)
     wait_until(lambda: len(running) > 3)
     taken = ask(other, "a", some_tokens(9))

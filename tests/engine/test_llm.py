@@ -157,7 +157,7 @@ def test_a_chat_is_the_rendered_template_with_its_special_tokens(llm: LLM) -> No
 
 
 def test_a_failure_is_raised_and_the_others_are_cancelled(llm: LLM) -> None:
-    with pytest.raises(ContextTooLong, match=r"300 tokens.*256"):
+    with pytest.raises(ContextTooLong, match=r"1100 tokens.*1088"):
         llm.generate([some_tokens(10), some_tokens(100) * 3, some_tokens(12)], SamplingParams(ignore_eos=True))
     counters = llm.client.counters()
     assert counters.num_cancelled == 2 and counters.num_refused == 1 and counters.num_running == 0
@@ -227,7 +227,7 @@ def test_asyncio_has_the_same_answers(toy_folder: Path, llm: LLM) -> None:
             pieces = [delta.text async for delta in model.stream(prompts[0], GREEDY)]
             (chat,) = await model.chat(CHAT, GREEDY)
             with pytest.raises(ContextTooLong):
-                await model.generate([some_tokens(9), some_tokens(300)], GREEDY)
+                await model.generate([some_tokens(9), some_tokens(1100)], GREEDY)
             endless = model.stream("a", SamplingParams(ignore_eos=True))
             await anext(endless)
             await endless.aclose()

@@ -65,9 +65,9 @@ def test_a_child_gives_the_same_answers_as_this_process_and_leaves_nothing_behin
         for way in (GREEDY, seeded):
             for ours, theirs in zip(llm.generate(prompts, way), child.generate(prompts, way), strict=True):
                 assert ours.samples == theirs.samples and ours.prompt_logprobs == theirs.prompt_logprobs
-        with pytest.raises(ContextTooLong, match=r"300 tokens.*256") as raised:
-            child.generate([some_tokens(300)])
-        assert raised.value.num_prompt == 300 and raised.value.field == "prompt"
+        with pytest.raises(ContextTooLong, match=r"1100 tokens.*1088") as raised:
+            child.generate([some_tokens(1100)])
+        assert raised.value.num_prompt == 1100 and raised.value.field == "prompt"
         assert child.client.ready == replace(
             llm.client.ready, num_blocks=400, most_blocks=400, seconds=child.client.ready.seconds
         )

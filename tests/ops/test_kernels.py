@@ -180,7 +180,7 @@ def quantized_examples(op: Op, fmt: str) -> Iterator[dict[str, Any]]:
     def widened(name: str, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(widened(name, item) for item in value)
-        if getattr(value, "ndim", 0) != 2:
+        if getattr(value, "ndim", 0) != 2 or name == "residual":
             return value
         rows, width = value.shape[0], -(-value.shape[1] // step) * step
         if name in op.weights:

@@ -66,7 +66,7 @@ def test_a_quantized_model_is_close_to_its_dequantized_weights(fmt, head_dim, va
     model, tokens = quantized_model(fmt, head_dim), some_tokens(50)
     expected = Session(model).step({"a": tokens})["a"]
     actual = session(lower(model, variant=variant), model).step({"a": tokens})["a"]
-    assert 0 < relative_error(actual, expected) < 4e-2
+    assert 0 < relative_error(actual, expected) < 5e-2
     exact = session(lower(model, F32, precision="float", variant=variant), model).step({"a": tokens})["a"]
     assert relative_error(exact, expected) < 1e-4
 

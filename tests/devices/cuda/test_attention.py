@@ -19,6 +19,7 @@ from quire.devices.cuda.device import _work
 from quire.devices.cuda.instructions import Run, Select
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.sampler import DeviceSampler
+from quire.devices.cuda.variants import InstructionList
 from quire.graph.graph import Graph, Node, Value
 from quire.ops import attention as ops
 from quire.ops.batch import Batch, RowPart
@@ -169,8 +170,8 @@ def test_layers_of_one_kind_share_a_plan_and_all_kinds_share_partial_results(pla
 def test_a_step_without_logits_ends_with_the_last_write(place):
     """The layer that only reads comes after it."""
     layers = Layers(place)
-    assert isinstance(layers.program.instructions[layers.program._tail - 1], AttendCache)
-    assert layers.program._tail == 4
+    tail = InstructionList(layers.program.instructions, layers.program.output)._tail
+    assert tail == 4 and isinstance(layers.program.instructions[tail - 1], AttendCache)
     parts = [RowPart([0] * 5, 0, [3], 0)]
     arrays = {value.id: np.zeros((5, value.dim), np.float32) for node in layers.nodes for value in node.inputs}
     layers.feed.values = {value: torch.from_numpy(array).to(place) for value, array in arrays.items()}
@@ -218,7 +219,8 @@ def test_another_kernel_computes_wide_items_of_its_kind_with_scaled_scores_alone
 
 def test_attention_without_a_cache_matches_the_reference(place):
     layers = Layers(place, ((ops.attention_bidirectional, 1, 3, 2.0, ("sinks", "distances")),))
-    assert isinstance(layers.program.instructions[1], AttendRows) and layers.program._tail == 0
+    assert isinstance(layers.program.instructions[1], AttendRows)
+    assert InstructionList(layers.program.instructions, layers.program.output)._tail == 0
     assert relative_error(*layers.step((0, 90, [*range(6)]), (0, 1, [7]), (0, 30, [8, 9]))) <= ops.TOLERANCE["f32"]
 
 
