@@ -46,7 +46,7 @@ uninstall: ## Remove the link that install made
 	  else echo "$(LINK) is no link to $(SCRIPT): nothing was removed" >&2; fi
 
 test: lint ## Style, types, then the tests; ARGS go to pytest
-	@$(PY) -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 bench: $(INSTALLED) ## The pure core's figures, with their targets
 	@$(PY) -m quire.bench core $(ARGS)

@@ -158,7 +158,7 @@ def test_a_chat_is_the_rendered_template_with_its_special_tokens(llm: LLM) -> No
 
 def test_a_failure_is_raised_and_the_others_are_cancelled(llm: LLM) -> None:
     with pytest.raises(ContextTooLong, match=r"1100 tokens.*1088"):
-        llm.generate([some_tokens(10), some_tokens(100) * 3, some_tokens(12)], SamplingParams(ignore_eos=True))
+        llm.generate([some_tokens(10), some_tokens(100) * 11, some_tokens(12)], SamplingParams(ignore_eos=True))
     counters = llm.client.counters()
     assert counters.num_cancelled == 2 and counters.num_refused == 1 and counters.num_running == 0
     with pytest.raises(InvalidRequest, match="empty"):

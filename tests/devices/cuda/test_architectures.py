@@ -1,4 +1,4 @@
-"""Architectures on the device, fused and plain, against the references; what their layers are lowered to."""
+"""Number formats and deterministic mode for kinds of layers; what a Llama is lowered to."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from quire.devices.base import Limits
-from quire.graph.interpret import Interpreter
 from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
-from quire.ops.registry import relative_error
 from tests.devices.cuda.models import Texts, in_format, lowered, rms_error, small
 from tests.devices.interpreted import in_interpreter
 from tests.models.case import TOKENS
@@ -28,7 +26,6 @@ STEPS = (
     ([RowPart([7, 8], 11, [3], 2), RowPart(some_tokens(6), 0, [1], 1)]),
     ([RowPart([9], 13, [3], 1), RowPart([2], 6, [1], 1)]),
 )
-TOYS = ("gemma2", "gpt2", "granite", "olmo2", *in_interpreter("phi3", "cohere", "nemotron", "arcee"))
 BF16_MARGIN = 1.5  # times the error of torch in the same format
 # kinds of layers whose matrices can be streamed
 KINDS = {
@@ -52,24 +49,9 @@ def wide(kind: str) -> Toy:
     return toy_of(name, {**TOKENS, **WIDTHS, **different}, seed=len(kind))
 
 
-@cache
-def expected(name: str) -> list[np.ndarray]:
-    model = make_toy(name).draw()
-    interpreter = Interpreter(model.graph, model.weights, LIMITS.num_blocks, BLOCK)
-    return [interpreter.run(Batch.of(rows, BLOCK)) for rows in STEPS]
-
-
 def logits(model: DrawnModel, place: str, **options) -> list[np.ndarray]:
     program = lowered(model, place, LIMITS, **options)
     return [program.launch(Batch.of(rows, BLOCK)).result().logits for rows in STEPS]
-
-
-@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "plain"])
-@pytest.mark.parametrize("name", TOYS)
-def test_a_toy_of_an_architecture_matches_the_references(name, fuse, place):
-    found = logits(make_toy(name).draw(), place, dtype="f32", fuse=fuse)
-    for ours, theirs in zip(found, expected(name), strict=True):
-        assert relative_error(ours, theirs) <= 1e-4
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "plain"])

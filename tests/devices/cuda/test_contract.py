@@ -17,6 +17,16 @@ NUM_BLOCKS = 80
 LIMITS = Limits(max_tokens=1000, max_rows=4, max_logits=1000, max_blocks=66, num_blocks=NUM_BLOCKS, kv_dtype="f32")
 FUSE = pytest.mark.parametrize("fuse", [False, True], ids=["plain", "fused"])
 SHORT, LENGTHS = 9, (1, 17, 300, 1000)  # Triton's interpreter takes 20 ms for a token
+SHORT_CASES = [
+    pytest.param(
+        name,
+        fuse,
+        marks=() if fuse or number % 4 == 0 else pytest.mark.slow,
+        id=f"{name}-{'fused' if fuse else 'plain'}",
+    )
+    for number, name in enumerate(name for name in FIRST_CASES if CASES[name].min_tokens <= SHORT)
+    for fuse in (True, False)
+]
 
 
 def texts_of(case: str, place: str, fuse: bool, seed: int):
@@ -26,8 +36,7 @@ def texts_of(case: str, place: str, fuse: bool, seed: int):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("case", [name for name in FIRST_CASES if CASES[name].min_tokens <= SHORT])
-@FUSE
+@pytest.mark.parametrize("case, fuse", SHORT_CASES)
 def test_logits_of_a_short_prompt_are_those_of_transformers(case: str, fuse: bool, place: str):
     """In two chunks, and a last token by itself."""
     tokens, texts = some_tokens(SHORT), texts_of(case, place, fuse, seed=1)

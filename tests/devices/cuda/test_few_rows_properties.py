@@ -43,6 +43,7 @@ EMULATED: list[tuple[str, str | None, list[int]]] = [
     ("norms after blocks only, and of all heads", None, FOUR),
     ("norms after blocks only, and of all heads", "fp8", ONE),
 ]
+OFTEN = (0, 4, 5, 10, 12)  # each compiles a kernel
 Change = Callable[[Any, int], dict[str, Any]]  # new fields of an instruction of a layer
 
 
@@ -83,7 +84,10 @@ def check(program: CudaProgram, lengths: list[int], folder: Path, others: list[I
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
-@pytest.mark.parametrize(("name", "quantize", "lengths"), EMULATED)
+@pytest.mark.parametrize(
+    ("name", "quantize", "lengths"),
+    [pytest.param(*each, marks=() if number in OFTEN else pytest.mark.slow) for number, each in enumerate(EMULATED)],
+)
 def test_one_kernel_supports(name, quantize, lengths, place, tmp_path):
     if place != "cpu":
         pytest.skip("emulation is for the CPU")
