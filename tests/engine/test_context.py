@@ -40,3 +40,10 @@ def test_rope_that_depends_on_length_is_chosen_once_by_the_context(kind, changes
     tokens = some_tokens(context)  # transformers chooses by the text: one of full length has the same factors
     actual = Session(model).step({"a": tokens})["a"]
     assert relative_error(actual, toy.expected_logits(tokens)) < 1e-4
+
+
+def test_a_window_that_no_text_exceeds_is_no_window():
+    toy = toy_of("MistralForCausalLM", {"sliding_window": 40}, seed=4)
+    for context, window in ((40, None), (41, 40)):
+        model = draw(toy.checkpoint, partial(context_limit, load({"max_context": context})))
+        assert [spec.window for spec in model.graph.caches] == [window, window]

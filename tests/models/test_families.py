@@ -147,3 +147,12 @@ def test_tensors_for_the_keys_of_layers_that_share_others_are_ignored():
     arrays = {name: np.ones(shape, np.float32) for name, shape in (shapes | extra).items()}
     model = draw(replace(checkpoint, tensors=as_tensors(arrays)))
     assert len(model.graph.caches) == 2
+
+
+def test_a_gguf_file_of_gpt_neox_with_fewer_key_heads_is_refused_by_name():
+    keys = {"block_count": 2, "context_length": 64, "embedding_length": 48, "feed_forward_length": 88}
+    keys |= {"attention.head_count": 6, "attention.head_count_kv": 2, "attention.layer_norm_epsilon": 1e-5}
+    metadata = {"general.architecture": "gptneox", **{f"gptneox.{key}": value for key, value in keys.items()}}
+    table = as_tensors({"token_embd.weight": np.zeros((VOCAB, 48), np.float32)})
+    with pytest.raises(UnsupportedModel, match=r"gptneox\.attention\.head_count_kv = 2: it must be 6"):
+        draw(MemoryCheckpoint("gguf", metadata, table))

@@ -52,6 +52,7 @@ def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = t
     if config.alibi:
         weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
     length = context(config)
+    config = replace(config, windows=tuple(None if each and each >= length else each for each in config.windows))
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
         if choice := rope.choice(length):

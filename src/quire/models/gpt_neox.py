@@ -55,6 +55,8 @@ class GptNeoXConfig(ModelConfig):
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
+        if base["num_kv_heads"] != base["num_heads"]:
+            raise values.refusal("attention.head_count_kv", f"{base['num_heads']}, the number of heads")
         return cls(**base, is_parallel=values.flag("use_parallel_residual"))
 
 
