@@ -46,11 +46,13 @@ ONE, NINE = [200], [3, 40, 131, 1, 17, 280, 64, 33, 90]  # computed tokens; some
     ("shape", "quantize", "lengths"),
     [
         pytest.param((8, 2, 64), None, NINE, id="four heads of 64 share a key"),
-        pytest.param((4, 1, 128), None, ONE, id="four heads of 128 share a key, one row"),
+        pytest.param((4, 1, 128), None, ONE, id="four heads of 128 share a key, one row", marks=pytest.mark.slow),
         pytest.param((4, 1, 128), "fp8", NINE, id="four heads of 128 share a key, FP8"),
-        pytest.param((2, 2, 128, "Qwen2ForCausalLM"), None, NINE, id="heads of 128, with biases"),
+        pytest.param(
+            (2, 2, 128, "Qwen2ForCausalLM"), None, NINE, id="heads of 128, with biases", marks=pytest.mark.slow
+        ),
         pytest.param((3, 1, 128), "fp8", ONE, id="three heads of 128 share a key, FP8, one row"),
-        pytest.param((8, 1, 64), None, NINE, id="eight heads of 64 share a key"),
+        pytest.param((8, 1, 64), None, NINE, id="eight heads of 64 share a key", marks=pytest.mark.slow),
     ],
 )
 def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, lengths, place, tmp_path):

@@ -208,7 +208,7 @@ def expected(key: ProductKey, program: CudaProgram) -> list[Candidate]:
     return candidates(key, next(each for each in plain if ProductKey.of(each.weight, key.tokens, each.is_gate) == key))
 
 
-@pytest.mark.parametrize("quantize", [None, "fp8"])
+@pytest.mark.parametrize("quantize", [None, pytest.param("fp8", marks=pytest.mark.slow)])
 def test_every_candidate_gives_the_numbers_of_the_library(quantize, place, tmp_path):
     """One layer, with biases. The timer makes the streamed candidates the fastest, and the next program uses them."""
     drawn = small("llama-tied-biased").draw()
