@@ -276,6 +276,8 @@ def test_a_cutting_rule_cuts_as_its_family_does(name: str, text: str, words: lis
         ({"pre": "martian"}, "martian.*smollm"),
         *(({"model": kind}, f"{kind}.*gpt2, gemma4, llama, t5") for kind in ("rwkv", "bert", "plamo2", "whitespace")),
         ({"normalizer.lowercase": True}, "normalizer.lowercase"),
+        ({"add_sep_token": True}, "add_sep_token"),
+        ({"suppress_tokens": [1]}, "suppress_tokens"),
         ({"merges": ["a b"]}, "merges"),
         ({"merges": None}, "merges"),
         ({"tokens": []}, "tokens"),

@@ -150,7 +150,7 @@ def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
 def _refuse_custom_code(auto_map: Any, names: list[str]) -> None:
     """Raise if the checkpoint's own code is of another class than the one we have. Tokenizer code is ignored.
 
-    For a class of the same name transformers runs its own code too, unless it is told to trust the checkpoint.
+    For a class of the same name transformers too runs its own code by default (`trust_remote_code=False`).
     """
     entries = auto_map if isinstance(auto_map, Mapping) else {"AutoModel": auto_map} if auto_map else {}
     models = {str(key): str(entries[key]) for key in entries if str(key).startswith(("AutoModel", "AutoConfig"))}

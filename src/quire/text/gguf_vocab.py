@@ -49,7 +49,8 @@ class _Kind:
     add_eos: bool = False
 
 
-_ALTERING = ("normalizer.lowercase", "normalizer.strip_accents")  # options that no kind below honours
+# Options that no kind below honours.
+_ALTERING = ("normalizer.lowercase", "normalizer.strip_accents", "add_sep_token", "suppress_tokens")
 
 _KINDS = {
     "gpt2": _Kind(),

@@ -7,7 +7,7 @@ from quire.ops import select
 
 
 def narrow_tail(graph: Graph) -> Graph:
-    """Move `select` up to the last op that reads other tokens or the step: of a long prompt, one token goes on.
+    """Move `select` up to the last op that mixes tokens, so that later ops compute only the selected tokens.
 
     Every op after that works on each token by itself, so selecting before or after it gives the same numbers.
     """
