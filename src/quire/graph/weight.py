@@ -33,14 +33,12 @@ class StoredTensor(Protocol):
 class Transform:
     """The steps from the stored tensor to the graph's weight: transpose, then take rows, then add a number.
 
-    Rows are whole in every number format, so quantized rows are moved without touching a number. The other two need
-    plain floats.
+    They apply to every matrix of a stack. Rows are whole in every number format, so quantized rows are moved without
+    touching a number. The other two need plain floats.
     """
 
     transposed: bool = False
-    rows: Array | None = (
-        None  # int64 [shape[0]]: for every row of the weight, the row of the tensor; None: all in order
-    )
+    rows: Array | None = None  # int64: for every row of a matrix, the row of the tensor's; None: all in order
     added: float = 0.0
 
 
@@ -69,29 +67,38 @@ class Weight:
 
     @property
     def row_order(self) -> Array | None:
-        """Rows of the tensor in the graph's order, [shape[0]]; None: the tensor's own order."""
+        """Rows of the tensor, or of each matrix of a stack, in the graph's order; None: the tensor's own order."""
         return self.transform.rows
 
     def raw(self) -> Array:
-        """Return the bytes in the weight's format, rows in the graph's order: uint8 [shape[0], bytes of a row].
+        """Return the bytes in the weight's format, rows in the graph's order: uint8 [rows, bytes of a row].
 
-        A view of the mapped file, unless numbers have to move.
+        A stack has the rows of all its matrices. A view of the mapped file, unless numbers have to move.
         """
+        num_rows = math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
         if self.format != self.source.format or self.transform.added:  # see `transformed`
-            return self.float32().reshape(self.shape[0], -1).view(np.uint8)
-        rows = self.source.data.reshape(self.source.shape[0], -1)
+            return self.float32().reshape(num_rows, -1).view(np.uint8)
+        order, stored = self.row_order, self.source.shape
+        if order is None and not self.transform.transposed:
+            return self.source.data.reshape(num_rows, -1)
+        stack = self.source.data.reshape(-1, stored[-2] if len(stored) > 1 else stored[0], self._stored_row_bytes)
         if self.transform.transposed:
-            rows = np.ascontiguousarray(rows.view(f"u{_ELEMENT_BYTES[self.format]}").T).view(np.uint8)
-        order = self.row_order
-        return rows if order is None else rows[order]
+            numbers = stack.view(f"u{_ELEMENT_BYTES[self.format]}").swapaxes(1, 2)
+            stack = np.ascontiguousarray(numbers).view(np.uint8)
+        return (stack if order is None else stack[:, order]).reshape(num_rows, -1)
+
+    @property
+    def _stored_row_bytes(self) -> int:
+        shape = self.source.shape
+        return self.source.data.size // (math.prod(shape[:-1]) if len(shape) > 1 else shape[0])
 
     def float32(self) -> Array:
         """Dequantize to float32 [*shape]. Not cached."""
         numbers = self.source.dequantize()
         if self.transform.transposed:
-            numbers = numbers.T
+            numbers = numbers.swapaxes(-1, -2)
         if self.row_order is not None:
-            numbers = numbers[self.row_order]
+            numbers = numbers[..., self.row_order, :] if numbers.ndim > 1 else numbers[self.row_order]
         if self.transform.added:
             numbers = numbers + np.float32(self.transform.added)
         return np.ascontiguousarray(numbers, np.float32).reshape(self.shape)

@@ -26,10 +26,10 @@ def block_bytes(graph: Graph, config: Config) -> int:
     """One KV block, over all layers. A model whose heads the KV format cannot hold is refused."""
     kv_format = KV_FORMATS[config.cache.kv_dtype]
     for spec in graph.caches:
-        if spec.key_dim % kv_format.num_values or spec.value_dim % kv_format.num_values:
+        if any(size % kv_format.num_values for size in spec.vectors):
             raise BadSetting(
                 f"kv_dtype is {kv_format.name!r}, which stores values in blocks of {kv_format.num_values}; "
-                f"the heads of this model have {spec.key_dim}. Choose f16 or bf16.",
+                f"the heads of this model have {min(spec.vectors)}. Choose f16 or bf16.",
                 field="kv_dtype",
             )
     values = sum(spec.values_per_token for spec in graph.caches)

@@ -19,6 +19,7 @@ from quire.graph.interpret import Interpreter
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
+from quire.ops.cache import PagedKV
 
 from . import FACTS
 from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
@@ -39,8 +40,11 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     graph = narrow_tail(graph)
     graph = rewrite(graph, RULES, supports) if fuse else graph
     for spec in graph.caches:
-        dims = (spec.num_heads, spec.key_dim, spec.value_dim)
-        program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
+        if isinstance(spec, PagedKV):
+            dims = (spec.num_heads, spec.key_dim, spec.value_dim)
+            program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
+        else:
+            program.cache(limits.kv_dtype, 1, spec.dim, spec.rope_dim, 0, 0)
     lowering = _Lowering(graph, packer, nodes_without_kernel(graph, KERNELS))
     lowering.walk()
     lowering.buffers.create(program)
@@ -252,7 +256,7 @@ class _Lowering:
         if node.op.name == "attention":
             k, v = node.inputs[1:]
             self._emit("write_kv", cache=node.cache, k=self._read(k), v=self._read(v))
-        is_direct = self.graph.caches[node.cache].value_dim % BLOCK == 0
+        is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
         columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
         self._emit("attend", cache=node.cache, q=self._read(q), **self._extras(node), out=columns, quants=quants)
         self._ensure_quants(out)

@@ -15,10 +15,12 @@ from quire.devices._triton.attention import configs_for
 from quire.devices._triton.attention_work import AttentionKind, WorkLimits
 from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
+from quire.devices.errors import NoKernel
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.weight import Weights
+from quire.ops.cache import PagedKV
 from quire.types.errors import OutOfDeviceMemory
 
 from . import ACTIVATIONS, FACTS
@@ -168,7 +170,10 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
-    return Caches(tuple(graph.caches), limits.block_tokens, DTYPES[limits.kv_dtype], device, num_blocks)
+    specs = tuple(spec for spec in graph.caches if isinstance(spec, PagedKV))
+    if len(specs) < len(graph.caches):
+        raise NoKernel("Latent attention has no kernel on this device.")
+    return Caches(specs, limits.block_tokens, DTYPES[limits.kv_dtype], device, num_blocks)
 
 
 def _work(

@@ -51,7 +51,7 @@ def fuse_graph(graph: Graph) -> Graph:
             return node.output != graph.outputs.get("logits")
         if node.op.name not in FACTS.fused_ops or node.cache is None:
             return node.op.name in FACTS.fused_ops
-        spec = graph.caches[node.cache]
+        spec = graph.kv_of(node)
         has_heads = spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
         return has_heads and node.attrs["head_group"] in (0, spec.key_dim)
 
@@ -208,8 +208,7 @@ def _map(lowering: Lowering, node: Node) -> Instruction:
 
 def _attention(lowering: Lowering, node: Node) -> Instruction:
     """attention and attention_shared."""
-    assert node.cache is not None
-    spec = lowering.graph.caches[node.cache]
+    spec = lowering.graph.kv_of(node)
     return lower_attention(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
 
 
@@ -222,7 +221,7 @@ def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
 
 def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
     assert node.cache is not None
-    spec, attrs = lowering.graph.caches[node.cache], node.attrs
+    spec, attrs = lowering.graph.kv_of(node), node.attrs
     of_q, of_k = (lowering.vector(node, parameter) for parameter in ("q_norm", "k_norm"))
     terms = terms_of(node, lowering.placer)
     return Attend(

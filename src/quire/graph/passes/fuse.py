@@ -145,7 +145,7 @@ def fuse_attention(uses: Uses, node: Node) -> Fusion | None:
         return None
     if not q.linear.inputs == k.linear.inputs == v.linear.inputs:
         return None
-    head_dim = uses.graph.caches[node.cache].key_dim
+    head_dim = uses.graph.kv_of(node).key_dim
     norms = _head_norms(uses, q.norm, k.norm, head_dim)
     rope = _common_rope(q.rope, k.rope, head_dim)
     if norms is None or rope is None:
