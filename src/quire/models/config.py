@@ -23,6 +23,7 @@ _ACTIVATIONS = {
     **{"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
 }
+KEY_LENGTH = "attention.key_length"
 _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
@@ -110,7 +111,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
     num_layers = c.size("num_hidden_layers", most=MAX_LAYERS)
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
     num_heads = c.size("num_attention_heads")
-    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", keys.head_dim)
     layer_types, windows = _windows(c, given, keys, num_layers)
     base: dict[str, Any] = {
         "num_layers": num_layers,
@@ -211,8 +212,8 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
     num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
     heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
-    head_dim = _head_dim(c, *heads, "attention.key_length")
-    if c.size("attention.value_length", head_dim) != head_dim:
+    head_dim = _head_dim(c, *heads, keys.head_dim)
+    if keys.head_dim == KEY_LENGTH and c.size("attention.value_length", head_dim) != head_dim:
         raise c.refusal(
             "attention.value_length", f"{head_dim}, as keys and values of different sizes are not supported"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,7 +67,7 @@ class Stored:
     rows: RowRule | None = None
     transposed: bool = False
     added: float = 0.0
-    shape: tuple[str, ...] | None = None  # of the tensor, where it is not the weight's: the numbers are the same
+    shape: tuple[str, ...] | None = None  # of these rows, where it is not the weight's: the numbers are the same
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
@@ -106,13 +106,18 @@ def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str 
     }
 
 
+# GGUF files with q, k and v as one tensor
+FUSED_QKV = {"attn_qkv": {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}}
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The tensors of an architecture, by their names in the graph."""
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
-    may_fuse: bool = False  # GGUF files may have q, k and v as one tensor
+    # Of GGUF: a tensor that some files have in every layer -> where those files store some weights
+    variants: Mapping[str, Mapping[str, Stored]] = field(default_factory=dict)
     # Of safetensors:
     stacked: frozenset[str] = frozenset()  # tensors that are stored as `NAME.0`, `NAME.1`, …
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
@@ -130,10 +135,11 @@ class Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
 
-    def with_fused_qkv(self) -> Names:
-        """Return the names of GGUF files that have q, k and v as one tensor."""
-        stored = {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
-        return self.but({word: replace(self.entries[word], gguf=each) for word, each in stored.items()})
+    def variant(self, tensors: Container[str]) -> Names:
+        """Return the names of a GGUF file with these tensors."""
+        found = [stored for tensor, stored in self.variants.items() if f"blk.0.{tensor}.weight" in tensors]
+        moved = {word: each for stored in found for word, each in stored.items()}
+        return self.but({word: replace(self.entries[word], gguf=each) for word, each in moved.items()})
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
@@ -164,8 +170,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
-    if names.may_fuse and "blk.0.attn_qkv.weight" in tensors:
-        names = names.with_fused_qkv()
+    if container == GGUF:
+        names = names.variant(tensors)
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
@@ -294,16 +300,16 @@ def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
     """Return the shapes by tensor. A tensor of several parts has as many rows as its last part needs."""
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
-        rows = each.transform.rows
-        tall = each.shape if rows is None else (int(rows.max()) + 1, *each.shape[1:])
-        shape = each.stored or tall[:: -1 if each.transform.transposed else 1]
+        rows, shape = each.transform.rows, each.stored or each.shape
+        tall = shape if rows is None else (int(rows.max()) + 1, *shape[1:])
+        shape = _transposed(tall) if each.transform.transposed else tall
         shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
     return shapes
 
 
 def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
     stored = tuple(tensor.shape)
-    found = stored[::-1] if each.transform.transposed else stored
+    found = _transposed(stored) if each.transform.transposed else stored
     rows = each.transform.rows
     if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
         found = (len(rows), *found[1:])
@@ -313,6 +319,11 @@ def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
             f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it must be {shape}."
         )
     return transformed(each.name, each.shape, tensor, each.transform)
+
+
+def _transposed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with its last two axes swapped."""
+    return (*shape[:-2], *shape[-2:][::-1])
 
 
 def _summary(names: list[str], most: int = 5) -> str:
